@@ -1,0 +1,306 @@
+"""
+``rmq-local``: a NameServer, a master and a slave on this machine, in the foreground.
+
+Each role is its own `twistd` process, so that one can be killed to see what happens; a role that dies is started again.
+This file starts, watches and stops processes and knows nothing else of the product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import attrs
+
+BOOT_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 30.0
+RESTART_DELAY_S = 1.0
+#: a role that dies this often within a minute is not started again
+MAX_DEATHS_PER_MINUTE = 5
+
+_TWISTD = "from twisted.scripts.twistd import run; run()"
+_PR_SET_PDEATHSIG = 1
+
+BOOT_LINE_PARTS = "boot success."
+
+BROKER_PROPERTIES = """\
+# One broker group on one machine: {what}.
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId={broker_id}
+brokerRole={role}
+flushDiskType=ASYNC_FLUSH
+# Master and slave need the same segment size. 64 MiB keeps a laptop's disk free; Apache's default is 1 GiB.
+mappedFileSizeCommitLog=67108864
+autoCreateTopicEnable=true
+autoCreateSubscriptionGroup=true
+"""
+
+
+class BootFailure(Exception):
+    """A role did not come up; the text says which, why, and where its log is."""
+
+
+@attrs.define
+class Role:
+    """One `twistd` process: how it is started, and the one that runs now."""
+
+    name: str
+    arguments: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    deaths: collections.deque[float] = attrs.field(factory=collections.deque)
+    restart_at: float | None = None
+    unread: bytearray = attrs.field(factory=bytearray)
+
+    def start(self) -> None:
+        """Start the process in a session of its own: Ctrl-C reaches us only, and we stop the roles in order."""
+        command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", f"--logfile={self.log}", *self.arguments]
+        self.unread.clear()
+        self.restart_at = None
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def lines(self) -> Iterator[str]:
+        """Read what the process printed since the last call, a line at a time."""
+        assert self.process is not None and self.process.stdout is not None
+        self.unread += os.read(self.process.stdout.fileno(), 65536)
+        while (end := self.unread.find(b"\n")) >= 0:
+            line = bytes(self.unread[:end])
+            del self.unread[: end + 1]
+            yield line.decode("utf-8", "replace")
+
+    def log_tail(self) -> str:
+        try:
+            return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-15:])
+        except OSError as error:
+            return f"(no log: {error})"
+
+
+def _die_with_parent() -> None:
+    """Linux: a role does not outlive us, even when we are killed with -9."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@attrs.define
+class Cluster:
+    """The roles in the order of their start; stopped in the reverse order."""
+
+    roles: list[Role]
+    next_steps: str
+    selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
+    stopping: bool = False
+
+    def run(self) -> int:
+        """Run until SIGINT or SIGTERM, or until a role cannot be kept alive; return the exit status."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._asked_to_stop)
+        status = 0
+        try:
+            for role in self.roles:
+                if not self.stopping:
+                    self._boot(role)
+            if not self.stopping:
+                _say(self.next_steps)
+            while not self.stopping:
+                self._watch()
+        except BootFailure as failure:
+            _say(str(failure), stream=sys.stderr)
+            status = 1
+        finally:
+            self._stop()
+        return status
+
+    def _asked_to_stop(self, signum: int, frame: FrameType | None) -> None:
+        self.stopping = True
+
+    def _boot(self, role: Role) -> None:
+        """Start ``role`` and wait for its boot line, which is printed."""
+        role.start()
+        self._register(role)
+        deadline = time.monotonic() + BOOT_DEADLINE_S
+        while not self.stopping:
+            for ready in self._ready(0.5):
+                for line in self._output(ready):
+                    _say(line)
+                    if ready is role and BOOT_LINE_PARTS in line:
+                        return
+            if not role.alive:
+                raise BootFailure(f"{role.name} did not start; the end of {role.log}:\n{role.log_tail()}")
+            if time.monotonic() > deadline:
+                raise BootFailure(f"{role.name} is not up after {BOOT_DEADLINE_S:.0f} s; see {role.log}")
+
+    def _watch(self) -> None:
+        for role in self._ready(0.5):
+            for line in self._output(role):
+                _say(line)
+        now = time.monotonic()
+        for role in self.roles:
+            if role.restart_at is not None and now >= role.restart_at:
+                role.start()
+                self._register(role)
+
+    def _register(self, role: Role) -> None:
+        assert role.process is not None and role.process.stdout is not None
+        self.selector.register(role.process.stdout, selectors.EVENT_READ, role)
+
+    def _ready(self, seconds: float) -> list[Role]:
+        return [key.data for key, _ in self.selector.select(seconds)]
+
+    def _output(self, role: Role) -> list[str]:
+        """Return the lines that ``role`` printed; at the end of its output note its death."""
+        assert role.process is not None and role.process.stdout is not None
+        before = len(role.unread)
+        lines = list(role.lines())
+        if lines or len(role.unread) > before:
+            return lines
+        self.selector.unregister(role.process.stdout)
+        role.process.stdout.close()
+        self._died(role, role.process.wait())
+        return []
+
+    def _died(self, role: Role, status: int) -> None:
+        if self.stopping:
+            return
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        now = time.monotonic()
+        role.deaths.append(now)
+        while role.deaths[0] < now - 60:
+            role.deaths.popleft()
+        if len(role.deaths) > MAX_DEATHS_PER_MINUTE:
+            raise BootFailure(f"{role.name} {how} and dies too often; the end of {role.log}:\n{role.log_tail()}")
+        _say(f"{role.name} {how}; it starts again in {RESTART_DELAY_S:.0f} s")
+        role.restart_at = now + RESTART_DELAY_S
+
+    def _stop(self) -> None:
+        """Stop the roles, the last one first, each with SIGTERM and after a while with SIGKILL."""
+        for role in reversed(self.roles):
+            if role.process is None or not role.alive:
+                continue
+            role.process.terminate()
+            try:
+                role.process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                _say(f"{role.name} does not stop; killing it (its store recovers at the next start)", stream=sys.stderr)
+                role.process.kill()
+                role.process.wait()
+        _say("stopped")
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=stream or sys.stdout, flush=True)
+
+
+def _write_once(path: Path, text: str) -> Path:
+    """Write ``path`` unless it exists: what the user changed in it stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _broker(
+    options: argparse.Namespace, root: Path, name: str, port: int, broker_id: int, role: str, what: str
+) -> Role:
+    conf = _write_once(
+        root / "conf" / f"{name}.properties", BROKER_PROPERTIES.format(what=what, broker_id=broker_id, role=role)
+    )
+    arguments = ["rmq-broker", "-c", str(conf), "-n", f"{options.host}:{options.namesrv_port}"]
+    arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
+    arguments += ["--brokerIP1", options.host, "--brokerIP2", options.host, "--bindAddress", options.host]
+    return Role(name=name, arguments=arguments, log=root / "logs" / f"{name}.log")
+
+
+def cluster(options: argparse.Namespace) -> Cluster:
+    """Return the cluster that the command line asks for; writes the property files of a new one."""
+    root = Path(options.dir).absolute()
+    (root / "logs").mkdir(parents=True, exist_ok=True)
+    conf = _write_once(
+        root / "conf" / "namesrv.properties", "# Keys of Apache's NamesrvConfig and NettyServerConfig.\n"
+    )
+    arguments = ["rmq-namesrv", "-c", str(conf), "--listenPort", str(options.namesrv_port)]
+    arguments += ["--bindAddress", options.host, "--kvConfigPath", str(root / "namesrv" / "kvConfig.json")]
+    namesrv = Role(name="namesrv", arguments=arguments, log=root / "logs" / "namesrv.log")
+    master = _broker(options, root, "broker-a", options.broker_port, 0, options.role, "the master")
+    slave = _broker(options, root, "broker-a-s", options.slave_port, 1, "SLAVE", "its slave")
+    return Cluster(roles=[namesrv, master, slave], next_steps=_next_steps(options, root))
+
+
+NEXT_STEPS = """
+Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_port}.
+
+  use it         any RocketMQ 4.x or 5.x remoting client: set its name server address to {namesrv}
+  look at it     mqadmin clusterList -n {namesrv}
+  break it       pkill -9 -f 'rmq-broker.*broker-a.properties'   (the master starts again by itself)
+  prove it       rmq-audit compare {dir}/broker-a {dir}/broker-a-s   (needs the extra: pip install '.[audit]')
+  its files      {dir}/conf, {dir}/logs, stores {dir}/broker-a and {dir}/broker-a-s
+  stop it        Ctrl-C
+"""
+
+
+def _next_steps(options: argparse.Namespace, root: Path) -> str:
+    return NEXT_STEPS.format(
+        namesrv=f"{options.host}:{options.namesrv_port}",
+        host=options.host,
+        broker_port=options.broker_port,
+        slave_port=options.slave_port,
+        dir=os.path.relpath(root),
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rmq-local",
+        description="Run a NameServer, a master and a slave on this machine, in the foreground, until Ctrl-C.",
+    )
+    parser.add_argument(
+        "--dir", default="rmq-data", help="folder of stores, logs and property files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on and to register (default: %(default)s)"
+    )
+    parser.add_argument("--namesrv-port", type=int, default=9876, help="default: %(default)s")
+    parser.add_argument(
+        "--broker-port", type=int, default=10911, help="master; also uses port - 2 and port + 1 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--slave-port", type=int, default=10921, help="slave; also uses port - 2 and port + 1 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--role",
+        default="ASYNC_MASTER",
+        choices=["ASYNC_MASTER", "SYNC_MASTER"],
+        help="brokerRole of a new master; written once to DIR/conf (default: %(default)s)",
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return cluster(parser().parse_args(arguments)).run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

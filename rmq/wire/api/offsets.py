@@ -1,0 +1,137 @@
+"""Offsets: of consumer groups (14, 15), of queues (29 to 32), and what a group has left to do (208, 317)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.codes import RequestCode
+from rmq.wire.contract import contract
+
+
+class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Where a group stands in a queue.
+
+    With ``set_zero_if_not_found`` false (5.x) a group without an offset is told so.
+    Java: QueryConsumerOffsetRequestHeader
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Commit the next offset to consume.
+
+    Java: UpdateConsumerOffsetRequestHeader
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+
+
+class QueueHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    One queue of one topic.
+
+    Java: GetMaxOffsetRequestHeader, GetMinOffsetRequestHeader, GetEarliestMsgStoretimeRequestHeader
+    """
+
+    topic: str
+    queue_id: int
+
+
+class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    The offset stored nearest to an epoch millisecond.
+
+    Java: SearchOffsetRequestHeader
+    """
+
+    topic: str
+    queue_id: int
+    timestamp: int
+
+
+class OffsetReply(msgspec.Struct, rename="camel", kw_only=True):
+    """An offset in messages of a queue."""
+
+    offset: int
+
+
+class TimestampReply(msgspec.Struct, rename="camel", kw_only=True):
+    """Epoch milliseconds, -1 for none."""
+
+    timestamp: int
+
+
+class ConsumeStatsHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    A group, and one topic of it or (empty or absent) all.
+
+    Java: GetConsumeStatsRequestHeader
+    """
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class OffsetWrapper(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    The end of a queue, a group's position in it, and when the last consumed message was stored (0: none).
+
+    Java: OffsetWrapper
+    """
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+
+
+class ConsumeStats(msgspec.Struct, rename="camel", kw_only=True):
+    """Positions of a group by queue.  Java: ConsumeStats"""
+
+    consume_tps: float = 0.0
+    offset_table: dict[MessageQueue, OffsetWrapper] = {}
+
+
+class BrokerConsumeStatsHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Every group, restricted to ordered topics or not.
+
+    Java: GetConsumeStatsInBrokerHeader
+    """
+
+    is_order: bool
+
+
+class BrokerConsumeStats(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Positions of every group: one single-entry object per group.
+
+    Java: ConsumeStatsList
+    """
+
+    broker_addr: str
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+    total_diff: int = 0
+
+
+QUERY_CONSUMER_OFFSET = contract(RequestCode.QUERY_CONSUMER_OFFSET, header=QueryConsumerOffsetHeader, reply=OffsetReply)
+UPDATE_CONSUMER_OFFSET = contract(RequestCode.UPDATE_CONSUMER_OFFSET, header=UpdateConsumerOffsetHeader)
+SEARCH_OFFSET_BY_TIMESTAMP = contract(
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header=SearchOffsetHeader, reply=OffsetReply
+)
+GET_MAX_OFFSET = contract(RequestCode.GET_MAX_OFFSET, header=QueueHeader, reply=OffsetReply)
+GET_MIN_OFFSET = contract(RequestCode.GET_MIN_OFFSET, header=QueueHeader, reply=OffsetReply)
+GET_EARLIEST_MSG_STORETIME = contract(RequestCode.GET_EARLIEST_MSG_STORETIME, header=QueueHeader, reply=TimestampReply)
+GET_CONSUME_STATS = contract(RequestCode.GET_CONSUME_STATS, header=ConsumeStatsHeader, reply_body=ConsumeStats)
+GET_BROKER_CONSUME_STATS = contract(
+    RequestCode.GET_BROKER_CONSUME_STATS, header=BrokerConsumeStatsHeader, reply_body=BrokerConsumeStats
+)

@@ -1,0 +1,97 @@
+"""Reading messages: pull 11 and 361, by key 12, by log offset 33."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmq.wire.codes import RequestCode
+from rmq.wire.contract import contract
+
+#: Bits of PullMessageHeader.sys_flag.  Java: PullSysFlag
+PULL_COMMIT_OFFSET = 0x1
+PULL_SUSPEND = 0x2
+PULL_SUBSCRIPTION = 0x4
+PULL_CLASS_FILTER = 0x8
+PULL_LITE = 0x10
+
+#: Extra field of a query: "true" looks for a producer's unique key instead of a key.
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+
+
+class PullMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Ask for messages of one queue from ``queue_offset`` on.
+
+    ``sys_flag`` says whether ``commit_offset`` and ``subscription`` count and whether the broker may hold the request
+    for ``suspend_timeout_millis``.  Java: PullMessageRequestHeader
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_millis: int
+    subscription: str | None = None
+    sub_version: int
+    expression_type: str | None = None
+
+
+class PullMessageReply(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    All four are there with every answer a pull can get from a queue: codes 0, 19, 20 and 21.
+
+    Java: PullMessageResponseHeader
+    """
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueryMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Messages of a topic by key, stored between two epoch milliseconds.
+
+    Java: QueryMessageRequestHeader
+    """
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+
+
+class QueryMessageReply(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    How far the index is; both 0 when nothing was found.
+
+    Java: QueryMessageResponseHeader
+    """
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+class ViewMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    One message by its offset in the commit log.
+
+    Java: ViewMessageRequestHeader
+    """
+
+    offset: int
+
+
+PULL_MESSAGE = contract(RequestCode.PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes)
+LITE_PULL_MESSAGE = contract(
+    RequestCode.LITE_PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes
+)
+QUERY_MESSAGE = contract(
+    RequestCode.QUERY_MESSAGE, header=QueryMessageHeader, reply=QueryMessageReply, reply_body=bytes
+)
+VIEW_MESSAGE_BY_ID = contract(RequestCode.VIEW_MESSAGE_BY_ID, header=ViewMessageHeader, reply_body=bytes)

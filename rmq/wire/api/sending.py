@@ -1,0 +1,100 @@
+"""
+Sending: codes 10 (long field names), 310 and 320 (one-letter names), and a consumer's send-back 36.
+
+Clients mix codes and key sets, so a server picks the header class by the keys it finds, not by the code.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmq.wire.codes import RequestCode
+from rmq.wire.contract import contract
+
+
+class SendMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    What a producer says about one message, or about a batch in the body.
+
+    ``queue_id`` below 0 lets the broker choose; times are epoch milliseconds; ``properties`` is encoded as stored.
+    Java: SendMessageRequestHeader
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+    batch: bool = False
+
+
+#: Field of SendMessageV2Header -> its one letter on the wire.
+SEND_V2_LETTERS = {
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_nums": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_timestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "unit_mode": "k",
+    "max_reconsume_times": "l",
+    "batch": "m",
+}
+
+
+class SendMessageV2Header(SendMessageHeader, rename=SEND_V2_LETTERS, kw_only=True):
+    """
+    The same fields under one-letter names.
+
+    Java: SendMessageRequestHeaderV2
+    """
+
+
+class SendMessageReply(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Where the message lies now; for a batch ``msg_id`` joins the ids with commas and ``queue_offset`` is the first.
+
+    ``msg_id`` is the offset message id (upper-case hex of host, port and log offset), not the producer's UNIQ_KEY.
+    Java: SendMessageResponseHeader
+    """
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class SendBackHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    A message that a consumer could not handle, by its offset in the commit log.
+
+    ``delay_level`` below 0 asks for the dead-letter queue, 0 lets the broker choose by the number of tries.
+    Java: ConsumerSendMsgBackRequestHeader
+    """
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+SEND_MESSAGE = contract(RequestCode.SEND_MESSAGE, header=SendMessageHeader, body=bytes, reply=SendMessageReply)
+SEND_MESSAGE_V2 = contract(RequestCode.SEND_MESSAGE_V2, header=SendMessageV2Header, body=bytes, reply=SendMessageReply)
+SEND_BATCH_MESSAGE = contract(
+    RequestCode.SEND_BATCH_MESSAGE, header=SendMessageV2Header, body=bytes, reply=SendMessageReply
+)
+CONSUMER_SEND_MSG_BACK = contract(RequestCode.CONSUMER_SEND_MSG_BACK, header=SendBackHeader)

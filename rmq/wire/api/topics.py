@@ -1,0 +1,125 @@
+"""Topics and groups: create, delete (17, 215, 200, 207), contents (202, 321), consumers (300), system topics (305)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmq.wire.api.common import MessageQueue, SubscriptionData, SubscriptionGroupConfig
+from rmq.wire.codes import RequestCode
+from rmq.wire.contract import contract
+
+
+class CreateTopicHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    A topic as it shall be.
+
+    Java: CreateTopicRequestHeader
+    """
+
+    topic: str
+    default_topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    topic_sys_flag: int | None = None
+    order: bool = False
+
+
+class TopicHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """One topic."""
+
+    topic: str
+
+
+class TopicOffset(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    The range of a queue and the store time of its last message (0: none).
+
+    Java: TopicOffset
+    """
+
+    last_update_timestamp: int
+    max_offset: int
+    min_offset: int
+
+
+class TopicStatsTable(msgspec.Struct, rename="camel", kw_only=True):
+    """Ranges by queue.  Java: TopicStatsTable"""
+
+    offset_table: dict[MessageQueue, TopicOffset]
+
+
+class DeleteGroupHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    A group to forget, with its offsets or not; 5.x calls the flag ``clean_offset``.
+
+    Java: DeleteSubscriptionGroupRequestHeader
+    """
+
+    group_name: str
+    remove_offset: bool = False
+    clean_offset: bool = False
+
+
+class GroupList(msgspec.Struct, rename="camel", kw_only=True):
+    """Names of groups.  Java: GroupList"""
+
+    group_list: list[str]
+
+
+class SystemTopicList(msgspec.Struct, rename="camel", kw_only=True):
+    """Names of topics.  Java: TopicList"""
+
+    topic_list: list[str]
+
+
+class QueryConsumeQueueHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    ``count`` index units of a queue from ``index`` on, with a group's subscription if one is given.
+
+    Java: QueryConsumeQueueRequestHeader
+    """
+
+    topic: str
+    queue_id: int
+    index: int
+    count: int
+    consumer_group: str | None = None
+
+
+class ConsumeQueueUnit(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    One index unit; ``eval`` tells whether the subscription matches it.
+
+    Java: ConsumeQueueData
+    """
+
+    eval: bool = False
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+
+
+class ConsumeQueueContents(msgspec.Struct, rename="camel", kw_only=True):
+    """Index units and the range of the queue.  Java: QueryConsumeQueueResponseBody"""
+
+    filter_data: str | None = None
+    max_queue_index: int
+    min_queue_index: int
+    queue_data: list[ConsumeQueueUnit]
+    subscription_data: SubscriptionData | None = None
+
+
+UPDATE_AND_CREATE_TOPIC = contract(RequestCode.UPDATE_AND_CREATE_TOPIC, header=CreateTopicHeader)
+DELETE_TOPIC_IN_BROKER = contract(RequestCode.DELETE_TOPIC_IN_BROKER, header=TopicHeader)
+GET_TOPIC_STATS_INFO = contract(RequestCode.GET_TOPIC_STATS_INFO, header=TopicHeader, reply_body=TopicStatsTable)
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = contract(
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=SubscriptionGroupConfig
+)
+DELETE_SUBSCRIPTIONGROUP = contract(RequestCode.DELETE_SUBSCRIPTIONGROUP, header=DeleteGroupHeader)
+QUERY_TOPIC_CONSUME_BY_WHO = contract(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header=TopicHeader, reply_body=GroupList)
+GET_SYSTEM_TOPIC_LIST_FROM_BROKER = contract(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, reply_body=SystemTopicList)
+QUERY_CONSUME_QUEUE = contract(
+    RequestCode.QUERY_CONSUME_QUEUE, header=QueryConsumeQueueHeader, reply_body=ConsumeQueueContents
+)

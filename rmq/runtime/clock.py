@@ -1,0 +1,106 @@
+"""Time in milliseconds, and the loop that every periodic job of a NameServer or Broker runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+
+def now_ms(clock: IReactorTime) -> int:
+    """Return the wall-clock time of ``clock`` in milliseconds since the epoch, as RocketMQ stamps it."""
+    return int(clock.seconds() * 1000)
+
+
+class Periodic:
+    """
+    Call a function again and again until stopped.
+
+    The first run comes ``first_s`` seconds after :meth:`start` (default: one interval), the next ones every
+    ``interval_s`` seconds. A run whose Deferred or coroutine is still waiting is never overlapped: beats that fall into
+    it are left out. A run that fails is logged with ``name`` and the loop goes on, where a bare LoopingCall stops for
+    good.
+
+    Java: ScheduledExecutorService#scheduleAtFixedRate
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        interval_s: float,
+        call: Callable[[], object],
+        *,
+        name: str,
+        first_s: float | None = None,
+    ) -> None:
+        if interval_s <= 0:
+            raise ValueError(f"the interval of {name} must be more than 0 s, not {interval_s}")
+        self._clock = clock
+        self._interval_s = interval_s
+        self._first_s = interval_s if first_s is None else first_s
+        self._call = call
+        self.name = name
+        self._first: IDelayedCall | None = None
+        self._loop: LoopingCall | None = None
+        self._waiting: list[Deferred[None]] = []
+
+    @property
+    def running(self) -> bool:
+        """True from :meth:`start` until the last run after :meth:`stop` has ended."""
+        return self._first is not None or self._loop is not None
+
+    def start(self) -> None:
+        """Begin; a ValueError when it runs already. A stopped Periodic may be started again."""
+        if self.running:
+            raise ValueError(f"{self.name} runs already")
+        self._first = self._clock.callLater(self._first_s, self._begin)
+
+    def stop(self) -> Deferred[None]:
+        """Start no further run; fires when none is going on any more. Harmless when not running."""
+        if self._first is not None:
+            self._first.cancel()
+            self._first = None
+        if self._loop is None:
+            return succeed(None)
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        if self._loop.running:
+            self._loop.stop()
+        return done
+
+    def _begin(self) -> None:
+        self._first = None
+        self._loop = LoopingCall(self._run)
+        self._loop.clock = self._clock
+        self._loop.start(self._interval_s, now=True).addBoth(self._ended)
+
+    def _ended(self, _: object) -> None:
+        self._loop = None
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def _run(self) -> Deferred[object] | None:
+        try:
+            result = self._call()
+        except Exception:  # noqa: BLE001
+            self._report(Failure())  # type: ignore[no-untyped-call]
+            return None
+        if isinstance(result, Coroutine):
+            coroutine: Coroutine[Deferred[Any], Any, object] = result
+            result = Deferred.fromCoroutine(coroutine)
+        if isinstance(result, Deferred):
+            return result.addErrback(self._report)
+        return None
+
+    def _report(self, failure: Failure) -> None:
+        self._log.failure(
+            "{name} failed; it runs again in {interval_s} s", failure, name=self.name, interval_s=self._interval_s
+        )

@@ -1,0 +1,317 @@
+"""
+Files as the store sees them: the seam (`Disk`, `File`) and its real side.
+
+What a power failure may take, on every implementation: bytes written since the last completed ``sync`` of their file,
+and names created, renamed or deleted since the last ``sync_dir`` of their folder (``make_dirs``, ``copy`` of a file's
+bytes and ``write_atomic`` sync by themselves). After a failed sync a file refuses further writes and syncs: the kernel
+may have dropped the pages, and a second attempt would call them safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any, Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from rmq.runtime import osfile
+from rmq.runtime.diskerror import DiskError as DiskError
+from rmq.runtime.diskerror import DiskFull as DiskFull
+from rmq.runtime.diskerror import DiskLocked as DiskLocked
+from rmq.runtime.diskerror import disk_error, naming
+from rmq.runtime.flusher import Flusher
+from rmq.runtime.realfile import Bytes, RealFile
+
+
+@attrs.frozen
+class DiskUsage:
+    """Room on a file system: what unprivileged processes may use altogether, and how much of it is free."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """The used part from 0 to 1, rounded up to a whole percent; -1 when unknown.  Java: UtilAll."""
+        if self.total_bytes <= 0:
+            return -1.0
+        return -(-(self.total_bytes - self.free_bytes) * 100 // self.total_bytes) / 100
+
+
+class Lock(Protocol):
+    def release(self) -> None:
+        """Give the lock back; harmless when repeated."""
+
+
+class File(Protocol):
+    """An open file. Every method but ``close`` and ``path`` raises DiskError once it is closed."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes; a DiskError with path and offset when the file does not hold them."""
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """Write all of ``data``; later reads see it at once. Writing past the end makes the file longer."""
+
+    def sync(self) -> Deferred[None]:
+        """Fire when all that was written before this call is durable; fail with DiskError. Does not block."""
+
+    def sync_now(self) -> None:
+        """The blocking form, for recovery, small files and the end."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros, to ``size`` bytes; durable with the next sync."""
+
+    def close(self) -> None:
+        """Give the file back; syncs on their way still complete. Harmless when repeated."""
+
+
+class Disk(Protocol):
+    """A file system. Every method raises DiskError (DiskFull when there is no room) with the path in it."""
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing."""
+
+    def create(self, path: str, size: int) -> File:
+        """Make a new file of ``size`` zero bytes whose blocks are reserved: writing inside it finds room."""
+
+    def create_sparse(self, path: str, size: int) -> File:
+        """Make a new file of ``size`` zero bytes that takes room only where it is written."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; empty when there is no such folder."""
+
+    def make_dirs(self, path: str) -> None:
+        """Make a folder and those above it, durably; harmless when it exists."""
+
+    def rename(self, src: str, dst: str) -> None:
+        """Give ``src`` the name ``dst`` in one step, replacing what had it."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file; harmless when there is none."""
+
+    def delete_tree(self, path: str) -> None:
+        """Delete a folder with all that is in it; harmless when there is none."""
+
+    def link(self, src: str, dst: str) -> None:
+        """Give the file ``src`` a second name; ``dst`` must not exist."""
+
+    def copy(self, src: str, dst: str, size: int | None = None) -> None:
+        """Copy the first ``size`` bytes (default: all) to the new file ``dst``, with its bytes synced. Blocks."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a folder durable."""
+
+    def read_whole(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: bytes, *, keep_backup: bool = False) -> None:
+        """Replace the content of ``path`` durably: old or new after a crash, never a mix; the old one as ``.bak``."""
+
+    def usage(self, path: str) -> DiskUsage:
+        """Room on the file system that holds ``path`` (or will: the nearest folder above that exists counts)."""
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written, in milliseconds since the epoch."""
+
+    def lock(self, path: str) -> Lock:
+        """Take the store's lock: byte 0 of ``path``, which then reads `lock`; DiskLocked when it is held."""
+
+
+class RealLock:
+    """The lock of a store; held until released or until the process ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """The file systems of this machine. ``reactor`` is only asked for ``callFromThread``."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._flusher = Flusher(reactor)
+
+    def close(self) -> None:
+        """Wait for syncs on their way and end their thread; files stay usable but for ``sync``."""
+        self._flusher.close()
+
+    def open(self, path: str) -> RealFile:
+        with naming(path):
+            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._flusher)
+
+    def create(self, path: str, size: int) -> RealFile:
+        fd = self._new(path)
+        try:
+            osfile.reserve(fd, size)
+        except OSError as error:
+            self._discard(path, fd)
+            raise disk_error(path, error) from error
+        return RealFile(path, fd, self._flusher)
+
+    def create_sparse(self, path: str, size: int) -> RealFile:
+        fd = self._new(path)
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            self._discard(path, fd)
+            raise disk_error(path, error) from error
+        return RealFile(path, fd, self._flusher)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise disk_error(path, error) from error
+
+    def make_dirs(self, path: str) -> None:
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_dirs(parent)
+        with naming(path), contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        if not os.path.isdir(path):
+            raise DiskError(path, "is not a folder")
+        self.sync_dir(parent)
+
+    def rename(self, src: str, dst: str) -> None:
+        with naming(src, doing=f"rename to {dst}"):
+            os.replace(src, dst)
+
+    def delete(self, path: str) -> None:
+        with naming(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def delete_tree(self, path: str) -> None:
+        with naming(path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def link(self, src: str, dst: str) -> None:
+        with naming(src, doing=f"link as {dst}"):
+            os.link(src, dst)
+
+    def copy(self, src: str, dst: str, size: int | None = None) -> None:
+        with naming(src):
+            source = os.open(src, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            length = os.fstat(source).st_size
+            wanted = length if size is None else size
+            if wanted > length:
+                raise DiskError(src, f"cannot copy {wanted} bytes, the file has {length}")
+            target = self._new(dst)
+            try:
+                offset = 0
+                for data in osfile.chunks(source, wanted):
+                    osfile.write_fully(target, data, offset)
+                    offset += len(data)
+                os.fsync(target)
+            except OSError as error:
+                self._discard(dst, target)
+                raise disk_error(src, error, doing=f"copy to {dst}") from error
+            os.close(target)
+        finally:
+            os.close(source)
+
+    def sync_dir(self, path: str) -> None:
+        with naming(path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def read_whole(self, path: str) -> bytes:
+        with naming(path), open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes, *, keep_backup: bool = False) -> None:
+        temporary = f"{path}.tmp"
+        with naming(temporary):
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                if data:
+                    osfile.write_fully(fd, data, 0)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if keep_backup and self.exists(path):
+            self._back_up(path)
+        self.rename(temporary, path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def usage(self, path: str) -> DiskUsage:
+        path = os.path.abspath(path)
+        while not os.path.exists(path) and path != os.path.dirname(path):
+            path = os.path.dirname(path)
+        with naming(path):
+            status = os.statvfs(path)
+        used = status.f_blocks - status.f_bfree
+        return DiskUsage((used + status.f_bavail) * status.f_frsize, status.f_bavail * status.f_frsize)
+
+    def modified_ms(self, path: str) -> int:
+        with naming(path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def lock(self, path: str) -> RealLock:
+        with naming(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            osfile.lock_first_byte(fd)
+        except OSError as error:
+            os.close(fd)
+            raise DiskLocked(path, "another broker holds this lock and so uses this store") from error
+        try:
+            osfile.write_fully(fd, b"lock", 0)
+            os.fsync(fd)
+        except OSError as error:
+            os.close(fd)
+            raise disk_error(path, error) from error
+        return RealLock(fd)
+
+    def _new(self, path: str) -> int:
+        with naming(path):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def _discard(self, path: str, fd: int) -> None:
+        """Take back a file that could not be made whole."""
+        os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+    def _back_up(self, path: str) -> None:
+        """Let ``path.bak`` be the present content, by way of a second name so that it is never missing."""
+        staged = f"{path}.bak.tmp"
+        self.delete(staged)
+        try:
+            self.link(path, staged)
+        except DiskError:
+            self.copy(path, staged)  # a file system without hard links
+        self.rename(staged, f"{path}.bak")
+        # When .bak was the same file already, POSIX lets the rename do nothing.
+        self.delete(staged)

@@ -1,0 +1,154 @@
+"""An open file of the operating system."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from twisted.internet.defer import Deferred, fail
+
+from rmq.runtime import osfile
+from rmq.runtime.diskerror import DiskError, disk_error, naming
+from rmq.runtime.flusher import Flusher, Job
+
+Bytes = bytes | bytearray | memoryview
+
+#: smaller files are read with pread; a map would cost more than it saves
+MAP_MIN_BYTES = 64 * 1024
+
+
+class RealFile:
+    """A `File` of the operating system: pwrite to write, a read-only map (or pread) to read."""
+
+    def __init__(self, path: str, fd: int, flusher: Flusher) -> None:
+        self._path = path
+        self._fd = fd
+        self._flusher = flusher
+        self._size = os.fstat(fd).st_size
+        self._map: mmap.mmap | None = None
+        self._may_map = self._size >= MAP_MIN_BYTES
+        self._syncing = 0
+        #: why nothing may be done any more (closed), or nothing may be written (a sync failed)
+        self._refusal: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        if self._fd < 0:
+            raise DiskError(self._path, "the file is closed")
+        return self._size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        if offset < 0 or size < 0 or offset + size > self._size:
+            raise DiskError(self._path, self._read_trouble(size), offset)
+        if self._map is not None or (self._may_map and self._mapped()):
+            assert self._map is not None
+            return self._map[offset : offset + size]
+        return self._pread(offset, size)
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal, offset)
+        try:
+            osfile.write_fully(self._fd, data, offset)
+        except OSError as error:
+            self._resize(os.fstat(self._fd).st_size)  # a part may have been written behind the old end
+            raise disk_error(self._path, error, offset=offset) from error
+        if offset + len(data) > self._size:
+            self._resize(offset + len(data))
+
+    def sync(self) -> Deferred[None]:
+        if self._refusal is not None or self._flusher.closed:
+            return fail(DiskError(self._path, self._refusal or "cannot sync, the disk is closed"))
+        done: Deferred[None] = Deferred()
+        self._syncing += 1
+        fd = self._fd
+
+        def synced(error: OSError | None) -> None:
+            self._syncing -= 1
+            if self._syncing == 0 and self._fd < 0:
+                os.close(fd)  # close() left this to us
+            if error is None:
+                done.callback(None)
+            else:
+                done.errback(self._sync_failed(error))
+
+        self._flusher.add(Job(self, lambda: osfile.sync_data(fd), synced))
+        return done
+
+    def sync_now(self) -> None:
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal)
+        try:
+            osfile.sync_data(self._fd)
+        except OSError as error:
+            raise self._sync_failed(error) from error
+
+    def truncate(self, size: int) -> None:
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal, size)
+        # The map goes first: touching a mapped page behind the new end would kill the process (SIGBUS).
+        self._unmap()
+        with naming(self._path, offset=size):
+            os.ftruncate(self._fd, size)
+        self._resize(size)
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        self._refusal = "the file is closed"
+        self._size = -1
+        self._may_map = False
+        self._unmap()
+        if self._syncing == 0:
+            os.close(fd)  # otherwise the last sync on its way closes it: the number must not be reused under it
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        with naming(self._path, offset=offset):
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size:  # a signal or the kernel's 2 GiB limit cut it
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    raise DiskError(self._path, f"only {len(data)} of {size} bytes are there", offset)
+                data += more
+        return data
+
+    def _read_trouble(self, size: int) -> str:
+        if self._fd < 0:
+            return "the file is closed"
+        return f"cannot read {size} bytes, the file has {self._size}"
+
+    def _mapped(self) -> bool:
+        """Try to map the file; False leaves it to pread until its size changes."""
+        self._may_map = False
+        status = os.fstat(self._fd)
+        # Only what exists is mapped: a file that somebody cut, or one with holes on a full tmpfs, would mean SIGBUS.
+        if status.st_size < self._size or status.st_blocks * 512 < self._size:
+            return False
+        try:
+            self._map = mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()  # reads copy, so no exported buffer can be in the way
+            self._map = None
+
+    def _resize(self, size: int) -> None:
+        if size != self._size:
+            self._unmap()
+            self._size = size
+            self._may_map = size >= MAP_MIN_BYTES
+
+    def _sync_failed(self, error: OSError) -> DiskError:
+        if self._fd >= 0:
+            self._refusal = (
+                f"an earlier sync failed ({error.strerror}); what was written since the one before may be lost"
+            )
+        return disk_error(self._path, error)

@@ -1,0 +1,60 @@
+"""Which client of a group may consume which queue in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from rmq.wire.api.common import MessageQueue
+
+#: a lock that its holder does not renew ends after this.  Java: RebalanceLockManager REBALANCE_LOCK_MAX_LIVE_TIME
+LOCK_LIFE_MS = 60_000
+
+
+@attrs.define
+class _Lock:
+    client_id: str
+    renewed_ms: int
+
+
+@attrs.define
+class QueueLocks:
+    """
+    Locks by group and queue. They survive a lost connection until they expire.
+
+    Java: RebalanceLockManager
+    """
+
+    _groups: dict[str, dict[MessageQueue, _Lock]] = attrs.field(factory=dict, init=False)
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int) -> list[MessageQueue]:
+        """Return those of ``queues`` that ``client_id`` holds now, newly or again."""
+        locks = self._groups.setdefault(group, {})
+        held = []
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > LOCK_LIFE_MS:
+                locks[queue] = _Lock(client_id, now_ms)
+                held.append(queue)
+        if not locks:
+            del self._groups[group]
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give back those of ``queues`` that ``client_id`` holds."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del locks[queue]
+        if not locks:
+            self._groups.pop(group, None)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what has expired, so that groups which are gone take no room."""
+        for group, locks in list(self._groups.items()):
+            for queue in [queue for queue, lock in locks.items() if now_ms - lock.renewed_ms > LOCK_LIFE_MS]:
+                del locks[queue]
+            if not locks:
+                del self._groups[group]

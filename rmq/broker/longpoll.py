@@ -1,0 +1,121 @@
+"""Pulls that wait for a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+from twisted.logger import Logger
+
+#: how often the table is looked through for deadlines
+TICK_S = 1.0
+#: how often a waiting pull is woken by any new message, matching or not.  Java: PullRequestHoldService#run
+SWEEP_MS = 5_000
+#: pulls that may wait at once; a pull beyond that is answered "nothing found" at once
+MAX_HELD = 100_000
+
+
+@attrs.define(eq=False, kw_only=True)
+class HeldPull:
+    """
+    One pull without a message.
+
+    ``matches(tags_code)`` tells whether a new message could interest it; ``wake()`` answers it and is called once.
+    """
+
+    topic: str
+    queue_id: int
+    from_offset: int
+    deadline_ms: int
+    channel: object
+    matches: Callable[[int], bool] | None
+    wake: Callable[[], object]
+
+
+class LongPolls:
+    """
+    The table of waiting pulls by queue. Whatever ends the wait, ``wake`` is called exactly once.
+
+    Java: PullRequestHoldService, ManyPullRequest
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, max_offset: Callable[[str, int], int], *, sweep_ms: int = SWEEP_MS, limit: int = MAX_HELD
+    ) -> None:
+        self._max_offset = max_offset
+        self._sweep_ms = sweep_ms
+        self._limit = limit
+        self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        self._channels: dict[object, set[HeldPull]] = {}
+        self._count = 0
+        self._swept_ms: int | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, pull: HeldPull) -> bool:
+        """Take ``pull`` in; False when the table is full and the caller must answer it."""
+        if self._count >= self._limit:
+            self._log.warn("{limit} pulls are waiting; further ones are answered at once", limit=self._limit)
+            return False
+        self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self._channels.setdefault(pull.channel, set()).add(pull)
+        self._count += 1
+        return True
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int | None) -> None:
+        """
+        A message is readable: ``max_offset`` is the queue's new end; ``tags_code`` None wakes whatever the filter.
+
+        Java: PullRequestHoldService#notifyMessageArriving
+        """
+        held = self._queues.get((topic, queue_id))
+        if held is None:
+            return
+        woken = [
+            pull
+            for pull in held
+            if max_offset > pull.from_offset and (tags_code is None or pull.matches is None or pull.matches(tags_code))
+        ]
+        self._wake(woken)
+
+    def tick(self, now_ms: int) -> None:
+        """Wake what is due; every SWEEP_MS also what a new message could have moved on."""
+        self._wake([pull for held in self._queues.values() for pull in held if pull.deadline_ms <= now_ms])
+        if self._swept_ms is None or now_ms - self._swept_ms >= self._sweep_ms:
+            self._swept_ms = now_ms
+            for topic, queue_id in list(self._queues):
+                self.arrived(topic, queue_id, self._max_offset(topic, queue_id), None)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Wake every pull of a topic that is no more; each gets its refusal."""
+        self._wake([pull for (name, _), held in self._queues.items() if name == topic for pull in held])
+
+    def channel_closed(self, channel: object) -> None:
+        """Forget the pulls of a lost connection."""
+        self._wake(list(self._channels.get(channel, ())))
+
+    def stop(self) -> None:
+        """End every wait."""
+        self._wake([pull for held in self._queues.values() for pull in held])
+
+    def _wake(self, pulls: list[HeldPull]) -> None:
+        """Take all out first: an answer may hold or close something again."""
+        for pull in pulls:
+            self._take_out(pull)
+        for pull in pulls:
+            pull.wake()
+
+    def _take_out(self, pull: HeldPull) -> None:
+        key = (pull.topic, pull.queue_id)
+        held = self._queues[key]
+        del held[pull]
+        if not held:
+            del self._queues[key]
+        mine = self._channels[pull.channel]
+        mine.discard(pull)
+        if not mine:
+            del self._channels[pull.channel]
+        self._count -= 1

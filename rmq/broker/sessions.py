@@ -1,0 +1,259 @@
+"""
+Who is connected: the members of producer and consumer groups, as their heartbeats say.
+
+The tables talk to no client: what changed is returned or handed to ``changed``, and :class:`ChangeNotices` tells the
+members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Protocol
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from rmq.wire.api.clients import NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupHeader
+from rmq.wire.api.common import SubscriptionData
+
+#: a member unheard of for longer is dropped.  Java: ProducerManager, ConsumerManager CHANNEL_EXPIRED_TIMEOUT
+MEMBER_EXPIRY_MS = 120_000
+
+
+class ClientLink(Protocol):
+    """What sessions need of a remoting Channel."""
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def oneway(self, contract: Any, header: Any = None, body: Any = None) -> object: ...
+
+    def close(self, reason: str) -> object: ...
+
+
+@attrs.define(eq=False, kw_only=True)
+class Member:
+    """One client in one group.  Java: ClientChannelInfo"""
+
+    channel: ClientLink
+    client_id: str
+    language: str
+    version: int
+    last_heard_ms: int
+
+
+@attrs.define(kw_only=True)
+class ProducerGroups:
+    """
+    Producers by group and connection.
+
+    Java: ProducerManager
+    """
+
+    _groups: dict[str, dict[ClientLink, Member]] = attrs.field(factory=dict, init=False)
+
+    def register(self, group: str, member: Member) -> None:
+        self._groups.setdefault(group, {})[member.channel] = member
+
+    def unregister(self, group: str, channel: ClientLink) -> None:
+        members = self._groups.get(group)
+        if members is not None and members.pop(channel, None) is not None and not members:
+            del self._groups[group]
+
+    def channel_closed(self, channel: ClientLink) -> None:
+        for group in list(self._groups):
+            self.unregister(group, channel)
+
+    def expire(self, now_ms: int) -> list[Member]:
+        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS."""
+        gone = []
+        for group, members in list(self._groups.items()):
+            for member in _expired(members.values(), now_ms):
+                gone.append(member)
+                self.unregister(group, member.channel)
+        return gone
+
+    def members(self, group: str) -> list[Member]:
+        return list(self._groups.get(group, {}).values())
+
+    def table(self) -> dict[str, list[Member]]:
+        """Every group with its members."""
+        return {group: list(members.values()) for group, members in self._groups.items()}
+
+
+@attrs.define(eq=False, kw_only=True)
+class ConsumerGroup:
+    """
+    The online members of a group and what the group subscribes to.
+
+    Java: ConsumerGroupInfo
+    """
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict)
+    members: dict[ClientLink, Member] = attrs.field(factory=dict)
+
+    @property
+    def client_ids(self) -> list[str]:
+        """In order of joining, each once: a client that reconnects has two connections for a moment."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def member(self, client_id: str) -> Member | None:
+        return next((member for member in self.members.values() if member.client_id == client_id), None)
+
+    def refresh(self, member: Member) -> bool:
+        """Note a heartbeat; True when the member's connection is new to the group."""
+        joined = member.channel not in self.members
+        self.members[member.channel] = member
+        return joined
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """
+        Merge a heartbeat's subscriptions; True when a topic came or went.
+
+        A known topic's subscription is replaced by a newer ``sub_version`` only.
+        """
+        changed = False
+        named = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[subscription.topic] = subscription
+                changed = changed or known is None
+        for topic in self.subscriptions.keys() - named:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+@attrs.define(kw_only=True)
+class ConsumerGroups:
+    """
+    Consumers by group and connection; ``changed(group)`` is called when members leave by themselves.
+
+    Java: ConsumerManager
+    """
+
+    changed: Callable[[ConsumerGroup], object]
+    _groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
+
+    def find(self, group: str) -> ConsumerGroup | None:
+        """Return the group if it has a member online."""
+        return self._groups.get(group)
+
+    def names(self) -> list[str]:
+        return list(self._groups)
+
+    def register(
+        self,
+        name: str,
+        member: Member,
+        subscriptions: Collection[SubscriptionData] | None,
+        *,
+        consume_type: str,
+        message_model: str,
+        consume_from_where: str,
+    ) -> ConsumerGroup | None:
+        """
+        Note a heartbeat and return the group if its members or topics changed.
+
+        ``subscriptions`` None leaves them as they are (a 5.x heartbeat without subscriptions).
+        """
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = ConsumerGroup(name=name)
+        group.consume_type = consume_type
+        group.message_model = message_model
+        group.consume_from_where = consume_from_where
+        joined = group.refresh(member)
+        resubscribed = subscriptions is not None and group.subscribe(subscriptions)
+        return group if joined or resubscribed else None
+
+    def unregister(self, name: str, channel: ClientLink) -> ConsumerGroup | None:
+        """Remove a connection; return the group if it was a member, whether others are left or not."""
+        group = self._groups.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return None
+        if not group.members:
+            del self._groups[name]
+        return group
+
+    def channel_closed(self, channel: ClientLink) -> None:
+        for name in list(self._groups):
+            group = self.unregister(name, channel)
+            if group is not None:
+                self.changed(group)
+
+    def expire(self, now_ms: int) -> list[Member]:
+        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS."""
+        gone = []
+        for name, group in list(self._groups.items()):
+            late = _expired(group.members.values(), now_ms)
+            for member in late:
+                self.unregister(name, member.channel)
+            if late:
+                gone += late
+                self.changed(group)
+        return gone
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Groups that are online and subscribe to ``topic``."""
+        return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
+
+def _expired(members: Iterable[Member], now_ms: int) -> list[Member]:
+    return [member for member in members if now_ms - member.last_heard_ms > MEMBER_EXPIRY_MS]
+
+
+class ChangeNotices:
+    """
+    Tell the members of a group that it changed (one-way code 40).
+
+    ``now`` tells them at once, a newcomer before its own heartbeat is answered. ``soon`` gathers the changes of one
+    reactor turn, so that a thousand lost connections of a group are one notice to those who are left.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, *, enabled: bool) -> None:
+        self._clock = clock
+        self._enabled = enabled
+        self._waiting: dict[str, ConsumerGroup] = {}
+        self._call: IDelayedCall | None = None
+
+    def now(self, group: ConsumerGroup) -> None:
+        self._waiting.pop(group.name, None)
+        if not self._enabled:
+            return
+        header = ConsumerGroupHeader(consumer_group=group.name)
+        for channel in list(group.members):
+            if channel.is_open:
+                channel.oneway(NOTIFY_CONSUMER_IDS_CHANGED, header)
+        self._log.debug("told {count} members that group {group} changed", count=len(group.members), group=group.name)
+
+    def soon(self, group: ConsumerGroup) -> None:
+        if not self._enabled or not group.members:
+            return
+        self._waiting[group.name] = group
+        if self._call is None:
+            self._call = self._clock.callLater(0.0, self._flush)
+
+    def stop(self) -> None:
+        """Forget what was not told yet."""
+        self._waiting.clear()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _flush(self) -> None:
+        self._call = None
+        for group in list(self._waiting.values()):
+            self.now(group)

@@ -1,0 +1,202 @@
+"""Counters: what codes 28 and 315 report."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from rmq.wire.api.admin import BrokerStatsData, BrokerStatsItem
+
+#: names of code 315.  Java: Stats
+TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS = "GROUP_GET_NUMS"
+GROUP_GET_SIZE = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS = "BROKER_GET_NUMS"
+
+#: counters that are kept; when there are more, those that never moved since the last hour make room
+MAX_COUNTERS = 100_000
+
+_MINUTE_STEP_MS, _HOUR_STEP_MS, _DAY_STEP_MS = 10_000, 600_000, 3_600_000
+_TPS_WINDOWS_S = (10, 60, 600)
+_DAY_MS = 86_400_000
+
+
+@attrs.frozen
+class _Sample:
+    at_ms: int
+    value: int
+    times: int
+
+
+def _window(samples: deque[_Sample]) -> BrokerStatsItem:
+    if not samples:
+        return BrokerStatsItem()
+    first, last = samples[0], samples[-1]
+    total, times, elapsed = last.value - first.value, last.times - first.times, last.at_ms - first.at_ms
+    return BrokerStatsItem(
+        sum=total, tps=total * 1000.0 / elapsed if elapsed > 0 else 0.0, avgpt=total / times if times > 0 else 0.0
+    )
+
+
+@attrs.define(eq=False)
+class Counter:
+    """
+    One counter over a minute, an hour and a day.
+
+    Java: StatsItem
+    """
+
+    value: int = 0
+    times: int = 0
+    _minute: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=7), init=False)
+    _hour: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=7), init=False)
+    _day: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=25), init=False)
+
+    def add(self, value: int) -> None:
+        self.value += value
+        self.times += 1
+
+    def sample(self, now_ms: int) -> None:
+        """Take the samples that are due; called about every 10 s."""
+        for samples, step_ms in (
+            (self._minute, _MINUTE_STEP_MS),
+            (self._hour, _HOUR_STEP_MS),
+            (self._day, _DAY_STEP_MS),
+        ):
+            if not samples or now_ms - samples[-1].at_ms >= step_ms:
+                samples.append(_Sample(now_ms, self.value, self.times))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing was added within the last hour."""
+        return bool(self._hour) and self._hour[0].value == self.value
+
+    def data(self) -> BrokerStatsData:
+        return BrokerStatsData(
+            stats_minute=_window(self._minute), stats_hour=_window(self._hour), stats_day=_window(self._day)
+        )
+
+
+@attrs.define(eq=False)
+class Rate:
+    """
+    Calls a second over the last 10, 60 and 600 s, as code 28 prints them.
+
+    Java: StoreStatsService#getPutTps
+    """
+
+    total: int = 0
+    _samples: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=_TPS_WINDOWS_S[-1] + 1), init=False)
+
+    def sample(self, now_ms: int) -> None:
+        self._samples.append((now_ms, self.total))
+
+    def per_second(self) -> list[float | None]:
+        """One figure per window, None where there are not enough samples yet."""
+        figures: list[float | None] = []
+        for seconds in _TPS_WINDOWS_S:
+            if len(self._samples) <= seconds:
+                figures.append(None)
+                continue
+            (before_ms, before), (now_ms, now) = self._samples[-1 - seconds], self._samples[-1]
+            figures.append((now - before) * 1000.0 / max(now_ms - before_ms, 1))
+        return figures
+
+    def text(self) -> str:
+        """Three figures with blanks between; 0.0 until a window is full, since tools split and parse them."""
+        return " ".join(str(figure or 0.0) for figure in self.per_second())
+
+
+@attrs.define(eq=False)
+class BrokerStats:
+    """
+    Everything that is counted per message.
+
+    Java: BrokerStatsManager, BrokerStats, StoreStatsService
+    """
+
+    cluster: str
+    puts: Rate = attrs.field(factory=Rate, init=False)
+    gets_found: Rate = attrs.field(factory=Rate, init=False)
+    gets_missed: Rate = attrs.field(factory=Rate, init=False)
+    transferred: Rate = attrs.field(factory=Rate, init=False)
+    put_yesterday_morning: int = attrs.field(default=0, init=False)
+    put_today_morning: int = attrs.field(default=0, init=False)
+    get_yesterday_morning: int = attrs.field(default=0, init=False)
+    get_today_morning: int = attrs.field(default=0, init=False)
+    _day: int | None = attrs.field(default=None, init=False)
+    _counters: dict[tuple[str, str], Counter] = attrs.field(factory=dict, init=False)
+
+    def counter(self, name: str, key: str) -> Counter:
+        counter = self._counters.get((name, key))
+        if counter is None:
+            if len(self._counters) >= MAX_COUNTERS:
+                self._counters = {key: kept for key, kept in self._counters.items() if not kept.idle}
+            counter = self._counters[name, key] = Counter()
+        return counter
+
+    def find(self, name: str, key: str) -> Counter | None:
+        return self._counters.get((name, key))
+
+    def put(self, topic: str, count: int, size_bytes: int) -> None:
+        """``count`` messages of ``size_bytes`` altogether were stored."""
+        self.puts.total += count
+        self.counter(TOPIC_PUT_NUMS, topic).add(count)
+        self.counter(TOPIC_PUT_SIZE, topic).add(size_bytes)
+        self.counter(BROKER_PUT_NUMS, self.cluster).add(count)
+
+    def got(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+        """A pull of ``group`` found ``count`` messages."""
+        self.gets_found.total += 1
+        self.transferred.total += count
+        key = f"{topic}@{group}"
+        self.counter(GROUP_GET_NUMS, key).add(count)
+        self.counter(GROUP_GET_SIZE, key).add(size_bytes)
+        self.counter(BROKER_GET_NUMS, self.cluster).add(count)
+
+    def missed(self) -> None:
+        """A pull found nothing."""
+        self.gets_missed.total += 1
+
+    def sent_back(self, group: str, topic: str) -> None:
+        self.counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def sample_second(self, now_ms: int) -> None:
+        """Called every second; notes midnight (UTC) too."""
+        for rate in (self.puts, self.gets_found, self.gets_missed, self.transferred):
+            rate.sample(now_ms)
+        day = now_ms // _DAY_MS
+        if self._day is not None and day != self._day:
+            self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.puts.total
+            self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.transferred.total
+        self._day = day
+
+    def sample_counters(self, now_ms: int) -> None:
+        """Called every 10 s."""
+        for counter in self._counters.values():
+            counter.sample(now_ms)
+
+    def runtime_info(self) -> dict[str, str]:
+        """The figures of code 28 that are counted here."""
+        totals = [
+            (found or 0.0) + (missed or 0.0)
+            for found, missed in zip(self.gets_found.per_second(), self.gets_missed.per_second(), strict=True)
+        ]
+        return {
+            "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),
+            "msgPutTotalTodayMorning": str(self.put_today_morning),
+            "msgPutTotalTodayNow": str(self.puts.total),
+            "msgGetTotalYesterdayMorning": str(self.get_yesterday_morning),
+            "msgGetTotalTodayMorning": str(self.get_today_morning),
+            "msgGetTotalTodayNow": str(self.transferred.total),
+            "putTps": self.puts.text(),
+            "getFoundTps": self.gets_found.text(),
+            "getMissTps": self.gets_missed.text(),
+            "getTotalTps": " ".join(str(total) for total in totals),
+            "getTransferedTps": self.transferred.text(),
+            "getTransferredTps": self.transferred.text(),
+        }

@@ -1,0 +1,166 @@
+"""Pulls that wait: what wakes them, and that each is woken exactly once."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.longpoll import SWEEP_MS, HeldPull, LongPolls
+
+
+class Pulls:
+    """A table of waiting pulls over queues whose ends the test sets; remembers who was woken."""
+
+    def __init__(self, limit: int = 1000) -> None:
+        self.ends: dict[tuple[str, int], int] = {}
+        self.woken: list[str] = []
+        self.table = LongPolls(lambda topic, queue_id: self.ends.get((topic, queue_id), 0), limit=limit)
+
+    def hold(
+        self,
+        name: str,
+        *,
+        topic: str = "T",
+        queue_id: int = 0,
+        offset: int = 0,
+        deadline_ms: int = 15_000,
+        channel: object = "c",
+        tags: set[int] | None = None,
+    ) -> bool:
+        return self.table.hold(
+            HeldPull(
+                topic=topic,
+                queue_id=queue_id,
+                from_offset=offset,
+                deadline_ms=deadline_ms,
+                channel=channel,
+                matches=None if tags is None else tags.__contains__,
+                wake=lambda: self.woken.append(name),
+            )
+        )
+
+
+class LongPollTests(SynchronousTestCase):
+    def test_arrival_wakes_waiting_pulls_of_the_queue_only(self) -> None:
+        """A consumer that waits at the end of a queue is answered when a message arrives there."""
+        pulls = Pulls()
+        pulls.hold("here")
+        pulls.hold("other queue", queue_id=1)
+        pulls.hold("other topic", topic="U")
+        pulls.hold("further on", offset=1)
+        pulls.table.arrived("T", 0, 1, 7)
+        self.assertEqual(pulls.woken, ["here"])
+        self.assertEqual(len(pulls.table), 3)
+
+    def test_arrival_of_another_tag_keeps_it_waiting(self) -> None:
+        """A consumer of TagA is not disturbed by each message of TagB."""
+        pulls = Pulls()
+        pulls.hold("a", tags={1})
+        pulls.hold("b", tags={2})
+        pulls.table.arrived("T", 0, 1, 2)
+        self.assertEqual(pulls.woken, ["b"])
+
+    def test_sweep_moves_consumers_past_messages_of_other_tags(self) -> None:
+        """Within a sweep period a waiting pull learns of messages that its filter hides, so its offset goes on."""
+        pulls = Pulls()
+        pulls.table.tick(0)
+        pulls.hold("a", tags={1})
+        pulls.ends["T", 0] = 5
+        pulls.table.tick(SWEEP_MS - 1)
+        self.assertEqual(pulls.woken, [])
+        pulls.table.tick(SWEEP_MS)
+        self.assertEqual(pulls.woken, ["a"])
+
+    def test_deadline(self) -> None:
+        """A pull waits as long as its client asked for and not longer."""
+        pulls = Pulls()
+        pulls.hold("a", deadline_ms=2000)
+        pulls.hold("b", deadline_ms=3000)
+        pulls.table.tick(1999)
+        self.assertEqual(pulls.woken, [])
+        pulls.table.tick(2000)
+        self.assertEqual(pulls.woken, ["a"])
+        pulls.table.tick(3001)
+        self.assertEqual(pulls.woken, ["a", "b"])
+
+    def test_lost_connection(self) -> None:
+        """Nothing of a lost connection stays behind."""
+        pulls = Pulls()
+        pulls.hold("a", channel=1)
+        pulls.hold("b", channel=2)
+        pulls.table.channel_closed(1)
+        pulls.table.channel_closed(1)
+        self.assertEqual((pulls.woken, len(pulls.table)), (["a"], 1))
+
+    def test_deleted_topic(self) -> None:
+        """Who waits for a topic that is deleted learns of it at once."""
+        pulls = Pulls()
+        pulls.hold("a", queue_id=3)
+        pulls.hold("b", topic="U")
+        pulls.table.topic_deleted("T")
+        self.assertEqual(pulls.woken, ["a"])
+
+    def test_limit(self) -> None:
+        """A full table takes no more pulls, and takes them again when one has gone."""
+        pulls = Pulls(limit=2)
+        self.assertTrue(pulls.hold("a", queue_id=0))
+        self.assertTrue(pulls.hold("b", queue_id=1))
+        self.assertFalse(pulls.hold("c", queue_id=2))
+        pulls.table.arrived("T", 0, 1, None)
+        self.assertTrue(pulls.hold("c", queue_id=2))
+        self.flushLoggedErrors()
+
+    def test_stop_ends_every_wait(self) -> None:
+        """A broker that stops leaves no pull without an end."""
+        pulls = Pulls()
+        for index in range(5):
+            pulls.hold(str(index), queue_id=index % 2)
+        pulls.table.stop()
+        self.assertEqual((sorted(pulls.woken), len(pulls.table)), (list("01234"), 0))
+
+    def test_held_again_while_woken(self) -> None:
+        """A pull that finds nothing after all may wait again at once, without being woken in a circle."""
+        table = LongPolls(lambda topic, queue_id: 9)
+        woken = []
+
+        def again() -> None:
+            woken.append(1)
+            table.hold(pull())
+
+        def pull() -> HeldPull:
+            return HeldPull(topic="T", queue_id=0, from_offset=0, deadline_ms=0, channel=1, matches=None, wake=again)
+
+        table.hold(pull())
+        table.arrived("T", 0, 1, None)
+        self.assertEqual((len(woken), len(table)), (1, 1))
+
+    def test_each_is_woken_exactly_once_whatever_happens(self) -> None:
+        """Random arrivals, deadlines, lost connections: no wait ends twice or never."""
+        seed = random.SystemRandom().randrange(2**32)
+        rng = random.Random(seed)
+        pulls = Pulls(limit=50)
+        held = 0
+        now_ms = 0
+        for step in range(2000):
+            action = rng.randrange(5)
+            if action < 2:
+                held += pulls.hold(
+                    str(held),
+                    topic=rng.choice("TU"),
+                    queue_id=rng.randrange(3),
+                    offset=rng.randrange(4),
+                    deadline_ms=now_ms + rng.randrange(9000),
+                    channel=rng.randrange(8),
+                    tags=rng.choice([None, {1}, {2}]),
+                )
+            elif action == 2:
+                pulls.table.arrived(rng.choice("TU"), rng.randrange(3), rng.randrange(5), rng.choice([None, 1, 2]))
+            elif action == 3:
+                now_ms += rng.randrange(1500)
+                pulls.table.tick(now_ms)
+            else:
+                pulls.table.channel_closed(rng.randrange(8))
+            self.assertEqual(len(pulls.table), held - len(pulls.woken), f"seed {seed} step {step}")
+        pulls.table.stop()
+        self.assertEqual(sorted(map(int, pulls.woken)), list(range(held)), f"seed {seed}")

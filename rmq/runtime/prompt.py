@@ -1,0 +1,106 @@
+# mypy: disable-error-code="no-untyped-call"
+"""The conch side of the manhole; `rmq.runtime.manhole` imports it when somebody wants one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from twisted.conch import manhole, manhole_ssh, telnet
+from twisted.conch.checkers import IAuthorizedKeysDB, SSHPublicKeyChecker, readAuthorizedKeyFile
+from twisted.conch.insults import insults
+from twisted.conch.ssh import keys
+from twisted.cred.portal import Portal
+from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from rmq.runtime.properties import ConfigError
+
+#: kept beside the authorized keys, so that ssh clients meet the same host again after a restart
+HOST_KEY_NAME = "rmq_manhole_host_key"
+
+
+class LoggedManhole(manhole.ColoredManhole):
+    """A Python prompt that logs every line before running it."""
+
+    _log = Logger()
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self._log.warn("manhole opened by {peer}", peer=self._peer())
+
+    def lineReceived(self, line: bytes) -> None:
+        self._log.warn("manhole {peer} runs {line}", peer=self._peer(), line=line.decode("utf-8", "replace"))
+        super().lineReceived(line)
+
+    def connectionLost(self, reason: Any) -> None:
+        self._log.warn("manhole closed by {peer}", peer=self._peer())
+        super().connectionLost(reason)
+
+    def _peer(self) -> str:
+        get_peer = getattr(self.terminal.transport, "getPeer", None)
+        return str(get_peer()) if get_peer is not None else "ssh"
+
+
+@implementer(IAuthorizedKeysDB)
+class KeyList:
+    """The keys of one file, for whatever user name the client gives: all are the same process."""
+
+    def __init__(self, allowed: list[keys.Key]) -> None:
+        self._allowed = allowed
+
+    def getAuthorizedKeys(self, username: bytes) -> list[keys.Key]:
+        return self._allowed
+
+
+def telnet_factory(namespace: dict[str, Any]) -> IProtocolFactory:
+    """Return the factory of a telnet prompt; it asks for no password."""
+
+    def transport() -> Any:
+        return telnet.TelnetTransport(telnet.TelnetBootstrapProtocol, insults.ServerProtocol, LoggedManhole, namespace)
+
+    return Factory.forProtocol(transport)
+
+
+def ssh_factory(namespace: dict[str, Any], authorized_keys: str) -> IProtocolFactory:
+    """Return the factory of an ssh prompt for the keys in the file; ConfigError when it holds none."""
+    checker = SSHPublicKeyChecker(KeyList(read_authorized_keys(authorized_keys)))
+    realm: Any = manhole_ssh.TerminalRealm()
+    realm.chainedProtocolFactory = lambda: insults.ServerProtocol(LoggedManhole, namespace)
+    factory: Any = manhole_ssh.ConchFactory(Portal(realm, [checker]))
+    key = host_key(os.path.join(os.path.dirname(os.path.abspath(authorized_keys)), HOST_KEY_NAME))
+    factory.publicKeys = {key.sshType(): key.public()}
+    factory.privateKeys = {key.sshType(): key}
+    conch_factory: IProtocolFactory = factory
+    return conch_factory
+
+
+def read_authorized_keys(path: str) -> list[keys.Key]:
+    """Return the public keys in an OpenSSH ``authorized_keys`` file; ConfigError when that fails or there are none."""
+    try:
+        with open(path, "rb") as file:
+            found = list(readAuthorizedKeyFile(file))
+    except OSError as error:
+        raise ConfigError(f"manhole: authorized keys {path}: {error.strerror}") from error
+    if not found:
+        raise ConfigError(f"manhole: {path} holds no public key that can be read")
+    return found
+
+
+def host_key(path: str) -> keys.Key:
+    """Return the host key kept in ``path``, which is made (readable for the owner only) when it is missing."""
+    try:
+        if not os.path.exists(path):
+            text = ed25519.Ed25519PrivateKey.generate().private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+            )
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(text)
+        key: keys.Key = keys.Key.fromFile(path)
+    except (OSError, keys.BadKeyError) as error:
+        raise ConfigError(f"manhole: host key {path}: {error}") from error
+    return key

@@ -7,6 +7,7 @@ import msgspec
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
+from rmq.wire.extfields import Int32, Int64
 
 
 class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -19,7 +20,7 @@ class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     set_zero_if_not_found: bool | None = None
 
 
@@ -32,8 +33,8 @@ class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: Int32
+    commit_offset: Int64
 
 
 class QueueHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -44,7 +45,7 @@ class QueueHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
 
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -55,20 +56,20 @@ class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: Int32
+    timestamp: Int64
 
 
 class OffsetReply(msgspec.Struct, rename="camel", kw_only=True):
     """An offset in messages of a queue."""
 
-    offset: int
+    offset: Int64
 
 
 class TimestampReply(msgspec.Struct, rename="camel", kw_only=True):
     """Epoch milliseconds, -1 for none."""
 
-    timestamp: int
+    timestamp: Int64
 
 
 class ConsumeStatsHeader(msgspec.Struct, rename="camel", kw_only=True):

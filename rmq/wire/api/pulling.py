@@ -6,6 +6,7 @@ import msgspec
 
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
+from rmq.wire.extfields import Int32, Int64
 
 #: Bits of PullMessageHeader.sys_flag.  Java: PullSysFlag
 PULL_COMMIT_OFFSET = 0x1
@@ -28,14 +29,14 @@ class PullMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
-    commit_offset: int
-    suspend_timeout_millis: int
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
     subscription: str | None = None
-    sub_version: int
+    sub_version: Int64
     expression_type: str | None = None
 
 
@@ -46,10 +47,10 @@ class PullMessageReply(msgspec.Struct, rename="camel", kw_only=True):
     Java: PullMessageResponseHeader
     """
 
-    suggest_which_broker_id: int
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
 
 
 class QueryMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -61,9 +62,9 @@ class QueryMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
 
     topic: str
     key: str
-    max_num: int
-    begin_timestamp: int
-    end_timestamp: int
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
 
 
 class QueryMessageReply(msgspec.Struct, rename="camel", kw_only=True):
@@ -73,8 +74,8 @@ class QueryMessageReply(msgspec.Struct, rename="camel", kw_only=True):
     Java: QueryMessageResponseHeader
     """
 
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
 
 
 class ViewMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -84,7 +85,7 @@ class ViewMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     Java: ViewMessageRequestHeader
     """
 
-    offset: int
+    offset: Int64
 
 
 PULL_MESSAGE = contract(RequestCode.PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes)

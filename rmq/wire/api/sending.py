@@ -10,6 +10,7 @@ import msgspec
 
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
+from rmq.wire.extfields import Int32, Int64
 
 
 class SendMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -23,15 +24,15 @@ class SendMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
     batch: bool = False
 
 
@@ -70,8 +71,8 @@ class SendMessageReply(msgspec.Struct, rename="camel", kw_only=True):
     """
 
     msg_id: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Int32
+    queue_offset: Int64
     transaction_id: str | None = None
 
 
@@ -83,13 +84,13 @@ class SendBackHeader(msgspec.Struct, rename="camel", kw_only=True):
     Java: ConsumerSendMsgBackRequestHeader
     """
 
-    offset: int
+    offset: Int64
     group: str
-    delay_level: int
+    delay_level: Int32
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
 
 
 SEND_MESSAGE = contract(RequestCode.SEND_MESSAGE, header=SendMessageHeader, body=bytes, reply=SendMessageReply)

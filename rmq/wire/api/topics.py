@@ -7,6 +7,7 @@ import msgspec
 from rmq.wire.api.common import MessageQueue, SubscriptionData, SubscriptionGroupConfig
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
+from rmq.wire.extfields import Int32, Int64
 
 
 class CreateTopicHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -18,11 +19,11 @@ class CreateTopicHeader(msgspec.Struct, rename="camel", kw_only=True):
 
     topic: str
     default_topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
     topic_filter_type: str
-    topic_sys_flag: int | None = None
+    topic_sys_flag: Int32 | None = None
     order: bool = False
 
 
@@ -82,9 +83,9 @@ class QueryConsumeQueueHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
 
     topic: str
-    queue_id: int
-    index: int
-    count: int
+    queue_id: Int32
+    index: Int64
+    count: Int32
     consumer_group: str | None = None
 
 

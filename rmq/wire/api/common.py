@@ -1,0 +1,103 @@
+"""
+The classes that several conversations share: versions, queues, topic and group configuration, subscriptions.
+
+Their members, in alphabetical order of the wire names, are what Apache writes into bodies and configuration files.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DataVersion(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    The version of a table: equal means unchanged, there is no order.
+
+    ``timestamp`` is epoch milliseconds. 5.x adds ``stateVersion``, which we neither keep nor send (absent equals 0).
+    """
+
+    counter: int = 0
+    timestamp: int = 0
+
+
+class MessageQueue(msgspec.Struct, rename="camel", kw_only=True, frozen=True, order=True):
+    """One queue of a topic on one broker; also a map key in bodies."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class KVTable(msgspec.Struct, rename="camel", kw_only=True):
+    """Names with values: runtime info, KV configuration, order topics."""
+
+    table: dict[str, str] = {}
+
+
+class TopicConfig(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    One topic of a broker.
+
+    ``perm``: 1 inherit, 2 write, 4 read. ``topic_filter_type``: SINGLE_TAG or MULTI_TAG.
+    """
+
+    order: bool = False
+    perm: int = 6
+    read_queue_nums: int = 16
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_name: str
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 16
+
+
+class TopicConfigWrapper(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    All topics of a broker by name, with the version of the table.
+
+    Java: TopicConfigSerializeWrapper
+    """
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
+    """One consumer group of a broker."""
+
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    group_name: str
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    which_broker_when_consume_slowly: int = 1
+
+
+class SubscriptionGroupWrapper(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    All consumer groups of a broker by name, with the version of the table.
+
+    Java: SubscriptionGroupWrapper
+    """
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class SubscriptionData(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    What a consumer group wants of a topic.
+
+    ``code_set`` holds the Java hash codes of ``tags_set``; both are empty for ``*`` and for SQL92. ``sub_version`` is
+    epoch milliseconds of the subscription. C++ clients leave the sets out.
+    """
+
+    class_filter_mode: bool = False
+    code_set: set[int] = set()
+    expression_type: str | None = "TAG"
+    sub_string: str = "*"
+    sub_version: int = 0
+    tags_set: set[str] = set()
+    topic: str

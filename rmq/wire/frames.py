@@ -1,0 +1,126 @@
+"""
+Frames: how commands lie on a TCP stream.
+
+::
+
+    4 bytes   L, the number of bytes that follow, at most 16 MiB - 4
+    1 byte    how the header is written: 0 JSON, 1 ROCKETMQ (binary)
+    3 bytes   H, the length of the header
+    H bytes   header
+    L-4-H     body
+
+Java: NettyDecoder, NettyEncoder
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+#: the longest frame in bytes, its own length field included; neither accepted nor sent beyond. Java: frameMaxLength
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+#: length of the rest, then serialize type and header length in one word
+PREFIX = Struct(">iI")
+_LENGTH = Struct(">i")
+_HEADER_MASK = 0xFFFFFF
+
+
+class ProtocolError(Exception):
+    """The peer broke the rules of the protocol; its connection cannot go on."""
+
+
+class Frame(NamedTuple):
+    """One frame, taken apart but not understood. ``body`` is empty when there is none."""
+
+    serialize_type: int
+    header: bytes
+    body: bytes
+
+
+class FrameDecoder:
+    """
+    Cut a stream into frames; linear in the size of the stream, whatever the sizes of its pieces.
+
+    At most one unfinished frame (``max_frame_bytes``) is kept. A complete frame is never held back because of what
+    comes behind it: :meth:`receive` raises for a bad frame only after all frames before it have been handed out.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_length = max_frame_bytes - _LENGTH.size
+        self._buffer = bytearray()
+        self._need = _LENGTH.size
+        self._broken: ProtocolError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes of an unfinished frame are waiting for their rest."""
+        return len(self._buffer)
+
+    def receive(self, data: bytes) -> list[Frame]:
+        """
+        Return the frames that ``data`` completes, in order.
+
+        Raises ProtocolError, naming the bad length, when the stream goes wrong and nothing sound came before it;
+        otherwise the error is kept for the next call.
+        """
+        if self._broken is not None:
+            raise self._broken
+        buffer = self._buffer
+        if buffer:
+            buffer += data
+            if len(buffer) < self._need:
+                return []
+            data = bytes(buffer)
+            buffer.clear()
+        frames: list[Frame] = []
+        position = 0
+        try:
+            position = self._cut(data, frames)
+        except ProtocolError as error:
+            self._broken = error
+            if not frames:
+                raise
+            return frames
+        if position < len(data):
+            buffer += memoryview(data)[position:] if position else data
+        return frames
+
+    def check(self) -> None:
+        """Raise the ProtocolError that :meth:`receive` kept for its next call, if any."""
+        if self._broken is not None:
+            raise self._broken
+
+    def _cut(self, data: bytes, frames: list[Frame]) -> int:
+        """Append the whole frames of ``data`` to ``frames``; return where the unfinished rest begins."""
+        position, end = 0, len(data)
+        while end - position >= _LENGTH.size:
+            if end - position < PREFIX.size:
+                (length,) = _LENGTH.unpack_from(data, position)
+                word = 0
+            else:
+                length, word = PREFIX.unpack_from(data, position)
+            if not 4 <= length <= self._max_length:
+                raise ProtocolError(f"frame length {length} is outside 4..{self._max_length}")
+            stop = position + 4 + length
+            if end - position >= PREFIX.size:
+                header_length = word & _HEADER_MASK
+                if header_length > length - 4:
+                    raise ProtocolError(f"header length {header_length} exceeds its frame of length {length}")
+            if stop > end:
+                self._need = 4 + length
+                return position
+            start = position + 8
+            middle = start + header_length
+            frames.append(Frame(word >> 24, data[start:middle], data[middle:stop]))
+            position = stop
+        self._need = _LENGTH.size
+        return position
+
+
+def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:
+    """Return the frame of a header and a body; a ProtocolError when it would exceed MAX_FRAME_BYTES."""
+    length = 4 + len(header) + len(body)
+    if length > MAX_FRAME_BYTES - 4:
+        raise ProtocolError(f"a frame of {length + 4} bytes exceeds the limit of {MAX_FRAME_BYTES} bytes")
+    return PREFIX.pack(length, serialize_type << 24 | len(header)) + header + body

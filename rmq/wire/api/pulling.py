@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.wire.codes import RequestCode
+from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
 
@@ -88,9 +88,14 @@ class ViewMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     offset: Int64
 
 
-PULL_MESSAGE = contract(RequestCode.PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes)
+#: Beside 0: nothing there yet, nothing that matches, or another offset is asked for.
+NOT_FOUND = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+
+PULL_MESSAGE = contract(
+    RequestCode.PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes, answers=NOT_FOUND
+)
 LITE_PULL_MESSAGE = contract(
-    RequestCode.LITE_PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes
+    RequestCode.LITE_PULL_MESSAGE, header=PullMessageHeader, reply=PullMessageReply, reply_body=bytes, answers=NOT_FOUND
 )
 QUERY_MESSAGE = contract(
     RequestCode.QUERY_MESSAGE, header=QueryMessageHeader, reply=QueryMessageReply, reply_body=bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.wire.codes import RequestCode
+from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
 
@@ -93,9 +93,16 @@ class SendBackHeader(msgspec.Struct, rename="camel", kw_only=True):
     max_reconsume_times: Int32 | None = None
 
 
-SEND_MESSAGE = contract(RequestCode.SEND_MESSAGE, header=SendMessageHeader, body=bytes, reply=SendMessageReply)
-SEND_MESSAGE_V2 = contract(RequestCode.SEND_MESSAGE_V2, header=SendMessageV2Header, body=bytes, reply=SendMessageReply)
+#: Beside 0: stored, but not flushed or not replicated in time.
+STORED = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+SEND_MESSAGE = contract(
+    RequestCode.SEND_MESSAGE, header=SendMessageHeader, body=bytes, reply=SendMessageReply, answers=STORED
+)
+SEND_MESSAGE_V2 = contract(
+    RequestCode.SEND_MESSAGE_V2, header=SendMessageV2Header, body=bytes, reply=SendMessageReply, answers=STORED
+)
 SEND_BATCH_MESSAGE = contract(
-    RequestCode.SEND_BATCH_MESSAGE, header=SendMessageV2Header, body=bytes, reply=SendMessageReply
+    RequestCode.SEND_BATCH_MESSAGE, header=SendMessageV2Header, body=bytes, reply=SendMessageReply, answers=STORED
 )
 CONSUMER_SEND_MSG_BACK = contract(RequestCode.CONSUMER_SEND_MSG_BACK, header=SendBackHeader)

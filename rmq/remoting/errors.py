@@ -1,0 +1,39 @@
+"""What may become of a request that we send, other than an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+
+class RequestFailed(Exception):
+    """A request has no answer that could be used; ``addr`` is the peer, as ``ip:port``."""
+
+    def __init__(self, addr: str, text: str) -> None:
+        super().__init__(text)
+        self.addr = addr
+
+
+class Refused(RequestFailed):
+    """The peer answered with a response code that is no answer of the request's contract."""
+
+    def __init__(
+        self, code: int, remark: str, addr: str, ext: Mapping[str, str] = MappingProxyType({}), request_code: int = -1
+    ) -> None:
+        super().__init__(addr, f"{addr} refused request {request_code} with code {code}: {remark}")
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+        self.request_code = request_code
+
+
+class RequestTimeout(RequestFailed):
+    """No answer within the time that the caller gave; it may have been carried out all the same."""
+
+
+class Unreachable(RequestFailed):
+    """No connection could be made, or it was lost before the answer came."""
+
+
+class BadAnswer(RequestFailed):
+    """The peer answered with a header or body that cannot be read."""

@@ -1,0 +1,304 @@
+"""
+Who answers which request code.
+
+A responder is a method decorated with :func:`responds_to`; a :class:`ResponderTable` collects those of its owners,
+reads the request for them, writes their answers and turns whatever goes wrong into a response. Nobody else catches
+everything: an exception in one responder costs its request an answer of code 1, never a connection.
+
+Java: NettyRemotingAbstract#processRequestCommand, NettyRequestProcessor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from types import CoroutineType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmq.wire import fastjson
+from rmq.wire.codes import ResponseCode
+from rmq.wire.command import ONEWAY, RemotingCommand, encode_reply
+from rmq.wire.contract import Contract
+from rmq.wire.extfields import BadField, HeaderCodec, header_codec
+from rmq.wire.frames import Frame, ProtocolError
+
+if TYPE_CHECKING:
+    from rmq.remoting.channel import Channel
+
+H = TypeVar("H")
+B = TypeVar("B")
+
+_NO_EXT: Mapping[str, str] = MappingProxyType({})
+
+#: longest remark of a refusal that we write ourselves, in characters
+MAX_REMARK_CHARS = 2048
+
+
+class Refuse(Exception):
+    """
+    Raised by a responder to answer with another response code than 0.
+
+    ``ext`` and ``header`` go into the answer's extFields; most refusals have neither.
+    """
+
+    def __init__(
+        self, code: int, remark: str, ext: Mapping[str, str] = _NO_EXT, header: msgspec.Struct | None = None
+    ) -> None:
+        super().__init__(f"{code}: {remark}")
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+        self.header = header
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """
+    An answer. A Struct ``body`` is written as fastjson's JSON, bytes as they are.
+
+    extFields are those of ``header`` and then ``ext``; there are none at all without either.
+    """
+
+    header: msgspec.Struct | None = None
+    body: msgspec.Struct | bytes | None = None
+    code: int = 0
+    remark: str | None = None
+    ext: Mapping[str, str] = _NO_EXT
+
+
+class NoReply:
+    """The type of :data:`NO_REPLY`."""
+
+
+#: returned by a responder that must never answer, not even later
+NO_REPLY = NoReply()
+
+
+class Request(Generic[H, B]):
+    """One request as its responder sees it; ``header`` and ``body`` are None where the contract has none."""
+
+    __slots__ = ("body", "channel", "command", "header")
+
+    def __init__(self, header: H, body: B, command: RemotingCommand, channel: Channel) -> None:
+        self.header = header
+        self.body = body
+        self.command = command
+        self.channel = channel
+
+
+Outcome = Reply | NoReply | None
+Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Outcome]
+#: what becomes of a dispatched command: a frame to write, one that comes later (or never: None), or nothing
+Written = bytes | Deferred[bytes | None] | None
+Lane = Callable[[RemotingCommand, "Channel"], bytes | None]
+FrameLane = Callable[[Frame, "Channel"], bytes | None]
+
+_Self = TypeVar("_Self")
+_Answer = TypeVar("_Answer", bound=Answer)
+_CONTRACTS = "__rmq_contracts__"
+
+
+def responds_to(
+    contract: Contract[H, B, Any, Any],
+) -> Callable[[Callable[[_Self, Request[H, B]], _Answer]], Callable[[_Self, Request[H, B]], _Answer]]:
+    """
+    Register a method as the responder of ``contract``; may be stacked for several contracts.
+
+    The method returns a :class:`Reply`, None (success, nothing to say), :data:`NO_REPLY`, a Deferred or a coroutine of
+    one of them; or raises :class:`Refuse`.
+    """
+
+    def register(
+        method: Callable[[_Self, Request[H, B]], _Answer],
+    ) -> Callable[[_Self, Request[H, B]], _Answer]:
+        contracts = getattr(method, _CONTRACTS, ())
+        setattr(method, _CONTRACTS, (*contracts, contract))
+        return method
+
+    return register
+
+
+class _Responder:
+    """One registered method and how to read a request for it."""
+
+    __slots__ = ("body", "codec", "contract", "method")
+
+    def __init__(self, contract: Contract[Any, Any, Any, Any], method: Callable[[Request[Any, Any]], Answer]) -> None:
+        self.contract = contract
+        self.method = method
+        self.codec: HeaderCodec[Any] | None = None if contract.header is None else header_codec(contract.header)
+        self.body = contract.body
+
+    def call(self, command: RemotingCommand, channel: Channel) -> Answer:
+        header = None if self.codec is None else command.read_header(self.codec)
+        kind = self.body
+        if kind is None:
+            body: Any = None
+        elif kind is bytes:
+            body = command.body or b""
+        elif command.body:
+            body = fastjson.decode(command.body, kind)
+        else:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks its body, a {kind.__name__}")
+        return self.method(Request(header, body, command, channel))
+
+
+class ResponderTable:
+    """
+    The responders of one listening port, or of one client for what servers ask it.
+
+    ``refused`` names codes that are knowingly not answered, with the reason for the remark. A code in both places, or
+    answered twice, is a ValueError.
+    """
+
+    _log = Logger()
+
+    def __init__(self, *owners: object, refused: Mapping[Any, str] = MappingProxyType({})) -> None:
+        self._refused = {int(code): why for code, why in refused.items()}
+        self._responders: dict[int, _Responder] = {}
+        self._lanes: dict[int, Lane] = {}
+        #: tried before a frame is decoded at all, for requests of any code; None means "not for me"
+        self.frame_lane: FrameLane | None = None
+        for owner in owners:
+            for contract, method in _methods(owner):
+                self._add(contract, method)
+
+    def codes(self) -> frozenset[int]:
+        """Return the request codes that are answered."""
+        return frozenset(self._responders)
+
+    def refused_codes(self) -> frozenset[int]:
+        """Return the request codes that are knowingly refused."""
+        return frozenset(self._refused)
+
+    def without(self, *codes: int) -> ResponderTable:
+        """Return a table like this one that answers all but ``codes``; for the VIP port, which knows no pulls."""
+        table = ResponderTable(refused=self._refused)
+        table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
+        table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
+        return table
+
+    def add_lane(self, code: int, lane: Lane) -> None:
+        """
+        Try ``lane`` before the responder of ``code``.
+
+        It returns the whole frame of the answer, or None for "take the ordinary way", with nothing done; of a one-way
+        request its answer is dropped.
+        """
+        self._lanes[int(code)] = lane
+
+    def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
+        """
+        Have a request answered; never raises.
+
+        Returns the frame of the answer, a Deferred of it that never fails (None: no answer), or None for no answer.
+        """
+        try:
+            lane = self._lanes.get(command.code)
+            written: Written = None if lane is None else lane(command, channel)
+            if written is None:
+                written = self._ordinary(command, channel)
+        except Exception as error:  # noqa: BLE001 - one responder's fault is one request's answer
+            written = self._failed(error, command)
+        if command.flag & ONEWAY:
+            return None
+        return written
+
+    def _add(self, contract: Contract[Any, Any, Any, Any], method: Callable[[Request[Any, Any]], Answer]) -> None:
+        code = int(contract.code)
+        if code in self._responders:
+            raise ValueError(f"request code {code} is answered by {self._responders[code].method} and by {method}")
+        if code in self._refused:
+            raise ValueError(f"request code {code} is refused, yet answered by {method}")
+        self._responders[code] = _Responder(contract, method)
+
+    def _ordinary(self, command: RemotingCommand, channel: Channel) -> Written:
+        responder = self._responders.get(command.code)
+        if responder is None:
+            return encode_reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self._unsupported(command.code))
+        answer = responder.call(command, channel)
+        if answer.__class__ is Reply or answer is None or answer is NO_REPLY:
+            return _write(command, answer)
+        if isinstance(answer, CoroutineType):
+            answer = Deferred.fromCoroutine(answer)
+        if not isinstance(answer, Deferred):
+            raise TypeError(f"the responder of {command.code} returned {answer!r}")
+        later: Deferred[Any] = answer
+        return later.addCallback(_write_late, command).addErrback(self._failed_late, command)
+
+    def _unsupported(self, code: int) -> str:
+        why = self._refused.get(code)
+        return f" request type {code} not supported" + (f": {why}" if why else "")
+
+    def _failed_late(self, failure: Failure, command: RemotingCommand) -> bytes | None:
+        return self._failed(failure.value, command, failure)
+
+    def _failed(self, error: BaseException, command: RemotingCommand, failure: Failure | None = None) -> bytes | None:
+        """Return the answer for whatever was raised; log what is our own fault."""
+        ext: dict[str, str] | None = None
+        code = int(ResponseCode.SYSTEM_ERROR)
+        if isinstance(error, Refuse):
+            code, remark = error.code, error.remark
+            ext = _ext(error.header, error.ext)
+        elif isinstance(error, BadField):
+            remark = error.text
+        elif isinstance(error, fastjson.JsonError):
+            remark = f"the body of request {command.code} cannot be read: {error}"
+        else:
+            remark = f"{type(error).__name__}: {error}"
+            self._log.failure(
+                "request {code} (opaque {opaque}) failed", failure, code=command.code, opaque=command.opaque
+            )
+        if command.flag & ONEWAY:
+            self._log.debug("one-way request {code} got no answer: {remark}", code=command.code, remark=remark)
+            return None
+        return encode_reply(command, code, _presentable(remark), ext)
+
+
+def _methods(owner: object) -> Iterator[tuple[Contract[Any, Any, Any, Any], Callable[[Request[Any, Any]], Answer]]]:
+    """Yield each contract of the decorated methods of ``owner``, with the bound method."""
+    for name in dir(type(owner)):
+        for contract in getattr(getattr(type(owner), name), _CONTRACTS, ()):
+            yield contract, getattr(owner, name)
+
+
+def _presentable(remark: str) -> str:
+    """Return a remark that is not too long and has a UTF-8 form."""
+    return remark[:MAX_REMARK_CHARS].encode("utf-8", "replace").decode()
+
+
+def _ext(header: msgspec.Struct | None, extra: Mapping[str, str]) -> dict[str, str] | None:
+    if header is None:
+        return dict(extra) if extra else None
+    fields = header_codec(header.__class__).encode(header)
+    if extra:
+        fields.update(extra)
+    return fields
+
+
+def _write(command: RemotingCommand, answer: Outcome) -> bytes | None:
+    """Return the frame of an answer; a frame that would be too long is refused in its place."""
+    if isinstance(answer, NoReply):
+        return None
+    if command.flag & ONEWAY:
+        return None
+    if answer is None:
+        return encode_reply(command)
+    if not isinstance(answer, Reply):
+        raise TypeError(f"the responder of {command.code} gave {answer!r}")
+    body = answer.body
+    if body is None:
+        body = b""
+    elif not isinstance(body, bytes):
+        body = fastjson.encode(body)
+    try:
+        return encode_reply(command, answer.code, answer.remark, _ext(answer.header, answer.ext), body)
+    except ProtocolError as error:
+        raise Refuse(ResponseCode.SYSTEM_ERROR, f"the answer is too long: {error}") from error
+
+
+def _write_late(answer: Outcome, command: RemotingCommand) -> bytes | None:
+    return _write(command, answer)

@@ -1,0 +1,95 @@
+"""
+The subscription groups of a broker: ``config/subscriptionGroup.json``.
+
+Java: SubscriptionGroupManager
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+from twisted.internet.interfaces import IReactorTime
+
+from rmq.broker.tables import VersionedTable
+from rmq.runtime.disk import Disk
+from rmq.wire.api.common import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+
+MAX_GROUP_CHARS = 255
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+#: Java: MixAll
+TOOLS_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+BROADCAST_GROUPS = ("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER")
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+class _GroupShape:
+    file_name = "subscriptionGroup.json"
+    wrapper = SubscriptionGroupWrapper
+    entry = SubscriptionGroupConfig
+    member = "subscriptionGroupTable"
+
+    def wrap(self, version: DataVersion, entries: dict[str, SubscriptionGroupConfig]) -> SubscriptionGroupWrapper:
+        return SubscriptionGroupWrapper(data_version=version, subscription_group_table=entries)
+
+    def unwrap(self, wrapper: SubscriptionGroupWrapper) -> tuple[DataVersion, Mapping[str, SubscriptionGroupConfig]]:
+        return wrapper.data_version, wrapper.subscription_group_table
+
+    def name_of(self, entry: SubscriptionGroupConfig) -> str:
+        return entry.group_name
+
+    def named(self, entry: SubscriptionGroupConfig, name: str) -> SubscriptionGroupConfig:
+        return entry if entry.group_name == name else msgspec.structs.replace(entry, group_name=name)
+
+
+class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, SubscriptionGroupWrapper]):
+    """
+    Subscription groups by name.
+
+    Java: SubscriptionGroupManager
+    """
+
+    def __init__(self, disk: Disk, directory: str, clock: IReactorTime, *, auto_create: bool = True) -> None:
+        super().__init__(_GroupShape(), disk, directory, clock)
+        self._auto_create = auto_create
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """
+        Return the group, made with defaults when it is new and may be made (``autoCreateSubscriptionGroup``, system
+        groups); None otherwise, and for names that no group can have.
+
+        Java: SubscriptionGroupManager#findSubscriptionGroupConfig
+        """
+        found = self.get(group)
+        if found is not None or not self._may_make(group):
+            return found
+        made = SubscriptionGroupConfig(group_name=group)
+        self.keep(made)
+        return made
+
+    def _may_make(self, group: str) -> bool:
+        return (self._auto_create or group.startswith(SYSTEM_GROUP_PREFIX)) and is_group_name(group)
+
+
+def is_group_name(group: str) -> bool:
+    """
+    Return whether a group may be called so.
+
+    Java: Validators#checkGroup
+    """
+    return len(group) <= MAX_GROUP_CHARS and _LEGAL.fullmatch(group) is not None
+
+
+def default_groups() -> list[SubscriptionGroupConfig]:
+    """
+    Return the groups that every broker has.
+
+    Java: SubscriptionGroupManager#init
+    """
+    tools = [SubscriptionGroupConfig(group_name=name) for name in TOOLS_GROUPS]
+    return tools + [
+        SubscriptionGroupConfig(group_name=name, consume_broadcast_enable=True) for name in BROADCAST_GROUPS
+    ]

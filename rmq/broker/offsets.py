@@ -1,0 +1,178 @@
+"""
+How far each group has consumed each queue: ``config/consumerOffset.json``.
+
+Java: ConsumerOffsetManager
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.broker.tables import next_version
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk import Disk
+from rmq.runtime.statefile import read_state, write_state
+from rmq.wire import fastjson
+from rmq.wire.api.common import DataVersion
+
+FILE_NAME = "consumerOffset.json"
+TOPIC_GROUP_SEPARATOR = "@"
+
+OffsetMap = Mapping[str, Mapping[int, int]]
+
+
+class _OffsetFile(msgspec.Struct, rename="camel", kw_only=True):
+    """What we read and write; 5.x's groupTopicMap is derived from the rest and left out."""
+
+    data_version: DataVersion | None = None
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class ConsumerOffsetTable:
+    """
+    The next queue offset to consume, by ``topic@group`` and queue id.
+
+    Changes are in memory until :meth:`persist`, which the broker calls every few seconds and at the end.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, directory: str, clock: IReactorTime) -> None:
+        self.path = os.path.join(directory, FILE_NAME)
+        self._disk = disk
+        self._clock = clock
+        self._version = DataVersion(counter=0, timestamp=now_ms(clock))
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._unsaved = False
+
+    @property
+    def data_version(self) -> DataVersion:
+        """The version of the table, new with each :meth:`persist` that wrote something; 5.x slaves ask for it."""
+        return self._version
+
+    def load(self) -> None:
+        """
+        Read the file, or its ``.bak``; without both the table stays as it is.
+
+        Raises StateFileError when what is there cannot be read.
+        """
+        found = read_state(self._disk, self.path, lambda data: fastjson.decode(data, _OffsetFile))
+        if found is not None:
+            self._offsets = found.offset_table
+            self._version = found.data_version or self._version
+            self._unsaved = False
+
+    def persist(self) -> None:
+        """Write the file if anything has changed since; DiskError when that fails, and the next call tries again."""
+        if not self._unsaved:
+            return
+        version = next_version(self._version, now_ms(self._clock))
+        file = _OffsetFile(data_version=version, offset_table=self._offsets)
+        write_state(self._disk, self.path, fastjson.encode(file, quote_int_keys=True))
+        self._version, self._unsaved = version, False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """
+        Set an offset, also to a smaller one.
+
+        Java: ConsumerOffsetManager#commitOffset
+        """
+        queues = self._offsets.setdefault(_key(topic, group), {})
+        before = queues.get(queue_id)
+        if before == offset:
+            return
+        if before is not None and offset < before:
+            self._log.debug(
+                "{group} goes back from {before} to {offset} in queue {queue_id} of {topic}",
+                group=group,
+                topic=topic,
+                queue_id=queue_id,
+                before=before,
+                offset=offset,
+            )
+        queues[queue_id] = offset
+        self._unsaved = True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """
+        Return a committed offset; None when the group never committed this queue.
+
+        Java: ConsumerOffsetManager#queryOffset, which has -1 for None
+        """
+        return self._offsets.get(_key(topic, group), {}).get(queue_id)
+
+    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        """Return the committed offsets of a group by queue id."""
+        return dict(self._offsets.get(_key(topic, group), {}))
+
+    def snapshot(self) -> dict[str, dict[int, int]]:
+        """Return all offsets by ``topic@group`` and queue id; later commits do not show in it."""
+        return {key: dict(queues) for key, queues in self._offsets.items()}
+
+    def merge(self, table: OffsetMap) -> None:
+        """
+        Take over the entries of ``table``, each ``topic@group`` as a whole; others stay.
+
+        Java: SlaveSynchronize#syncConsumerOffset
+        """
+        for key, queues in table.items():
+            if self._offsets.get(key) != queues:
+                self._offsets[key] = dict(queues)
+                self._unsaved = True
+
+    def clone(self, source_group: str, target_group: str, topic: str | None = None) -> None:
+        """
+        Give ``target_group`` the offsets of ``source_group``, for one topic or for all.
+
+        Java: ConsumerOffsetManager#cloneOffset
+        """
+        for name in [topic] if topic else sorted(self.topics_of(source_group)):
+            if queues := self._offsets.get(_key(name, source_group)):
+                self.merge({_key(name, target_group): queues})
+
+    def topics_of(self, group: str) -> set[str]:
+        """
+        Return the topics that a group has committed offsets of.
+
+        Java: ConsumerOffsetManager#whichTopicByConsumer
+        """
+        return {topic for topic, owner in map(_parts, self._offsets) if owner == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        """
+        Return the groups that have committed offsets of a topic.
+
+        Java: ConsumerOffsetManager#whichGroupByTopic
+        """
+        return {owner for name, owner in map(_parts, self._offsets) if name == topic}
+
+    def remove_group(self, group: str) -> None:
+        """
+        Forget all offsets of a group.
+
+        Java: ConsumerOffsetManager#removeOffset
+        """
+        self._remove(_key(topic, group) for topic in self.topics_of(group))
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets of a topic."""
+        self._remove(_key(topic, group) for group in self.groups_of(topic))
+
+    def _remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self._offsets[key]
+            self._unsaved = True
+
+
+def _key(topic: str, group: str) -> str:
+    return f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+
+
+def _parts(key: str) -> tuple[str, str]:
+    topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
+    return topic, group

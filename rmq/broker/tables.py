@@ -1,0 +1,224 @@
+"""
+What a broker keeps as JSON below ``config/``: named entries with the version of the table.
+
+Files are standard JSON that Apache's fastjson reads, and we read Apache's (integer keys without quotes included).
+Members that we do not know, such as 5.x's ``attributes``, are written back as they were read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk import Disk, DiskError
+from rmq.runtime.statefile import read_state, write_state
+from rmq.wire import fastjson
+from rmq.wire.api.common import DataVersion
+
+C = TypeVar("C", bound=msgspec.Struct)
+W = TypeVar("W", bound=msgspec.Struct)
+
+#: Called with the names of the entries that were put, deleted or replaced.
+ChangeListener = Callable[[Sequence[str]], None]
+
+
+def next_version(version: DataVersion, now_ms: int) -> DataVersion:
+    """
+    Return the version of a table that changes now; its timestamp never goes back, even if the clock does.
+
+    Java: DataVersion#nextVersion
+    """
+    return DataVersion(counter=version.counter + 1, timestamp=max(now_ms, version.timestamp))
+
+
+class Shape(Protocol[C, W]):
+    """How a table's entries stand in the wrapper that is its file and its wire form."""
+
+    file_name: str
+    wrapper: type[W]
+    entry: type[C]
+    #: the wrapper's member that holds the entries
+    member: str
+
+    def wrap(self, version: DataVersion, entries: dict[str, C]) -> W: ...
+
+    def unwrap(self, wrapper: W) -> tuple[DataVersion, Mapping[str, C]]: ...
+
+    def name_of(self, entry: C) -> str: ...
+
+    def named(self, entry: C, name: str) -> C:
+        """Return ``entry`` with its name inside, for files that have it only as the key."""
+
+
+class VersionedTable(Generic[C, W]):
+    """
+    Named entries, their version, and the file they live in.
+
+    A change is on disk before it counts: when ``put``, ``delete``, ``replace`` or ``add_missing`` raises DiskError,
+    nothing has changed. Entries are values: whoever wants another one puts another one.
+    """
+
+    _log = Logger()
+
+    def __init__(self, shape: Shape[C, W], disk: Disk, directory: str, clock: IReactorTime) -> None:
+        self.path = os.path.join(directory, shape.file_name)
+        self._shape = shape
+        self._disk = disk
+        self._clock = clock
+        self._version = DataVersion(counter=0, timestamp=now_ms(clock))
+        self._entries: dict[str, C] = {}
+        self._strange = StrangeMembers(shape.wrapper, shape.entry, shape.member)
+        self._listeners: list[ChangeListener] = []
+
+    @property
+    def data_version(self) -> DataVersion:
+        """The version of the table, new with every change."""
+        return self._version
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def names(self) -> list[str]:
+        """Return the names of all entries, sorted."""
+        return sorted(self._entries)
+
+    def get(self, name: str) -> C | None:
+        """Return an entry; None when there is none."""
+        return self._entries.get(name)
+
+    def snapshot(self) -> W:
+        """Return version and entries as of now; later changes do not show in it."""
+        return self._shape.wrap(self._version, dict(self._entries))
+
+    def on_change(self, listener: ChangeListener) -> None:
+        """Have ``listener`` called after each change."""
+        self._listeners.append(listener)
+
+    def load(self) -> None:
+        """
+        Read the file, or its ``.bak``; without both the table stays as it is.
+
+        Raises StateFileError when what is there cannot be read.
+        """
+        found = read_state(self._disk, self.path, self._parse)
+        if found is None:
+            return
+        self._strange, (self._version, entries) = found[0], self._shape.unwrap(found[1])
+        self._entries = {name: self._shape.named(entry, name) for name, entry in entries.items()}
+
+    def persist(self) -> None:
+        """Write the file, for entries that came without the disk's consent; changes are written as they happen."""
+        self._save(self._version, self._entries)
+
+    def put(self, entry: C) -> None:
+        """Add an entry or change it; counts as a change even if it is equal."""
+        name = self._shape.name_of(entry)
+        self._change({**self._entries, name: entry}, [name])
+
+    def delete(self, name: str) -> bool:
+        """Forget an entry; False when there was none."""
+        if name not in self._entries:
+            return False
+        self._change({other: entry for other, entry in self._entries.items() if other != name}, [name])
+        return True
+
+    def add_missing(self, entries: Iterable[C]) -> list[str]:
+        """Add those entries whose names are not there, in one change, and return these names."""
+        missing = {self._shape.name_of(entry): entry for entry in entries}
+        missing = {name: entry for name, entry in missing.items() if name not in self._entries}
+        if missing:
+            self._change({**self._entries, **missing}, list(missing))
+        return list(missing)
+
+    def replace(self, wrapper: W) -> None:
+        """
+        Take over another broker's table, version included, in one step.
+
+        Java: SlaveSynchronize#syncTopicConfig, #syncSubscriptionGroupConfig
+        """
+        version, given = self._shape.unwrap(wrapper)
+        entries = {name: self._shape.named(entry, name) for name, entry in given.items()}
+        before = self._entries
+        self._save(version, entries)
+        self._version, self._entries = version, entries
+        changed = [name for name in before.keys() | entries.keys() if before.get(name) != entries.get(name)]
+        if changed:
+            self._notify(sorted(changed))
+
+    def keep(self, entry: C) -> None:
+        """
+        Add an entry that can be made again any time: it counts even when the disk refuses it, and is written later.
+
+        A full disk must not keep consumers from joining.
+        """
+        try:
+            self.put(entry)
+        except DiskError as error:
+            name = self._shape.name_of(entry)
+            self._log.error("{name} is kept in memory only: {error}", name=name, error=error)
+            self._swap(next_version(self._version, now_ms(self._clock)), {**self._entries, name: entry}, [name])
+
+    def _change(self, entries: dict[str, C], names: Sequence[str]) -> None:
+        version = next_version(self._version, now_ms(self._clock))
+        self._save(version, entries)
+        self._swap(version, entries, names)
+
+    def _swap(self, version: DataVersion, entries: dict[str, C], names: Sequence[str]) -> None:
+        self._version, self._entries = version, entries
+        self._notify(names)
+
+    def _notify(self, names: Sequence[str]) -> None:
+        for listener in self._listeners:
+            listener(names)
+
+    def _save(self, version: DataVersion, entries: dict[str, C]) -> None:
+        members = self._strange.added_to(self._shape.wrap(version, entries))
+        write_state(self._disk, self.path, msgspec.json.format(msgspec.json.encode(members), indent=1))
+
+    def _parse(self, data: bytes) -> tuple[StrangeMembers, W]:
+        strange = StrangeMembers(self._shape.wrapper, self._shape.entry, self._shape.member)
+        wrapper = fastjson.decode(data, self._shape.wrapper)
+        strange.note(fastjson.decode(data, dict[str, Any]))
+        return strange, wrapper
+
+
+class StrangeMembers:
+    """The members of a file that our classes have no field for: at the top, and of each entry."""
+
+    def __init__(self, wrapper: type[msgspec.Struct], entry: type[msgspec.Struct], member: str) -> None:
+        self._member = member
+        self._known_at_top = frozenset(wrapper.__struct_encode_fields__)
+        self._known_in_entry = frozenset(entry.__struct_encode_fields__)
+        self._at_top: dict[str, Any] = {}
+        self._in_entry: dict[str, dict[str, Any]] = {}
+
+    def note(self, members: Mapping[str, Any]) -> None:
+        """Remember what is strange among the members of a whole file."""
+        self._at_top = {key: value for key, value in members.items() if key not in self._known_at_top}
+        for name, entry in (members.get(self._member) or {}).items():
+            strange = {key: value for key, value in entry.items() if key not in self._known_in_entry}
+            if strange:
+                self._in_entry[name] = strange
+
+    def added_to(self, wrapper: msgspec.Struct) -> dict[str, Any]:
+        """Return the members of ``wrapper``, sorted, without nulls, together with the strange ones of its entries."""
+        members = {**self._at_top, **_without_nulls(msgspec.to_builtins(wrapper, str_keys=True))}
+        entries = members[self._member]
+        members[self._member] = {
+            name: dict(sorted({**self._in_entry.get(name, {}), **_without_nulls(entry)}.items()))
+            for name, entry in entries.items()
+        }
+        return dict(sorted(members.items()))
+
+
+def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if value is not None}

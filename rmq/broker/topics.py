@@ -1,0 +1,233 @@
+"""
+The topics of a broker: ``config/topics.json``, the ones that are always there, and how new ones come into being.
+
+Java: TopicConfigManager, TopicValidator
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import attrs
+import msgspec
+from twisted.internet.interfaces import IReactorTime
+
+from rmq.broker.tables import VersionedTable
+from rmq.runtime.disk import Disk
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+
+PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
+SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB = 1, 2
+
+AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+REPLY_TOPIC_POSTFIX = "REPLY_TOPIC"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+#: One queue for each delay level.
+SCHEDULE_QUEUES = 18
+BENCHMARK_QUEUES = 1024
+CLUSTER_QUEUES = 16
+MAX_TOPIC_CHARS = 127
+
+#: Topics that clients must not send to.  Java: TopicValidator#NOT_ALLOWED_SEND_TOPIC_SET
+FORBIDDEN_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    }
+)
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+@attrs.frozen(kw_only=True)
+class TopicDefaults:
+    """What of a broker's configuration decides which topics it starts with; names as in BrokerConfig."""
+
+    broker_name: str
+    broker_cluster_name: str
+    default_topic_queue_nums: int = 8
+    auto_create_topic_enable: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = TRACE_TOPIC
+
+
+class _TopicShape:
+    file_name = "topics.json"
+    wrapper = TopicConfigWrapper
+    entry = TopicConfig
+    member = "topicConfigTable"
+
+    def wrap(self, version: DataVersion, entries: dict[str, TopicConfig]) -> TopicConfigWrapper:
+        return TopicConfigWrapper(data_version=version, topic_config_table=entries)
+
+    def unwrap(self, wrapper: TopicConfigWrapper) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
+        return wrapper.data_version, wrapper.topic_config_table
+
+    def name_of(self, entry: TopicConfig) -> str:
+        return entry.topic_name
+
+    def named(self, entry: TopicConfig, name: str) -> TopicConfig:
+        return entry if entry.topic_name == name else msgspec.structs.replace(entry, topic_name=name)
+
+
+class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
+    """
+    Topic configurations by name.
+
+    Java: TopicConfigManager
+    """
+
+    def __init__(self, disk: Disk, directory: str, clock: IReactorTime) -> None:
+        super().__init__(_TopicShape(), disk, directory, clock)
+
+    def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
+        """
+        Let exactly these topics be ordered, as the NameServer's ORDER_TOPIC_CONFIG says; return those that changed.
+
+        Java: TopicConfigManager#updateOrderTopicConfig
+        """
+        entries = dict(self._entries)
+        changed = [name for name, topic in entries.items() if topic.order != (name in order_topics)]
+        for name in changed:
+            entries[name] = msgspec.structs.replace(entries[name], order=name in order_topics)
+        if changed:
+            self._change(entries, changed)
+        return changed
+
+
+def topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
+    """Return a topic with as many read as write queues."""
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def default_topics(defaults: TopicDefaults) -> list[TopicConfig]:
+    """
+    Return the topics that a broker has from its first start on.
+
+    Java: TopicConfigManager#TopicConfigManager(BrokerController)
+    """
+    read_write = PERM_READ | PERM_WRITE
+    inheritable = PERM_INHERIT | read_write
+    cluster, broker = defaults.broker_cluster_name, defaults.broker_name
+    topics = [
+        topic(SELF_TEST_TOPIC, 1),
+        topic(BENCHMARK_TOPIC, BENCHMARK_QUEUES),
+        topic(cluster, CLUSTER_QUEUES, inheritable if defaults.cluster_topic_enable else PERM_INHERIT),
+        topic(broker, 1, inheritable if defaults.broker_topic_enable else PERM_INHERIT),
+        topic(OFFSET_MOVED_EVENT, 1),
+        topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+        topic(reply_topic_name(cluster), 1),
+    ]
+    if defaults.auto_create_topic_enable:
+        topics.append(topic(AUTO_CREATE_TOPIC_KEY_TOPIC, defaults.default_topic_queue_nums, inheritable))
+    if defaults.trace_topic_enable:
+        topics.append(topic(defaults.msg_trace_topic_name, 1))
+    return topics
+
+
+def reply_topic_name(cluster_name: str) -> str:
+    """Return the topic that answers of request-reply go to."""
+    return f"{cluster_name}_{REPLY_TOPIC_POSTFIX}"
+
+
+def is_system_topic(name: str, defaults: TopicDefaults) -> bool:
+    """
+    Return whether admins may neither create nor delete the topic.
+
+    Java: TopicValidator#isSystemTopic
+    """
+    cluster, broker = defaults.broker_cluster_name, defaults.broker_name
+    return (
+        name in FORBIDDEN_TOPICS
+        or name in (AUTO_CREATE_TOPIC_KEY_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, broker)
+        or name == reply_topic_name(cluster)
+        or (defaults.trace_topic_enable and name == defaults.msg_trace_topic_name)
+        or name.startswith(SYSTEM_TOPIC_PREFIX)
+    )
+
+
+def topic_name_problem(name: str) -> str | None:
+    """
+    Return Apache's words for what is wrong with a topic name; None when it is right.
+
+    Java: TopicValidator#validateTopic
+    """
+    if not name.strip():
+        return "The specified topic is blank."
+    if not _LEGAL.fullmatch(name):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > MAX_TOPIC_CHARS:
+        return "The specified topic is longer than topic max length."
+    return None
+
+
+def system_topic_problem(name: str, defaults: TopicDefaults) -> str | None:
+    """Return Apache's refusal of a system topic to admins; None for other topics."""
+    return f"The topic[{name}] is conflict with system topic." if is_system_topic(name, defaults) else None
+
+
+def sending_problem(name: str) -> str | None:
+    """Return Apache's refusal of messages to a topic that only the broker writes; None for other topics."""
+    return f"Sending message to topic[{name}] is forbidden." if name in FORBIDDEN_TOPICS else None
+
+
+def auto_create(
+    name: str,
+    default: TopicConfig | None,
+    *,
+    client_queue_nums: int,
+    unit_mode: bool = False,
+    auto_create_topic_enable: bool = True,
+) -> TopicConfig | None:
+    """
+    Return the topic that a message to the unknown topic ``name`` creates; None when it must be refused.
+
+    ``default`` is the topic that the producer names as template, if it exists; ``client_queue_nums`` what it wishes.
+    The caller puts the result into its table. Retry topics come into being even without a template.
+    Java: TopicConfigManager#createTopicInSendMessageMethod, AbstractSendMessageProcessor#msgCheck
+    """
+    retry = name.startswith(RETRY_PREFIX)
+    unit_flag = 0 if not unit_mode else SYS_FLAG_UNIT_SUB if retry else SYS_FLAG_UNIT
+    if default is not None and _inheritable_perm(default, auto_create_topic_enable) & PERM_INHERIT:
+        queues = max(0, min(client_queue_nums, default.write_queue_nums))
+        return TopicConfig(
+            topic_name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=_inheritable_perm(default, auto_create_topic_enable) & ~PERM_INHERIT,
+            topic_sys_flag=unit_flag,
+            topic_filter_type=default.topic_filter_type,
+        )
+    return retry_topic(name, 1, unit_flag) if retry else None
+
+
+def retry_topic(name: str, queues: int, topic_sys_flag: int = 0) -> TopicConfig:
+    """
+    Return a ``%RETRY%`` or ``%DLQ%`` topic.
+
+    Java: TopicConfigManager#createTopicInSendMessageBackMethod
+    """
+    return msgspec.structs.replace(topic(name, queues), topic_sys_flag=topic_sys_flag)
+
+
+def _inheritable_perm(default: TopicConfig, auto_create_topic_enable: bool) -> int:
+    if default.topic_name == AUTO_CREATE_TOPIC_KEY_TOPIC and not auto_create_topic_enable:
+        return PERM_READ | PERM_WRITE
+    return default.perm

@@ -1,0 +1,59 @@
+"""
+Small files that hold the state of a process, with the previous content beside them as ``.bak``.
+
+Java: ConfigManager#load, #persist
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from twisted.logger import Logger
+
+from rmq.runtime.disk import Disk
+
+T = TypeVar("T")
+
+_log = Logger()
+
+
+class StateFileError(Exception):
+    """A state file is there but neither it nor its ``.bak`` can be read; the text names the files and what is wrong."""
+
+
+def read_state(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
+    """
+    Return what ``parse`` makes of the file, or of its ``.bak`` when the file is missing, empty or broken; None without
+    both.
+
+    ``parse`` raises ValueError for what it cannot read. Raises StateFileError when there is something but nothing
+    usable: starting without it would lose the state at the next write. Raises DiskError when it cannot be read at all.
+    """
+    problems: list[str] = []
+    for candidate in (path, f"{path}.bak"):
+        if not disk.exists(candidate):
+            continue
+        data = disk.read_whole(candidate)
+        if not data.strip():
+            problems.append(f"{candidate} is empty")
+            continue
+        try:
+            state = parse(data)
+        except ValueError as error:
+            problems.append(f"{candidate}: {error}")
+            continue
+        if candidate != path:
+            reason = "; ".join(problems) or f"{path} is missing"
+            _log.warn("{reason}; the previous content was read from {candidate}", reason=reason, candidate=candidate)
+        return state
+    if problems:
+        raise StateFileError(f"{'; '.join(problems)}: repair the file, or delete it and its .bak to start without it")
+    return None
+
+
+def write_state(disk: Disk, path: str, data: bytes) -> None:
+    """Replace the file durably, what it held goes to ``.bak``; DiskError when that fails."""
+    disk.make_dirs(os.path.dirname(path) or ".")
+    disk.write_atomic(path, data, keep_backup=True)

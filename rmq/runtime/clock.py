@@ -91,7 +91,7 @@ class Periodic:
         try:
             result = self._call()
         except Exception:  # noqa: BLE001
-            self._report(Failure())  # type: ignore[no-untyped-call]
+            self._report(Failure())
             return None
         if isinstance(result, Coroutine):
             coroutine: Coroutine[Deferred[Any], Any, object] = result

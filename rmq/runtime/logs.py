@@ -130,7 +130,7 @@ def _open_log(path: str) -> TextIO:
     path = os.path.abspath(path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file: Any = LogFile.fromFullPath(path, rotateLength=ROTATE_BYTES, maxRotatedFiles=ROTATED_FILES)  # type: ignore[no-untyped-call]
+        file: Any = LogFile.fromFullPath(path, rotateLength=ROTATE_BYTES, maxRotatedFiles=ROTATED_FILES)
     except OSError as error:
         raise ConfigError(f"log file {path}: {error.strerror}") from error
     out: TextIO = file

@@ -56,7 +56,7 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
         factory = prompt.telnet_factory(namespace)
     else:
         factory = prompt.ssh_factory(namespace, address.authorized_keys)
-    endpoint = TCP4ServerEndpoint(reactor, address.port, interface=INTERFACE)  # type: ignore[no-untyped-call]
-    service = StreamServerEndpointService(endpoint, factory)  # type: ignore[no-untyped-call]
-    service.setName("manhole")  # type: ignore[no-untyped-call]
+    endpoint = TCP4ServerEndpoint(reactor, address.port, interface=INTERFACE)
+    service = StreamServerEndpointService(endpoint, factory)
+    service.setName("manhole")
     return service

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """The conch side of the manhole; `rmq.runtime.manhole` imports it when somebody wants one."""
 
 from __future__ import annotations

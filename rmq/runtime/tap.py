@@ -76,7 +76,7 @@ class RmqOptions(usage.Options):
         strangers = self.config_defaults.keys() - self._fields.keys()
         assert not strangers, f"defaults for keys that no config class has: {sorted(strangers)}"
         self._ordinary = {long for long, *_ in [*self.optFlags, *self.optParameters]} | {"help", "version"}
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.configs: tuple[Any, ...] = ()
         self.unknown: dict[str, str] = {}
         self.config_file: str | None = None
@@ -90,11 +90,11 @@ class RmqOptions(usage.Options):
 
     def opt_h(self) -> None:
         """Print this help and exit."""
-        self.opt_help()  # type: ignore[no-untyped-call]
+        self.opt_help()
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         try:
-            super().parseOptions(options)  # type: ignore[no-untyped-call]
+            super().parseOptions(options)
         except usage.UsageError as error:
             self._failed = True
             raise usage.UsageError(self._explained(str(error))) from None
@@ -123,10 +123,10 @@ class RmqOptions(usage.Options):
         ``namespace`` is what the manhole's prompt offers. Ends the process when the manhole cannot be made.
         """
         top = TopService(self.log_observer)
-        role.setServiceParent(top)  # type: ignore[no-untyped-call]
+        role.setServiceParent(top)
         if self["manhole"] is not None:
             try:
-                manhole.make_manhole_service(self["manhole"], dict(namespace)).setServiceParent(top)  # type: ignore[no-untyped-call]
+                manhole.make_manhole_service(self["manhole"], dict(namespace)).setServiceParent(top)
             except ConfigError as error:
                 raise SystemExit(str(error)) from error
         return top
@@ -148,14 +148,14 @@ class RmqOptions(usage.Options):
 
     def _gather_parameters(self) -> Any:
         # usage.Options takes its options from class attributes; ours are known per instance, and this is where it asks.
-        longs, shorts, docs, settings, synonyms, dispatch = super()._gather_parameters()  # type: ignore[no-untyped-call]
+        longs, shorts, docs, settings, synonyms, dispatch = super()._gather_parameters()
         for key in self._fields:
             if key not in self._ordinary:
                 longs.append(f"{key}=")
                 docs[key] = self._key_help(self._fields[key])
                 settings[key] = None
                 synonyms[key] = key
-                dispatch[key] = usage.CoerceParameter(self, str)  # type: ignore[no-untyped-call]
+                dispatch[key] = usage.CoerceParameter(self, str)
         return longs, shorts, docs, settings, synonyms, dispatch
 
     def _load(self) -> None:
@@ -248,14 +248,14 @@ class TopService(MultiService):
     """The outermost service of a process; gives `twistd`'s application the log observer of the command line."""
 
     def __init__(self, log_observer: ILogObserver | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._log_observer = log_observer
 
     def setServiceParent(self, parent: Any) -> None:
         # makeService has no other way to the application, and an observer added later would double twistd's own.
         if self._log_observer is not None and isinstance(parent, Componentized):
-            parent.setComponent(ILogObserver, self._log_observer)  # type: ignore[no-untyped-call]
-        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+            parent.setComponent(ILogObserver, self._log_observer)
+        super().setServiceParent(parent)
 
 
 def check_addresses(text: str) -> None:

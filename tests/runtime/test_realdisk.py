@@ -1,0 +1,343 @@
+"""The real disk: the contract of every disk, and what only files of the operating system can show."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime import osfile
+from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk
+from rmq.runtime.flusher import Flusher, Job
+from rmq.runtime.realfile import MAP_MIN_BYTES, RealFile
+from tests.runtime.disk_contract import DiskContract, raise_failure
+
+T = TypeVar("T")
+
+HOP_TIMEOUT_S = 30
+
+
+class HopReactor:
+    """The one thing that the flusher wants of a reactor: calls from its thread, run when the test says so."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = SimpleQueue()
+
+    def callFromThread(self, call: Callable[..., object], *arguments: object) -> None:
+        self._calls.put((call, arguments))
+
+    def run_one(self) -> None:
+        """Wait for the next call from the thread and run it."""
+        call, arguments = self._calls.get(timeout=HOP_TIMEOUT_S)
+        call(*arguments)
+
+    def settle(self, deferred: Deferred[T]) -> T:
+        results: list[object] = []
+        deferred.addBoth(results.append)
+        while not results:
+            self.run_one()
+        return cast(T, raise_failure(results[0]))
+
+
+class RealDiskCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.reactor = HopReactor()
+        self.disk = RealDisk(self.reactor)
+        self.addCleanup(self.disk.close)
+        self.root = tempfile.mkdtemp(prefix="rmq-disk-")
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def settle(self, deferred: Deferred[T]) -> T:
+        return self.reactor.settle(deferred)
+
+
+class RealDiskContractTests(RealDiskCase, DiskContract):
+    disk: RealDisk
+
+
+class RealFileTests(RealDiskCase):
+    def open_at(self, fd: int) -> RealFile:
+        """A file whose descriptor is one that the test can spoil."""
+        flusher = Flusher(self.reactor)
+        self.addCleanup(flusher.close)
+        return RealFile(f"{self.root}/spoiled", fd, flusher)
+
+    def spoiled(self) -> RealFile:
+        """An open file whose writes and syncs fail with EBADF: it was opened for reading."""
+        path = f"{self.root}/spoiled"
+        with open(path, "wb") as file:
+            file.write(b"x" * 10)
+        return self.open_at(os.open(path, os.O_RDONLY))
+
+    def pipe_file(self) -> RealFile:
+        """An open "file" that no system can sync: a pipe."""
+        read_end, write_end = os.pipe()
+        self.addCleanup(os.close, read_end)
+        return self.open_at(write_end)
+
+    def test_blocks_are_reserved(self) -> None:
+        """A created file owns its blocks at once, a sparse one does not."""
+        reserved = self.disk.create(f"{self.root}/a", 1 << 20)
+        sparse = self.disk.create_sparse(f"{self.root}/b", 1 << 20)
+        self.assertGreaterEqual(os.stat(reserved.path).st_blocks * 512, 1 << 20)
+        self.assertLess(os.stat(sparse.path).st_blocks * 512, 1 << 20)
+
+    def test_zeros_where_nothing_can_be_reserved(self) -> None:
+        """A file system that cannot reserve gets the zeros written out, and so the same room."""
+        fd = os.open(f"{self.root}/a", os.O_RDWR | os.O_CREAT)
+        self.addCleanup(os.close, fd)
+        osfile.fill_with_zeros(fd, 3 * osfile.CHUNK_BYTES + 7)
+        status = os.fstat(fd)
+        self.assertEqual(status.st_size, 3 * osfile.CHUNK_BYTES + 7)
+        self.assertGreaterEqual(status.st_blocks * 512, status.st_size)
+
+    def test_unsupported_reservation_falls_back(self) -> None:
+        """Where posix_fallocate is not supported the file is made of written zeros; other errors are errors."""
+        path = f"{self.root}/a"
+        answers = [errno.EOPNOTSUPP, errno.EIO]
+
+        def refuse(fd: int, offset: int, size: int) -> None:
+            raise OSError(answers.pop(0), "refused")
+
+        self.patch(os, "posix_fallocate", refuse)
+        self.assertEqual(self.disk.create(path, 5000).read_at(0, 5000), bytes(5000))
+        self.assertRaises(DiskError, self.disk.create, f"{self.root}/b", 5000)
+        self.assertFalse(os.path.exists(f"{self.root}/b"))
+
+    def test_short_writes_are_completed(self) -> None:
+        """The kernel may take a write in pieces; all of it arrives."""
+        real = os.pwrite
+        self.patch(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data)[:3], offset))
+        file = self.disk.create(f"{self.root}/a", 20)
+        file.write_at(2, b"abcdefghijk")
+        self.assertEqual(file.read_at(0, 20), b"\0\0abcdefghijk" + bytes(7))
+
+    def test_short_write_into_a_full_disk(self) -> None:
+        """No room in the middle of a write is DiskFull with path and offset, and the size stays true."""
+        real = os.pwrite
+        file = self.disk.create(f"{self.root}/a", 4)
+
+        def fill(fd: int, data: Any, offset: int) -> int:
+            if offset >= 8:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(fd, bytes(data)[:4], offset)
+
+        self.patch(os, "pwrite", fill)
+        error = self.assertRaises(DiskFull, file.write_at, 0, b"x" * 20)
+        self.assertEqual((error.path, error.offset), (file.path, 0))
+        self.assertEqual((file.size, file.read_at(0, 8)), (8, b"x" * 8))
+
+    def test_failed_write_names_the_file(self) -> None:
+        """A write that the system refuses is a DiskError with path and offset."""
+        error = self.assertRaises(DiskError, self.spoiled().write_at, 3, b"x")
+        self.assertEqual((error.path, error.offset), (f"{self.root}/spoiled", 3))
+
+    def test_failed_sync_is_reported_and_final(self) -> None:
+        """A sync that fails fails its Deferred, and from then on nothing can be written or synced."""
+        file = self.pipe_file()
+        error = self.assertRaises(DiskError, self.settle, file.sync())
+        self.assertEqual(error.path, f"{self.root}/spoiled")
+        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.write_at, 0, b"x")))
+        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.sync_now)))
+        self.assertIn("earlier sync failed", str(self.failureResultOf(file.sync(), DiskError).value))
+        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.truncate, 0)))
+
+    def test_failed_sync_fails_all_that_shared_it(self) -> None:
+        """Every Deferred that waited for the failed sync fails."""
+        file = self.pipe_file()
+        waiting = [file.sync() for _ in range(5)]
+        for done in waiting:
+            self.assertRaises(DiskError, self.settle, done)
+
+    def test_failed_blocking_sync_is_final(self) -> None:
+        """The same holds for the blocking form."""
+        file = self.pipe_file()
+        self.assertRaises(DiskError, file.sync_now)
+        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.sync_now)))
+
+    def test_descriptor_outlives_close_while_syncing(self) -> None:
+        """close() during a sync does not pull the descriptor away; the last sync gives it back."""
+        file = self.disk.create(f"{self.root}/a", 10)
+        fd = file._fd
+        waiting = [file.sync(), file.sync()]
+        file.close()
+        os.fstat(fd)
+        for done in waiting:
+            self.settle(done)
+        self.assertRaises(OSError, os.fstat, fd)
+
+    def test_close_gives_the_descriptor_back(self) -> None:
+        """Without a sync on its way the descriptor is free at once."""
+        file = self.disk.create(f"{self.root}/a", MAP_MIN_BYTES)
+        file.read_at(0, 1)
+        fd = file._fd
+        file.close()
+        self.assertRaises(OSError, os.fstat, fd)
+
+    def test_only_what_exists_is_mapped(self) -> None:
+        """A file with holes is read without a map, where a full file system would kill the process."""
+        file = self.disk.create_sparse(f"{self.root}/a", MAP_MIN_BYTES * 4)
+        self.assertEqual(file.read_at(5, 3), bytes(3))
+        self.assertIsNone(file._map)
+        full = self.disk.create(f"{self.root}/b", MAP_MIN_BYTES * 4)
+        full.read_at(5, 3)
+        self.assertIsNotNone(full._map)
+
+    def test_file_cut_by_somebody_else(self) -> None:
+        """A file that another program cut short before it was read is an error, not a crash."""
+        self.disk.create(f"{self.root}/a", MAP_MIN_BYTES * 4).close()
+        file = self.disk.open(f"{self.root}/a")
+        os.truncate(file.path, 100)
+        error = self.assertRaises(DiskError, file.read_at, 90, 20)
+        self.assertIn("only 10 of 20 bytes", str(error))
+
+    def test_map_follows_other_writers(self) -> None:
+        """The map shows what another descriptor writes."""
+        file = self.disk.create(f"{self.root}/a", MAP_MIN_BYTES * 4)
+        self.assertEqual(file.read_at(1000, 3), bytes(3))
+        with open(file.path, "r+b") as other:
+            other.seek(1000)
+            other.write(b"abc")
+        self.assertEqual(file.read_at(1000, 3), b"abc")
+
+
+class RealDiskTests(RealDiskCase):
+    def test_sync_after_close_of_the_disk(self) -> None:
+        """A closed disk refuses to sync instead of leaving the caller waiting."""
+        file = self.disk.create(f"{self.root}/a", 10)
+        self.disk.close()
+        self.disk.close()
+        self.failureResultOf(file.sync(), DiskError)
+
+    def test_close_finishes_what_is_queued(self) -> None:
+        """Syncs that were asked for before the disk closed have run when close returns."""
+        file = self.disk.create(f"{self.root}/a", 10)
+        done = file.sync()
+        self.disk.close()
+        self.assertIsNone(self.settle(done))
+
+    def test_failed_atomic_write_leaves_the_old_content(self) -> None:
+        """No room for the new content: DiskFull, and the old one is still there."""
+        path = f"{self.root}/a"
+        self.disk.write_atomic(path, b"old")
+
+        def full(fd: int, data: Any, offset: int) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(os, "pwrite", full)
+        self.assertRaises(DiskFull, self.disk.write_atomic, path, b"new", keep_backup=True)
+        self.assertEqual(self.disk.read_whole(path), b"old")
+
+    def test_backup_without_hard_links(self) -> None:
+        """A file system that has no hard links gets a copy as backup."""
+
+        def refuse(src: str, dst: str) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        self.patch(os, "link", refuse)
+        for data in (b"1", b"2"):
+            self.disk.write_atomic(f"{self.root}/a", data, keep_backup=True)
+        self.assertEqual(self.disk.read_whole(f"{self.root}/a.bak"), b"1")
+
+    def test_lock_against_another_process(self) -> None:
+        """The record lock that Java brokers take collides with ours, both ways."""
+        path = f"{self.root}/lock"
+        attempt = f"import fcntl; fcntl.lockf(open({path!r}, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)"
+        lock = self.disk.lock(path)
+        held = subprocess.run([sys.executable, "-c", attempt], capture_output=True, check=False)
+        self.assertNotEqual(held.returncode, 0)
+        lock.release()
+        free = subprocess.run([sys.executable, "-c", attempt], capture_output=True, check=False)
+        self.assertEqual(free.returncode, 0)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", f"{attempt}\nprint('held', flush=True)\ninput()".replace("open(", "f := open(")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.addCleanup(holder.communicate)
+        assert holder.stdout is not None
+        self.assertEqual(holder.stdout.readline(), b"held\n")
+        self.assertRaises(DiskLocked, self.disk.lock, path)
+
+    def test_lock_of_a_second_disk_in_this_process(self) -> None:
+        """Two brokers in one process cannot share a store either."""
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            return  # plain record locks belong to the process
+        lock = self.disk.lock(f"{self.root}/lock")
+        self.assertRaises(DiskLocked, RealDisk(self.reactor).lock, f"{self.root}/lock")
+        lock.release()
+
+
+class DiskUsageTests(SynchronousTestCase):
+    def test_ratio_is_rounded_up(self) -> None:
+        """The used part counts in whole percents, rounded up, as RocketMQ compares it with its limits."""
+        self.assertEqual(DiskUsage(1000, 250).used_ratio, 0.75)
+        self.assertEqual(DiskUsage(1000, 249).used_ratio, 0.76)
+        self.assertEqual(DiskUsage(1000, 1000).used_ratio, 0.0)
+        self.assertEqual(DiskUsage(1000, 999).used_ratio, 0.01)
+        self.assertEqual(DiskUsage(1000, 0).used_ratio, 1.0)
+
+    def test_unknown_ratio(self) -> None:
+        """A file system that cannot be measured says -1."""
+        self.assertEqual(DiskUsage(0, 0).used_ratio, -1.0)
+
+
+class FlusherTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.reactor = HopReactor()
+        self.flusher = Flusher(self.reactor)
+        self.addCleanup(self.flusher.close)
+        self.done: list[object] = []
+
+    def test_jobs_run_in_order(self) -> None:
+        """Different jobs run in the order in which they came."""
+        ran: list[int] = []
+        for number in range(20):
+            self.flusher.add(Job(number, lambda number=number: ran.append(number), self.done.append))  # type: ignore[misc]
+        for _ in range(20):
+            self.reactor.run_one()
+        self.assertEqual(ran, list(range(20)))
+        self.assertEqual(self.done, [None] * 20)
+
+    def test_jobs_of_one_key_share_a_run(self) -> None:
+        """What queues up behind a running job is done by one run, and everyone is told."""
+        gate: SimpleQueue[None] = SimpleQueue()
+        ran: list[str] = []
+        self.flusher.add(Job("first", lambda: gate.get(timeout=HOP_TIMEOUT_S), self.done.append))
+        for _ in range(10):
+            self.flusher.add(Job("same", lambda: ran.append("same"), self.done.append))
+        gate.put(None)
+        for _ in range(11):
+            self.reactor.run_one()
+        self.assertEqual(ran, ["same"])
+        self.assertEqual(self.done, [None] * 11)
+
+    def test_failures_do_not_end_the_thread(self) -> None:
+        """A job that fails reports its OSError; the next one runs."""
+
+        def fail() -> None:
+            raise OSError(errno.EIO, "broken")
+
+        self.flusher.add(Job("a", fail, self.done.append))
+        self.flusher.add(Job("b", lambda: None, self.done.append))
+        self.reactor.run_one()
+        self.reactor.run_one()
+        self.assertIsInstance(self.done[0], OSError)
+        self.assertIsNone(self.done[1])
+
+    def test_thread_begins_with_the_first_job(self) -> None:
+        """Making a flusher starts no thread: twistd may fork after that."""
+        self.assertIsNone(self.flusher._thread)
+        self.flusher.add(Job("a", lambda: None, self.done.append))
+        self.reactor.run_one()
+        self.assertIsNotNone(self.flusher._thread)

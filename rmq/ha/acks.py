@@ -1,0 +1,110 @@
+"""Who holds the log up to where, and who waits for which offset until when."""
+
+from __future__ import annotations
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from rmq.store.groupcommit import CommitWaits, GroupCommitRequest
+from rmq.store.messages import PutStatus
+
+
+@attrs.define
+class SlaveAck:
+    """What one live connection has acknowledged."""
+
+    host: str
+    #: everything below is in the slave's memory
+    offset: int
+    #: where its copy begins when it joined empty; bytes before are not missed
+    start_offset: int
+    #: False from the moment another connection of the same host joined until the next report on this one
+    certain: bool = True
+
+
+class Acks:
+    """
+    The acknowledgements of live connections that began with a valid report.
+
+    A slave has no name on the wire. Two connections of one host may be two slaves, or one slave that came back before
+    the loss of its first connection was noticed. So when a host's next connection joins, its older ones count no more
+    towards a quorum until they report again, which a living slave does within five seconds.
+
+    Java: HAService#isSlaveOK, GroupTransferService
+    """
+
+    def __init__(self, *, need: int, max_lag_bytes: int) -> None:
+        #: how many slaves must hold a message before its producer is told so
+        self.need = need
+        self._max_lag_bytes = max_lag_bytes
+        self._slaves: dict[int, SlaveAck] = {}
+
+    def __len__(self) -> int:
+        return len(self._slaves)
+
+    def __contains__(self, connection: int) -> bool:
+        return connection in self._slaves
+
+    def join(self, connection: int, host: str, offset: int, *, start_offset: int) -> None:
+        """Count a connection whose first report was valid."""
+        for slave in self._slaves.values():
+            if slave.host == host:
+                slave.certain = False
+        self._slaves[connection] = SlaveAck(host, offset, start_offset)
+
+    def report(self, connection: int, offset: int) -> None:
+        """Take a later report; one below its predecessor changes nothing."""
+        slave = self._slaves[connection]
+        slave.offset = max(slave.offset, offset)
+        slave.certain = True
+
+    def leave(self, connection: int) -> None:
+        """Forget a connection, also one that never joined."""
+        self._slaves.pop(connection, None)
+
+    def reached(self) -> int:
+        """Return the offset below which ``need`` slaves hold everything, -1 when there are not so many."""
+        offsets = sorted((slave.offset for slave in self._counted()), reverse=True)
+        return offsets[self.need - 1] if len(offsets) >= self.need else -1
+
+    def healthy(self, next_offset: int) -> bool:
+        """Tell whether ``need`` slaves are so near to ``next_offset`` that waiting for them makes sense."""
+        near = 0
+        for slave in self._counted():
+            if next_offset - max(slave.offset, slave.start_offset) < self._max_lag_bytes:
+                near += 1
+        return near >= self.need
+
+    def _counted(self) -> list[SlaveAck]:
+        if self.need == 1:
+            # For the furthest of all it does not matter whether two of them are the same slave.
+            return list(self._slaves.values())
+        return [slave for slave in self._slaves.values() if slave.certain]
+
+
+class ReplicaWaits:
+    """
+    Puts that wait for slaves, completed by offset and never by a loop.
+
+    Every request is answered exactly once: when enough slaves hold it, at its own deadline, when the last slave that
+    it could wait for is gone, or at the stop.
+    """
+
+    def __init__(self, acks: Acks) -> None:
+        self.acks = acks
+        self._waits = CommitWaits()
+        #: requests that reached their deadline
+        self.timeouts = 0
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def wait(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
+        """Return PUT_OK or SLAVE_NOT_AVAILABLE when that is clear at once, else a Deferred."""
+        if self.acks.reached() >= next_offset:
+            return PutStatus.PUT_OK
+        if not self.acks.healthy(next_offset):
+            return PutStatus.SLAVE_NOT_AVAILABLE
+        done: Deferred[PutStatus] = Deferred()
+        self._waits.add(GroupCommitRequest(next_offset, deadline_ms, done))
+        return done

@@ -1,0 +1,259 @@
+"""All connections on a broker's HA port, and the puts that wait for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.protocol import ServerFactory
+from twisted.logger import Logger
+
+from rmq.ha.acks import ReplicaWaits
+from rmq.ha.alarms import Alarms
+from rmq.ha.master import MasterSession, MasterState, ReadableLog
+from rmq.ha.protocols import MasterConnection
+from rmq.ha.session import Close, CloseKind, SessionLimits
+from rmq.ha.status import SlaveStatus
+from rmq.runtime.clock import now_ms
+from rmq.store.messages import PutStatus
+
+#: connections without a first report; one more pushes the oldest of the host that has most of them out
+MAX_WAITING = 64
+
+#: connections with a valid first report; more are refused
+MAX_SLAVES = 64
+
+#: refusals that mean that a replica needs its operator
+ALARMING = frozenset({CloseKind.AHEAD, CloseKind.TOO_FAR_BEHIND})
+
+
+class MasterHub(ServerFactory):
+    """
+    Serve every slave that connects; push on each append; answer waiting puts the moment they are acknowledged.
+
+    Java: HAService, DefaultHAService, GroupTransferService
+    """
+
+    _log = Logger()
+    noisy = False
+
+    def __init__(self, clock: IReactorTime, log: ReadableLog, limits: SessionLimits, waits: ReplicaWaits) -> None:
+        self._clock = clock
+        self._commit_log = log
+        self._limits = limits
+        self._waits = waits
+        self._alarms = Alarms()
+        self._numbers = 0
+        self._connections: dict[int, MasterConnection] = {}
+        self._connected_ms: dict[int, int] = {}
+        self._lost: dict[int, Deferred[None]] = {}
+        self._pump_later: IDelayedCall | None = None
+        self._deadline: IDelayedCall | None = None
+        self._stopped = False
+        self.refusals = 0
+        self.last_refusal = ""
+
+    # what the service calls
+
+    def wait_for_slaves(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
+        """See `HAService.wait_for_slaves`."""
+        if self._stopped:
+            return PutStatus.SLAVE_NOT_AVAILABLE
+        result = self._waits.wait(next_offset, deadline_ms)
+        if isinstance(result, Deferred):
+            self._arm()
+            self.appended()
+        return result
+
+    def appended(self) -> None:
+        """
+        The log has grown: push.
+
+        All appends of one turn of the reactor go out together. That costs no time, for a socket is written in the next
+        turn anyhow, and saves a frame for each of them.
+        """
+        if self._pump_later is None and len(self._waits.acks) and not self._stopped:
+            self._pump_later = self._clock.callLater(0, self._pump_all)
+
+    def tick(self) -> None:
+        """Heartbeats, silence, and whatever a pump may have missed; to be called about once a second."""
+        for connection in list(self._connections.values()):
+            connection.tick()
+        self._pump_all()
+
+    def stop(self) -> Deferred[None]:
+        """Drop everybody, answer every waiting put; fires when all connections are lost."""
+        self._stopped = True
+        self._cancel_pump()
+        lost = list(self._lost.values())
+        for connection in list(self._connections.values()):
+            connection.drop("this broker stops")
+        self._waits.fail_all(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self._arm()
+        if not lost:
+            return succeed(None)
+        return DeferredList(lost).addCallback(lambda _: None)
+
+    def start(self) -> None:
+        """Serve (again)."""
+        self._stopped = False
+
+    def status(self) -> tuple[SlaveStatus, ...]:
+        """Return every connection, oldest first."""
+        return tuple(self._status_of(connection) for connection in self._connections.values())
+
+    @property
+    def waiting_connections(self) -> int:
+        """Connections without a first report."""
+        return len(self._without_report())
+
+    # what Twisted and the connections call
+
+    def buildProtocol(self, addr: IAddress | None) -> MasterConnection | None:
+        if self._stopped:
+            return None
+        self._numbers += 1
+        return MasterConnection(self, self._clock, self._numbers)
+
+    def opened(self, connection: MasterConnection) -> MasterSession:
+        """Take a new connection in, at the cost of an idle one when there are too many."""
+        waiting = self._without_report()
+        if len(waiting) >= MAX_WAITING:
+            self._push_out(waiting)
+        at_ms = now_ms(self._clock)
+        self._connections[connection.number] = connection
+        self._connected_ms[connection.number] = at_ms
+        self._lost[connection.number] = Deferred()
+        self._log.debug("{addr} connected to the HA port", addr=connection.addr)
+        return MasterSession(self._commit_log, self._limits, now_ms=at_ms)
+
+    def acknowledged(self, connection: MasterConnection, offset: int) -> None:
+        """A slave holds everything below ``offset``."""
+        acks = self._waits.acks
+        session = connection.session
+        if connection.number in acks:
+            acks.report(connection.number, offset)
+        elif len(acks) >= MAX_SLAVES:
+            self.refused(connection, Close(CloseKind.PROTOCOL_ERROR, f"there are {MAX_SLAVES} slaves already"))
+            connection.drop("too many slaves")
+            return
+        else:
+            acks.join(connection.number, connection.host, offset, start_offset=session.start_offset)
+            self._log.info(
+                "slave {addr} holds the log up to {request_offset} and is served from {start_offset} on; the log ends at {end}",
+                addr=connection.addr,
+                request_offset=offset,
+                start_offset=session.start_offset,
+                end=self._commit_log.end_offset,
+            )
+        self._waits.advance()
+        self._arm()
+        connection.pump()
+
+    def refused(self, connection: MasterConnection, close: Close) -> None:
+        """Tell the operator why a peer is dropped, but not every five seconds again."""
+        if close.kind is CloseKind.SILENT and connection.session.request_offset < 0:
+            self._log.debug("{addr} left the HA port without a report", addr=connection.addr)
+            return
+        self.refusals += 1
+        self.last_refusal = f"{connection.addr}: {close.kind.value}: {close.reason}"
+        withheld = self._alarms.admit((connection.host, close.kind), now_ms(self._clock))
+        if withheld is None:
+            return
+        write = self._log.error if close.kind in ALARMING else self._log.warn
+        write(
+            "HA connection of {addr} dropped, {kind}: {reason} (the same {withheld} times unsaid before)",
+            addr=connection.addr,
+            kind=close.kind.value,
+            reason=close.reason,
+            withheld=withheld,
+        )
+
+    def left(self, connection: MasterConnection, why: str) -> None:
+        """A connection counts no more, because it is lost or about to be. Harmless when repeated."""
+        if self._connections.pop(connection.number, None) is None:
+            return
+        del self._connected_ms[connection.number]
+        acks = self._waits.acks
+        if connection.number not in acks:
+            return
+        acks.leave(connection.number)
+        self._log.info(
+            "slave {addr} has left at offset {offset}: {why}",
+            addr=connection.addr,
+            offset=connection.session.ack_offset,
+            why=why,
+        )
+        if len(acks) < acks.need:
+            self._waits.fail_all(PutStatus.SLAVE_NOT_AVAILABLE)
+            self._arm()
+
+    def lost(self, connection: MasterConnection) -> None:
+        """The transport of a connection is closed for good."""
+        done = self._lost.pop(connection.number, None)
+        if done is not None:
+            done.callback(None)
+
+    # own timers
+
+    def _pump_all(self) -> None:
+        self._cancel_pump()
+        for connection in list(self._connections.values()):
+            connection.pump()
+
+    def _cancel_pump(self) -> None:
+        if self._pump_later is not None:
+            if self._pump_later.active():
+                self._pump_later.cancel()
+            self._pump_later = None
+
+    def _arm(self) -> None:
+        """Have a timer that fires no later than the first deadline of a waiting put, and none when nobody waits."""
+        deadline_ms = self._waits.next_deadline_ms()
+        if self._deadline is not None and not self._deadline.active():
+            self._deadline = None
+        if deadline_ms is None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            return
+        due_s = deadline_ms / 1000
+        if self._deadline is not None:
+            if self._deadline.getTime() <= due_s:
+                return
+            self._deadline.cancel()
+        self._deadline = self._clock.callLater(max(0.0, due_s - self._clock.seconds()), self._expire)
+
+    def _expire(self) -> None:
+        self._deadline = None
+        self._waits.expire(now_ms(self._clock))
+        self._arm()
+
+    # little things
+
+    def _without_report(self) -> list[MasterConnection]:
+        return [c for c in self._connections.values() if c.session.state is MasterState.WAIT_FIRST]
+
+    def _push_out(self, waiting: list[MasterConnection]) -> None:
+        busiest, _ = Counter(connection.host for connection in waiting).most_common(1)[0]
+        victim = next(connection for connection in waiting if connection.host == busiest)
+        self.refused(
+            victim,
+            Close(CloseKind.PROTOCOL_ERROR, f"{MAX_WAITING} connections without a report, most of them from this host"),
+        )
+        victim.drop("too many connections without a report")
+
+    def _status_of(self, connection: MasterConnection) -> SlaveStatus:
+        session = connection.session
+        served = session.state is not MasterState.WAIT_FIRST
+        return SlaveStatus(
+            addr=connection.addr,
+            state=session.state,
+            connected_ms=self._connected_ms[connection.number],
+            request_offset=session.request_offset,
+            ack_offset=session.ack_offset,
+            next_offset=session.next_offset,
+            lag_bytes=self._commit_log.end_offset - session.ack_offset if served else -1,
+            sent_bytes=session.next_offset - session.start_offset if served else 0,
+        )

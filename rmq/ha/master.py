@@ -1,0 +1,197 @@
+"""The master's side of one replication connection, as a machine without sockets, timers or files."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Send, SessionLimits
+from rmq.ha.stream import MAX_BATCH_BYTES, ReportDecoder, encode_heartbeat, encode_transfer_header
+
+#: The only low words with which a controller-mode (AutoSwitch) slave can begin: two flags of 16 bits behind state 1.
+AUTO_SWITCH_FLAGS = frozenset({0x0000_0000, 0x0000_0001, 0x0001_0000, 0x0001_0001})
+AUTO_SWITCH_HANDSHAKE_STATE = 1
+
+
+class ReadableLog(Protocol):
+    """What a master must know of its commit log."""
+
+    @property
+    def min_phy_offset(self) -> int:
+        """The first byte that is still there."""
+
+    @property
+    def end_offset(self) -> int:
+        """One behind the last byte."""
+
+    def read(self, phy_offset: int, limit: int) -> bytes:
+        """Return 1 to ``limit`` bytes from ``phy_offset`` on, of one segment; nothing at the end of the log."""
+
+
+class MasterState(enum.Enum):
+    """Where a connection of a slave stands."""
+
+    #: connected, has not said what it holds: gets nothing, counts as nobody
+    WAIT_FIRST = "waiting for the first report"
+    TRANSFER = "transferring"
+    #: refused or broken; nothing more is sent, read or counted
+    CLOSED = "closed"
+
+
+def looks_like_auto_switch(report: int) -> bool:
+    """Tell whether a first report is the head of a controller-mode handshake (state i32, two flags i16)."""
+    return report >> 32 == AUTO_SWITCH_HANDSHAKE_STATE and report & 0xFFFF_FFFF in AUTO_SWITCH_FLAGS
+
+
+class MasterSession:
+    """
+    Serve one slave: wait for its first report, then send it the log from there on.
+
+    Nothing that a peer says counts unless this log can have given it: reports are bounded by the log's end (the first
+    one too), by what was sent on this connection, and by their predecessors. A session that returned a Close is CLOSED
+    and answers every later call with no action.
+
+    Java: HAConnection, DefaultHAConnection
+    """
+
+    def __init__(self, log: ReadableLog, limits: SessionLimits, *, now_ms: int) -> None:
+        self._log = log
+        self._limits = limits
+        self._batch_bytes = max(1, min(limits.batch_bytes, MAX_BATCH_BYTES))
+        self._reports = ReportDecoder()
+        self._paused = False
+        self._last_read_ms = now_ms
+        self._last_write_ms = now_ms
+        self.state = MasterState.WAIT_FIRST
+        #: the first report, -1 before it
+        self.request_offset = -1
+        #: the newest report, -1 before the first
+        self.ack_offset = -1
+        #: where the first and the next frame begin, -1 before the first report
+        self.start_offset = -1
+        self.next_offset = -1
+
+    @property
+    def has_more(self) -> bool:
+        """True when :meth:`pump` would send something now."""
+        return self.state is MasterState.TRANSFER and not self._paused and self.next_offset < self._log.end_offset
+
+    def receive(self, data: bytes, now_ms: int) -> list[Action]:
+        """Take bytes from the slave: one Acknowledge of the newest report, or a Close when any of them is impossible."""
+        if self.state is MasterState.CLOSED:
+            return []
+        reports = self._reports.receive(data)
+        if not reports:
+            # Not a sign of life: a byte now and then must not keep a connection open.
+            return []
+        self._last_read_ms = now_ms
+        end = self._log.end_offset
+        for report in reports:
+            refusal = self._refusal(report, end)
+            if refusal is not None:
+                return self._close(refusal)
+            if self.state is MasterState.WAIT_FIRST:
+                self._begin(report, end)
+            self.ack_offset = report
+        return [Acknowledge(self.ack_offset)]
+
+    def pump(self, now_ms: int, budget_bytes: int) -> list[Action]:
+        """Send what the slave lacks, in frames of at most a batch, until ``budget_bytes`` are reached."""
+        if not self.has_more:
+            return []
+        minimum = self._log.min_phy_offset
+        if self.next_offset < minimum:
+            return self._close(
+                Close(
+                    CloseKind.TOO_FAR_BEHIND,
+                    f"the next byte of the slave is {self.next_offset}, but the log was deleted up to {minimum}",
+                )
+            )
+        pieces: list[bytes] = []
+        segment_bytes = self._limits.segment_bytes
+        while budget_bytes > 0:
+            position = self.next_offset
+            limit = min(self._batch_bytes, segment_bytes - position % segment_bytes)
+            chunk = self._log.read(position, limit)
+            if not chunk:
+                break
+            pieces.append(encode_transfer_header(position, len(chunk)))
+            pieces.append(chunk)
+            self.next_offset = position + len(chunk)
+            budget_bytes -= len(chunk)
+        if not pieces:
+            return []
+        self._last_write_ms = now_ms
+        return [Send(tuple(pieces))]
+
+    def pause(self) -> None:
+        """The way out is full: send nothing until :meth:`resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The way out is free again; pump next."""
+        self._paused = False
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Heartbeat after a while without a write, Close after a longer while without a read."""
+        if self.state is MasterState.CLOSED:
+            return []
+        if now_ms - self._last_read_ms > self._limits.silence_ms:
+            return self._close(
+                Close(CloseKind.SILENT, f"nothing was read from the slave for {now_ms - self._last_read_ms} ms")
+            )
+        idle_ms = now_ms - self._last_write_ms
+        if self.state is MasterState.TRANSFER and not self._paused and idle_ms >= self._limits.heartbeat_ms:
+            self._last_write_ms = now_ms
+            return [Send((encode_heartbeat(self.next_offset),))]
+        return []
+
+    def _begin(self, report: int, end: int) -> None:
+        # A slave without anything gets the last segment only, as Apache's masters do: older ones may be hundreds of
+        # gigabytes that nobody reads any more.
+        self.start_offset = self.next_offset = report or end - end % self._limits.segment_bytes
+        self.request_offset = report
+        self.state = MasterState.TRANSFER
+
+    def _refusal(self, report: int, end: int) -> Close | None:
+        if report < 0:
+            return Close(CloseKind.PROTOCOL_ERROR, f"report of the negative offset {report}; this is not a slave")
+        if report < self.ack_offset:
+            dialect = (
+                ": this is the handshake of a slave in controller mode (AutoSwitch), which this master does not speak"
+                if looks_like_auto_switch(self.request_offset)
+                else ""
+            )
+            return Close(CloseKind.PROTOCOL_ERROR, f"report of {report} after one of {self.ack_offset}{dialect}")
+        if report > end:
+            dialect = (
+                " (or it speaks the AutoSwitch dialect of controller mode)" if looks_like_auto_switch(report) else ""
+            )
+            return Close(
+                CloseKind.AHEAD,
+                f"the slave reports {report}, the log of this master ends at {end}: the slave holds {report - end} bytes "
+                f"that its master does not have{dialect}",
+            )
+        if self.state is MasterState.WAIT_FIRST:
+            minimum = self._log.min_phy_offset
+            if 0 < report < minimum:
+                return Close(
+                    CloseKind.TOO_FAR_BEHIND,
+                    f"the slave asks for offset {report}, but the log of this master begins at {minimum}: "
+                    "wipe the slave's store so that it starts anew",
+                )
+        elif report > self.next_offset:
+            return Close(
+                CloseKind.PROTOCOL_ERROR,
+                f"report of {report}, but only bytes below {self.next_offset} were sent on this connection",
+            )
+        elif 0 < report < self.start_offset:
+            return Close(
+                CloseKind.PROTOCOL_ERROR,
+                f"report of {report} by a slave that began empty and was sent bytes from {self.start_offset} on",
+            )
+        return None
+
+    def _close(self, close: Close) -> list[Action]:
+        self.state = MasterState.CLOSED
+        return [close]

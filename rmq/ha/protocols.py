@@ -1,0 +1,212 @@
+"""
+Replication connections in Twisted: bytes in, actions out, back-pressure.
+
+What a byte means is the sessions' business, whom a connection belongs to is the hub's and the link's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Protocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from rmq.ha.master import MasterSession
+from rmq.ha.session import Acknowledge, Action, Append, Close, Send
+from rmq.ha.slave import SlaveSession
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk import DiskError
+from rmq.store.store import StoreError
+
+if TYPE_CHECKING:
+    from rmq.ha.hub import MasterHub
+    from rmq.ha.link import SlaveLink
+
+#: What a connection sends before it lets others run. Twisted pauses a producer at 64 KiB of unsent bytes, so with one
+#: slice more a connection never holds more than OUTPUT_BOUND_BYTES.
+SLICE_BYTES = 512 * 1024
+OUTPUT_BOUND_BYTES = 1024 * 1024
+
+CONNECTION_DONE = Failure(ConnectionDone())
+
+
+@implementer(IPushProducer)
+class MasterConnection(Protocol):
+    """One slave's connection (or that of somebody who found the port)."""
+
+    _log = Logger()
+
+    def __init__(self, hub: MasterHub, clock: IReactorTime, number: int) -> None:
+        self._hub = hub
+        self._clock = clock
+        self._later: IDelayedCall | None = None
+        #: tells connections of the same peer apart
+        self.number = number
+        self.host = ""
+        self.addr = ""
+        self.session: MasterSession
+
+    def connectionMade(self) -> None:
+        self.host, self.addr = peer_of(self)
+        no_delay(self)
+        self.session = self._hub.opened(self)
+        self.transport.registerProducer(self, True)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._perform(self.session.receive(data, now_ms(self._clock)))
+
+    def connectionLost(self, reason: Failure = CONNECTION_DONE) -> None:
+        self._cancel()
+        self._hub.left(self, reason.getErrorMessage())
+        self._hub.lost(self)
+
+    def tick(self) -> None:
+        """To be called about once a second."""
+        self._perform(self.session.tick(now_ms(self._clock)))
+
+    def pump(self) -> None:
+        """Send what the slave lacks: one slice now, the rest in later turns of the reactor or when there is room."""
+        self._cancel()
+        try:
+            actions = self.session.pump(now_ms(self._clock), SLICE_BYTES)
+        except (StoreError, DiskError) as error:
+            self._log.error(
+                "slave {addr} is dropped, because the log cannot be read at {offset}: {error}",
+                addr=self.addr,
+                offset=self.session.next_offset,
+                error=error,
+            )
+            self.drop(f"cannot read the log: {error}")
+            return
+        self._perform(actions)
+        if self.session.has_more and self._later is None:
+            self._later = self._clock.callLater(0, self.pump)
+
+    def drop(self, why: str) -> None:
+        """End the connection at once, whatever is unsent."""
+        self._cancel()
+        self._hub.left(self, why)
+        abort(self)
+
+    def pauseProducing(self) -> None:
+        self.session.pause()
+
+    def resumeProducing(self) -> None:
+        self.session.resume()
+        self.pump()
+
+    def stopProducing(self) -> None:
+        self._cancel()
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(pieces):
+                    self.transport.writeSequence(pieces)
+                case Acknowledge(offset):
+                    self._hub.acknowledged(self, offset)
+                case Close():
+                    self._hub.refused(self, action)
+                    self.drop(action.reason)
+                case Append():
+                    raise AssertionError("a master's session never appends")
+
+    def _cancel(self) -> None:
+        if self._later is not None:
+            if self._later.active():
+                self._later.cancel()
+            self._later = None
+
+
+@implementer(IPushProducer)
+class SlaveConnection(Protocol):
+    """The connection to the master."""
+
+    def __init__(self, link: SlaveLink, clock: IReactorTime, append: Callable[[int, bytes], None]) -> None:
+        self._link = link
+        self._clock = clock
+        self._append = append
+        self._open = False
+        self.session: SlaveSession
+
+    def connectionMade(self) -> None:
+        self._open = True
+        no_delay(self)
+        self.session = self._link.opened(self)
+        self.transport.registerProducer(self, True)
+        self._perform(self.session.connected(now_ms(self._clock)))
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._open:
+            self._perform(self.session.receive(data, now_ms(self._clock)))
+
+    def connectionLost(self, reason: Failure = CONNECTION_DONE) -> None:
+        self._open = False
+        self._link.closed(self, reason.getErrorMessage())
+
+    def tick(self) -> None:
+        """To be called about once a second."""
+        if self._open:
+            self._perform(self.session.tick(now_ms(self._clock)))
+
+    def drop(self) -> None:
+        """End the connection at once; what still arrives is not looked at."""
+        self._open = False
+        abort(self)
+
+    def pauseProducing(self) -> None:
+        self.session.pause()
+
+    def resumeProducing(self) -> None:
+        if self._open:
+            self._perform(self.session.resume(now_ms(self._clock)))
+
+    def stopProducing(self) -> None:
+        """Nothing is produced but in answer to the master."""
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Append(phy_offset, data):
+                    try:
+                        self._append(phy_offset, data)
+                    except (StoreError, DiskError) as error:
+                        self._link.append_failed(phy_offset, error)
+                        self.drop()
+                        return
+                case Send(pieces):
+                    self.transport.writeSequence(pieces)
+                case Close():
+                    self._link.refused(action)
+                    self.drop()
+                case Acknowledge():
+                    raise AssertionError("a slave's session has nobody to acknowledge")
+        self._link.received(self)
+
+
+def peer_of(protocol: Protocol) -> tuple[str, str]:
+    """Return host and "host:port" of the other side."""
+    peer = protocol.transport.getPeer()
+    host = str(getattr(peer, "host", peer))
+    return host, f"{host}:{getattr(peer, 'port', 0)}"
+
+
+def no_delay(protocol: Protocol) -> None:
+    """Send small frames at once, and find out about a peer whose machine is gone."""
+    if ITCPTransport.providedBy(protocol.transport):
+        protocol.transport.setTcpNoDelay(True)
+        protocol.transport.setTcpKeepAlive(True)
+
+
+def abort(protocol: Protocol) -> None:
+    """Close without waiting for unsent bytes to leave."""
+    transport = protocol.transport
+    if ITCPTransport.providedBy(transport):
+        transport.abortConnection()
+    elif transport is not None:
+        transport.loseConnection()

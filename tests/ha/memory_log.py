@@ -1,0 +1,70 @@
+"""A commit log that is a bytearray: just enough for replication, with the store's rules about what may be appended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class MemoryLog:
+    """
+    Bytes from ``start`` to the end, cut into segments only in thought.
+
+    ``refuse`` is the error class that append_raw raises; ``fail_next`` makes the next append_raw raise it.
+    """
+
+    def __init__(self, segment_bytes: int, refuse: type[Exception] = ValueError, *, start: int = 0) -> None:
+        self.segment_bytes = segment_bytes
+        self._refuse = refuse
+        self._start = start
+        self._min = start
+        self._data = bytearray()
+        self._callbacks: list[Callable[[], None]] = []
+        self.fail_next = False
+        #: bytes of each append_raw
+        self.appends: list[int] = []
+
+    @property
+    def min_phy_offset(self) -> int:
+        return self._min
+
+    @property
+    def end_offset(self) -> int:
+        return self._start + len(self._data) if self._data else 0
+
+    def on_appended(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def read(self, phy_offset: int, limit: int) -> bytes:
+        if phy_offset < self._min:
+            raise self._refuse(f"{phy_offset} is below {self._min}")
+        end = min(phy_offset + limit, phy_offset - phy_offset % self.segment_bytes + self.segment_bytes)
+        return bytes(self._data[phy_offset - self._start : end - self._start])
+
+    def append_raw(self, phy_offset: int, data: bytes) -> None:
+        if self.fail_next:
+            self.fail_next = False
+            raise self._refuse(f"no room for {len(data)} bytes at {phy_offset}")
+        if not self._data:
+            if phy_offset % self.segment_bytes:
+                raise self._refuse(f"{phy_offset} is not the start of a segment")
+            self._start = self._min = phy_offset
+        elif phy_offset != self.end_offset:
+            raise self._refuse(f"{phy_offset} is not the end {self.end_offset}")
+        if phy_offset % self.segment_bytes + len(data) > self.segment_bytes:
+            raise self._refuse(f"{len(data)} bytes at {phy_offset} cross the end of a segment")
+        self.appends.append(len(data))
+        self._data += data
+
+    def grow(self, data: bytes) -> int:
+        """Append as a master does; return the new end."""
+        self._data += data
+        for callback in self._callbacks:
+            callback()
+        return self.end_offset
+
+    def delete_before(self, phy_offset: int) -> None:
+        """Let retention delete segments."""
+        self._min = phy_offset
+
+    def bytes_from(self, phy_offset: int) -> bytes:
+        return bytes(self._data[phy_offset - self._start :])

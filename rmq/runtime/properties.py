@@ -123,13 +123,20 @@ def _unescape(text: str) -> str:
     return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _escape_controls(text: str) -> str:
+    escaped = text.replace("\\", "\\\\")
+    for letter, char in _ESCAPES.items():
+        escaped = escaped.replace(char, f"\\{letter}")
+    return escaped
+
+
 def _escape_value(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\f", "\\f")
-    return f"\\{escaped}" if escaped[:1] in (" ", "\t") and escaped else escaped
+    escaped = _escape_controls(value)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 
 def _escape_key(key: str) -> str:
-    escaped = _escape_value(key)
-    for char in "=: \t":
+    escaped = _escape_controls(key)
+    for char in "=: ":
         escaped = escaped.replace(char, f"\\{char}")
-    return f"\\{escaped}" if escaped[:1] in ("#", "!") and escaped else escaped
+    return f"\\{escaped}" if escaped.startswith(("#", "!")) else escaped

@@ -234,7 +234,7 @@ class ResponderTable:
         return f" request type {code} not supported" + (f": {why}" if why else "")
 
     def _failed_late(self, failure: Failure, command: RemotingCommand) -> bytes | None:
-        return self._failed(failure.value, command, failure)
+        return self._failed(failure.value or RuntimeError(str(failure)), command, failure)
 
     def _failed(self, error: BaseException, command: RemotingCommand, failure: Failure | None = None) -> bytes | None:
         """Return the answer for whatever was raised; log what is our own fault."""

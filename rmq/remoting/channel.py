@@ -1,0 +1,340 @@
+"""
+One connection as the rest of the program sees it: somebody to answer, to ask and to say goodbye to.
+
+Java: io.netty.channel.Channel, NettyRemotingAbstract#invokeSyncImpl
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from rmq.remoting.correlator import Correlator, TooManyWaiting
+from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.wire import fastjson
+from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
+from rmq.wire.contract import Contract
+from rmq.wire.extfields import BadField, encode_ext
+from rmq.wire.frames import ProtocolError
+
+#: bytes written to a peer that does not read them; beyond that its connection is cut
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+#: bytes written to a peer that does not read them; beyond that one-way requests to it are dropped
+MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
+#: seconds that a closing connection has for what is still unsent
+CLOSE_GRACE_S = 5.0
+
+H = TypeVar("H")
+B = TypeVar("B")
+RH = TypeVar("RH")
+RB = TypeVar("RB")
+Closed = Callable[["Channel", str], object]
+
+
+class Response(Generic[RH, RB]):
+    """
+    The answer to a request, read by the classes of its contract.
+
+    ``header`` and ``body`` are None where the contract has none. An absent JSON body reads as an object of defaults.
+    ``code`` is one of the contract's ``answers``; anything else is raised as Refused.
+    """
+
+    __slots__ = ("body", "code", "ext", "header", "remark")
+
+    def __init__(self, header: RH, body: RB, code: int, remark: str | None, ext: Mapping[str, str]) -> None:
+        self.header = header
+        self.body = body
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+class _Call:
+    """A request that waits for its answer."""
+
+    __slots__ = ("code", "done", "timeout_ms")
+
+    def __init__(self, code: int, timeout_ms: float, done: Deferred[RemotingCommand]) -> None:
+        self.code = code
+        self.timeout_ms = timeout_ms
+        self.done = done
+
+
+class Channel:
+    """
+    A connection, from the moment it is made until it is lost; made by the protocol alone.
+
+    ``peer`` is ``ip:port``, ``peer_host`` the raw address (4 or 16 bytes; an IPv4 address inside an IPv6 one counts as
+    IPv4) with the port, ``id`` a number that no other channel of its server or client has.
+
+    Whatever waits for this peer ends when the connection does: each :meth:`invoke` fails with Unreachable, then the
+    callbacks of :meth:`when_closed` run.
+    """
+
+    _log = Logger()
+
+    def __init__(self, transport: Any, clock: IReactorTime, id: int) -> None:
+        self.id = id
+        self.peer, self.peer_host = describe_peer(transport.getPeer())
+        #: when something was last read or written, in seconds of the clock
+        self.last_active_s = clock.seconds()
+        self._transport = transport
+        self._clock = clock
+        self._calls: Correlator[_Call] = Correlator()
+        self._timer: IDelayedCall | None = None
+        self._cut: IDelayedCall | None = None
+        self._closed_callbacks: list[Closed] = []
+        self._reason: str | None = None
+        self._lost = False
+        self._paused = False
+        self._unsent_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.id} {self.peer}>"
+
+    @property
+    def is_open(self) -> bool:
+        """False as soon as the connection is lost or :meth:`close` was called; then nothing is sent any more."""
+        return self._reason is None
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why the channel is closed, None while it is open."""
+        return self._reason
+
+    @property
+    def waiting_requests(self) -> int:
+        """How many of our requests this peer has not answered yet."""
+        return len(self._calls)
+
+    # out
+
+    def write(self, frames: bytes) -> None:
+        """
+        Send whole frames, as far as the channel is open.
+
+        When MAX_UNSENT_BYTES are written to a peer that does not read, the connection is cut.
+        """
+        if self._reason is not None:
+            return
+        self.last_active_s = self._clock.seconds()
+        self._transport.write(frames)
+        if self._paused:
+            self._unsent_bytes += len(frames)
+            if self._unsent_bytes > MAX_UNSENT_BYTES:
+                self._log.warn(
+                    "{peer} is cut off: it does not read its answers, {unsent_bytes} bytes are waiting",
+                    peer=self.peer,
+                    unsent_bytes=self._unsent_bytes,
+                )
+                self.abort("does not read its answers")
+
+    def send_command(self, command: RemotingCommand) -> None:
+        """Send a command as it is; a ProtocolError when it is too long."""
+        self.write(encode_command(command))
+
+    def oneway(self, contract: Contract[H, B, Any, Any], header: H, body: B) -> bool:
+        """
+        Send a request that is never answered.
+
+        False when it was dropped, because the channel is closed or the peer has MAX_UNSENT_ONEWAY_BYTES to read.
+        """
+        if self._reason is not None or self._unsent_bytes > MAX_UNSENT_ONEWAY_BYTES:
+            return False
+        self.send_command(request_command(contract, header, body, opaque=0, flag=ONEWAY))
+        return True
+
+    def invoke(
+        self, contract: Contract[H, B, RH, RB], header: H, body: B, *, timeout_ms: float
+    ) -> Deferred[Response[RH, RB]]:
+        """
+        Send a request and wait for its answer, at most ``timeout_ms``.
+
+        Fails with Refused, RequestTimeout, Unreachable or BadAnswer.
+        """
+        try:
+            command = request_command(contract, header, body, opaque=0)
+            done = self.request(command, timeout_ms=timeout_ms)
+        except ProtocolError as error:
+            return fail(RequestFailed(self.peer, f"request {contract.code} cannot be sent: {error}"))
+        return done.addCallback(lambda answer: read_response(contract, answer, self.peer))
+
+    def request(self, command: RemotingCommand, *, timeout_ms: float) -> Deferred[RemotingCommand]:
+        """
+        Send ``command`` under an opaque of this connection and wait for the answer, whatever its code.
+
+        Fails with RequestTimeout or Unreachable. A ProtocolError when the command is too long.
+        """
+        if self._reason is not None:
+            return fail(Unreachable(self.peer, f"the connection to {self.peer} is closed: {self._reason}"))
+        deadline = self._clock.seconds() + timeout_ms / 1000
+        done: Deferred[RemotingCommand] = Deferred(lambda _: self._give_up(opaque))
+        try:
+            opaque = self._calls.add(_Call(command.code, timeout_ms, done), deadline)
+        except TooManyWaiting as error:
+            return fail(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
+        command.opaque = opaque
+        try:
+            frame = encode_command(command)
+        except ProtocolError:
+            self._calls.forget(opaque)
+            raise
+        self._arm(deadline)
+        self.write(frame)
+        return done
+
+    def close(self, reason: str) -> None:
+        """
+        Close the connection once everything written is sent, CLOSE_GRACE_S at most.
+
+        Calls that wait for this peer fail at once.
+        """
+        if self._reason is not None:
+            return
+        self._end(reason)
+        self._transport.unregisterProducer()
+        self._cut = self._clock.callLater(CLOSE_GRACE_S, self._transport.abortConnection)
+        self._transport.loseConnection()
+
+    def abort(self, reason: str) -> None:
+        """Close the connection without sending what is unsent."""
+        if self._reason is None:
+            self._end(reason)
+        if not self._lost:
+            self._transport.abortConnection()
+
+    def when_closed(self, callback: Closed) -> None:
+        """
+        Call ``callback(channel, reason)`` once the connection is lost; at once when it is already.
+
+        A callback that raises is logged, the others run all the same.
+        """
+        if self._lost:
+            self._call_closed(callback)
+        else:
+            self._closed_callbacks.append(callback)
+
+    # in: for the protocol
+
+    def received(self, answer: RemotingCommand) -> None:
+        """Hand an answer to whoever waits for it; late and unknown ones are dropped."""
+        call = self._calls.answered(answer.opaque)
+        if call is None:
+            self._log.debug("{peer} answered {opaque}, which nobody waits for", peer=self.peer, opaque=answer.opaque)
+            return
+        call.done.callback(answer)
+
+    def paused(self) -> None:
+        """The transport asks for no more: from now on count what is written."""
+        self._paused = True
+
+    def resumed(self) -> None:
+        """The transport has sent everything."""
+        self._paused = False
+        self._unsent_bytes = 0
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone; ``reason`` counts unless :meth:`close` gave one."""
+        if self._lost:
+            return
+        self._lost = True
+        self._end(reason)
+        if self._cut is not None and self._cut.active():
+            self._cut.cancel()
+        callbacks, self._closed_callbacks = self._closed_callbacks, []
+        for callback in callbacks:
+            self._call_closed(callback)
+
+    def _end(self, reason: str) -> None:
+        if self._reason is None:
+            self._reason = reason
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+        for call in self._calls.close():
+            call.done.errback(
+                Unreachable(
+                    self.peer, f"the connection to {self.peer} closed before request {call.code} was answered: {reason}"
+                )
+            )
+
+    def _call_closed(self, callback: Closed) -> None:
+        # maybeDeferred only to have exceptions caught and logged
+        maybeDeferred(callback, self, self._reason or "").addErrback(
+            lambda failure: self._log.failure("a callback of {peer}'s end failed", failure, peer=self.peer)
+        )
+
+    def _give_up(self, opaque: int) -> None:
+        self._calls.forget(opaque)
+
+    # deadlines
+
+    def _arm(self, deadline: float) -> None:
+        """Have one timer stand at the earliest deadline."""
+        timer = self._timer
+        if timer is not None and timer.active():
+            if timer.getTime() <= deadline:
+                return
+            timer.cancel()
+        self._timer = self._clock.callLater(max(0.0, deadline - self._clock.seconds()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for call in self._calls.expire(self._clock.seconds()):
+            text = f"{self.peer} did not answer request {call.code} within {call.timeout_ms:g} ms"
+            call.done.errback(RequestTimeout(self.peer, text))
+        deadline = self._calls.next_deadline()
+        if deadline is not None and self._reason is None:
+            self._arm(deadline)
+
+
+def describe_peer(address: Any) -> tuple[str, tuple[bytes, int]]:
+    """Return ``ip:port`` and the raw form of a Twisted address; 0.0.0.0:0 for one without ip."""
+    host, port = getattr(address, "host", "0.0.0.0"), getattr(address, "port", 0)
+    try:
+        ip = ip_address(host.partition("%")[0])
+    except ValueError:
+        return f"{host}:{port}", (b"\0\0\0\0", port)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return f"{ip}:{port}", (ip.packed, port)
+
+
+def request_command(
+    contract: Contract[H, B, Any, Any], header: H, body: B, *, opaque: int, flag: int = 0
+) -> RemotingCommand:
+    """Return the command of a request, in JSON, which every peer understands."""
+    raw: bytes | None = None
+    if isinstance(body, bytes):
+        raw = body
+    elif body is not None:
+        raw = fastjson.encode(body)
+    ext = encode_ext(header) if isinstance(header, msgspec.Struct) else None
+    return RemotingCommand(contract.code, opaque, flag, ext_fields=ext, body=raw)
+
+
+def read_response(contract: Contract[Any, Any, RH, RB], answer: RemotingCommand, addr: str) -> Response[RH, RB]:
+    """Return an answer read by its contract; raises Refused or BadAnswer."""
+    try:
+        if answer.code not in contract.answers:
+            raise Refused(answer.code, answer.remark or "", addr, answer.ext_fields, contract.code)
+        header: Any = None
+        if contract.reply is not None:
+            kind: Any = contract.reply
+            header = answer.decode_header(kind)
+        body: Any = None
+        if contract.reply_body is bytes:
+            body = answer.body or b""
+        elif contract.reply_body is not None:
+            body = fastjson.decode(answer.body or b"{}", contract.reply_body)
+    except BadField as error:
+        raise BadAnswer(addr, f"{addr} answered request {contract.code} badly: {error.text}") from error
+    except fastjson.JsonError as error:
+        raise BadAnswer(addr, f"{addr} answered request {contract.code} with a bad body: {error}") from error
+    return Response(header, body, answer.code, answer.remark, answer.ext_fields)

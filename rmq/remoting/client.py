@@ -1,0 +1,262 @@
+"""
+Requests to servers by their address; one connection each, made when needed.
+
+Java: NettyRemotingClient
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmq.remoting.channel import Channel, Response
+from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.remoting.protocol import RemotingProtocol
+from rmq.remoting.responders import ResponderTable
+from rmq.runtime.platform import Platform
+from rmq.wire.contract import Contract
+
+__all__ = [
+    "BadAnswer",
+    "Refused",
+    "RemotingClient",
+    "RequestFailed",
+    "RequestTimeout",
+    "Response",
+    "Unreachable",
+]
+
+#: how long a dial may take. Java: connectTimeoutMillis
+CONNECT_TIMEOUT_MS = 3_000
+#: requests that may wait for one dial
+MAX_WAITING_FOR_DIAL = 10_000
+#: Java: clientChannelMaxIdleTimeSeconds
+IDLE_SECONDS = 120.0
+
+H = TypeVar("H")
+B = TypeVar("B")
+RH = TypeVar("RH")
+RB = TypeVar("RB")
+
+
+class RemotingClient(Service):
+    """
+    Ask servers; ``responders`` answers what they ask back (without it: code 3).
+
+    A lost connection fails what waits for it at once and is made anew by the next request. Nothing is retried.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        platform: Platform,
+        *,
+        responders: ResponderTable | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+        name: str = "remoting client",
+    ) -> None:
+        self.setName(name)
+        self._platform = platform
+        self._responders = ResponderTable() if responders is None else responders
+        self._idle_seconds = idle_seconds
+        self._channels: dict[str, Channel] = {}
+        self._dials: dict[str, _Dial] = {}
+        self._open: dict[int, Channel] = {}
+        self._next_id = 0
+        self._stopped = False
+
+    def startService(self) -> None:
+        super().startService()
+        self._stopped = False
+
+    def stopService(self) -> Deferred[None]:
+        """Fail what is waiting, close all connections; fires when they are gone (CLOSE_GRACE_S at most)."""
+        super().stopService()
+        self._stopped = True
+        for dial in list(self._dials.values()):
+            dial.cancel()
+        gone: list[Deferred[None]] = []
+        for channel in list(self._open.values()):
+            closed: Deferred[None] = Deferred()
+            gone.append(closed)
+            channel.when_closed(_firing(closed))
+            channel.close(f"{self.name} stops")
+        return DeferredList(gone).addCallback(lambda _: None)
+
+    def invoke(
+        self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B, *, timeout_ms: float
+    ) -> Deferred[Response[RH, RB]]:
+        """
+        Ask ``addr`` (``host:port``) and wait for its answer; ``timeout_ms`` counts for dialling and answer together.
+
+        Fails with Refused, RequestTimeout, Unreachable or BadAnswer (all RequestFailed).
+        """
+        channel = self._channels.get(addr)
+        if channel is not None and channel.is_open:
+            return channel.invoke(contract, header, body, timeout_ms=timeout_ms)
+        clock = self._platform.reactor
+        deadline = clock.seconds() + timeout_ms / 1000
+
+        def expired(_result: object, _timeout: float) -> Failure:
+            text = f"{addr} could not be asked for request {contract.code} within {timeout_ms:g} ms: still dialling"
+            return Failure(RequestTimeout(addr, text))
+
+        def ask(opened: Channel) -> Deferred[Response[RH, RB]]:
+            rest_ms = max(0.0, (deadline - clock.seconds()) * 1000)
+            return opened.invoke(contract, header, body, timeout_ms=rest_ms)
+
+        opened = self._channel(addr)
+        opened.addTimeout(timeout_ms / 1000, clock, onTimeoutCancel=expired)
+        return opened.addCallback(ask)
+
+    def oneway(self, addr: str, contract: Contract[H, B, Any, Any], header: H, body: B) -> None:
+        """Tell ``addr`` something, without waiting; logged when it cannot be sent."""
+
+        def tell(channel: Channel) -> None:
+            if not channel.oneway(contract, header, body):
+                raise Unreachable(addr, f"{addr} does not read what it is sent")
+
+        def report(failure: Failure) -> None:
+            self._log.info(
+                "one-way request {code} was not sent to {addr}: {error}",
+                code=contract.code,
+                addr=addr,
+                error=failure.value,
+            )
+
+        self._channel(addr).addCallback(tell).addErrback(report)
+
+    def _channel(self, addr: str) -> Deferred[Channel]:
+        """Return the open channel to ``addr``, dialling if need be; fails with Unreachable."""
+        channel = self._channels.get(addr)
+        if channel is not None and channel.is_open:
+            opened: Deferred[Channel] = Deferred()
+            opened.callback(channel)
+            return opened
+        if self._stopped:
+            return fail(Unreachable(addr, f"{addr} cannot be asked: {self.name} is stopped"))
+        dial = self._dials.get(addr)
+        if dial is None:
+            try:
+                host, port = split_addr(addr)
+            except ValueError as error:
+                return fail(Unreachable(addr, str(error)))
+            dial = self._dials[addr] = _Dial(addr)
+            waiting = dial.wait()
+            self._start(dial, host, port)
+            return waiting
+        return dial.wait()
+
+    def _start(self, dial: _Dial, host: str, port: int) -> None:
+        platform = self._platform
+        endpoint = platform.endpoint_factory(platform.reactor, host, port)
+        connecting: Deferred[Any] = endpoint.connect(_Outgoing(self))
+        dial.connecting = connecting
+        connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, platform.reactor)
+        connecting.addCallbacks(self._dialled, self._not_dialled, callbackArgs=(dial,), errbackArgs=(dial,))
+
+    def _dialled(self, protocol: RemotingProtocol, dial: _Dial) -> None:
+        self._dials.pop(dial.addr, None)
+        channel = protocol.channel
+        if self._stopped:
+            channel.close(f"{self.name} is stopped")
+            dial.failed(f"{self.name} is stopped")
+            return
+        self._channels[dial.addr] = channel
+        channel.when_closed(lambda closed, _reason: self._forget(dial.addr, closed))
+        dial.made(channel)
+
+    def _not_dialled(self, failure: Failure, dial: _Dial) -> None:
+        self._dials.pop(dial.addr, None)
+        error: object = failure.value
+        if failure.check(CancelledError):
+            error = f"{self.name} is stopped" if self._stopped else f"no connection within {CONNECT_TIMEOUT_MS} ms"
+        dial.failed(f"cannot connect to {dial.addr}: {error}")
+
+    def _forget(self, addr: str, channel: Channel) -> None:
+        if self._channels.get(addr) is channel:
+            del self._channels[addr]
+
+    def build_protocol(self) -> Protocol:
+        """Return the protocol of a new connection."""
+        self._next_id += 1
+        return RemotingProtocol(
+            self._responders,
+            self._platform.reactor,
+            id=self._next_id,
+            idle_seconds=self._idle_seconds,
+            opened=self._opened,
+            closed=self._closed,
+        )
+
+    def _opened(self, channel: Channel) -> None:
+        self._open[channel.id] = channel
+
+    def _closed(self, channel: Channel, _reason: str) -> None:
+        self._open.pop(channel.id, None)
+
+
+def _firing(done: Deferred[None]) -> Callable[[Channel, str], None]:
+    return lambda _channel, _reason: done.callback(None)
+
+
+class _Dial:
+    """A connection in the making, and who waits for it."""
+
+    def __init__(self, addr: str) -> None:
+        self.addr = addr
+        self.connecting: Deferred[Any] | None = None
+        # in order of arrival; a dict because any of them may give up
+        self._waiting: dict[Deferred[Channel], None] = {}
+
+    def wait(self) -> Deferred[Channel]:
+        """Return a Deferred of the channel; cancelling it gives up waiting, not the dial."""
+        if len(self._waiting) >= MAX_WAITING_FOR_DIAL:
+            text = f"{len(self._waiting)} requests wait for the connection to {self.addr} already"
+            return fail(Unreachable(self.addr, text))
+        waiting: Deferred[Channel] = Deferred(lambda gone: self._waiting.pop(gone, None))
+        self._waiting[waiting] = None
+        return waiting
+
+    def made(self, channel: Channel) -> None:
+        for waiting in self._take():
+            waiting.callback(channel)
+
+    def failed(self, why: str) -> None:
+        for waiting in self._take():
+            waiting.errback(Unreachable(self.addr, why))
+
+    def cancel(self) -> None:
+        if self.connecting is not None:
+            self.connecting.cancel()
+
+    def _take(self) -> list[Deferred[Channel]]:
+        taken, self._waiting = list(self._waiting), {}
+        return taken
+
+
+class _Outgoing(Factory):
+    noisy = False
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        return self._client.build_protocol()
+
+
+def split_addr(addr: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``, brackets around an IPv6 address removed; a ValueError for anything else."""
+    host, colon, port = addr.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{addr!r} is no address of the form host:port")
+    return host, int(port)

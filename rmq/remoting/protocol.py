@@ -1,0 +1,230 @@
+"""
+The shell between a transport and the responder table: bytes in, one write of answers out.
+
+Everything that a chunk of input asks for is collected and written at once. When the peer does not read its answers, the
+transport asks us to pause, and we stop reading its requests until it has caught up; so neither its questions nor our
+answers pile up. A peer that breaks the protocol loses its connection, and nobody else anything.
+
+Java: NettyRemotingServer.NettyServerHandler, NettyConnectManageHandler, IdleStateHandler
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import ResponderTable
+from rmq.wire.codes import ResponseCode
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
+from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
+
+#: requests of one connection that may wait for their answers at a time; beyond that they are answered with code 2
+MAX_WAITING_ANSWERS = 65_535
+#: answers to one chunk of input are written at the latest when they are this long
+MAX_COLLECTED_BYTES = 256 * 1024
+
+OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
+_TLS_HANDSHAKE = 0x16
+
+
+@implementer(IPushProducer)
+class RemotingProtocol(Protocol):
+    """
+    One connection of a server or a client.
+
+    ``opened`` and ``closed`` are called with its channel, once each. ``idle_seconds`` after the last byte in either
+    direction the connection is closed.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        responders: ResponderTable,
+        clock: IReactorTime,
+        *,
+        id: int,
+        idle_seconds: float,
+        opened: Callable[[Channel], object],
+        closed: Callable[[Channel, str], object],
+    ) -> None:
+        self._responders = responders
+        self._clock = clock
+        self._id = id
+        self._idle_seconds = idle_seconds
+        self._opened = opened
+        self._closed = closed
+        self._decoder = FrameDecoder()
+        self._idle: IDelayedCall | None = None
+        self._sniffed = False
+        self._paused = False
+        #: frames of a chunk whose answers have to wait until the peer has read others
+        self._held: list[Frame] = []
+        #: answers of the chunk at hand, None between chunks
+        self._collected: list[bytes] | None = None
+        self._collected_bytes = 0
+        self._waiting_answers = 0
+        self.channel: Channel
+
+    # Twisted calls these
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        self.channel = Channel(transport, self._clock, self._id)
+        transport.registerProducer(self, True)
+        self._idle = self._clock.callLater(self._idle_seconds, self._check_idle)
+        self._opened(self.channel)
+
+    def dataReceived(self, data: bytes) -> None:
+        channel = self.channel
+        if not channel.is_open:
+            return
+        channel.last_active_s = self._clock.seconds()
+        if not self._sniffed:
+            self._sniffed = True
+            if data[0] == _TLS_HANDSHAKE:
+                self._drop("it begins a TLS handshake, which this port does not offer")
+                return
+        try:
+            frames = self._decoder.receive(data)
+        except ProtocolError as error:
+            self._drop(str(error))
+            return
+        if self._held:
+            # The transport was told to pause and delivered what it had already read.
+            self._held += frames
+        elif frames:
+            self._run(frames)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._idle is not None and self._idle.active():
+            self._idle.cancel()
+        self._held.clear()
+        text = "closed by the peer" if reason.check(ConnectionDone) else str(reason.value)
+        self.channel.lost(text)
+        self._closed(self.channel, self.channel.close_reason or text)
+
+    def pauseProducing(self) -> None:
+        """The peer reads too slowly: read nothing more of it."""
+        self._paused = True
+        self.channel.paused()
+        transport: Any = self.transport
+        transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Everything is sent: go on with what was held back, then with reading."""
+        self._paused = False
+        self.channel.resumed()
+        held, self._held = self._held, []
+        if held:
+            self._run(held)
+        if not self._paused and self.channel.is_open:
+            transport: Any = self.transport
+            transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """The transport is going; connectionLost follows."""
+
+    # one chunk
+
+    def _run(self, frames: list[Frame]) -> None:
+        """Have ``frames`` answered and write the answers, one write for all unless they are long."""
+        self._collected = []
+        self._collected_bytes = 0
+        error: str | None = None
+        try:
+            for number, frame in enumerate(frames, 1):
+                self._take(frame)
+                if self._collected_bytes >= MAX_COLLECTED_BYTES:
+                    self._flush()
+                    if self._paused:
+                        self._held = frames[number:]
+                        break
+            else:
+                self._decoder.check()
+        except ProtocolError as broken:
+            error = str(broken)
+        except Exception as ours:  # noqa: BLE001 - costs this connection, not the reactor's other ones
+            self._log.failure("{peer}: a frame could not be worked on", peer=self.channel.peer)
+            error = f"our own fault: {ours}"
+        self._flush()
+        self._collected = None
+        if error is not None:
+            self._drop(error)
+
+    def _take(self, frame: Frame) -> None:
+        """Have one frame answered, or hand it to who waits for it."""
+        channel = self.channel
+        responders = self._responders
+        if responders.frame_lane is not None:
+            answer = responders.frame_lane(frame, channel)
+            if answer is not None:
+                self._write(answer)
+                return
+        command = decode_command(frame)
+        if command.flag & 1:
+            channel.received(command)
+            return
+        if self._waiting_answers >= MAX_WAITING_ANSWERS:
+            self._refuse(command)
+            return
+        written = responders.dispatch(command, channel)
+        if written.__class__ is bytes:
+            self._write(written)
+        elif isinstance(written, Deferred):
+            self._waiting_answers += 1
+            written.addCallback(self._write_late)
+
+    def _refuse(self, command: RemotingCommand) -> None:
+        if not command.flag & ONEWAY:
+            self._write(encode_reply(command, ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK))
+
+    def _write_late(self, answer: bytes | None) -> None:
+        self._waiting_answers -= 1
+        if answer is not None:
+            self._write(answer)
+
+    def _write(self, answer: bytes) -> None:
+        if self._collected is None:
+            self.channel.write(answer)
+        else:
+            self._collected.append(answer)
+            self._collected_bytes += len(answer)
+
+    def _flush(self) -> None:
+        if self._collected:
+            data = b"".join(self._collected)
+            self._collected.clear()
+            self._collected_bytes = 0
+            self.channel.write(data)
+
+    # the end
+
+    def _drop(self, why: str) -> None:
+        self._log.warn("{peer} is disconnected: {why}", peer=self.channel.peer, why=why)
+        self._held.clear()
+        self.channel.close(why)
+
+    def _check_idle(self) -> None:
+        """Close when nothing moved for idle_seconds, else look again when that could next be so."""
+        self._idle = None
+        channel = self.channel
+        if not channel.is_open:
+            return
+        rest = channel.last_active_s + self._idle_seconds - self._clock.seconds()
+        if rest <= 0:
+            self._log.info("{peer} is idle for {seconds} s and closed", peer=channel.peer, seconds=self._idle_seconds)
+            channel.close(f"idle for {self._idle_seconds:g} s")
+        else:
+            self._idle = self._clock.callLater(rest, self._check_idle)

@@ -1,0 +1,143 @@
+"""
+A listening port that speaks RocketMQ.
+
+Java: NettyRemotingServer, ClientHousekeepingService
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import Logger
+
+from rmq.remoting.channel import Channel, describe_peer
+from rmq.remoting.protocol import RemotingProtocol
+from rmq.remoting.responders import ResponderTable
+from rmq.runtime.platform import Platform
+
+#: connections that wait to be accepted
+BACKLOG = 1024
+#: connections of one port; more are closed at once
+MAX_CONNECTIONS = 100_000
+#: Java: serverChannelMaxIdleTimeSeconds
+IDLE_SECONDS = 120.0
+
+
+class RemotingServer(Service):
+    """
+    Listen on ``host``:``port`` and have requests answered by ``responders`` while the service runs.
+
+    Port 0 takes a free one; :attr:`port` says which. ``name`` is for the log.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        platform: Platform,
+        *,
+        host: str,
+        port: int,
+        responders: ResponderTable,
+        idle_seconds: float = IDLE_SECONDS,
+        name: str,
+    ) -> None:
+        self.setName(name)
+        self.host = host
+        self.port = port
+        self.responders = responders
+        self.idle_seconds = idle_seconds
+        self._platform = platform
+        self._listening: Any = None
+        self._channels: dict[int, Channel] = {}
+        self._closed_listeners: list[Callable[[Channel, str], object]] = []
+        self._next_id = 0
+        self._emptied: Deferred[None] | None = None
+
+    @property
+    def channels(self) -> Collection[Channel]:
+        """The connections of this moment."""
+        return self._channels.values()
+
+    def on_channel_closed(self, listener: Callable[[Channel, str], object]) -> None:
+        """Call ``listener(channel, reason)`` whenever a connection is lost. One that raises is logged."""
+        self._closed_listeners.append(listener)
+
+    def startService(self) -> None:
+        """Listen; a CannotListenError names the address when that is not possible, for one because it is in use."""
+        factory = _Connections(self)
+        try:
+            self._listening = self._platform.reactor.listenTCP(self.port, factory, backlog=BACKLOG, interface=self.host)
+        except CannotListenError as error:
+            self._log.critical(
+                "{name} cannot listen on {host}:{port}: {error}",
+                name=self.name,
+                host=self.host,
+                port=self.port,
+                error=error.socketError,
+            )
+            raise
+        self.port = getattr(self._listening.getHost(), "port", self.port)
+        super().startService()
+        self._log.info("{name} listens on {host}:{port}", name=self.name, host=self.host, port=self.port)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop listening and close all connections; fires when they are gone (CLOSE_GRACE_S at most)."""
+        super().stopService()
+        listening, self._listening = self._listening, None
+        stopped = maybeDeferred(listening.stopListening) if listening is not None else maybeDeferred(lambda: None)
+        for channel in list(self._channels.values()):
+            channel.close(f"{self.name} stops")
+        return stopped.addCallback(lambda _: self._when_empty())
+
+    def build_protocol(self, address: IAddress | None) -> Protocol | None:
+        """Return the protocol of a new connection, None to refuse it."""
+        if len(self._channels) >= MAX_CONNECTIONS:
+            peer, _ = describe_peer(address)
+            self._log.warn(
+                "{peer} is refused: {name} has {count} connections", peer=peer, name=self.name, count=MAX_CONNECTIONS
+            )
+            return None
+        self._next_id += 1
+        return RemotingProtocol(
+            self.responders,
+            self._platform.reactor,
+            id=self._next_id,
+            idle_seconds=self.idle_seconds,
+            opened=self._opened,
+            closed=self._closed,
+        )
+
+    def _opened(self, channel: Channel) -> None:
+        self._channels[channel.id] = channel
+        for listener in self._closed_listeners:
+            channel.when_closed(listener)
+
+    def _closed(self, channel: Channel, _reason: str) -> None:
+        self._channels.pop(channel.id, None)
+        if not self._channels and self._emptied is not None:
+            emptied, self._emptied = self._emptied, None
+            emptied.callback(None)
+
+    def _when_empty(self) -> Deferred[None] | None:
+        if not self._channels:
+            return None
+        if self._emptied is None:
+            self._emptied = Deferred()
+        return self._emptied
+
+
+class _Connections(Factory):
+    noisy = False
+
+    def __init__(self, server: RemotingServer) -> None:
+        self._server = server
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        return self._server.build_protocol(addr)

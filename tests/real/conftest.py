@@ -1,0 +1,54 @@
+"""Fixtures of the tests against real processes: a site that cleans up, clients that end, logs shown on failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.javaclient import JavaClient
+from tests.real.peers import Site
+
+_SITES = pytest.StashKey[list[Site]]()
+
+Clients = Callable[[str, str], JavaClient]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Attach the last lines of every process's logs to the report of a failed test."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.failed:
+        item.stash[_FAILED] = True
+        for site in item.stash.get(_SITES, []):
+            report.sections.append((f"processes below {site.root}", site.report()))
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """An empty site; its processes end with the test, its stores go unless the test failed, its logs stay."""
+    site = Site(tmp_path)
+    request.node.stash.setdefault(_SITES, []).append(site)
+    yield site
+    site.close()
+    if not request.node.stash.get(_FAILED, False):
+        site.forget_stores()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Clients]:
+    """Start Java clients: ``client(version, namesrv)``; they end before the processes of the site do."""
+    clients: list[JavaClient] = []
+
+    def start(version: str, namesrv: str) -> JavaClient:
+        clients.append(JavaClient(version, namesrv, tmp_path / f"client-{len(clients)}-{version}"))
+        return clients[-1]
+
+    yield start
+    for one in clients:
+        one.close()

@@ -1,0 +1,489 @@
+"""
+Real processes on loopback: Apache's NameServer and Broker, ours, and Apache's command line tool.
+
+A *kind* names whose software a process runs: ``"ours"``, or a version of Apache RocketMQ. Apache's released jars are
+fetched with Maven once per version and kept below ``ROCKETMQ_PEERS`` (default ``~/.cache/rocketmq-peers``), outside
+the repository. With ``RMQ_REAL_OURS=4.9.7`` in the environment that version stands in wherever a test says ``"ours"``:
+so the tests themselves are tested.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.real.probe import Probe
+
+T = TypeVar("T")
+
+OURS = "ours"
+APACHE_4 = "4.9.7"  # the newest 4.x whose broker is published
+APACHE_5 = "5.3.3"
+STAND_IN = os.environ.get("RMQ_REAL_OURS", OURS)
+
+HOST = "127.0.0.1"
+CACHE = Path(os.environ.get("ROCKETMQ_PEERS") or Path.home() / ".cache" / "rocketmq-peers")
+MAVEN_DEADLINE_S = 600.0
+BOOT_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 40.0
+POLL_S = 0.05
+
+#: client sockets of the kernel begin above this range, so none of them takes a port while its broker is down
+PORTS = range(12_000, 32_000)
+
+_ARTIFACTS = ("namesrv", "broker", "tools", "client", "common", "remoting", "store")
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>rmq.tests</groupId><artifactId>peers</artifactId><version>1</version>
+<packaging>pom</packaging><dependencies>
+{dependencies}
+</dependencies></project>
+"""
+_DEPENDENCY = (
+    "<dependency><groupId>org.apache.rocketmq</groupId>"
+    "<artifactId>rocketmq-{artifact}</artifactId><version>{version}</version></dependency>"
+)
+
+# Apache 4.9 reaches into the JDK to unmap its files; a JDK of today opens these doors only when asked.
+_JVM_FLAGS = [
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in ("java.lang", "java.nio", "java.util", "jdk.internal.ref", "sun.nio.ch")
+    ),
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+]
+
+_LOGBACK = """<configuration>
+<appender name="file" class="{prefix}ch.qos.logback.core.FileAppender"><file>{file}</file>
+<encoder><pattern>%d{{HH:mm:ss.SSS}} %level %logger{{0}} - %m%n</pattern></encoder></appender>
+<root level="INFO"><appender-ref ref="file"/></root></configuration>
+"""
+
+
+# ---- what the machine must have ----------------------------------------------------------------------------------
+
+
+def missing(what: str) -> None:
+    """Skip the running test because of ``what``; where RMQ_CI is set everything must be there, so fail instead."""
+    if os.environ.get("RMQ_CI"):
+        pytest.fail(f"{what} (RMQ_CI is set: this is a failure)", pytrace=False)
+    pytest.skip(what)
+
+
+def require_apache(version: str) -> None:
+    """Make sure that ``version`` can run here, or skip (fail in CI) and say what is missing."""
+    for tool in ("java", "javac"):
+        if shutil.which(tool) is None:
+            missing(f"no {tool} on PATH: Apache RocketMQ and its clients need a JDK (17)")
+    if not _is_complete(version) and shutil.which("mvn") is None:
+        missing(f"Apache RocketMQ {version} is not in {CACHE} and there is no mvn on PATH to fetch it")
+    jars(version)
+
+
+def _is_complete(version: str) -> bool:
+    return (CACHE / version / "lib" / ".complete").exists()
+
+
+def jars(version: str) -> Path:
+    """Return the folder that holds every jar of ``version``; the first call on a machine fetches them."""
+    folder = CACHE / version
+    lib = folder / "lib"
+    if _is_complete(version):
+        return lib
+    lib.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_complete(version):
+            _fetch(version, folder / "pom.xml", lib)
+            (lib / ".complete").touch()
+    return lib
+
+
+def _fetch(version: str, pom: Path, lib: Path) -> None:
+    dependencies = (_DEPENDENCY.format(artifact=artifact, version=version) for artifact in _ARTIFACTS)
+    pom.write_text(_POM.format(dependencies="\n".join(dependencies)))
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        missing(f"Maven did not fetch Apache RocketMQ {version} within {MAVEN_DEADLINE_S:.0f} s")
+        raise
+    if done.returncode != 0:
+        missing(f"Maven could not fetch Apache RocketMQ {version}: {(done.stdout + done.stderr)[-800:]}")
+
+
+# ---- waiting and ports -------------------------------------------------------------------------------------------
+
+
+def until(what: str, condition: Callable[[], T | None], *, seconds: float = 60.0) -> T:
+    """Return the first true value of ``condition``, asked again and again; AssertionError naming ``what`` at the end."""
+    deadline = time.monotonic() + seconds
+    trouble: object = None
+    while True:
+        try:
+            value = condition()
+            if value:
+                return value
+            trouble = value
+        except (OSError, LookupError, ValueError) as error:
+            trouble = repr(error)
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:.0f} s: {what} (last: {trouble})")
+        time.sleep(POLL_S)
+
+
+_issued: set[int] = set()
+_chance = random.SystemRandom()
+
+
+def free_port() -> int:
+    """Return a port of PORTS that is free together with the two below it and the one above: a broker's four."""
+    for _ in range(2000):
+        port = _chance.choice(PORTS)
+        wanted = {port - 2, port - 1, port, port + 1}
+        if not wanted & _issued and all(map(_is_free, wanted)):
+            _issued.update(wanted)
+            return port
+    raise AssertionError(f"no four free ports in a row between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        try:
+            trial.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+# ---- processes ---------------------------------------------------------------------------------------------------
+
+
+class Process:
+    """
+    One process with its folder and its console log; after ``kill`` or ``stop`` the same command can ``start`` again.
+
+    ``logs`` are the files to show when a test fails; the console log, which every start appends to, is the first.
+    """
+
+    def __init__(self, name: str, kind: str, command: Sequence[str], folder: Path, port: int, logs: Sequence[Path]):
+        self.name, self.kind, self.command, self.folder, self.port = name, kind, list(command), folder, port
+        self.addr = f"{HOST}:{port}"
+        self.console = folder / "console.log"
+        self.logs = [self.console, *logs]
+        self._running: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._running is not None, f"{self.name} was never started"
+        return self._running.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and self._running.poll() is None
+
+    def start(self, *, wait: bool = True) -> Process:
+        """Start the command and wait until its port accepts connections."""
+        assert not self.alive, f"{self.name} runs already"
+        with self.console.open("ab") as out:
+            out.write(f"--- start at {time.strftime('%H:%M:%S')}: {' '.join(self.command[-6:])}\n".encode())
+            out.flush()
+            self._running = subprocess.Popen(
+                self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+        if wait:
+            until(f"{self.name} listens on {self.addr}", self._listens_or_died, seconds=BOOT_DEADLINE_S)
+        return self
+
+    def _listens_or_died(self) -> bool:
+        if not self.alive:
+            status = self._running and self._running.returncode
+            raise AssertionError(f"{self.name} ended with status {status}:\n{self.tail()}")
+        return is_listening(self.port)
+
+    def suspend(self) -> None:
+        """Freeze the process (SIGSTOP): its sockets stay open and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the process as a power cut of the process would: SIGKILL."""
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait()
+
+    def stop(self) -> int:
+        """Ask the process to end (SIGTERM) and return its exit status; what does not end in time is killed."""
+        if self._running is None:
+            return 0
+        if self.alive:
+            self._running.send_signal(signal.SIGCONT)
+            self._running.terminate()
+            try:
+                self._running.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self._running.kill()
+        return self._running.wait()
+
+    def text(self) -> str:
+        """Return all that the process logged so far, all files in a row."""
+        return "".join(path.read_text("utf-8", "replace") for path in self.logs if path.exists())
+
+    def tail(self, lines: int = 25) -> str:
+        """Return the last lines of each log, under the file's name."""
+        parts = []
+        for path in self.logs:
+            if path.exists():
+                parts.append(f"..... {path}")
+                parts += [line[:400] for line in path.read_text("utf-8", "replace").splitlines()[-lines:]]
+        return "\n".join(parts)
+
+    def probe(self, *, timeout: float = 15.0) -> Probe:
+        return Probe(self.port, timeout=timeout)
+
+
+class Broker(Process):
+    """A broker process and where it keeps what."""
+
+    def __init__(self, *args: object, values: Mapping[str, object], store: Path, **more: object):
+        super().__init__(*args, **more)  # type: ignore[arg-type]
+        self.values, self.store = dict(values), store
+        self.broker_name, self.broker_id = str(values["brokerName"]), int(str(values["brokerId"]))
+        self.commitlog = store / "commitlog"
+        self.ha_port = self.port + 1
+
+    def runtime(self) -> dict[str, str]:
+        """Return what the broker says of itself (code 28)."""
+        with self.probe() as probe:
+            return probe.runtime_info()
+
+    def end_offset(self) -> int:
+        return int(self.runtime()["commitLogMaxOffset"])
+
+
+class Site:
+    """All processes of one test, in folders below ``root``; ``close`` ends them, newest first."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.processes: list[Process] = []
+
+    # -- starting
+
+    def namesrv(self, kind: str = OURS, name: str = "namesrv", *, start: bool = True, **config: object) -> Process:
+        """Start a NameServer of ``kind``; ``config`` are further keys of its properties file."""
+        kind = _resolved(kind)
+        folder, port = self._folder(name), free_port()
+        values = {"listenPort": port, "bindAddress": HOST, "kvConfigPath": folder / "kvConfig.json", **config}
+        conf = write_properties(folder / "namesrv.conf", values)
+        if kind == OURS:
+            command, logs = _twistd("rmq-namesrv", conf), []
+        else:
+            main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+            command, logs = _java(kind, folder, main, ["-c", str(conf)], heap_mb=96)
+        return self._add(Process(f"{name} ({kind})", kind, command, folder, port, logs), start)
+
+    def broker(
+        self, kind: str, namesrv: str, name: str = "broker-a", *, store: Path | None = None, start: bool = True,
+        **config: object,
+    ) -> Broker:
+        """
+        Start a broker of ``kind`` that registers at ``namesrv`` ("host:port"), with small files.
+
+        ``name`` is the folder; ``store`` the store directory (default: in the folder); ``config`` overrides keys.
+        """
+        kind = _resolved(kind)
+        folder, port = self._folder(name), free_port()
+        store = store or folder / "store"
+        values = broker_values(port, namesrv, store) | config
+        conf = write_properties(folder / "broker.conf", values)
+        if kind == OURS:
+            command, logs = _twistd("rmq-broker", conf), []
+        else:
+            flags = [
+                "-XX:MaxDirectMemorySize=256m",
+                "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
+                "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.97",
+            ]
+            main = "org.apache.rocketmq.broker.BrokerStartup"
+            command, logs = _java(kind, folder, main, ["-c", str(conf)], heap_mb=256, flags=flags)
+        broker = Broker(f"{name} ({kind})", kind, command, folder, port, logs, values=values, store=store)
+        self._add(broker, start)
+        if start:
+            self.wait_registered(broker, namesrv)
+        return broker
+
+    def slave(self, kind: str, master: Broker, namesrv: str, name: str = "slave", **config: object) -> Broker:
+        """Start a slave of ``master`` with the master's file sizes."""
+        same = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+        sizes = {key: master.values[key] for key in same}
+        values = {"brokerName": master.broker_name, "brokerId": 1, "brokerRole": "SLAVE", **sizes, **config}
+        values.setdefault("slaveReadEnable", True)  # without it a 5.x slave refuses every pull
+        return self.broker(kind, namesrv, name, **values)  # type: ignore[arg-type]
+
+    def command(self, name: str, command: Sequence[str], port: int) -> Process:
+        """Start any other command, ready when ``port`` listens."""
+        return self._add(Process(name, OURS, command, self._folder(name), port, []), start=True)
+
+    def wait_registered(self, broker: Broker, namesrv: str) -> None:
+        """Wait until ``namesrv`` has the broker in its cluster table."""
+
+        def registered() -> bool:
+            with Probe(int(namesrv.rpartition(":")[2])) as probe:
+                table = probe.cluster()["brokerAddrTable"].get(broker.broker_name, {"brokerAddrs": {}})
+                return bool(table["brokerAddrs"].get(str(broker.broker_id)) == broker.addr)
+
+        until(f"{broker.name} is registered at {namesrv}", registered)
+
+    # -- ending
+
+    def close(self) -> None:
+        """End all processes, ours by asking them to; Apache's take 5 s to stop by themselves and nothing is learnt."""
+        for process in reversed(self.processes):
+            if process.kind == OURS:
+                process.stop()
+            else:
+                process.kill()
+
+    def forget_stores(self) -> None:
+        """Remove store directories (large) and keep logs and properties (small)."""
+        for process in self.processes:
+            if isinstance(process, Broker):
+                shutil.rmtree(process.store, ignore_errors=True)
+
+    def report(self) -> str:
+        return "\n\n".join(f"===== {process.name}\n{process.tail()}" for process in self.processes)
+
+    # -- inside
+
+    def _folder(self, name: str) -> Path:
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    P = TypeVar("P", bound=Process)
+
+    def _add(self, process: P, start: bool) -> P:
+        self.processes.append(process)
+        if start:
+            process.start()
+        return process
+
+
+def _resolved(kind: str) -> str:
+    kind = STAND_IN if kind == OURS else kind
+    if kind != OURS:
+        require_apache(kind)
+    return kind
+
+
+def broker_values(port: int, namesrv: str, store: Path) -> dict[str, object]:
+    """Return the properties of a broker that suits a test: small files, loopback, patience on a busy machine."""
+    return {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "ASYNC_FLUSH",
+        "namesrvAddr": namesrv,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "bindAddress": HOST,
+        "brokerIP1": HOST,
+        "brokerIP2": HOST,
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "mappedFileSizeCommitLog": 4 << 20,
+        "mappedFileSizeConsumeQueue": 20 * 5000,
+        "maxHashSlotNum": 20_000,
+        "maxIndexNum": 50_000,
+        "diskMaxUsedSpaceRatio": 95,
+        "autoCreateTopicEnable": True,
+        "autoCreateSubscriptionGroup": True,
+        # Apache refuses good sends with "broker busy" when a loaded machine makes them wait 200 ms.
+        "brokerFastFailureEnable": False,
+        "waitTimeMillsInSendQueue": 10_000,
+        "osPageCacheBusyTimeOutMills": 10_000,
+        "warmMapedFileEnable": False,
+    }
+
+
+def write_properties(path: Path, values: Mapping[str, object]) -> Path:
+    lines = (f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in values.items())
+    path.write_text("".join(lines))
+    return path
+
+
+def _twistd(plugin: str, conf: Path) -> list[str]:
+    run = "from twisted.scripts.twistd import run; run()"
+    return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", plugin, "-c", str(conf)]
+
+
+def _java(
+    version: str, folder: Path, main: str, arguments: Iterable[str], *, heap_mb: int, flags: Iterable[str] = ()
+) -> tuple[list[str], list[Path]]:
+    """Return the command that runs ``main`` of ``version``, and the log files it will write."""
+    conf = folder / "home" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    logs = []
+    for role in ("namesrv", "broker", "tools"):
+        logs.append(folder / f"{role}.log")
+        (conf / f"logback_{role}.xml").write_text(_LOGBACK.format(prefix="", file=logs[-1]))
+    logs.append(folder / "rocketmq.log")  # 5.x carries a logback of its own under another package
+    shaded = conf / "rmq.logback.xml"
+    shaded.write_text(_LOGBACK.format(prefix="org.apache.rocketmq.logging.", file=logs[-1]))
+    command = [
+        "java",
+        f"-Xms{heap_mb}m",
+        f"-Xmx{heap_mb}m",
+        *_JVM_FLAGS,
+        *flags,
+        f"-Duser.home={folder}",
+        f"-Drocketmq.home.dir={conf.parent}",
+        f"-Drmq.logback.configurationFile={shaded}",
+        "-cp",
+        f"{jars(version)}/*",
+        main,
+        *arguments,
+    ]
+    return command, logs
+
+
+def mqadmin(root: Path, *arguments: str, version: str = APACHE_4, seconds: float = 120.0) -> str:
+    """Run one sub-command of Apache's ``mqadmin`` and return all it printed, both streams; it must end with 0."""
+    require_apache(version)
+    folder = root / "mqadmin"
+    folder.mkdir(parents=True, exist_ok=True)
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    command, _ = _java(version, folder, main, arguments, heap_mb=64)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=folder)
+    output = done.stdout + done.stderr
+    with (folder / "console.log").open("a") as log:
+        log.write(f"--- mqadmin {' '.join(arguments)}\n{output}\n")
+    assert done.returncode == 0, f"mqadmin {' '.join(arguments)} ended with {done.returncode}:\n{output}"
+    return output

@@ -56,10 +56,24 @@ SEND_V2_LETTERS = {
 
 class SendMessageV2Header(SendMessageHeader, rename=SEND_V2_LETTERS, kw_only=True):
     """
-    The same fields under one-letter names.
+    The same fields under one-letter names; all are listed again because ``rename`` leaves inherited ones alone.
 
     Java: SendMessageRequestHeaderV2
     """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
 
 
 class SendMessageReply(msgspec.Struct, rename="camel", kw_only=True):

@@ -254,7 +254,7 @@ class _Outgoing(Factory):
 
 
 def split_addr(addr: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``, brackets around an IPv6 address removed; a ValueError for anything else."""
+    """Return host and port of ``host:port``, without brackets around IPv6; a ValueError for anything else."""
     host, colon, port = addr.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -38,7 +38,7 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
     """
 
     filter_server_list: list[str] | None = []
-    topic_config_serialize_wrapper: TopicConfigWrapper
+    topic_config_serialize_wrapper: TopicConfigWrapper = msgspec.field(default_factory=TopicConfigWrapper)
 
 
 def body_crc32(body: bytes) -> int:

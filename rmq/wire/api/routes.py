@@ -12,6 +12,7 @@ import msgspec
 from rmq.wire.api.common import DataVersion, KVTable
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
+from rmq.wire.extfields import Int32, Int64
 
 
 class RegisterBrokerHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -27,10 +28,10 @@ class RegisterBrokerHeader(msgspec.Struct, rename="camel", kw_only=True):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
-    broker_id: int
+    broker_id: Int64
     compressed: bool = False
-    body_crc32: int = 0
-    heartbeat_timeout_millis: int | None = None
+    body_crc32: Int32 = 0
+    heartbeat_timeout_millis: Int64 | None = None
     enable_acting_master: bool | None = None
 
 
@@ -55,7 +56,7 @@ class BrokerIdentityHeader(msgspec.Struct, rename="camel", kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class QueryDataVersionReply(msgspec.Struct, rename="camel", kw_only=True):
@@ -78,12 +79,12 @@ class BrokerHeartbeatHeader(msgspec.Struct, rename="camel", kw_only=True):
     cluster_name: str
     broker_addr: str
     broker_name: str
-    broker_id: int | None = None
-    epoch: int | None = None
-    max_offset: int | None = None
-    confirm_offset: int | None = None
-    heartbeat_timeout_mills: int | None = None
-    election_priority: int | None = None
+    broker_id: Int64 | None = None
+    epoch: Int64 | None = None
+    max_offset: Int64 | None = None
+    confirm_offset: Int64 | None = None
+    heartbeat_timeout_mills: Int64 | None = None
+    election_priority: Int64 | None = None
 
 
 class GetRouteInfoHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -164,7 +165,7 @@ class WipeWritePermReply(msgspec.Struct, rename="camel", kw_only=True):
     Java: WipeWritePermOfBrokerResponseHeader
     """
 
-    wipe_topic_count: int
+    wipe_topic_count: Int32
 
 
 class AddWritePermReply(msgspec.Struct, rename="camel", kw_only=True):
@@ -174,7 +175,7 @@ class AddWritePermReply(msgspec.Struct, rename="camel", kw_only=True):
     Java: AddWritePermOfBrokerResponseHeader
     """
 
-    add_topic_count: int
+    add_topic_count: Int32
 
 
 class TopicList(msgspec.Struct, rename="camel", kw_only=True):

@@ -1,0 +1,131 @@
+"""
+Configuration of a NameServer: the keys of Apache's NamesrvConfig (4.9 and 5.x) and NettyServerConfig.
+
+Keys that size Java's threads and buffers are accepted, because files in use hold them, and have no effect here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+
+_NO_THREADS = "sizes a thread pool in Apache; one thread does everything here"
+_UNSUPPORTED = "no effect: not supported"
+
+
+def _key(default: Any, doc: str, **metadata: Any) -> Any:
+    return attrs.field(default=default, metadata={"doc": doc, **metadata})
+
+
+def _home_file(*names: str) -> str:
+    return os.path.join(os.path.expanduser("~"), *names)
+
+
+def _default_kv_config_path() -> str:
+    return _home_file("namesrv", "kvConfig.json")
+
+
+def _default_config_store_path() -> str:
+    return _home_file("namesrv", "namesrv.properties")
+
+
+def _path(factory: Any, doc: str) -> Any:
+    return attrs.field(factory=factory, metadata={"doc": doc})
+
+
+@attrs.frozen(kw_only=True)
+class NamesrvConfig:
+    """
+    What a NameServer does.
+
+    Java: NamesrvConfig
+    """
+
+    rocketmq_home: str | None = _key(None, "installation of Apache RocketMQ; not needed")
+    kv_config_path: str = _path(_default_kv_config_path, "file of the key-value table")
+    config_store_path: str = _path(
+        _default_config_store_path, "file that updateNamesrvConfig writes; with -c it is the file read at start"
+    )
+    product_env_name: str = _key("center", _UNSUPPORTED)
+    cluster_test: bool = _key(False, _UNSUPPORTED)
+    order_message_enable: bool = _key(False, "put ORDER_TOPIC_CONFIG into routes")
+    config_black_list: str = _key(
+        "configBlackList;configStorePath;kvConfigPath", "keys that updateNamesrvConfig must not change"
+    )
+    return_order_topic_config_to_broker: bool = _key(True, "answer registrations with ORDER_TOPIC_CONFIG")
+    client_request_thread_pool_nums: int = _key(8, _NO_THREADS)
+    default_thread_pool_nums: int = _key(16, _NO_THREADS)
+    client_request_thread_pool_queue_capacity: int = _key(50000, _NO_THREADS)
+    default_thread_pool_queue_capacity: int = _key(10000, _NO_THREADS)
+    # Apache: 10 s, fixed, in 4.9; 5 s in 5.x.
+    scan_not_active_broker_interval: int = _key(
+        10000, "milliseconds between two looks for silent brokers", range=(1, None)
+    )
+    un_register_broker_queue_capacity: int = _key(
+        3000, "sizes a queue in Apache; brokers are unregistered at once here", key="unRegisterBrokerQueueCapacity"
+    )
+    support_acting_master: bool = _key(False, _UNSUPPORTED)
+    notify_min_broker_id_changed: bool = _key(False, _UNSUPPORTED)
+    enable_controller_in_namesrv: bool = _key(False, _UNSUPPORTED)
+    need_wait_for_service: bool = _key(False, "refuse route look-ups for waitSecondsForService after the start")
+    delete_topic_with_broker_registration: bool = _key(False, _UNSUPPORTED)
+    enable_all_topic_list: bool = _key(True, "answer the list of all topics (206)")
+    enable_topic_list: bool = _key(True, "answer the lists of a cluster's and of unit topics (224, 311, 312, 313)")
+    wait_seconds_for_service: int = _key(45, "seconds, see needWaitForService", range=(0, None))
+
+
+@attrs.frozen(kw_only=True)
+class NettyServerConfig:
+    """
+    The listening side.
+
+    Java: NettyServerConfig
+    """
+
+    listen_port: int = _key(9876, "port to listen at", range=(0, 65535))
+    bind_address: str = _key("0.0.0.0", "address to listen at")
+    server_worker_threads: int = _key(8, _NO_THREADS)
+    server_callback_executor_threads: int = _key(0, _NO_THREADS)
+    server_selector_threads: int = _key(3, _NO_THREADS)
+    server_oneway_semaphore_value: int = _key(256, "limits requests of the server in Apache; it sends none here")
+    server_async_semaphore_value: int = _key(64, "limits requests of the server in Apache; it sends none here")
+    server_channel_max_idle_time_seconds: int = _key(
+        120, "seconds without a byte in either direction after which a connection is closed", range=(1, None)
+    )
+    server_socket_snd_buf_size: int = _key(0, "no effect: the system chooses")
+    server_socket_rcv_buf_size: int = _key(0, "no effect: the system chooses")
+    write_buffer_high_water_mark: int = _key(0, "no effect")
+    write_buffer_low_water_mark: int = _key(0, "no effect")
+    server_socket_backlog: int = _key(1024, "no effect: Twisted's backlog is used")
+    server_pooled_byte_buf_allocator_enable: bool = _key(True, "no effect")
+    use_epoll_native_selector: bool = _key(False, "no effect: Twisted's reactor decides")
+    enable_shutdown_gracefully: bool = _key(False, "no effect")
+    shutdown_wait_time_seconds: int = _key(30, "no effect")
+
+
+#: In the order in which Apache prints them.
+CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig)
+
+#: What these keys switch on in Apache does not exist here; whoever sets them must hear of it.
+UNSUPPORTED_SWITCHES = (
+    "cluster_test",
+    "support_acting_master",
+    "notify_min_broker_id_changed",
+    "enable_controller_in_namesrv",
+    "delete_topic_with_broker_registration",
+)
+
+
+@attrs.frozen(kw_only=True)
+class NamesrvSetup:
+    """
+    All that :func:`rmq.namesrv.service.build_namesrv` needs to know.
+
+    ``extra`` are keys of the configuration file that nobody here knows; they are shown and kept.
+    """
+
+    namesrv: NamesrvConfig = attrs.field(factory=NamesrvConfig)
+    netty: NettyServerConfig = attrs.field(factory=NettyServerConfig)
+    extra: dict[str, str] = attrs.field(factory=dict)

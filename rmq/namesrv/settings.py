@@ -1,0 +1,70 @@
+"""
+The configuration of a running NameServer, which updateNamesrvConfig may change.
+
+Java: Configuration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twisted.logger import Logger
+
+from rmq.namesrv.config import CONFIG_CLASSES, UNSUPPORTED_SWITCHES, NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.runtime.config import config_fields, to_properties, update
+from rmq.runtime.disk import Disk
+from rmq.runtime.statefile import write_state
+
+#: Never changed over the wire, whatever configBlackList says.
+ALWAYS_BLACK = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+
+
+class Settings:
+    """
+    The present configuration; whoever needs a value asks for it when it is needed.
+
+    Ports, paths and the scan interval are read once, at the start; a change of theirs counts after the next one.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, setup: NamesrvSetup) -> None:
+        self._disk = disk
+        self.namesrv: NamesrvConfig = setup.namesrv
+        self.netty: NettyServerConfig = setup.netty
+        self._extra = dict(setup.extra)
+        self._known = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
+        self._warn_of_unsupported()
+
+    def text(self) -> str:
+        """Return all of it as properties, ``key=value`` lines.  Java: Configuration#getAllConfigsFormatString"""
+        return to_properties(self.namesrv, self.netty, extra=self._extra)
+
+    def black_listed(self, values: Mapping[str, str]) -> list[str]:
+        """Return the keys of ``values`` that may not be changed over the wire."""
+        black = ALWAYS_BLACK | {key.strip() for key in self.namesrv.config_black_list.split(";")}
+        return sorted(black & values.keys())
+
+    def update(self, values: Mapping[str, str]) -> None:
+        """
+        Change what is known, ignore what is not, and write all of it to ``configStorePath``.
+
+        Raises ConfigError naming the key for a bad value, DiskError for an unwritable file; then nothing has changed.
+        Java: Configuration#update
+        """
+        namesrv, netty = update(self.namesrv, values), update(self.netty, values)
+        extra = {key: values.get(key, value) for key, value in self._extra.items()}
+        text = to_properties(namesrv, netty, extra=extra)
+        write_state(self._disk, self.namesrv.config_store_path, text.encode())
+        self.namesrv, self.netty, self._extra = namesrv, netty, extra
+        for key in sorted(values):
+            if key in self._known or key in extra:
+                self._log.info("{key} is {value} now", key=key, value=values[key])
+            else:
+                self._log.warn("unknown key {key} was not changed", key=key)
+        self._warn_of_unsupported()
+
+    def _warn_of_unsupported(self) -> None:
+        for field in config_fields(NamesrvConfig):
+            if field.name in UNSUPPORTED_SWITCHES and getattr(self.namesrv, field.name):
+                self._log.warn("{key}=true has no effect: it is not supported", key=field.key)

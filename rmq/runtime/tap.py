@@ -85,7 +85,7 @@ class RmqOptions(usage.Options):
 
     def opt_version(self) -> None:
         """Print the version and exit."""
-        print(f"rmq {importlib.metadata.version('rmq')}, Twisted {importlib.metadata.version('twisted')}")
+        print(f"rmq {_version('rmq')}, Twisted {_version('twisted')}")
         raise SystemExit(0)
 
     def opt_h(self) -> None:
@@ -260,12 +260,19 @@ class TopService(MultiService):
 
 def check_addresses(text: str) -> None:
     """Raise ConfigError unless ``text`` is ``host:port`` or several of them joined by semicolons."""
-    for address in text.split(";"):
+    # As in Java, which drops empty parts at the end, one semicolon too many at the end is no mistake.
+    for address in text.rstrip("; ").split(";"):
         host, _, port = address.strip().rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65535):
-            raise ConfigError(
-                f"--{NAMESRV_KEY} {text!r}: {address.strip()!r} is no host:port; several are joined by ';'"
-            )
+        is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= 65535
+        if not host or not is_port or any(char in ", /" for char in host):
+            raise ConfigError(f"--{NAMESRV_KEY} {text!r}: {address!r} is no host:port (join several by ';')")
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version (not installed)"
 
 
 def _help_lines(option: str, text: str, width: int) -> list[str]:

@@ -1,0 +1,147 @@
+"""What an operator reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+from twisted.logger import Logger, LogLevel, globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime.config import ConfigError
+from rmq.runtime.logs import TextLines, json_line, make_observer, start_logging
+
+
+def event(text: str = "broker {name} is gone", **fields: Any) -> dict[str, Any]:
+    whole = {"log_format": text, "log_level": LogLevel.warn, "log_namespace": "rmq.namesrv", "log_time": 1.0625}
+    return {**whole, **fields}
+
+
+class TextLinesTests(SynchronousTestCase):
+    def test_one_line(self) -> None:
+        """Time to the millisecond, level, name space, text."""
+        line = str(TextLines().format(event(name="a")))
+        self.assertRegex(line, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.062 WARN rmq\.namesrv broker a is gone\n$")
+
+    def test_time_moves_on(self) -> None:
+        """Events of other seconds get other times, also when time goes back."""
+        lines = TextLines()
+        times = [str(lines.format(event(name="a", log_time=when)))[:23] for when in (5.0, 6.5, 5.0)]
+        self.assertEqual(times[0], times[2])
+        self.assertEqual((times[0][-6:], times[1][-6:]), ("05.000", "06.500"))
+
+    def test_nobody_can_forge_a_line(self) -> None:
+        """Text with line ends, from whoever, stays recognisable as one event."""
+        line = TextLines().format(event(name="x\n2026-11-21 10:00:00.000 INFO rmq all is well"))
+        self.assertEqual([part[:1] for part in str(line).splitlines()][1:], ["\t"])
+
+    def test_traceback(self) -> None:
+        """A failure brings its traceback."""
+        try:
+            raise RuntimeError("broken")
+        except RuntimeError:
+            line = str(TextLines().format(event("unexpected", log_failure=Failure())))
+        self.assertIn("RuntimeError: broken", line)
+
+    def test_empty(self) -> None:
+        """An event without text is no line."""
+        self.assertIsNone(TextLines().format({"log_level": LogLevel.info}))
+
+    def test_event_without_level_or_namespace(self) -> None:
+        """Foreign events still become lines."""
+        self.assertIn(" INFO - hello\n", str(TextLines().format({"log_format": "hello", "log_time": 1.0})))
+
+
+class JsonLineTests(SynchronousTestCase):
+    def test_fields(self) -> None:
+        """One object a line, with the text and the fields it was made of."""
+        line = str(json_line(event(name="a", offset=5, peer=object, message=1)))
+        self.assertEqual(line.count("\n"), 1)
+        value = json.loads(line)
+        self.assertEqual(value["offset"], 5)
+        self.assertEqual(
+            {key: value[key] for key in ("time", "level", "namespace", "message", "name")},
+            {
+                "time": 1.0625,
+                "level": "warn",
+                "namespace": "rmq.namesrv",
+                "message": "broker a is gone",
+                "name": "a",
+            },
+        )
+        self.assertIsInstance(value["peer"], str)
+
+    def test_empty(self) -> None:
+        """An event without text is no line."""
+        self.assertIsNone(json_line({"log_level": LogLevel.info}))
+
+
+class ObserverTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.root = tempfile.mkdtemp(prefix="rmq-logs-")
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def read(self, path: str) -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def test_file(self) -> None:
+        """Events go to the file, whose folder is made."""
+        path = f"{self.root}/logs/broker.log"
+        make_observer(path=path, json=False, level="info")(event(name="a"))
+        self.assertIn("broker a is gone", self.read(path))
+
+    def test_console(self) -> None:
+        """None and - mean standard output."""
+        for path in (None, "-"):
+            out = io.StringIO()
+            self.patch(sys, "stdout", out)
+            make_observer(path=path, json=True, level="info")(event(name="a"))
+            self.assertIn('"message": "broker a is gone"', out.getvalue())
+
+    def test_levels(self) -> None:
+        """Levels below the asked one are left out; a name space may have its own."""
+        path = f"{self.root}/a.log"
+        observer = make_observer(path=path, json=False, level="WARN, rmq.store=debug")
+        observer(event("info", log_level=LogLevel.info))
+        observer(event("warn", log_level=LogLevel.warn))
+        observer(event("store", log_level=LogLevel.debug, log_namespace="rmq.store.flush"))
+        self.assertEqual([line.split()[-1] for line in self.read(path).splitlines()], ["warn", "store"])
+
+    def test_wrong_level(self) -> None:
+        """A level that does not exist is named, with those that do."""
+        for level in ("loud", "rmq=loud", ""):
+            error = self.assertRaises(ConfigError, make_observer, path=None, json=False, level=level)
+            self.assertIn("critical", str(error))
+
+    def test_impossible_file(self) -> None:
+        """A log file that cannot be opened is an error with its path."""
+        error = self.assertRaises(ConfigError, make_observer, path=self.root, json=False, level="info")
+        self.assertIn(self.root, str(error))
+
+    def test_start_and_stop(self) -> None:
+        """Logging starts with all of this process's events and ends when told."""
+        path = f"{self.root}/a.log"
+        before = list(globalLogPublisher._observers)
+        stop = start_logging(path=path, json=False, level="info")
+        Logger("rmq.test").info("first {number}", number=1)
+        stop()
+        Logger("rmq.test").info("second")
+        self.assertEqual([line.split(" ", 3)[3] for line in self.read(path).splitlines()], ["rmq.test first 1"])
+        self.assertEqual(list(globalLogPublisher._observers), before)
+
+    def test_rotation(self) -> None:
+        """A full file makes room for a new one, and old ones are limited."""
+        self.patch(sys.modules["rmq.runtime.logs"], "ROTATE_BYTES", 100)
+        observer = make_observer(path=f"{self.root}/a.log", json=False, level="info")
+        for number in range(60):
+            observer(event("event {number} with some text", number=number))
+        names = sorted(os.listdir(self.root))
+        self.assertEqual(names, ["a.log", *(f"a.log.{number}" for number in range(1, 6))])
+        self.assertIn("event 59", self.read(f"{self.root}/a.log"))

@@ -1,0 +1,154 @@
+"""The prompt into a running process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from typing import Any
+
+from twisted.conch.interfaces import IConchUser
+from twisted.conch.ssh import keys
+from twisted.cred.credentials import SSHPrivateKey
+from twisted.cred.error import UnauthorizedLogin
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.testing import EventLoggingObserver, MemoryReactorClock, StringTransport
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+import rmq.runtime
+from rmq.runtime import prompt
+from rmq.runtime.config import ConfigError
+from rmq.runtime.manhole import make_manhole_service, parse_manhole
+
+
+class SpecTests(SynchronousTestCase):
+    def test_telnet(self) -> None:
+        """A port alone means telnet."""
+        address = parse_manhole("6666")
+        self.assertEqual((address.port, address.authorized_keys), (6666, None))
+
+    def test_ssh(self) -> None:
+        """ssh:PORT:FILE means ssh for the keys in FILE, which may hold colons."""
+        address = parse_manhole("ssh:6666:/home/me/a:b")
+        self.assertEqual((address.port, address.authorized_keys), (6666, "/home/me/a:b"))
+
+    def test_nonsense(self) -> None:
+        """Anything else is refused, with what is expected."""
+        for spec in ("", "x", "-1", "65536", "6666:x", "ssh", "ssh:6666", "ssh:6666:", "ssh:x:y", "telnet:1"):
+            error = self.assertRaises(ConfigError, parse_manhole, spec)
+            self.assertIn("ssh:PORT:AUTHORIZED_KEYS", str(error), spec)
+
+
+class ManholeCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.root = tempfile.mkdtemp(prefix="rmq-manhole-")
+        self.addCleanup(shutil.rmtree, self.root)
+        self.reactor = MemoryReactorClock()
+        self.events = EventLoggingObserver()
+        globalLogPublisher.addObserver(self.events)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events)
+
+    def authorized_keys(self) -> str:
+        key = prompt.host_key(f"{self.root}/client")
+        path = f"{self.root}/authorized_keys"
+        with open(path, "wb") as file:
+            file.write(b"# mine\n" + key.public().toString("openssh") + b"\n")
+        return path
+
+
+class ServiceTests(ManholeCase):
+    def test_listens_on_loopback_only(self) -> None:
+        """Neither form can be reached from another machine."""
+        for spec in ("6666", f"ssh:6667:{self.authorized_keys()}"):
+            service = make_manhole_service(spec, {}, reactor=self.reactor)
+            service.startService()
+            port, _, _, interface = self.reactor.tcpServers[-1]
+            self.assertEqual((str(port) in spec, interface), (True, "127.0.0.1"))
+            service.stopService()
+
+    def test_missing_packages(self) -> None:
+        """Without the packages the error names the extra that brings them."""
+        self.addCleanup(sys.modules.__setitem__, "rmq.runtime.prompt", prompt)
+        self.addCleanup(setattr, rmq.runtime, "prompt", prompt)
+        sys.modules["rmq.runtime.prompt"] = None  # type: ignore[assignment]
+        delattr(rmq.runtime, "prompt")
+        error = self.assertRaises(ConfigError, make_manhole_service, "1", {}, reactor=self.reactor)
+        self.assertIn("rmq[manhole]", str(error))
+
+    def test_unusable_keys(self) -> None:
+        """A key file that is missing or holds no key is named."""
+        for path in (f"{self.root}/none", os.devnull):
+            error = self.assertRaises(ConfigError, make_manhole_service, f"ssh:1:{path}", {}, reactor=self.reactor)
+            self.assertIn(path, str(error))
+
+
+class TelnetTests(ManholeCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.found: list[int] = []
+        factory = prompt.telnet_factory({"broker": self.found})
+        protocol = factory.buildProtocol(IPv4Address("TCP", "127.0.0.1", 5))
+        assert protocol is not None
+        self.protocol = protocol
+        self.transport = StringTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 5))
+        self.protocol.makeConnection(self.transport)
+
+    def lines(self) -> list[tuple[str, str]]:
+        return [(str(event["peer"]), str(event["line"])) for event in self.events if "line" in event]
+
+    def test_runs_what_is_typed(self) -> None:
+        """Lines run in the namespace of the role."""
+        self.protocol.dataReceived(b"broker.append(6 * 7)\r\n")
+        self.assertEqual(self.found, [42])
+
+    def test_every_line_is_logged(self) -> None:
+        """What is typed is in the log with the address it came from, mistakes included."""
+        self.protocol.dataReceived(b"broker.append(1)\r\n1 / 0\r\n")
+        self.assertEqual([line for _, line in self.lines()], ["broker.append(1)", "1 / 0"])
+        self.assertTrue(all("127.0.0.1" in peer for peer, _ in self.lines()))
+
+
+class SshTests(ManholeCase):
+    def login(self, key: keys.Key) -> Deferred[Any]:
+        factory: Any = prompt.ssh_factory({}, self.authorized_keys())
+        signed = b"what the client signs"
+        credentials = SSHPrivateKey(b"whoever", key.sshType(), key.public().blob(), signed, key.sign(signed))
+        found: Deferred[Any] = factory.portal.login(credentials, None, IConchUser)
+        return found
+
+    def test_listed_key_enters(self) -> None:
+        """The owner of a listed key gets a prompt, under whatever name."""
+        self.assertIs(self.successResultOf(self.login(prompt.host_key(f"{self.root}/client")))[0], IConchUser)
+
+    def test_other_keys_do_not(self) -> None:
+        """Any other key is turned away."""
+        self.failureResultOf(self.login(prompt.host_key(f"{self.root}/stranger")), UnauthorizedLogin)
+        self.flushLoggedErrors()
+
+
+class HostKeyTests(ManholeCase):
+    def test_is_kept(self) -> None:
+        """The key is made once, readable for its owner only, and found again."""
+        path = f"{self.root}/key"
+        first = prompt.host_key(path)
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        self.assertEqual(prompt.host_key(path), first)
+
+    def test_broken(self) -> None:
+        """A broken key file is named, not replaced."""
+        path = f"{self.root}/key"
+        with open(path, "w", encoding="ascii") as file:
+            file.write("nonsense")
+        self.assertIn(path, str(self.assertRaises(ConfigError, prompt.host_key, path)))
+        self.assertIn(path, str(self.assertRaises(ConfigError, prompt.host_key, f"{path}/x")))
+
+    def test_authorized_keys(self) -> None:
+        """All keys of the file may enter, under any name."""
+        allowed = prompt.read_authorized_keys(self.authorized_keys())
+        self.assertEqual(len(allowed), 1)
+        self.assertIsInstance(allowed[0], keys.Key)
+        self.assertEqual(prompt.KeyList(allowed).getAuthorizedKeys(b"whoever"), allowed)

@@ -1,0 +1,270 @@
+"""The command line of both roles, on a small stand-in configuration."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+
+import attrs
+from twisted.application.service import Application, IServiceCollection, MultiService
+from twisted.internet.testing import EventLoggingObserver
+from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime.tap import RmqOptions, check_addresses
+
+
+@attrs.frozen(kw_only=True)
+class RoleKeys:
+    listen_port: int = attrs.field(default=8888, metadata={"range": (1, 65535), "doc": "port of the remoting server"})
+    broker_name: str = attrs.field(default="broker-a", metadata={"important": True})
+    broker_ip1: str | None = attrs.field(default=None, metadata={"key": "brokerIP1", "aliases": ("brokerIP",)})
+    namesrv_addr: str | None = attrs.field(default=None, metadata={"important": True})
+
+
+@attrs.frozen(kw_only=True)
+class StoreKeys:
+    enabled: bool = False
+    listen_port: int = 1
+    zone: str = attrs.field(default="a", metadata={"doc": "a sentence that is long enough to be wrapped " * 3})
+
+
+@attrs.frozen(kw_only=True)
+class OtherKeys:
+    enabled: bool = False
+
+
+class Options(RmqOptions):
+    def __init__(self) -> None:
+        super().__init__((RoleKeys, StoreKeys), {"listenPort": "9876"})
+
+
+class OtherOptions(RmqOptions):
+    def __init__(self) -> None:
+        super().__init__((OtherKeys,))
+
+
+class TapCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.root = tempfile.mkdtemp(prefix="rmq-tap-")
+        self.addCleanup(shutil.rmtree, self.root)
+        self.out, self.err = io.StringIO(), io.StringIO()
+        self.patch(sys, "stdout", self.out)
+        self.patch(sys, "stderr", self.err)
+        self.events = EventLoggingObserver()
+        globalLogPublisher.addObserver(self.events)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events)
+
+    def file(self, text: str) -> str:
+        path = f"{self.root}/role.properties"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def parse(self, *arguments: str) -> Options:
+        options = Options()
+        options.parseOptions(arguments)
+        return options
+
+    def wrong(self, *arguments: str) -> str:
+        """Return the usage error that must come."""
+        return str(self.assertRaises(usage.UsageError, self.parse, *arguments))
+
+    def exits(self, *arguments: str) -> str:
+        """Return what is printed before the process ends with status 0."""
+        self.assertEqual(self.assertRaises(SystemExit, self.parse, *arguments).code, 0)
+        return self.out.getvalue()
+
+    def warnings(self) -> list[str]:
+        return [str(event["log_format"]).format(**event) for event in self.events if "source" in event]
+
+
+class PrecedenceTests(TapCase):
+    def test_nothing_given(self) -> None:
+        """Without arguments the role's own defaults stand above those of the classes, for all that share the key."""
+        options = self.parse()
+        self.assertEqual(options.configs, (RoleKeys(listen_port=9876), StoreKeys(listen_port=9876)))
+        self.assertEqual((options.unknown, options.config_file), ({}, None))
+
+    def test_file_beats_defaults(self) -> None:
+        """The file given with -c or --configFile counts more than defaults; the path is remembered, absolute."""
+        path = self.file("listenPort=5\nbrokerName = x\n")
+        for arguments in (["-c", path], ["--configFile", path], [f"--configFile={path}"]):
+            options = self.parse(*arguments)
+            self.assertEqual(options.configs[0], RoleKeys(listen_port=5, broker_name="x"))
+            self.assertEqual(options.config_file, os.path.abspath(path))
+        self.assertIn(f"load config properties file OK, {path}\n", self.out.getvalue())
+
+    def test_command_line_beats_file(self) -> None:
+        """Keys work as --key value and as --key=value, and beat the file; the last one counts."""
+        path = self.file("listenPort=5\nbrokerIP=old\n")
+        for arguments in (["--listenPort", "7"], ["--listenPort=7"], ["--listenPort=6", "--listenPort", "7"]):
+            options = self.parse("-c", path, *arguments)
+            self.assertEqual(options.configs, (RoleKeys(listen_port=7, broker_ip1="old"), StoreKeys(listen_port=7)))
+
+    def test_command_line_beats_old_spelling_in_file(self) -> None:
+        """An old spelling in the file does not survive the proper key on the command line."""
+        options = self.parse("-c", self.file("brokerIP=old\n"), "--brokerIP1", "new")
+        self.assertEqual(options.configs[0].broker_ip1, "new")
+
+    def test_namesrv_addr(self) -> None:
+        """-n and --namesrvAddr set the key of a role that has it; one that has none accepts them."""
+        for arguments in (["-n", "a:1;b:2"], ["--namesrvAddr=a:1;b:2"]):
+            self.assertEqual(self.parse(*arguments).configs[0].namesrv_addr, "a:1;b:2")
+        other = OtherOptions()
+        other.parseOptions(["-n", "a:1"])
+        self.assertEqual((other.configs, other.unknown), ((OtherKeys(),), {}))
+
+
+class PrintingTests(TapCase):
+    def test_print_all(self) -> None:
+        """-p prints every key with its effective value and exits with 0."""
+        printed = self.exits("-p", "-c", self.file("enabled=true\n"), "--brokerName", "x", "-n", "a:1")
+        self.assertEqual(
+            printed, "listenPort=9876\nbrokerName=x\nbrokerIP1=\nnamesrvAddr=a:1\nenabled=true\nzone=" + "a\n"
+        )
+
+    def test_print_all_warns_on_stderr(self) -> None:
+        """Keys that nobody knows are told on standard error, beside the printed configuration."""
+        self.exits("-p", "-c", self.file("listnPort=1\n"))
+        self.assertIn("listnPort; did you mean listenPort?", self.err.getvalue())
+        self.assertNotIn("listnPort", self.out.getvalue())
+
+    def test_print_important(self) -> None:
+        """-m prints the important keys only."""
+        self.assertEqual(self.exits("-m"), "brokerName=broker-a\nnamesrvAddr=\n")
+
+    def test_help(self) -> None:
+        """-h and --help show every ordinary option and every key once, with meaning and default, in 100 columns."""
+        text = self.exits("-h")
+        self.out.truncate(0)
+        self.out.seek(0)
+        self.assertEqual(text, self.exits("--help"))
+        for part in (
+            "-c, --configFile",
+            "-p, --printConfigItem",
+            "-n, --namesrvAddr",
+            "--manhole",
+            "--logFile",
+            "port of the remoting server (default: 9876)",
+            "(default: none)",
+            "Keys of RoleKeys",
+            "Keys of StoreKeys",
+        ):
+            self.assertIn(part, text)
+        self.assertEqual([text.count(f"--{key} ") for key in ("listenPort", "namesrvAddr", "zone")], [1, 1, 1])
+        self.assertLessEqual(max(len(line) for line in text.splitlines()), 100)
+
+    def test_version(self) -> None:
+        """--version names both versions."""
+        self.assertRegex(self.exits("--version"), r"^rmq .*, Twisted \d")
+
+
+class WrongInputTests(TapCase):
+    def test_wrong_values(self) -> None:
+        """A value that does not fit names the option, or the file and key, and what is expected."""
+        self.assertIn("--listenPort: listenPort='many'", self.wrong("--listenPort", "many"))
+        path = self.file("enabled=ja\n")
+        text = self.wrong("-c", path)
+        for part in (path, "enabled='ja'", "true or false"):
+            self.assertIn(part, text)
+
+    def test_unknown_option(self) -> None:
+        """An unknown option is named, with the one that was probably meant."""
+        self.assertIn("--listnPort not recognized; did you mean --listenPort?", self.wrong("--listnPort", "1"))
+        self.assertIn("--completelyElse not recognized", self.wrong("--completelyElse", "1"))
+
+    def test_missing_value(self) -> None:
+        """An option without its value is named."""
+        self.assertIn("--listenPort requires argument", self.wrong("--listenPort"))
+
+    def test_stray_argument(self) -> None:
+        """Words that are no option are refused, not ignored."""
+        self.assertIn("'start'", self.wrong("start"))
+
+    def test_missing_file(self) -> None:
+        """A configuration file that cannot be read is named."""
+        self.assertIn(f"{self.root}/none", self.wrong("-c", f"{self.root}/none"))
+        self.assertIn(self.root, self.wrong("-c", self.root))
+
+    def test_broken_file(self) -> None:
+        """A broken file is an error with file and line."""
+        path = self.file("a=1\nb=\\u1\n")
+        self.assertIn(f"{path}, line 2", self.wrong("-c", path))
+
+    def test_wrong_addresses(self) -> None:
+        """NameServer addresses are host:port joined by semicolons; anything else is refused by name."""
+        for text in ("a", "a:", ":1", "a:0", "a:65536", "a:1;;b:2", "a:1,b:2", "http://a:1", "", ";"):
+            self.assertIn("--namesrvAddr", self.wrong("-n", text), text)
+        for text in ("a:1", "a:1;b:2", "a:1; b:65535", "a:1;", "[::1]:9876"):
+            check_addresses(text)
+
+    def test_wrong_manhole_and_log(self) -> None:
+        """Nonsense for the manhole or the log is found before anything starts."""
+        self.assertIn("manhole 'x'", self.wrong("--manhole", "x"))
+        self.assertIn("'loud'", self.wrong("--logLevel", "loud"))
+        blocked = self.file("")
+        self.assertIn(blocked, self.wrong("--logFile", f"{blocked}/x.log"))
+
+    def test_usage_after_an_error_is_short(self) -> None:
+        """After a mistake `twistd` prints the ordinary options, not two hundred keys."""
+        options = Options()
+        self.assertRaises(usage.UsageError, options.parseOptions, ["--nonsense"])
+        text = options.getUsage()
+        self.assertIn("--configFile", text)
+        self.assertNotIn("--zone", text)
+
+    def test_unknown_keys_are_logged(self) -> None:
+        """Keys of the file that nobody knows are logged once, with file and suggestion, and kept."""
+        path = self.file("listnPort=1\nqqq=2\n")
+        options = self.parse("-c", path)
+        self.assertEqual(options.unknown, {"listnPort": "1", "qqq": "2"})
+        self.assertEqual(
+            self.warnings(), [f"{path}: unknown key listnPort; did you mean listenPort?", f"{path}: unknown key qqq"]
+        )
+
+    def test_old_spelling_is_logged(self) -> None:
+        """An old spelling is logged with the one to use."""
+        self.parse("-c", self.file("brokerIP=x\n"))
+        self.assertEqual(len(self.warnings()), 1)
+        self.assertIn("brokerIP is an old spelling of brokerIP1", self.warnings()[0])
+
+    def test_default_for_a_key_that_is_none(self) -> None:
+        """A role cannot have defaults for keys that do not exist."""
+        self.assertRaises(AssertionError, RmqOptions, (OtherKeys,), {"listenPort": "1"})
+
+
+class TopServiceTests(TapCase):
+    def test_plain(self) -> None:
+        """Without log options `twistd` keeps its own log."""
+        application = Application("rmq")
+        role = MultiService()
+        self.parse().top_service(role, {}).setServiceParent(application)
+        self.assertIsNone(application.getComponent(ILogObserver, None))
+        (top,) = IServiceCollection(application)
+        self.assertEqual(list(top), [role])
+
+    def test_log_options(self) -> None:
+        """With --logFile the log of the application goes there, and nowhere else."""
+        application = Application("rmq")
+        path = f"{self.root}/logs/role.log"
+        self.parse("--logFile", path, "--logJson").top_service(MultiService(), {}).setServiceParent(application)
+        observer = application.getComponent(ILogObserver)
+        observer({"log_format": "hello", "log_level": LogLevel.info, "log_time": 1.0, "log_namespace": "n"})
+        with open(path, encoding="utf-8") as file:
+            self.assertIn('"message": "hello"', file.read())
+
+    def test_manhole(self) -> None:
+        """--manhole adds a service beside the role's."""
+        top = self.parse("--manhole", "0").top_service(MultiService(), {"broker": self})
+        self.assertEqual(top.getServiceNamed("manhole").name, "manhole")
+
+    def test_impossible_manhole(self) -> None:
+        """A manhole whose keys cannot be read ends the process with a message."""
+        options = self.parse("--manhole", f"ssh:0:{self.root}/none")
+        error = self.assertRaises(SystemExit, options.top_service, MultiService(), {})
+        self.assertIn(f"{self.root}/none", str(error.code))

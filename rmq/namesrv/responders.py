@@ -62,6 +62,7 @@ from rmq.wire.api.routes import (
     GetTopicsByClusterHeader,
     QueryDataVersionReply,
     RegisterBrokerHeader,
+    RegisterBrokerReply,
     RegisterTopicHeader,
     TopicList,
     TopicRouteData,
@@ -186,7 +187,7 @@ class BrokerResponders:
         header, data = request.header, request.body
         if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
             self._refused(header, request, "the checksum of its body is wrong")
-            raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+            raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
         try:
             body = decode_register_body(data, compressed=header.compressed, version=request.command.version)
         except RegisterBodyError as error:
@@ -286,7 +287,8 @@ class AdminResponders:
         namespace, key = request.header.namespace, request.header.key
         value = self._kv.get(namespace, key)
         if value is None:
-            raise Refuse(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            raise Refuse(ResponseCode.QUERY_NOT_FOUND, remark, header=GetKVConfigReply())
         return Reply(header=GetKVConfigReply(value=value))
 
     @responds_to(DELETE_KV_CONFIG)

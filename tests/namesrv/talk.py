@@ -1,0 +1,84 @@
+"""A NameServer in the test's own process, without sockets, and what it answers to whole frames."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+
+from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.namesrv.service import NamesrvService, build_namesrv
+from rmq.remoting.channel import Channel
+from rmq.runtime.disk import RealDisk
+from rmq.runtime.platform import Platform, dial_by_name
+from rmq.wire.command import RemotingCommand, decode_command, decode_commands, encode_command
+from rmq.wire.contract import Contract
+from rmq.wire.extfields import encode_ext
+from rmq.wire.frames import FrameDecoder
+
+NOW_S = 1_800_000_000
+
+
+class Talk:
+    """
+    One NameServer that keeps its files in ``folder``, on a clock that stands still unless it is moved.
+
+    ``config`` are changes of NamesrvConfig.
+    """
+
+    def __init__(self, folder: str, **config: Any) -> None:
+        self.folder = os.path.abspath(folder)
+        self.reactor = MemoryReactorClock()
+        self.reactor.advance(NOW_S)
+        self.disk = RealDisk(self.reactor)
+        self.setup = NamesrvSetup(
+            namesrv=NamesrvConfig(
+                kv_config_path=self.path("kvConfig.json"), config_store_path=self.path("namesrv.properties"), **config
+            ),
+            netty=NettyServerConfig(bind_address="127.0.0.1"),
+        )
+        self.said: list[str] = []
+        self.service = self.build()
+        self.channel = self.connect()
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def build(self) -> NamesrvService:
+        """Return another NameServer on the same files, as after a restart."""
+        platform = Platform(reactor=self.reactor, disk=self.disk, rng=random.Random(0), endpoint_factory=dial_by_name)
+        return build_namesrv(platform, self.setup, announce=self.said.append)
+
+    def connect(self) -> Channel:
+        """Return a connection of another peer."""
+        return Channel(StringTransport(), self.reactor, 0)
+
+    def send(self, command: RemotingCommand, channel: Channel | None = None) -> RemotingCommand | None:
+        """Have a command answered that went over the wire; None when there is no answer."""
+        (frame,) = FrameDecoder().receive(encode_command(command))
+        written = self.service.responders.dispatch(decode_command(frame), channel or self.channel)
+        if written is None:
+            return None
+        assert isinstance(written, bytes), written
+        (answer,) = decode_commands(written)
+        return answer
+
+    def ask(
+        self,
+        contract: Contract[Any, Any, Any, Any],
+        header: msgspec.Struct | Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        version: int = 409,
+        channel: Channel | None = None,
+    ) -> RemotingCommand:
+        """Return the answer to a request; ``header`` may be the extFields themselves."""
+        ext = encode_ext(header) if isinstance(header, msgspec.Struct) else header
+        command = RemotingCommand(contract.code, opaque=77, version=version, ext_fields=ext, body=body)
+        answer = self.send(command, channel)
+        assert answer is not None
+        return answer

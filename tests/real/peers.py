@@ -336,6 +336,8 @@ class Site:
         self._add(broker, start)
         if start:
             self.wait_registered(broker, namesrv)
+        if start and kind != OURS:  # Apache's answers 28 with an exception until its statistics have a first second
+            until(f"{broker.name} tells of itself", broker.runtime)
         return broker
 
     def slave(self, kind: str, master: Broker, namesrv: str, name: str = "slave", **config: object) -> Broker:

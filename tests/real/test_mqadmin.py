@@ -1,0 +1,93 @@
+"""Apache's own ``mqadmin`` 4.9.7 against our NameServer and broker (acceptance 2)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.real.peers import APACHE_4, OURS, Broker, Process, Site, mqadmin, until
+
+#: what a Java program prints when something went wrong inside it
+TROUBLE = re.compile(r"Exception|^\s+at [\w.$]+\(|\[error\]|command failed", re.MULTILINE | re.IGNORECASE)
+
+
+def admin(site: Site, *arguments: str) -> str:
+    """Run a sub-command and return its output, which must not tell of an exception."""
+    output = mqadmin(site.root, *arguments)
+    assert not TROUBLE.search(output), f"mqadmin {' '.join(arguments)}:\n{output}"
+    return output
+
+
+@pytest.fixture
+def cluster(site: Site) -> tuple[Process, Broker]:
+    namesrv = site.namesrv()
+    return namesrv, site.broker(OURS, namesrv.addr)
+
+
+@pytest.mark.smoke
+def test_cluster_list(site: Site, cluster: tuple[Process, Broker]) -> None:
+    """clusterList shows the broker with its address and a 4.9 version."""
+    namesrv, broker = cluster
+    row = next(line for line in admin(site, "clusterList", "-n", namesrv.addr).splitlines() if broker.addr in line)
+    name, brokername, broker_id, addr, version = row.split()[:5]
+    assert (name, brokername, broker_id, addr) == ("DefaultCluster", "broker-a", "0", broker.addr)
+    assert re.fullmatch(r"V4_9_\d+", version)
+
+
+@pytest.mark.real
+def test_everyday_commands(site: Site, cluster: tuple[Process, Broker]) -> None:
+    """topicList, updateTopic, topicRoute, sendMessage and brokerStatus do what their names say."""
+    namesrv, broker = cluster
+    n = ("-n", namesrv.addr)
+    assert "BenchmarkTest" in admin(site, "topicList", *n).split()
+
+    created = admin(site, "updateTopic", *n, "-c", "DefaultCluster", "-t", "Admin", "-r", "5", "-w", "3")
+    assert f"create topic to {broker.addr} success" in created and "writeQueueNums=3" in created
+    assert "Admin" in admin(site, "topicList", *n).split()
+    assert "Admin" in broker_topics(broker)
+
+    route = admin(site, "topicRoute", *n, "-t", "Admin")
+    assert broker.addr in route and re.search(r'"readQueueNums":\s*5', route)
+
+    sent = admin(site, "sendMessage", *n, "-t", "Admin", "-k", "admin-key", "-c", "TagA", "-p", "hello from mqadmin")
+    row = next(line for line in sent.splitlines() if "SEND_OK" in line)
+    assert row.split()[0] == "broker-a"
+    with broker.probe() as probe:
+        stored = [record for queue in range(3) for record in probe.read_queue("Admin", queue)]
+    assert [(r.key, r.properties["TAGS"], r.body) for r in stored] == [("admin-key", "TagA", b"hello from mqadmin")]
+
+    status = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in admin(site, "brokerStatus", *n, "-b", broker.addr).splitlines()
+        if ":" in line
+    )
+    assert int(status["commitLogMaxOffset"]) > 0
+    assert status["brokerVersionDesc"].startswith("V4_9_")
+    assert status["msgPutTotalTodayNow"] != "0"
+
+    widened = admin(site, "updateTopic", *n, "-b", broker.addr, "-t", "Admin", "-r", "8", "-w", "8")
+    assert "success" in widened
+
+    def routed() -> bool:
+        with namesrv.probe() as probe:
+            found = probe.route("Admin")
+        return bool(found and found["queueDatas"][0]["writeQueueNums"] == 8)
+
+    until("the wider topic is in the route", routed, seconds=30)
+
+
+@pytest.mark.real
+def test_a_command_for_something_unknown_fails_politely(site: Site, cluster: tuple[Process, Broker]) -> None:
+    """The route of a topic that nobody has is refused with the code and the remark that mqadmin prints for Apache."""
+    namesrv, _ = cluster
+    output = mqadmin(site.root, "topicRoute", "-n", namesrv.addr, "-t", "NoSuchTopic")
+    assert "CODE: 17" in output and "No topic route info in name server for the topic: NoSuchTopic" in output
+
+
+def broker_topics(broker: Broker) -> list[str]:
+    with broker.probe() as probe:
+        return list(probe.topics())
+
+
+assert APACHE_4 == "4.9.7", "the acceptance list names mqadmin 4.9.7"

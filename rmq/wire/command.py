@@ -106,7 +106,7 @@ class RemotingCommand:
         ext = self._ext
         if isinstance(ext, bytes):
             return codec.decode_json(ext)
-        return codec.decode_map(_EMPTY if ext is None else ext)
+        return codec.decode_map({} if ext is None else ext)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "one-way" if self.is_oneway else "request"
@@ -214,7 +214,7 @@ def decode_commands(data: bytes) -> list[RemotingCommand]:
 def _decode_json(header: bytes) -> RemotingCommand:
     try:
         decoded = _JSON_DECODER.decode(header)
-    except (msgspec.MsgspecError, RecursionError) as first:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as first:
         decoded = _decode_json_tolerantly(header, first)
     ext: bytes | None = bytes(decoded.ext_fields)
     if ext == b"null" or not ext:
@@ -260,7 +260,7 @@ def _decode_json_tolerantly(header: bytes, first: Exception) -> _JsonHeader:
         opaque=loose.opaque,
         flag=loose.flag,
         version=loose.version,
-        language=loose.language if isinstance(loose.language, (str, int)) else None,
+        language=loose.language if loose.language.__class__ in (str, int) else None,
         remark=loose.remark if isinstance(loose.remark, str) else None,
         ext_fields=Raw(b"" if loose.ext_fields is None else _JSON_ENCODER.encode(loose.ext_fields)),
     )

@@ -81,7 +81,7 @@ class HeaderCodec(Generic[H]):
         self.header = header
         self._fields = [_field(header, info) for info in msgspec.structs.fields(header)]
         self._names = [(field.name, field.wire) for field in self._fields]
-        self._bools = [(f.name, f'"{f.wire}":"true"'.encode()) for f in self._fields if f.kind is bool]
+        self._bools = [(f.name, f.wire, f'"{f.wire}":"true"'.encode()) for f in self._fields if f.kind is bool]
         self._loose = [f.name for f in self._fields if f.kind is int and f.least < -(2**63)]
         self._checked = bool(self._bools or self._loose)
         self._decoder = msgspec.json.Decoder(header, strict=False)
@@ -90,7 +90,7 @@ class HeaderCodec(Generic[H]):
         """Read the JSON object ``raw``; a BadField names what is missing or wrong."""
         try:
             header = self._decoder.decode(raw)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return self.decode_tolerantly(decode_strings(raw))
         if self._checked and not self._as_java(header, raw):
             return self.decode_tolerantly(decode_strings(raw))
@@ -98,13 +98,28 @@ class HeaderCodec(Generic[H]):
 
     def decode_map(self, fields: Mapping[str, str]) -> H:
         """Read a map of strings, as the binary header carries; a BadField names what is missing or wrong."""
-        return self.decode_tolerantly(fields)
+        try:
+            header = msgspec.convert(fields, self.header, strict=False)
+        except msgspec.ValidationError:
+            return self.decode_tolerantly(fields)
+        if self._checked and not self._as_java_map(header, fields):
+            return self.decode_tolerantly(fields)
+        return header
 
     def _as_java(self, header: H, raw: bytes) -> bool:
         """Return whether Java would read the booleans and numbers of ``raw`` as msgspec did."""
-        for name, token in self._bools:
+        for name, _, token in self._bools:
             if getattr(header, name) is True and token not in raw:
                 return False
+        return self._in_range(header)
+
+    def _as_java_map(self, header: H, fields: Mapping[str, str]) -> bool:
+        for name, wire, _ in self._bools:
+            if getattr(header, name) is True and fields.get(wire) != "true":
+                return False
+        return self._in_range(header)
+
+    def _in_range(self, header: H) -> bool:
         for name in self._loose:
             value = getattr(header, name)
             if value is not None and not -(2**63) <= value < 2**63:
@@ -165,20 +180,31 @@ def decode_ext(header: type[H], fields: Mapping[str, str]) -> H:
 
 
 _STRINGS = msgspec.json.Decoder(dict[str, str])
-_ANYTHING = msgspec.json.Decoder(dict[str, Any])
+_VALUES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_strings(raw: bytes) -> dict[str, str]:
     """
     Return the JSON object ``raw`` as strings, whatever its values are; nulls are left out, the last of equal keys wins.
 
-    A ``msgspec.DecodeError`` when it is no object.
+    Bytes that are no UTF-8 become U+FFFD. A ``msgspec.DecodeError`` when it is no object.
     """
     try:
         return _STRINGS.decode(raw)
     except msgspec.ValidationError:
-        texts = ((key, java_string(value)) for key, value in _ANYTHING.decode(raw).items())
-        return {key: text for key, text in texts if text is not None}
+        pass
+    except UnicodeDecodeError:
+        raw = raw.decode("utf-8", "replace").encode()
+    texts = ((key, _text(value)) for key, value in _VALUES.decode(raw).items())
+    return {key: text for key, text in texts if text is not None}
+
+
+def _text(value: msgspec.Raw) -> str | None:
+    try:
+        return java_string(msgspec.json.decode(value))
+    except (msgspec.ValidationError, RecursionError):
+        # numbers that fit no type, nesting without end: let whoever needs the field refuse the text
+        return bytes(value).decode()
 
 
 def _parse(field: _Field, text: str | None) -> object:

@@ -81,6 +81,8 @@ def decode(data: bytes, type_: type[T]) -> T:
             return decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.MsgspecError as error:
             first = str(error)
+        except UnicodeDecodeError as error:
+            first = f"no UTF-8: {error.reason} at byte {error.start}"
         except RecursionError:
             raise JsonError("objects or arrays are nested too deep") from None
         if _BARE_INT_KEY.search(data):
@@ -88,7 +90,7 @@ def decode(data: bytes, type_: type[T]) -> T:
             # nothing is misread; it falls through to the tolerant parser.
             try:
                 return decoder.decode(_BARE_INT_KEY.sub(rb'\1"\2"\3', data))  # type: ignore[no-any-return]
-            except (msgspec.MsgspecError, RecursionError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
     else:
         first = f"{type_} has object keys"

@@ -23,6 +23,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 #: length of the rest, then serialize type and header length in one word
 PREFIX = Struct(">iI")
 _LENGTH = Struct(">i")
+_unpack_prefix = PREFIX.unpack_from
 _HEADER_MASK = 0xFFFFFF
 
 
@@ -93,20 +94,15 @@ class FrameDecoder:
 
     def _cut(self, data: bytes, frames: list[Frame]) -> int:
         """Append the whole frames of ``data`` to ``frames``; return where the unfinished rest begins."""
-        position, end = 0, len(data)
-        while end - position >= _LENGTH.size:
-            if end - position < PREFIX.size:
-                (length,) = _LENGTH.unpack_from(data, position)
-                word = 0
-            else:
-                length, word = PREFIX.unpack_from(data, position)
-            if not 4 <= length <= self._max_length:
-                raise ProtocolError(f"frame length {length} is outside 4..{self._max_length}")
+        position, end, max_length = 0, len(data), self._max_length
+        while end - position >= 8:
+            length, word = _unpack_prefix(data, position)
+            header_length = word & _HEADER_MASK
+            if not 4 <= length <= max_length:
+                raise _bad_length(length, max_length)
+            if header_length > length - 4:
+                raise ProtocolError(f"header length {header_length} exceeds its frame of length {length}")
             stop = position + 4 + length
-            if end - position >= PREFIX.size:
-                header_length = word & _HEADER_MASK
-                if header_length > length - 4:
-                    raise ProtocolError(f"header length {header_length} exceeds its frame of length {length}")
             if stop > end:
                 self._need = 4 + length
                 return position
@@ -114,8 +110,18 @@ class FrameDecoder:
             middle = start + header_length
             frames.append(Frame(word >> 24, data[start:middle], data[middle:stop]))
             position = stop
-        self._need = _LENGTH.size
+        self._need = 8
+        if end - position >= 4:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if not 4 <= length <= max_length:
+                raise _bad_length(length, max_length)
+        elif end - position > 0:
+            self._need = 4
         return position
+
+
+def _bad_length(length: int, most: int) -> ProtocolError:
+    return ProtocolError(f"frame length {length} is outside 4..{most}")
 
 
 def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 from twisted.internet.defer import Deferred
 
-from rmq.store.groupcommit import CommitWaits, GroupCommitRequest
+from rmq.store.groupcommit import CommitWaits, GroupCommitRequest, answer
 from rmq.store.messages import PutStatus
 
 
@@ -105,6 +105,30 @@ class ReplicaWaits:
             return PutStatus.PUT_OK
         if not self.acks.healthy(next_offset):
             return PutStatus.SLAVE_NOT_AVAILABLE
+        if self._waits.full:
+            # So many producers wait that no later one can expect an answer in time.
+            self.timeouts += 1
+            return PutStatus.FLUSH_SLAVE_TIMEOUT
         done: Deferred[PutStatus] = Deferred()
         self._waits.add(GroupCommitRequest(next_offset, deadline_ms, done))
         return done
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`expire` has something to do; None while nobody waits."""
+        return self._waits.next_deadline_ms
+
+    def advance(self) -> None:
+        """Answer all that enough slaves hold by now."""
+        if len(self._waits):
+            answer(self._waits.reached(self.acks.reached()), PutStatus.PUT_OK)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer those whose deadline has come."""
+        late = self._waits.expired(now_ms)
+        self.timeouts += len(late)
+        answer(late, PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+    def fail_all(self, status: PutStatus) -> None:
+        """Answer everybody with ``status``."""
+        self._waits.fail_all(status)

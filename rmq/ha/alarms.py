@@ -17,6 +17,9 @@ class Alarms:
     def __init__(self) -> None:
         self._said: dict[Hashable, tuple[int, int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._said)
+
     def admit(self, key: Hashable, now_ms: int) -> int | None:
         """Return how many alarms with ``key`` were withheld since the last admitted one, or None: withhold this one."""
         said_ms, withheld = self._said.get(key, (None, 0))

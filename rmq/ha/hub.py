@@ -87,10 +87,10 @@ class MasterHub(ServerFactory):
         self._stopped = True
         self._cancel_pump()
         lost = list(self._lost.values())
-        for connection in list(self._connections.values()):
-            connection.drop("this broker stops")
         self._waits.fail_all(PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._arm()
+        for connection in list(self._connections.values()):
+            connection.drop("this broker stops")
         if not lost:
             return succeed(None)
         return DeferredList(lost).addCallback(lambda _: None)
@@ -141,7 +141,7 @@ class MasterHub(ServerFactory):
         else:
             acks.join(connection.number, connection.host, offset, start_offset=session.start_offset)
             self._log.info(
-                "slave {addr} holds the log up to {request_offset} and is served from {start_offset} on; the log ends at {end}",
+                "slave {addr} holds the log up to {request_offset} of {end}; it is served from {start_offset} on",
                 addr=connection.addr,
                 request_offset=offset,
                 start_offset=session.start_offset,
@@ -210,7 +210,7 @@ class MasterHub(ServerFactory):
 
     def _arm(self) -> None:
         """Have a timer that fires no later than the first deadline of a waiting put, and none when nobody waits."""
-        deadline_ms = self._waits.next_deadline_ms()
+        deadline_ms = self._waits.next_deadline_ms
         if self._deadline is not None and not self._deadline.active():
             self._deadline = None
         if deadline_ms is None:

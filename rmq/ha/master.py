@@ -77,7 +77,7 @@ class MasterSession:
         return self.state is MasterState.TRANSFER and not self._paused and self.next_offset < self._log.end_offset
 
     def receive(self, data: bytes, now_ms: int) -> list[Action]:
-        """Take bytes from the slave: one Acknowledge of the newest report, or a Close when any of them is impossible."""
+        """Take bytes from the slave: one Acknowledge of the newest report, or a Close when any report is impossible."""
         if self.state is MasterState.CLOSED:
             return []
         reports = self._reports.receive(data)
@@ -169,8 +169,8 @@ class MasterSession:
             )
             return Close(
                 CloseKind.AHEAD,
-                f"the slave reports {report}, the log of this master ends at {end}: the slave holds {report - end} bytes "
-                f"that its master does not have{dialect}",
+                f"the slave reports {report}, the log of this master ends at {end}: the slave holds "
+                f"{report - end} bytes that its master does not have{dialect}",
             )
         if self.state is MasterState.WAIT_FIRST:
             minimum = self._log.min_phy_offset

@@ -7,7 +7,7 @@ What a byte means is the sessions' business, whom a connection belongs to is the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
@@ -21,7 +21,7 @@ from rmq.ha.session import Acknowledge, Action, Append, Close, Send
 from rmq.ha.slave import SlaveSession
 from rmq.runtime.clock import now_ms
 from rmq.runtime.disk import DiskError
-from rmq.store.store import StoreError
+from rmq.store.messages import StoreError
 
 if TYPE_CHECKING:
     from rmq.ha.hub import MasterHub
@@ -40,6 +40,7 @@ class MasterConnection(Protocol):
     """One slave's connection (or that of somebody who found the port)."""
 
     _log = Logger()
+    transport: Any  # ITransport and IConsumer, which zope cannot say together
 
     def __init__(self, hub: MasterHub, clock: IReactorTime, number: int) -> None:
         self._hub = hub
@@ -127,6 +128,8 @@ class MasterConnection(Protocol):
 class SlaveConnection(Protocol):
     """The connection to the master."""
 
+    transport: Any
+
     def __init__(self, link: SlaveLink, clock: IReactorTime, append: Callable[[int, bytes], None]) -> None:
         self._link = link
         self._clock = clock
@@ -189,21 +192,21 @@ class SlaveConnection(Protocol):
         self._link.received(self)
 
 
-def peer_of(protocol: Protocol) -> tuple[str, str]:
+def peer_of(protocol: MasterConnection) -> tuple[str, str]:
     """Return host and "host:port" of the other side."""
     peer = protocol.transport.getPeer()
     host = str(getattr(peer, "host", peer))
     return host, f"{host}:{getattr(peer, 'port', 0)}"
 
 
-def no_delay(protocol: Protocol) -> None:
+def no_delay(protocol: MasterConnection | SlaveConnection) -> None:
     """Send small frames at once, and find out about a peer whose machine is gone."""
     if ITCPTransport.providedBy(protocol.transport):
         protocol.transport.setTcpNoDelay(True)
         protocol.transport.setTcpKeepAlive(True)
 
 
-def abort(protocol: Protocol) -> None:
+def abort(protocol: MasterConnection | SlaveConnection) -> None:
     """Close without waiting for unsent bytes to leave."""
     transport = protocol.transport
     if ITCPTransport.providedBy(transport):

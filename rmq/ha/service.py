@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.logger import Logger
 
 from rmq.ha.acks import Acks, ReplicaWaits
@@ -82,7 +81,7 @@ class HAService(Service):
             appended=self._hub.appended,
         )
         self._housekeeping = Periodic(clock, TICK_S, self._tick, name="HA housekeeping")
-        self._port: IListeningPort | None = None
+        self._port: Any = None
         store.on_appended(self._hub.appended)
 
     @property
@@ -105,13 +104,10 @@ class HAService(Service):
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        ending: list[Deferred[object]] = [self._housekeeping.stop(), self._link.stop()]
+        ending = [self._housekeeping.stop(), self._link.stop(), self._hub.stop()]
         if self._port is not None:
-            closing = self._port.stopListening()
+            ending.append(maybeDeferred(self._port.stopListening))
             self._port = None
-            if isinstance(closing, Deferred):
-                ending.append(closing)
-        ending.append(self._hub.stop())
         return DeferredList(ending).addCallback(lambda _: None)
 
     def wait_for_slaves(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:

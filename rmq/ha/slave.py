@@ -101,8 +101,8 @@ class SlaveSession:
             )
         if phy_offset % segment_bytes + size > segment_bytes:
             return CloseKind.PROTOCOL_ERROR, (
-                f"the frame at offset {phy_offset} with {size} bytes crosses the end of a segment of {segment_bytes} bytes "
-                "(is mappedFileSizeCommitLog the same on both sides?)"
+                f"the frame at offset {phy_offset} with {size} bytes crosses the end of a segment of "
+                f"{segment_bytes} bytes (is mappedFileSizeCommitLog the same on both sides?)"
             )
         return None
 

@@ -9,7 +9,8 @@ class MemoryLog:
     """
     Bytes from ``start`` to the end, cut into segments only in thought.
 
-    ``refuse`` is the error class that append_raw raises; ``fail_next`` makes the next append_raw raise it.
+    ``refuse`` is the error class that append_raw raises; ``fail_next`` makes the next append_raw raise it,
+    ``fail_read`` every read.
     """
 
     def __init__(self, segment_bytes: int, refuse: type[Exception] = ValueError, *, start: int = 0) -> None:
@@ -20,6 +21,7 @@ class MemoryLog:
         self._data = bytearray()
         self._callbacks: list[Callable[[], None]] = []
         self.fail_next = False
+        self.fail_read = False
         #: bytes of each append_raw
         self.appends: list[int] = []
 
@@ -35,7 +37,7 @@ class MemoryLog:
         self._callbacks.append(callback)
 
     def read(self, phy_offset: int, limit: int) -> bytes:
-        if phy_offset < self._min:
+        if phy_offset < self._min or self.fail_read:
             raise self._refuse(f"{phy_offset} is below {self._min}")
         end = min(phy_offset + limit, phy_offset - phy_offset % self.segment_bytes + self.segment_bytes)
         return bytes(self._data[phy_offset - self._start : end - self._start])

@@ -159,7 +159,7 @@ class LaterReportTests(SynchronousTestCase):
         self.assertIn("1000", close.reason)
 
     def test_an_empty_slave_repeats_zero_and_then_jumps(self) -> None:
-        """Until its first byte an empty slave reports 0 (ours) or the start of the stream (Apache's), nothing between."""
+        """Before its first byte an empty slave reports 0 (ours) or the stream's start (Apache's), nothing between."""
         for reports, fine in (((0, 0, SEGMENT + 10), True), ((SEGMENT, SEGMENT + 10), True), ((5,), False)):
             master = session(filled(SEGMENT + 10))
             master.receive(encode_report(0), 0)

@@ -1,0 +1,182 @@
+"""
+How a slave gets what is not in the commit log: topics, groups, consumer offsets, delay offsets.
+
+Java: SlaveSynchronize
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.topics import TopicTable
+from rmq.remoting.client import RemotingClient
+from rmq.remoting.errors import RequestFailed
+from rmq.runtime.clock import Periodic
+from rmq.runtime.disk import Disk, DiskError
+from rmq.runtime.statefile import write_state
+from rmq.wire import fastjson
+from rmq.wire.api.replication import (
+    GET_ALL_CONSUMER_OFFSET,
+    GET_ALL_DELAY_OFFSET,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    GET_ALL_TOPIC_CONFIG,
+    AllDelayOffset,
+)
+
+FIRST_S = 3.0
+PERIOD_S = 10.0
+STEP_TIMEOUT_MS = 3000
+
+DELAY_OFFSET_FILE = "delayOffset.json"
+
+#: The port beside the main one where an Apache slave asks for topics.
+VIP_PORT_DISTANCE = 2
+
+
+class BadTable(Exception):
+    """The master's answer is no table."""
+
+
+class MetadataSync(Service):
+    """
+    Ask the master for its tables, first after 3 s and then every 10 s; skip the round while there is none.
+
+    The four steps are independent: one that fails leaves its table as it is, is named in the log once until it works
+    again, and the next step follows. A table whose version is unchanged is not written again.
+    """
+
+    _log = Logger()
+    name = "metadata-sync"
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        clock: IReactorTime,
+        disk: Disk,
+        *,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        config_dir: str,
+        own_addr: str,
+    ) -> None:
+        self._client = client
+        self._disk = disk
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delay_path = os.path.join(config_dir, DELAY_OFFSET_FILE)
+        self._own_addr = own_addr
+        self._delay_offset: bytes | None = None
+        #: the steps that failed when they last ran
+        self._failing: dict[str, str] = {}
+        self._rounds = Periodic(clock, PERIOD_S, self.sync, name="metadata synchronisation", first_s=FIRST_S)
+        #: where to ask, "ip:port"; None for nowhere
+        self.master_addr: str | None = None
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The steps that failed when they last ran, with their errors."""
+        return dict(self._failing)
+
+    def set_master(self, addr: str | None) -> None:
+        """Ask at ``addr`` from the next round on. A NameServer that names this broker itself is not believed."""
+        if addr == self._own_addr:
+            addr = None
+        if addr != self.master_addr:
+            before, self.master_addr = self.master_addr, addr
+            self._log.info("master for topics and offsets: {addr}, before: {before}", addr=addr, before=before)
+
+    def startService(self) -> None:
+        super().startService()
+        self._rounds.start()
+
+    def stopService(self) -> Deferred[None]:
+        """Start no further step; fires when the running one has ended, which takes three seconds at most."""
+        super().stopService()
+        return self._rounds.stop()
+
+    async def sync(self) -> None:
+        """Do one round."""
+        master = self.master_addr
+        if master is None:
+            return
+        await self._step("topics", master, self._sync_topics)
+        await self._step("consumer offsets", master, self._sync_offsets)
+        await self._step("delay offsets", master, self._sync_delay_offsets)
+        await self._step("subscription groups", master, self._sync_groups)
+
+    async def _step(self, what: str, master: str, step: Callable[[str], Coroutine[Deferred[Any], Any, None]]) -> None:
+        if not self.running or self.master_addr != master:
+            return
+        try:
+            await step(master)
+        except (RequestFailed, BadTable, DiskError) as error:
+            if what not in self._failing:
+                self._log.error(
+                    "{what} of master {addr} cannot be taken over: {error}", what=what, addr=master, error=error
+                )
+            self._failing[what] = str(error)
+        else:
+            if self._failing.pop(what, None) is not None:
+                self._log.info("{what} of master {addr} are taken over again", what=what, addr=master)
+
+    async def _sync_topics(self, master: str) -> None:
+        response = await self._client.invoke(
+            vip_addr(master), GET_ALL_TOPIC_CONFIG, None, None, timeout_ms=STEP_TIMEOUT_MS
+        )
+        wrapper = response.body
+        if wrapper is None or not wrapper.topic_config_table:
+            raise BadTable("the answer holds no topics")
+        if wrapper.data_version != self._topics.data_version:
+            self._topics.replace(wrapper)
+
+    async def _sync_groups(self, master: str) -> None:
+        response = await self._client.invoke(
+            master, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None, timeout_ms=STEP_TIMEOUT_MS
+        )
+        wrapper = response.body
+        if wrapper is None or not wrapper.subscription_group_table:
+            raise BadTable("the answer holds no subscription groups")
+        if wrapper.data_version != self._groups.data_version:
+            self._groups.replace(wrapper)
+
+    async def _sync_offsets(self, master: str) -> None:
+        response = await self._client.invoke(master, GET_ALL_CONSUMER_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
+        if response.body is None:
+            raise BadTable("the answer has no body")
+        self._offsets.merge(response.body.offset_table)
+        self._offsets.persist()
+
+    async def _sync_delay_offsets(self, master: str) -> None:
+        response = await self._client.invoke(master, GET_ALL_DELAY_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
+        data = response.body
+        if not data:
+            raise BadTable("the answer has no body")
+        if data == self._delay_offset:
+            return
+        try:
+            fastjson.decode(data, AllDelayOffset)
+        except fastjson.JsonError as error:
+            raise BadTable(f"the answer is no table of delay offsets: {error}") from error
+        write_state(self._disk, self._delay_path, data)
+        self._delay_offset = data
+
+
+def vip_addr(addr: str) -> str:
+    """
+    Return the address of the VIP port that belongs to a broker's main address.
+
+    Java: MixAll#brokerVIPChannel
+    """
+    host, _, port = addr.rpartition(":")
+    return f"{host}:{int(port) - VIP_PORT_DISTANCE}"

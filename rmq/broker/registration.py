@@ -1,0 +1,384 @@
+"""
+How a broker makes itself known: registration at every NameServer, again and again, until it unregisters at its end.
+
+Java: BrokerController#registerBrokerAll, BrokerOuterAPI
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmq.remoting.client import RemotingClient
+from rmq.remoting.errors import RequestFailed
+from rmq.runtime.clock import Periodic
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+from rmq.wire.api.register_body import RegisterBrokerBody, body_crc32, encode_register_body
+from rmq.wire.api.routes import (
+    QUERY_DATA_VERSION,
+    REGISTER_BROKER,
+    UNREGISTER_BROKER,
+    BrokerIdentityHeader,
+    RegisterBrokerHeader,
+)
+
+if TYPE_CHECKING:
+    from rmq.broker.config import BrokerSetup
+
+#: the first periodic registration, after the one at the start
+FIRST_PERIOD_S = 10.0
+SHORTEST_PERIOD_MS = 10_000
+LONGEST_PERIOD_MS = 60_000
+
+#: patience with a NameServer at the stop
+UNREGISTER_TIMEOUT_MS = 3000
+
+#: Automatic topics that are made in one burst are announced together, at most so often.
+ANNOUNCE_SPACING_S = 0.1
+
+READ_AND_WRITE = 6
+
+
+@attrs.frozen(kw_only=True)
+class RegistrationTerms:
+    """
+    What a broker says of itself, and how often.
+
+    Addresses are "ip:port"; ``ha_server_addr`` is never empty, 5.x NameServers insist on it.
+    """
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int = 0
+    period_ms: int = 30_000
+    timeout_ms: int = 6000
+    #: register in every period; otherwise only where the NameServer holds another version
+    force: bool = True
+    compressed: bool = False
+    broker_permission: int = READ_AND_WRITE
+
+    @classmethod
+    def of(cls, setup: BrokerSetup) -> RegistrationTerms:
+        """Return what a resolved configuration says."""
+        broker = setup.broker
+        return cls(
+            broker_name=setup.name,
+            broker_addr=setup.address,
+            cluster_name=broker.broker_cluster_name,
+            ha_server_addr=setup.ha_address,
+            broker_id=broker.broker_id,
+            period_ms=broker.register_name_server_period,
+            timeout_ms=broker.register_broker_timeout_mills,
+            force=broker.force_register,
+            compressed=broker.compressed_register,
+            broker_permission=broker.broker_permission,
+        )
+
+    @property
+    def clamped_period_ms(self) -> int:
+        """The period that counts: 10 s to 60 s."""
+        return min(max(self.period_ms, SHORTEST_PERIOD_MS), LONGEST_PERIOD_MS)
+
+
+@attrs.define(eq=False)
+class _NameServer:
+    """What we know of one NameServer."""
+
+    addr: str
+    #: None before the first answer or failure
+    reachable: bool | None = None
+    #: the version that it has confirmed to hold, None when that is unsure
+    confirmed: DataVersion | None = None
+
+
+MasterListener = Callable[[str | None, str | None], None]
+OrderTopicsListener = Callable[[Sequence[str]], object]
+
+
+class Registration(Service):
+    """
+    Keep all NameServers informed, each on its own: one that is down delays neither the others nor the broker's start.
+
+    A NameServer that fails is named in the log once, and once more when it is back. The service never fails; it must be
+    stopped before the client that it uses, and its stop unregisters and fires after three seconds at most.
+
+    It is the broker's `Announcer`.
+    """
+
+    _log = Logger()
+    name = "registration"
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        terms: RegistrationTerms,
+        snapshot: Callable[[], TopicConfigWrapper],
+        clock: IReactorTime,
+        namesrv_addrs: Sequence[str],
+    ) -> None:
+        self._client = client
+        self._terms = terms
+        self._snapshot = snapshot
+        self._clock = clock
+        self._name_servers = [_NameServer(addr) for addr in dict.fromkeys(namesrv_addrs)]
+        self._on_master: list[MasterListener] = []
+        self._on_order_topics: list[OrderTopicsListener] = []
+        self._announce_later: IDelayedCall | None = None
+        self._announced_at: float | None = None
+        # A NameServer that hangs must not hold up the next round.
+        self._timeout_ms = min(terms.timeout_ms, terms.clamped_period_ms)
+        self._rounds = Periodic(
+            clock,
+            terms.clamped_period_ms / 1000,
+            self.register_periodically,
+            name="registration at the NameServers",
+            first_s=FIRST_PERIOD_S,
+        )
+
+    def on_master(self, callback: MasterListener) -> None:
+        """
+        Have ``callback(master_addr, ha_server_addr)`` called when a NameServer names the live master of this slave.
+
+        Once a round at most, with the first such answer; silence about the master leaves things as they are.
+        """
+        self._on_master.append(callback)
+
+    def on_order_topics(self, callback: OrderTopicsListener) -> None:
+        """
+        Have ``callback`` called on a master, once a round, with the topics of the NameServer's ORDER_TOPIC_CONFIG.
+
+        Not called when there is no such configuration.
+        """
+        self._on_order_topics.append(callback)
+
+    def startService(self) -> None:
+        super().startService()
+        if not self._name_servers:
+            self._log.warn("no namesrvAddr is configured: clients will not find this broker")
+            return
+        self.register_all()
+        self._rounds.start()
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        if self._announce_later is not None:
+            self._announce_later.cancel()
+            self._announce_later = None
+        # Not waited for: the round's requests end with their timeouts, and the client's stop ends them sooner.
+        self._rounds.stop()
+        return self._with_all(self._unregister)
+
+    def register_all(self) -> Deferred[None]:
+        """Register all topics everywhere; fires when every NameServer has answered or was given up."""
+        return self._register(self._full())
+
+    def register_periodically(self) -> Deferred[None]:
+        """Do one round: all topics, or with ``forceRegister=false`` only where they are not up to date."""
+        full = self._full()
+        answers = _Answers(self)
+        if self._terms.force:
+            return self._with_all(lambda server: self._register_at(server, full, answers))
+        return self._with_all(lambda server: self._register_if_changed(server, full, answers))
+
+    def topics_changed(self) -> None:
+        """
+        Register all topics without waiting for answers, soon.
+
+        Java: BrokerController#registerBrokerAll with oneway
+        """
+        if not self.running or self._announce_later is not None or not self._name_servers:
+            return
+        wait_s = 0.0
+        if self._announced_at is not None:
+            wait_s = min(max(0.0, self._announced_at + ANNOUNCE_SPACING_S - self._clock.seconds()), ANNOUNCE_SPACING_S)
+        self._announce_later = self._clock.callLater(wait_s, self._announce)
+
+    def topic_updated(self, config: TopicConfig) -> Deferred[None]:
+        """
+        Register one changed topic; fires when every NameServer has answered or was given up.
+
+        A NameServer gets all topics instead when it is not sure to hold the others: it would take the version of this
+        registration for theirs, too, and never ask for them.
+
+        Java: BrokerController#registerIncrementBrokerData
+        """
+        if not self.running:
+            return succeed(None)
+        full = self._full()
+        name = config.topic_name
+        part = _Message(self._terms, full.version, {name: self._published(config)})
+        answers = _Answers(self)
+
+        def register(server: _NameServer) -> Coroutine[Deferred[Any], Any, None]:
+            confirmed = server.confirmed
+            only_this = confirmed is not None and confirmed.counter == full.version.counter - 1
+            return self._register_at(server, part if only_this else full, answers)
+
+        return self._with_all(register)
+
+    # what is sent
+
+    def _full(self) -> _Message:
+        wrapper = self._snapshot()
+        topics = {name: self._published(topic) for name, topic in wrapper.topic_config_table.items()}
+        return _Message(self._terms, wrapper.data_version, topics)
+
+    def _published(self, topic: TopicConfig) -> TopicConfig:
+        permission = self._terms.broker_permission
+        if permission & READ_AND_WRITE == READ_AND_WRITE:
+            return topic
+        return msgspec.structs.replace(topic, perm=permission)
+
+    # one NameServer
+
+    def _register(self, message: _Message) -> Deferred[None]:
+        answers = _Answers(self)
+        return self._with_all(lambda server: self._register_at(server, message, answers))
+
+    async def _register_at(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
+        server.confirmed = None
+        try:
+            response = await self._client.invoke(
+                server.addr, REGISTER_BROKER, message.header, message.data, timeout_ms=self._timeout_ms
+            )
+        except RequestFailed as error:
+            self._failed(server, error)
+            return
+        server.confirmed = message.version
+        self._answered(server)
+        answers.take(
+            response.header.master_addr,
+            response.header.ha_server_addr,
+            None if response.body is None else list(response.body.table),
+        )
+
+    async def _register_if_changed(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
+        try:
+            response = await self._client.invoke(
+                server.addr, QUERY_DATA_VERSION, self._identity(), message.version, timeout_ms=self._timeout_ms
+            )
+        except RequestFailed as error:
+            # It may still take a registration; and if not, that will say why.
+            self._log.debug("{addr} did not tell its data version: {error}", addr=server.addr, error=error)
+        else:
+            if not response.header.changed:
+                server.confirmed = message.version
+                self._answered(server)
+                return
+        await self._register_at(server, message, answers)
+
+    async def _unregister(self, server: _NameServer) -> None:
+        try:
+            await self._client.invoke(
+                server.addr, UNREGISTER_BROKER, self._identity(), None, timeout_ms=UNREGISTER_TIMEOUT_MS
+            )
+        except RequestFailed as error:
+            self._log.info("not unregistered at NameServer {addr}: {error}", addr=server.addr, error=error)
+        else:
+            self._log.info("unregistered at NameServer {addr}", addr=server.addr)
+        server.confirmed, server.reachable = None, None
+
+    def _announce(self) -> None:
+        self._announce_later = None
+        self._announced_at = self._clock.seconds()
+        full = self._full()
+        for server in self._name_servers:
+            server.confirmed = None
+            self._client.oneway(server.addr, REGISTER_BROKER, full.header, full.data)
+
+    def _identity(self) -> BrokerIdentityHeader:
+        terms = self._terms
+        return BrokerIdentityHeader(
+            broker_name=terms.broker_name,
+            broker_addr=terms.broker_addr,
+            cluster_name=terms.cluster_name,
+            broker_id=terms.broker_id,
+        )
+
+    def _answered(self, server: _NameServer) -> None:
+        if server.reachable is not True:
+            server.reachable = True
+            self._log.info(
+                "registered at NameServer {addr} as {broker_name} ({broker_addr}, id {broker_id})",
+                addr=server.addr,
+                broker_name=self._terms.broker_name,
+                broker_addr=self._terms.broker_addr,
+                broker_id=self._terms.broker_id,
+            )
+
+    def _failed(self, server: _NameServer, error: RequestFailed) -> None:
+        if server.reachable is not False and self.running:
+            server.reachable = False
+            self._log.error(
+                "not registered at NameServer {addr}, trying again every {period_s} s: {error}",
+                addr=server.addr,
+                period_s=self._terms.clamped_period_ms // 1000,
+                error=error,
+            )
+
+    # all NameServers
+
+    def _with_all(self, call: Callable[[_NameServer], Coroutine[Deferred[Any], Any, None]]) -> Deferred[None]:
+        running = [Deferred.fromCoroutine(call(server)).addErrback(self._broken) for server in self._name_servers]
+        return DeferredList(running).addCallback(lambda _: None)
+
+    def _broken(self, failure: Failure) -> None:
+        self._log.failure("registration failed", failure)
+
+    def _tell_master(self, master_addr: str | None, ha_server_addr: str | None) -> None:
+        for callback in self._on_master:
+            callback(master_addr, ha_server_addr)
+
+    def _tell_order_topics(self, topics: Sequence[str]) -> None:
+        for callback in self._on_order_topics:
+            callback(topics)
+
+
+class _Message:
+    """One registration: the header holds the checksum of the body, so they are made together."""
+
+    def __init__(self, terms: RegistrationTerms, version: DataVersion, topics: dict[str, TopicConfig]) -> None:
+        self.version = version
+        wrapper = TopicConfigWrapper(data_version=version, topic_config_table=topics)
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+        self.data = encode_register_body(body, compressed=terms.compressed)
+        self.header = RegisterBrokerHeader(
+            broker_name=terms.broker_name,
+            broker_addr=terms.broker_addr,
+            cluster_name=terms.cluster_name,
+            ha_server_addr=terms.ha_server_addr,
+            broker_id=terms.broker_id,
+            compressed=terms.compressed,
+            body_crc32=body_crc32(self.data),
+        )
+
+
+class _Answers:
+    """The answers of one round: what comes first counts, as with Apache's brokers."""
+
+    def __init__(self, registration: Registration) -> None:
+        self._registration = registration
+        self._master_told = False
+        self._order_told = False
+
+    def take(self, master_addr: str | None, ha_server_addr: str | None, order_topics: list[str] | None) -> None:
+        terms, registration = self._registration._terms, self._registration
+        if not registration.running:
+            return
+        if terms.broker_id and (master_addr or ha_server_addr) and not self._master_told:
+            self._master_told = True
+            registration._tell_master(master_addr, ha_server_addr)
+        # A slave's topics are its master's, with their order.
+        if not terms.broker_id and order_topics is not None and not self._order_told:
+            self._order_told = True
+            registration._tell_order_topics(order_topics)

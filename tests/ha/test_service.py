@@ -1,0 +1,615 @@
+"""Master and slave together, as services, over connections in memory."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.ha.hub import MAX_SLAVES, MAX_WAITING
+from rmq.ha.protocols import OUTPUT_BOUND_BYTES
+from rmq.ha.service import HAService
+from rmq.ha.stream import encode_heartbeat, encode_report, encode_transfer_header
+from rmq.runtime.clock import now_ms
+from rmq.runtime.platform import Platform
+from rmq.store.config import BrokerRole, StoreConfig
+from rmq.store.messages import PutStatus, StoreError
+from tests.ha.memory_log import MemoryLog
+from tests.ha.net import End, Net
+
+SEGMENT = 65536
+MASTER_PORT, SLAVE_PORT, OTHER_PORT = 10912, 20912, 30912
+
+
+class Recorder(Protocol):
+    """A peer that only notes what it gets."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = False
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+
+    def connectionLost(self, reason: object = None) -> None:
+        self.lost = True
+
+
+class Broker:
+    """A log with its replication service."""
+
+    def __init__(self, net: Net, role: BrokerRole, port: int, **config: Any) -> None:
+        self.log = MemoryLog(SEGMENT, StoreError)
+        self.net = net
+        platform = Platform(
+            reactor=net,
+            disk=None,  # type: ignore[arg-type]  # replication touches no file but through the log
+            rng=random.Random(1),
+            endpoint_factory=net.endpoint,
+        )
+        settings = StoreConfig(broker_role=role, ha_listen_port=port, mapped_file_size_commit_log=SEGMENT, **config)
+        self.ha = HAService(platform, self.log, settings, host="", role=role)
+
+    def put(self, data: bytes, timeout_ms: int = 3000) -> PutStatus | Deferred[PutStatus]:
+        """Append and wait for slaves, as a SYNC_MASTER's store does."""
+        end = self.log.grow(data)
+        return self.ha.wait_for_slaves(end, now_ms(self.net) + timeout_ms)
+
+
+class ServiceCase(SynchronousTestCase):
+    """Brokers on one net; each test ends with a stop that must leave nothing behind."""
+
+    seed = 7
+
+    def setUp(self) -> None:
+        self.net = Net(self.seed)
+        self.brokers: list[Broker] = []
+        self.addCleanup(self.stop_all)
+
+    def stop_all(self) -> None:
+        stopping = [broker.ha.stopService() for broker in self.brokers if broker.ha.running]
+        self.net.deliver()
+        for done in stopping:
+            self.successResultOf(done)
+        self.assertEqual(self.net.getDelayedCalls(), [])
+        self.assertEqual(self.net.listening, {})
+        self.assertEqual([end for end in self.net.ends if end.connected], [])
+
+    def broker(self, role: BrokerRole, port: int, **config: Any) -> Broker:
+        broker = Broker(self.net, role, port, **config)
+        broker.ha.startService()
+        self.brokers.append(broker)
+        return broker
+
+    def master(self, size: int = 0, **config: Any) -> Broker:
+        master = self.broker(BrokerRole.SYNC_MASTER, MASTER_PORT, **config)
+        if size:
+            master.log.grow(random.Random(size).randbytes(size))
+        return master
+
+    def slave(self, port: int = SLAVE_PORT, *, of: str | None = "10.0.0.9:10912", **config: Any) -> Broker:
+        slave = self.broker(BrokerRole.SLAVE, port, **config)
+        slave.ha.set_master(of)
+        return slave
+
+    def peer(self, *, host: str = "10.0.0.66", port: int = MASTER_PORT) -> tuple[End, Recorder]:
+        """Connect to an HA port as somebody."""
+        end = self.net.join(Factory.forProtocol(Recorder), "10.0.0.9", port, client_host=host)
+        return end, end.protocol
+
+
+class ReplicationTests(ServiceCase):
+    def test_a_slave_becomes_a_copy(self) -> None:
+        """Whatever was there and whatever comes arrives, cut in any way, across segments."""
+        for seed in range(12):
+            print(f"seed {seed}")
+            self.seed = seed
+            self.stop_all()
+            self.setUp()
+            rng = random.Random(seed)
+            master = self.master(rng.randrange(0, SEGMENT), ha_transfer_batch_size=rng.choice((100, 5000, 32768)))
+            slave = self.slave()
+            for _ in range(10):
+                master.log.grow(rng.randbytes(rng.randrange(1, 30_000)))
+                if rng.random() < 0.3:
+                    self.net.deliver()
+            self.net.deliver()
+            # The slave's first report may arrive when the master is in its second segment already.
+            start = slave.log.min_phy_offset
+            self.assertEqual(start % SEGMENT, 0)
+            self.assertEqual(slave.log.bytes_from(start), master.log.bytes_from(start), f"seed {seed}")
+            (status,) = master.ha.status().slaves
+            self.assertEqual((status.ack_offset, status.lag_bytes), (master.log.end_offset, 0))
+
+    def test_pushed_on_append(self) -> None:
+        """A byte is on its way in the turn it was appended in: no clock moves between append and acknowledgement."""
+        master, slave = self.master(1000), self.slave()
+        self.net.deliver()
+        before = self.net.seconds()
+        put = master.put(b"news")
+        assert isinstance(put, Deferred)
+        self.net.deliver()
+        self.assertEqual(self.net.seconds(), before)
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+        self.assertEqual(slave.log.end_offset, 1004)
+
+    def test_appends_of_one_turn_share_a_frame(self) -> None:
+        """A burst of small messages costs one frame, not one each."""
+        master, slave = self.master(10), self.slave()
+        self.net.deliver()
+        (end,) = self.net.ends
+        slave.log.appends.clear()
+        for _ in range(100):
+            master.log.grow(b"x" * 10)
+        self.net.advance(0)
+        self.assertEqual(len(end.other.unsent), 12 + 1000)
+
+    def test_a_latecomer_starts_at_the_last_segment(self) -> None:
+        """An empty slave copies from the start of the last segment on, and is waited for although older ones lack."""
+        master = self.master(3 * SEGMENT + 500, ha_slave_fallbehind_max=1000)
+        slave = self.slave()
+        self.net.deliver()
+        self.assertEqual(slave.log.min_phy_offset, 3 * SEGMENT)
+        self.assertEqual(slave.log.bytes_from(3 * SEGMENT), master.log.bytes_from(3 * SEGMENT))
+
+    def test_a_slave_resumes(self) -> None:
+        """After a lost connection a slave dials again within six seconds and goes on at its own end."""
+        master, slave = self.master(1000), self.slave()
+        self.net.deliver()
+        self.net.ends[0].end(ConnectionError("cable"))
+        master.log.grow(b"meanwhile")
+        self.net.run(6)
+        self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))
+        self.assertEqual(len(self.net.ends), 2)
+
+    def test_idle_connections_stay(self) -> None:
+        """Heartbeats and reports keep an idle pair connected for minutes."""
+        self.master(1000)
+        slave = self.slave()
+        self.net.run(180, step=0.5)
+        self.assertEqual(len(self.net.ends), 1)
+        self.assertTrue(self.net.ends[0].connected)
+        link = slave.ha.status().link
+        assert link is not None
+        self.assertGreater(link.frames, 30)
+
+    def test_a_slave_serves_too(self) -> None:
+        """A slave listens, and pushes on what it got."""
+        master, middle = self.master(1000), self.slave()
+        last = self.slave(OTHER_PORT, of=f"10.0.0.9:{SLAVE_PORT}")
+        self.net.deliver()
+        master.log.grow(b"down the chain")
+        self.net.deliver()
+        self.assertEqual(middle.log.bytes_from(0), master.log.bytes_from(0))
+        self.assertEqual(last.log.bytes_from(0), master.log.bytes_from(0))
+
+    def test_two_slaves(self) -> None:
+        """Each slave has its own position."""
+        master = self.master(1000)
+        slaves = [self.slave(), self.slave(OTHER_PORT)]
+        self.net.deliver()
+        master.log.grow(b"x" * SEGMENT)
+        self.net.deliver()
+        for slave in slaves:
+            self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))
+        self.assertEqual(len(master.ha.status().slaves), 2)
+
+
+class BackPressureTests(ServiceCase):
+    def test_a_slow_slave_costs_bounded_memory(self) -> None:
+        """A slave that does not read holds at most 1 MiB of output, and gets everything when it reads again."""
+        master = self.master()
+        end, peer = self.peer()
+        end.write(encode_report(0))
+        self.net.deliver()
+        end.other.stuck = True
+        for _ in range(40):
+            master.log.grow(bytes(SEGMENT))
+            self.net.deliver()
+        self.assertLessEqual(end.other.peak, OUTPUT_BOUND_BYTES)
+        self.assertGreater(end.other.peak, SEGMENT)
+        end.other.stuck = False
+        self.net.deliver()
+        frames = -(-40 * SEGMENT // 32768)
+        self.assertEqual(len(peer.received), 40 * SEGMENT + 12 * frames)
+
+    def test_catching_up_yields(self) -> None:
+        """A slave with much to catch up gets it in slices; between two of them others have their turn."""
+        master = self.master(40 * SEGMENT)
+        end, _ = self.peer()
+        end.write(encode_report(1))
+        data = bytes(end.unsent)
+        end.unsent.clear()
+        end.other.protocol.dataReceived(data)
+        self.assertLess(len(end.other.unsent), OUTPUT_BOUND_BYTES)
+        self.assertLess(master.ha.status().slaves[0].next_offset, master.log.end_offset)
+        self.net.deliver()
+        self.assertEqual(master.ha.status().slaves[0].next_offset, master.log.end_offset)
+
+    def test_a_slave_whose_master_does_not_read(self) -> None:
+        """Reports that nobody takes do not pile up."""
+        master, slave = self.master(100), self.slave()
+        self.net.deliver()
+        (end,) = self.net.ends
+        end.stuck = True
+        slave_end_peak = 65536 + 8
+        for _ in range(20_000):
+            end.protocol.dataReceived(encode_transfer_header(slave.log.end_offset, 1) + b"x")
+        self.assertLessEqual(end.peak, slave_end_peak)
+        self.assertEqual(slave.log.end_offset, 20_100)
+        self.assertEqual(master.log.end_offset, 100)
+        end.end(ConnectionError("enough"))
+
+
+class SyncMasterTests(ServiceCase):
+    def test_without_a_slave(self) -> None:
+        """SLAVE_NOT_AVAILABLE at once."""
+        self.assertIs(self.master().put(b"x"), PutStatus.SLAVE_NOT_AVAILABLE)
+
+    def test_bare_connections_are_no_slaves(self) -> None:
+        """A port scanner, or seven bytes, do not make a send wait three seconds."""
+        master = self.master(100)
+        self.peer()
+        end, _ = self.peer(host="10.0.0.67")
+        end.write(b"\0" * 7)
+        self.net.deliver()
+        self.assertIs(master.put(b"x"), PutStatus.SLAVE_NOT_AVAILABLE)
+        self.assertEqual(master.ha.status().waiting_connections, 2)
+
+    def test_a_lie_is_never_counted(self) -> None:
+        """A first report beyond the end, however large, confirms no message, now or later."""
+        for lie in (2**62, 100 + 100_000, 101):
+            master = self.brokers[0] if self.brokers else self.master(100)
+            end, peer = self.peer()
+            end.write(encode_report(lie))
+            self.net.deliver()
+            self.assertTrue(peer.lost)
+            self.assertIs(master.put(b""), PutStatus.SLAVE_NOT_AVAILABLE)
+            self.assertIn(str(lie), master.ha.status().last_refusal)
+            self.assertIn("100", master.ha.status().last_refusal)
+        self.assertEqual(len(self.flushLoggedErrors()), 0)
+
+    def test_suspended_slave(self) -> None:
+        """A slave that stops answering costs each put its own three seconds, and no more; then it is well again."""
+        master, _ = self.master(100), self.slave()
+        self.net.deliver()
+        (end,) = self.net.ends
+        end.stuck = True
+        first = master.put(b"a")
+        self.net.run(1, step=0.01)
+        second = master.put(b"b")
+        assert isinstance(first, Deferred) and isinstance(second, Deferred)
+        self.net.run(1.98, step=0.01)
+        self.assertNoResult(first)
+        self.net.run(0.03, step=0.01)
+        self.assertIs(self.successResultOf(first), PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self.assertNoResult(second)
+        self.net.run(1, step=0.01)
+        self.assertIs(self.successResultOf(second), PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self.assertEqual(master.ha.status().timeouts, 2)
+        end.stuck = False
+        self.net.deliver()
+        third = master.put(b"c")
+        self.net.deliver()
+        assert isinstance(third, Deferred)
+        self.assertIs(self.successResultOf(third), PutStatus.PUT_OK)
+
+    def test_one_of_two_slaves_is_enough(self) -> None:
+        """A stopped slave does not hold up a put that another one has confirmed."""
+        master, _, _ = self.master(100), self.slave(), self.slave(OTHER_PORT)
+        self.net.deliver()
+        self.net.ends[0].stuck = True
+        put = master.put(b"x")
+        self.net.deliver()
+        assert isinstance(put, Deferred)
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+
+    def test_quorum(self) -> None:
+        """With inSyncReplicas=3 two slaves must have it, and one slave is none."""
+        master = self.master(100, in_sync_replicas=3)
+        self.slave()
+        self.net.run(6)
+        self.assertIs(master.put(b"x"), PutStatus.SLAVE_NOT_AVAILABLE)
+        self.slave(OTHER_PORT)
+        self.net.run(6)
+        self.net.ends[0].stuck = True
+        put = master.put(b"y")
+        assert isinstance(put, Deferred)
+        self.net.deliver()
+        self.assertNoResult(put)
+        self.net.ends[0].stuck = False
+        self.net.deliver()
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+
+    def test_last_slave_gone(self) -> None:
+        """Puts that wait when the last slave leaves are answered at once, not at their deadlines."""
+        master, _ = self.master(100), self.slave()
+        self.net.deliver()
+        self.net.ends[0].stuck = True
+        puts = [master.put(b"x") for _ in range(3)]
+        self.net.deliver()
+        self.net.ends[0].end(ConnectionError("cable"))
+        for put in puts:
+            assert isinstance(put, Deferred)
+            self.assertIs(self.successResultOf(put), PutStatus.SLAVE_NOT_AVAILABLE)
+
+    def test_lag(self) -> None:
+        """A slave too far behind is not waited for."""
+        master, _ = self.master(100, ha_slave_fallbehind_max=5000), self.slave()
+        self.net.deliver()
+        self.net.ends[0].stuck = True
+        self.assertIsInstance(master.put(b"x" * 4999), Deferred)
+        self.assertIs(master.put(b"x"), PutStatus.SLAVE_NOT_AVAILABLE)
+
+    def test_stop_answers_everybody(self) -> None:
+        """A stopping master leaves no producer without an answer, and takes no new waiters."""
+        master, _ = self.master(100), self.slave()
+        self.net.deliver()
+        self.net.ends[0].stuck = True
+        puts = [master.put(b"x") for _ in range(3)]
+        stopped = master.ha.stopService()
+        for put in puts:
+            assert isinstance(put, Deferred)
+            self.assertIs(self.successResultOf(put), PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self.assertIs(master.put(b"x"), PutStatus.SLAVE_NOT_AVAILABLE)
+        self.net.deliver()
+        self.successResultOf(stopped)
+
+
+class HostilePeerTests(ServiceCase):
+    def test_a_slave_ahead_is_refused_each_time(self) -> None:
+        """A slave that holds more than its master never goes on behind the master's end, even when that has grown."""
+        master, slave = self.master(1000), self.slave(of=None)
+        slave.log.grow(random.Random(3).randbytes(1500))
+        slave.ha.set_master("10.0.0.9:10912")
+        self.net.run(60)
+        self.assertEqual(slave.log.end_offset, 1500)
+        self.assertEqual(master.ha.status().slaves, ())
+        self.assertGreater(master.ha.status().refused, 2)
+        self.assertIn("1500", master.ha.status().last_refusal)
+        self.assertIn("1000", master.ha.status().last_refusal)
+
+    def test_silent_connections_end(self) -> None:
+        """Whoever says nothing is gone after 20 seconds and has cost nothing."""
+        master = self.master(100)
+        peers = [self.peer()[1] for _ in range(10)]
+        self.net.run(19)
+        self.assertFalse(any(peer.lost for peer in peers))
+        self.net.run(3)
+        self.assertTrue(all(peer.lost for peer in peers))
+        self.assertEqual(b"".join(peer.received for peer in peers), b"")
+        self.assertEqual(master.ha.status().slaves, ())
+
+    def test_a_flood_of_connections_leaves_room_for_slaves(self) -> None:
+        """Connections without a report are bounded; the flooding host loses its own, another host's slave gets in."""
+        master = self.master(100)
+        other = self.peer(host="10.0.0.5")[1]
+        for _ in range(3 * MAX_WAITING):
+            self.peer(host="10.0.0.66")
+        slave = self.slave()
+        self.net.deliver()
+        self.assertFalse(other.lost)
+        self.assertLessEqual(master.ha.status().waiting_connections, MAX_WAITING)
+        self.assertEqual(slave.log.end_offset, 100)
+
+    def test_slaves_are_bounded(self) -> None:
+        """More slaves than anybody has are refused."""
+        master = self.master(100)
+        peers = []
+        for number in range(MAX_SLAVES + 3):
+            end, peer = self.peer(host=f"10.1.0.{number}")
+            end.write(encode_report(100))
+            self.net.deliver()
+            peers.append(peer)
+        self.assertEqual([peer.lost for peer in peers], [False] * MAX_SLAVES + [True] * 3)
+        self.assertEqual(len(master.ha.status().slaves), MAX_SLAVES)
+
+    def test_garbage_harms_nobody(self) -> None:
+        """Random bytes, HTTP, a RocketMQ request: the slave beside them goes on (the seed is in the message)."""
+        master, slave = self.master(1000), self.slave()
+        self.net.deliver()
+        rng = random.Random(5)
+        for data in [b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("0000005e00000055"), *map(rng.randbytes, range(1, 60))]:
+            end, _ = self.peer()
+            end.write(data)
+            master.log.grow(b"still here")
+            self.net.deliver()
+        self.net.run(21)
+        self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))
+        self.assertEqual(len(master.ha.status().slaves), 1)
+        self.assertTrue(self.net.ends[0].connected)
+
+    def test_flood_of_reports(self) -> None:
+        """A slave that reports without end is only a busy slave."""
+        master = self.master(1000)
+        end, peer = self.peer()
+        end.write(encode_report(1000) * 100_000)
+        self.net.deliver()
+        self.assertFalse(peer.lost)
+        self.assertEqual(master.ha.status().slaves[0].ack_offset, 1000)
+
+    def test_unreadable_log(self) -> None:
+        """A log that cannot be read costs the connection, with an error, not the service."""
+        master, slave = self.master(1000), self.slave()
+        self.net.deliver()
+        master.log.fail_read = True
+        master.log.grow(b"x")
+        self.net.deliver()
+        self.assertFalse(self.net.ends[0].connected)
+        master.log.fail_read = False
+        self.net.run(7)
+        self.assertEqual(slave.log.end_offset, 1001)
+
+
+class BadMasterTests(ServiceCase):
+    """A slave against masters that break the rules."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server_peers: list[Recorder] = []
+
+    def listen(self) -> None:
+        factory = Factory.forProtocol(Recorder)
+        self.net.listenTCP(MASTER_PORT, factory)
+        self.addCleanup(self.net.listening.pop, MASTER_PORT, None)
+
+    def connected(self, size: int = 0) -> tuple[Broker, End]:
+        self.listen()
+        slave = self.slave(of=None)
+        if size:
+            slave.log.grow(bytes(size))
+        slave.ha.set_master("10.0.0.9:10912")
+        self.net.deliver()
+        return slave, self.net.ends[-1].other
+
+    def test_reports_at_once(self) -> None:
+        """The first thing a slave does is to say where it stands."""
+        _, master = self.connected(777)
+        self.assertEqual(master.protocol.received, encode_report(777))
+
+    def test_wrong_frames_leave_the_log_alone(self) -> None:
+        """Wrong offsets and sizes end the connection with both offsets in the status, and nothing is appended."""
+        slave, master = self.connected(100)
+        cases = [
+            (encode_heartbeat(99), ("99", "100")),
+            (encode_transfer_header(4096, 3) + b"abc", ("4096", "100")),
+            (encode_transfer_header(100, -5), ("-5", "100")),
+            (encode_transfer_header(100, 2**31 - 1), (str(2**31 - 1), "100")),
+        ]
+        for data, names in cases:
+            master.write(data)
+            self.net.deliver()
+            self.assertFalse(master.connected)
+            link = slave.ha.status().link
+            assert link is not None
+            for name in names:
+                self.assertIn(name, link.last_error)
+            connections = len(self.net.ends)
+            for _ in range(61):
+                if len(self.net.ends) == connections:
+                    self.net.run(1)
+            master = self.net.ends[-1].other
+            self.assertTrue(master.connected)
+        self.assertEqual(slave.log.end_offset, 100)
+
+    def test_back_off(self) -> None:
+        """Dials that lead to nothing come 5, 10, 20, 40 and then up to 60 seconds apart."""
+        self.slave(of="10.0.0.9:10912")
+        self.net.run(250, step=0.5)
+        times = [at for at, _ in self.net.dials]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        for gap, base in zip(gaps, (5, 10, 20, 40, 50), strict=False):
+            self.assertTrue(base <= gap <= min(base * 1.2, 60) + 0.5, gaps)
+        self.assertGreaterEqual(len(gaps), 5)
+
+    def test_a_good_frame_sets_the_pause_back(self) -> None:
+        """After a connection that worked the next dial comes within six seconds."""
+        slave, master = self.connected(100)
+        for _ in range(4):
+            master.write(encode_heartbeat(100))
+            self.net.deliver()
+            master.end(ConnectionError("cable"))
+            self.net.run(6.5)
+            master = self.net.ends[-1].other
+            self.assertTrue(master.connected)
+        self.assertEqual(slave.log.end_offset, 100)
+
+    def test_silent_master_is_left(self) -> None:
+        """A half-open connection is noticed after 20 seconds."""
+        _, master = self.connected(100)
+        self.net.run(20)
+        self.assertTrue(master.connected)
+        self.net.run(2)
+        self.assertFalse(master.connected)
+
+    def test_failed_append(self) -> None:
+        """When the log refuses bytes the connection goes, and the next one asks for the same offset again."""
+        slave, master = self.connected(100)
+        slave.log.fail_next = True
+        master.write(encode_transfer_header(100, 3) + b"abc" + encode_transfer_header(103, 3) + b"def")
+        self.net.deliver()
+        self.assertFalse(master.connected)
+        self.assertEqual(slave.log.end_offset, 100)
+        link = slave.ha.status().link
+        assert link is not None
+        self.assertIn("no room", link.last_error)
+        self.net.run(6.5)
+        self.assertEqual(self.net.ends[-1].other.protocol.received, encode_report(100))
+
+    def test_address_change(self) -> None:
+        """A new address is dialled at once; the old connection is dropped and what it still says is not taken."""
+        slave, old = self.connected(100)
+        new = self.broker(BrokerRole.SYNC_MASTER, OTHER_PORT)
+        new.log.grow(bytes(100))
+        slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
+        old.write(encode_transfer_header(100, 3) + b"old")
+        new.log.grow(b"new")
+        self.net.deliver()
+        self.assertFalse(old.connected)
+        self.assertEqual(slave.log.bytes_from(100), b"new")
+        slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
+        self.net.deliver()
+        self.assertEqual(len(self.net.ends), 2)
+
+    def test_no_master_any_more(self) -> None:
+        """Without an address nothing is dialled."""
+        slave, old = self.connected(100)
+        slave.ha.set_master(None)
+        self.net.run(100, step=1)
+        self.assertFalse(old.connected)
+        self.assertEqual(len(self.net.dials), 1)
+
+    def test_dial_that_hangs(self) -> None:
+        """A stop does not wait for a dial without an answer."""
+        self.net.silent.add(MASTER_PORT)
+        slave = self.slave()
+        self.net.run(30)
+        self.successResultOf(slave.ha.stopService())
+
+    def test_bad_address(self) -> None:
+        """What is no address is named, and the present master stays."""
+        slave, master = self.connected(100)
+        for text in ("nonsense", "host:", ":10912", "host:99999", "host:x"):
+            error = self.assertRaises(ValueError, slave.ha.set_master, text)
+            self.assertIn(text, str(error))
+        self.assertTrue(master.connected)
+
+
+class ConfigurationTests(ServiceCase):
+    def test_configured_master(self) -> None:
+        """A slave with haMasterAddress follows that one, whatever the NameServer says."""
+        master = self.master(100)
+        slave = self.slave(of="10.0.0.9:1", ha_master_address=f"10.0.0.9:{MASTER_PORT}")
+        self.net.deliver()
+        self.assertEqual(slave.log.end_offset, master.log.end_offset)
+        self.assertEqual([port for _, port in self.net.dials], [MASTER_PORT])
+
+    def test_a_master_follows_nobody(self) -> None:
+        """set_master is for slaves."""
+        self.master().ha.set_master("10.0.0.9:1")
+        self.net.run(10)
+        self.assertEqual(self.net.dials, [])
+
+    def test_port_in_use(self) -> None:
+        """A used HA port is an error at the start, and a later start works."""
+        self.master()
+        second = Broker(self.net, BrokerRole.ASYNC_MASTER, MASTER_PORT)
+        self.assertRaises(CannotListenError, second.ha.startService)
+        self.assertFalse(second.ha.running)
+
+    def test_stop_and_start_again(self) -> None:
+        """A stopped service serves again after its next start."""
+        master, slave = self.master(100), self.slave()
+        self.net.deliver()
+        stopped = master.ha.stopService()
+        self.net.deliver()
+        self.successResultOf(stopped)
+        master.ha.startService()
+        master.log.grow(b"again")
+        self.net.run(7)
+        self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))

@@ -30,7 +30,7 @@ class ClientLink(Protocol):
     @property
     def is_open(self) -> bool: ...
 
-    def oneway(self, contract: Any, header: Any = None, body: Any = None) -> object: ...
+    def oneway(self, contract: Any, header: Any, body: Any) -> object: ...
 
     def close(self, reason: str) -> object: ...
 
@@ -236,7 +236,7 @@ class ChangeNotices:
         header = ConsumerGroupHeader(consumer_group=group.name)
         for channel in list(group.members):
             if channel.is_open:
-                channel.oneway(NOTIFY_CONSUMER_IDS_CHANGED, header)
+                channel.oneway(NOTIFY_CONSUMER_IDS_CHANGED, header, None)
         self._log.debug("told {count} members that group {group} changed", count=len(group.members), group=group.name)
 
     def soon(self, group: ConsumerGroup) -> None:

@@ -162,6 +162,11 @@ class BrokerStats:
         """A pull found nothing."""
         self.gets_missed.total += 1
 
+    def group_get_tps(self, group: str, topic: str) -> float:
+        """Messages a second that a group got of a topic in the last minute."""
+        counter = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
+        return 0.0 if counter is None else counter.data().stats_minute.tps
+
     def sent_back(self, group: str, topic: str) -> None:
         self.counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 

@@ -179,7 +179,8 @@ class ProducerTable(msgspec.Struct, rename="camel", kw_only=True):
 
 HEART_BEAT = contract(RequestCode.HEART_BEAT, body=HeartbeatData)
 UNREGISTER_CLIENT = contract(RequestCode.UNREGISTER_CLIENT, header=UnregisterClientHeader)
-CHECK_CLIENT_CONFIG = contract(RequestCode.CHECK_CLIENT_CONFIG, body=CheckClientBody)
+#: The body is a CheckClientBody in JSON, or nothing.
+CHECK_CLIENT_CONFIG = contract(RequestCode.CHECK_CLIENT_CONFIG, body=bytes)
 GET_CONSUMER_LIST_BY_GROUP = contract(
     RequestCode.GET_CONSUMER_LIST_BY_GROUP, header=ConsumerGroupHeader, reply_body=ConsumerIdList
 )

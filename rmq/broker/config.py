@@ -1,0 +1,259 @@
+"""
+The broker's configuration: Apache's BrokerConfig, NettyServerConfig and NettyClientConfig, and how they fit together.
+
+One properties file feeds them and the store's config; see :func:`resolve` for what depends on what.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from rmq.broker.config5x import BrokerConfig5x
+from rmq.runtime.config import ConfigError
+from rmq.store.config import BrokerRole, StoreConfig
+
+
+def _key(
+    default: Any,
+    doc: str = "",
+    *,
+    key: str | None = None,
+    low: int | None = None,
+    high: int | None = None,
+    important: bool = False,
+) -> Any:
+    metadata: dict[str, Any] = {"doc": doc, "range": (low, high), "important": important}
+    if key is not None:
+        metadata["key"] = key
+    return attrs.field(default=default, metadata=metadata)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """
+    Times in milliseconds, sizes in bytes. Numbers of threads and queue capacities are accepted and have no effect.
+
+    Java: BrokerConfig of 4.9.8
+    """
+
+    rocketmq_home: str | None = _key(None, "accepted, has no effect")
+    namesrv_addr: str | None = _key(None, "NameServers, host:port;host:port", important=True)
+    broker_ip1: str | None = _key(
+        None, "address that clients use; default: this host's first address", key="brokerIP1", important=True
+    )
+    broker_ip2: str | None = _key(
+        None, "address that slaves use; default: brokerIP1's", key="brokerIP2", important=True
+    )
+    broker_name: str | None = _key(None, "name of the replica group; default: host name", important=True)
+    broker_cluster_name: str = _key("DefaultCluster", "name of the cluster", important=True)
+    broker_id: int = _key(0, "0: master, above: slave", low=0, important=True)
+    broker_permission: int = _key(6, "4 read, 2 write, 6 both", low=0, high=7)
+    default_topic_queue_nums: int = _key(8, "queues of TBW102, the template of automatic topics", low=0)
+    auto_create_topic_enable: bool = _key(True, "a send may create its topic", important=True)
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    auto_create_subscription_group: bool = _key(True, "a consumer may create its group", important=True)
+    message_store_plug_in: str = ""
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_topic_enable: bool = False
+    send_message_thread_pool_nums: int = 4
+    put_message_future_thread_pool_nums: int = 4
+    pull_message_thread_pool_nums: int = 24
+    process_reply_message_thread_pool_nums: int = 24
+    query_message_thread_pool_nums: int = 12
+    admin_broker_thread_pool_nums: int = 16
+    client_manage_thread_pool_nums: int = 32
+    consumer_manage_thread_pool_nums: int = 32
+    heartbeat_thread_pool_nums: int = 4
+    end_transaction_thread_pool_nums: int = 16
+    flush_consumer_offset_interval: int = _key(5000, "how often consumer offsets are persisted", low=100)
+    flush_consumer_offset_history_interval: int = 60_000
+    reject_transaction_message: bool = False
+    fetch_namesrv_addr_by_address_server: bool = False
+    send_thread_pool_queue_capacity: int = 10_000
+    put_thread_pool_queue_capacity: int = 10_000
+    pull_thread_pool_queue_capacity: int = 100_000
+    reply_thread_pool_queue_capacity: int = 10_000
+    query_thread_pool_queue_capacity: int = 20_000
+    client_manager_thread_pool_queue_capacity: int = 1_000_000
+    consumer_manager_thread_pool_queue_capacity: int = 1_000_000
+    heartbeat_thread_pool_queue_capacity: int = 50_000
+    end_transaction_pool_queue_capacity: int = 100_000
+    filter_server_nums: int = 0
+    long_polling_enable: bool = _key(True, "hold pulls that find nothing as long as the client asks for")
+    short_polling_time_mills: int = _key(1000, "how long pulls are held without long polling", low=1)
+    notify_consumer_ids_changed_enable: bool = _key(True, "tell consumers when their group changes")
+    high_speed_mode: bool = False
+    commercial_enable: bool = True
+    commercial_timer_count: int = 1
+    commercial_trans_count: int = 1
+    commercial_big_count: int = 1
+    commercial_base_count: int = 1
+    transfer_msg_by_heap: bool = True
+    max_delay_time: int = 40
+    region_id: str = _key("DefaultRegion", "MSG_REGION of every answer to a send")
+    register_broker_timeout_mills: int = _key(6000, "patience with a NameServer", low=1)
+    slave_read_enable: bool = _key(False, "send consumers that lag to the slave")
+    disable_consume_if_consumer_read_slowly: bool = False
+    consumer_fallbehind_threshold: int = 17_179_869_184
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: int = 200
+    wait_time_mills_in_pull_queue: int = 5000
+    wait_time_mills_in_heartbeat_queue: int = 31_000
+    wait_time_mills_in_transaction_queue: int = 3000
+    start_accept_send_request_time_stamp: int = _key(0, "epoch ms before which sends are refused")
+    trace_on: bool = _key(True, "TRACE_ON of every answer to a send")
+    enable_calc_filter_bit_map: bool = False
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20
+    filter_data_clean_time_span: int = 86_400_000
+    filter_support_retry: bool = False
+    enable_property_filter: bool = _key(False, "SQL92 filters: not supported, they are refused either way")
+    compressed_register: bool = _key(False, "zlib registration bodies")
+    force_register: bool = _key(True, "register at every period even when nothing changed", important=True)
+    register_name_server_period: int = _key(30_000, "clamped to 10000..60000", important=True)
+    transaction_time_out: int = 6000
+    transaction_check_max: int = 15
+    transaction_check_interval: int = 60_000
+    acl_enable: bool = _key(False, "not supported: true is a start-up error")
+    store_reply_message_enable: bool = True
+    enable_detail_stat: bool = True
+    auto_delete_unused_stats: bool = False
+    isolate_log_enable: bool = False
+    config_black_list: str = _key("configBlackList;brokerConfigPath", "keys that code 25 may not change")
+    broker_config_path: str | None = _key(None, "the file that code 25 rewrites; default: the file of -c")
+    dump_dir: str | None = _key(None, "where SIGUSR1 writes consistency dumps; default: <storePathRootDir>-dumps")
+
+
+@attrs.frozen(kw_only=True)
+class NettyServerConfig:
+    """
+    Where the broker listens; everything else is accepted and has no effect.
+
+    Java: NettyServerConfig
+    """
+
+    listen_port: int = _key(
+        10911, "clients; listenPort - 2 is the VIP port, listenPort + 1 the HA port", low=3, high=65534, important=True
+    )
+    bind_address: str = _key("0.0.0.0", "local address to listen on")
+    server_worker_threads: int = 8
+    server_callback_executor_threads: int = 0
+    server_selector_threads: int = 3
+    server_oneway_semaphore_value: int = 256
+    server_async_semaphore_value: int = 64
+    server_channel_max_idle_time_seconds: int = _key(120, "silent connections are closed after this", low=1)
+    server_socket_snd_buf_size: int = 0
+    server_socket_rcv_buf_size: int = 0
+    write_buffer_high_water_mark: int = 0
+    write_buffer_low_water_mark: int = 0
+    server_socket_backlog: int = 1024
+    server_pooled_byte_buf_allocator_enable: bool = True
+    use_epoll_native_selector: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class NettyClientConfig:
+    """
+    Accepted and listed because mqadmin's exportConfigs and exportMetrics read them; no effect.
+
+    Java: NettyClientConfig
+    """
+
+    client_worker_threads: int = 4
+    client_callback_executor_threads: int = 4
+    client_oneway_semaphore_value: int = 65_535
+    client_async_semaphore_value: int = 65_535
+    connect_timeout_millis: int = 3000
+    channel_not_active_interval: int = 60_000
+    client_channel_max_idle_time_seconds: int = 120
+    client_socket_snd_buf_size: int = 0
+    client_socket_rcv_buf_size: int = 0
+    client_pooled_byte_buf_allocator_enable: bool = False
+    client_close_socket_if_timeout: bool = True
+    use_tls: bool = attrs.field(default=False, metadata={"key": "useTLS"})
+
+
+#: What one properties file is loaded into, in this order.
+CONFIG_CLASSES = (BrokerConfig, NettyServerConfig, NettyClientConfig, StoreConfig, BrokerConfig5x)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerSetup:
+    """Everything a broker is made from. Without arguments it is an ASYNC_MASTER with Apache's defaults."""
+
+    broker: BrokerConfig = attrs.field(factory=BrokerConfig)
+    server: NettyServerConfig = attrs.field(factory=NettyServerConfig)
+    client: NettyClientConfig = attrs.field(factory=NettyClientConfig)
+    store: StoreConfig = attrs.field(factory=StoreConfig)
+    extra: BrokerConfig5x = attrs.field(factory=BrokerConfig5x)
+
+    @property
+    def is_slave(self) -> bool:
+        return self.store.broker_role is BrokerRole.SLAVE
+
+    @property
+    def address(self) -> str:
+        """``brokerIP1:listenPort``, by which clients and NameServers know this broker."""
+        return f"{self.broker.broker_ip1}:{self.server.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        """``brokerIP2:haListenPort``, where slaves get the commit log."""
+        return f"{self.broker.broker_ip2}:{self.store.ha_listen_port}"
+
+    @property
+    def name(self) -> str:
+        """The broker name; only after :func:`resolve` is it sure to be there."""
+        assert self.broker.broker_name is not None
+        return self.broker.broker_name
+
+    @property
+    def namesrv_addrs(self) -> list[str]:
+        """The NameServers, without blanks and empty items."""
+        items = (self.broker.namesrv_addr or "").split(";")
+        return [item.strip() for item in items if item.strip()]
+
+    @property
+    def dump_dir(self) -> str:
+        return self.broker.dump_dir or self.store.store_path_root_dir.rstrip("/") + "-dumps"
+
+
+def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerSetup:
+    """
+    Fill in what depends on the host and on other keys, and refuse what cannot work.
+
+    A master's brokerId becomes 0, haListenPort becomes listenPort + 1.  Raises ConfigError.
+    Java: BrokerStartup#createBrokerController
+    """
+    broker, store = setup.broker, setup.store
+    _refuse_unsupported(setup)
+    if store.broker_role is BrokerRole.SLAVE:
+        if broker.broker_id <= 0:
+            raise ConfigError(f"brokerRole=SLAVE needs a brokerId above 0, brokerId={broker.broker_id} is a master's")
+        broker_id = broker.broker_id
+    else:
+        broker_id = 0
+    ip1 = broker.broker_ip1 or host_address
+    broker = attrs.evolve(
+        broker,
+        broker_id=broker_id,
+        broker_name=broker.broker_name or host_name,
+        broker_ip1=ip1,
+        broker_ip2=broker.broker_ip2 or ip1,
+    )
+    store = attrs.evolve(store, ha_listen_port=setup.server.listen_port + 1)
+    return attrs.evolve(setup, broker=broker, store=store)
+
+
+def _refuse_unsupported(setup: BrokerSetup) -> None:
+    if setup.broker.acl_enable:
+        raise ConfigError(
+            "aclEnable=true is not supported: the broker would run unprotected; remove the key to run it so"
+        )
+    if (setup.extra.enable_controller_mode or "").strip().lower() == "true":
+        raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
+    if getattr(setup.store, "enable_dleger_commit_log", False):
+        raise ConfigError("enableDLegerCommitLog=true is not supported; use brokerRole")

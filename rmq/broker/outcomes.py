@@ -1,0 +1,64 @@
+"""
+What the store says about a message, as clients hear it.
+
+Java: SendMessageProcessor#handlePutMessageResult
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmq.broker.state import BrokerState
+from rmq.remoting.responders import Refuse
+from rmq.store.messages import PutResult, PutStatus
+from rmq.wire.codes import ResponseCode
+
+#: the message is stored; 10, 11 and 12 say what was missed.
+STORED_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+def check_stored(state: BrokerState, result: PutResult, *, ext: Mapping[str, str]) -> None:
+    """Raise Refuse unless the message is stored."""
+    if result.status in STORED_CODES:
+        return
+    code, remark = _refusal(state, result.status)
+    raise Refuse(code, remark, ext=ext)
+
+
+def _refusal(state: BrokerState, status: PutStatus) -> tuple[int, str]:
+    if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+        return ResponseCode.MESSAGE_ILLEGAL, illegal(state)
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state)
+    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        return ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
+    if status is PutStatus.OS_PAGE_CACHE_BUSY:
+        return ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
+
+
+def illegal(state: BrokerState) -> str:
+    """The remark of a message that is too long or otherwise impossible."""
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {state.setup.store.max_message_size}B, msg properties length limit 32KB."
+    )
+
+
+def service_not_available(state: BrokerState) -> str:
+    """The remark of a store that takes nothing now."""
+    return (
+        "service not available now. It may be caused by one of the following reasons: "
+        f"the broker's disk is full [{disk_usage(state)}], messages are put to the slave, "
+        "message store has been shut down, etc."
+    )
+
+
+def disk_usage(state: BrokerState) -> str:
+    """``CL:  0.16``, the used share of the commit log's disk.  Java: SendMessageProcessor#diskUtil"""
+    return f"CL: {state.store.disk_usage.used_ratio:5.2f}"

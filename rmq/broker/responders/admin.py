@@ -1,0 +1,153 @@
+"""
+The broker's configuration and figures.
+
+Java: AdminBrokerProcessor
+"""
+
+from __future__ import annotations
+
+import attrs
+from twisted.logger import Logger
+
+from rmq.broker.config import BrokerSetup
+from rmq.broker.state import BrokerState
+from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.runtime.config import ConfigError, decode_properties, to_properties, update
+from rmq.runtime.disk import DiskError
+from rmq.runtime.properties import format_properties
+from rmq.wire import fastjson
+from rmq.wire.api.admin import (
+    GET_BROKER_CONFIG,
+    GET_BROKER_RUNTIME_INFO,
+    UPDATE_BROKER_CONFIG,
+    VIEW_BROKER_STATS_DATA,
+    BrokerConfigReply,
+    BrokerStatsHeader,
+)
+from rmq.wire.api.common import DataVersion, KVTable
+from rmq.wire.codes import MQ_VERSION, ResponseCode, version_desc
+
+_S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
+
+
+class AdminResponder:
+    """What operators ask and change."""
+
+    _log = Logger()
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._version = DataVersion(counter=0, timestamp=state.now_ms)
+
+    @responds_to(GET_BROKER_CONFIG)
+    def config(self, request: Request[None, None]) -> Reply:
+        setup = self._state.setup
+        text = to_properties(setup.broker, setup.server, setup.client, setup.store)
+        return Reply(BrokerConfigReply(version=fastjson.encode(self._version).decode()), body=text.encode())
+
+    @responds_to(UPDATE_BROKER_CONFIG)
+    def update_config(self, request: Request[None, bytes]) -> None:
+        """
+        Take over keys of a properties text. Unknown keys are accepted, as Apache does.
+
+        What is looked up per request takes effect at once, everything else at the next start.
+        Java: AdminBrokerProcessor#updateBrokerConfig
+        """
+        if not request.body:
+            return
+        state = self._state
+        try:
+            changes = decode_properties(request.body, "the request")
+        except ConfigError as error:
+            self._log.warn("{peer} sent a bad configuration: {error}", peer=request.channel.peer, error=error)
+            raise Refuse(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        black_list = {key.strip() for key in state.setup.broker.config_black_list.split(";")}
+        if black_list & changes.keys():
+            raise Refuse(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        try:
+            setup = _updated(state.setup, changes)
+        except ConfigError as error:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self._persist(changes)
+        state.setup = setup
+        self._version = DataVersion(counter=self._version.counter + 1, timestamp=state.now_ms)
+        self._log.info("{peer} changed the configuration: {changes}", peer=request.channel.peer, changes=changes)
+        if "brokerPermission" in changes:
+            state.announce_permission()
+
+    def _persist(self, changes: dict[str, str]) -> None:
+        """Rewrite the properties file, if there is one; its comments are lost, its former self is kept as .bak."""
+        state = self._state
+        path, disk = state.config_path, state.disk
+        if path is None:
+            return
+        try:
+            values = decode_properties(disk.read_whole(path), path) if disk.exists(path) else {}
+            disk.write_atomic(path, format_properties({**values, **changes}).encode(), keep_backup=True)
+        except (ConfigError, DiskError) as error:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"the configuration cannot be written: {error}") from None
+
+    @responds_to(GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self, request: Request[None, None]) -> Reply:
+        return Reply(body=KVTable(table=runtime_info(self._state)))
+
+    @responds_to(VIEW_BROKER_STATS_DATA)
+    def stats(self, request: Request[BrokerStatsHeader, None]) -> Reply:
+        header = request.header
+        counter = self._state.stats.find(header.stats_name, header.stats_key)
+        if counter is None:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
+        return Reply(body=counter.data())
+
+
+def _updated(setup: BrokerSetup, changes: dict[str, str]) -> BrokerSetup:
+    return attrs.evolve(
+        setup,
+        broker=update(setup.broker, changes),
+        server=update(setup.server, changes),
+        client=update(setup.client, changes),
+        store=update(setup.store, changes),
+    )
+
+
+def runtime_info(state: BrokerState) -> dict[str, str]:
+    """
+    Return what clusterList and brokerStatus of mqadmin 4.9 and 5.x read; there are no thread pools, so nothing queues.
+
+    Java: AdminBrokerProcessor#prepareRuntimeInfo
+    """
+    broker = state.setup.broker
+    info = {
+        "bootTimestamp": str(state.boot_ms),
+        "runtime": run_time_text((state.now_ms - state.boot_ms) // 1000),
+        "brokerVersionDesc": version_desc(MQ_VERSION),
+        "brokerVersion": str(MQ_VERSION),
+        "brokerActive": "true",
+        "startAcceptSendRequestTimeStamp": str(broker.start_accept_send_request_time_stamp),
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": str(broker.end_transaction_pool_queue_capacity),
+        "pageCacheLockTimeMills": "0",
+        "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        "ackThreadPoolQueueSize": "0",
+    }
+    for pool, capacity in (
+        ("send", broker.send_thread_pool_queue_capacity),
+        ("pull", broker.pull_thread_pool_queue_capacity),
+        ("query", broker.query_thread_pool_queue_capacity),
+    ):
+        info[f"{pool}ThreadPoolQueueSize"] = "0"
+        info[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
+        info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    for level, (offset, end) in state.delays.progress().items():
+        info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+    info.update(state.store.runtime_info())
+    info.update(state.stats.runtime_info())
+    return dict(sorted(info.items()))
+
+
+def run_time_text(seconds: int) -> str:
+    """Return ``[ 0 days, 0 hours, 3 minutes, 2 seconds ]``.  Java: StoreStatsService#getFormatRuntime"""
+    days, rest = divmod(max(seconds, 0), _DAY_S)
+    hours, rest = divmod(rest, _HOUR_S)
+    minutes, rest = divmod(rest, _MINUTE_S)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {rest} seconds ]"

@@ -1,0 +1,229 @@
+"""
+Clients: heartbeats, group members, ordered locks, connections.
+
+Java: ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor
+"""
+
+from __future__ import annotations
+
+import attrs
+from twisted.logger import Logger
+
+from rmq.broker.filters import completed, is_tag_type
+from rmq.broker.sessions import Member
+from rmq.broker.state import BrokerState
+from rmq.broker.topics import RETRY_PREFIX, SYS_FLAG_UNIT_SUB, retry_topic
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.wire import fastjson
+from rmq.wire.api.clients import (
+    CHECK_CLIENT_CONFIG,
+    CONSUME_FROM_WHERE,
+    CONSUME_TYPES,
+    GET_ALL_PRODUCER_INFO,
+    GET_CONSUMER_CONNECTION_LIST,
+    GET_CONSUMER_LIST_BY_GROUP,
+    GET_PRODUCER_CONNECTION_LIST,
+    HEART_BEAT,
+    LOCK_BATCH_MQ,
+    MESSAGE_MODELS,
+    UNLOCK_BATCH_MQ,
+    UNREGISTER_CLIENT,
+    CheckClientBody,
+    Connection,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerGroupHeader,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchBody,
+    LockedQueues,
+    ProducerConnection,
+    ProducerGroupHeader,
+    ProducerInfo,
+    ProducerTable,
+    UnregisterClientHeader,
+)
+from rmq.wire.codes import ResponseCode
+from rmq.wire.command import RemotingCommand
+
+
+def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> str:
+    """Return the name of an enum member that came as a name or as an ordinal; ``default`` for nothing or nonsense."""
+    if isinstance(value, str) and value and not value.isdecimal():
+        return value
+    if value is None or value == "":
+        return default
+    ordinal = int(value)
+    return names[ordinal] if 0 <= ordinal < len(names) else default
+
+
+class ClientResponder:
+    """What clients say about themselves, and ask about each other."""
+
+    _log = Logger()
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    @responds_to(HEART_BEAT)
+    def heartbeat(self, request: Request[None, HeartbeatData]) -> None:
+        """
+        Note the client's groups. Other members hear of a newcomer, and so does the newcomer, before its answer.
+
+        Java: ClientManageProcessor#heartBeat
+        """
+        data = request.body
+        member = self._member(data.client_id, request.command, request.channel)
+        for consumer in data.consumer_data_set or ():
+            self._consumer(consumer, member, data.without_sub)
+        for producer in data.producer_data_set or ():
+            if producer.group_name:
+                self._state.producers.register(producer.group_name, attrs.evolve(member))
+
+    def _member(self, client_id: str, command: RemotingCommand, channel: Channel) -> Member:
+        return Member(
+            channel=channel,
+            client_id=client_id,
+            language="OTHER" if command.language is None else command.language.name,
+            version=command.version,
+            last_heard_ms=self._state.now_ms,
+        )
+
+    def _consumer(self, consumer: ConsumerData, member: Member, without_subscriptions: bool) -> None:
+        state = self._state
+        if not consumer.group_name:
+            return
+        config = state.group(consumer.group_name)
+        notify = True
+        if config is not None:
+            notify = config.notify_consumer_ids_changed_enable
+            self._create_retry_topic(consumer, config.retry_queue_nums)
+        subscriptions = None
+        if not without_subscriptions:
+            subscriptions = [completed(subscription) for subscription in consumer.subscription_data_set or ()]
+        changed = state.consumers.register(
+            consumer.group_name,
+            attrs.evolve(member),
+            subscriptions,
+            consume_type=enum_name(consumer.consume_type, CONSUME_TYPES, "CONSUME_PASSIVELY"),
+            message_model=enum_name(consumer.message_model, MESSAGE_MODELS, "CLUSTERING"),
+            consume_from_where=enum_name(consumer.consume_from_where, CONSUME_FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"),
+        )
+        if changed is not None:
+            self._log.info(
+                "group {group} changed: {members} members online after a heartbeat of {client_id} from {peer}",
+                group=changed.name,
+                members=len(changed.members),
+                client_id=member.client_id,
+                peer=member.channel.peer,
+            )
+            if notify:
+                state.notices.now(changed)
+
+    def _create_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
+        """A group's retry topic has to be routed before its first retry; a slave gets it from its master."""
+        name = RETRY_PREFIX + consumer.group_name
+        if not self._state.is_slave and self._state.topics.get(name) is None:
+            unit = SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0
+            self._state.create_topic(retry_topic(name, queues, unit))
+
+    @responds_to(UNREGISTER_CLIENT)
+    def unregister(self, request: Request[UnregisterClientHeader, None]) -> Reply:
+        """
+        Java: ClientManageProcessor#unregisterClient
+        """
+        state, header = self._state, request.header
+        if header.producer_group:
+            state.producers.unregister(header.producer_group, request.channel)
+        if header.consumer_group:
+            left = state.consumers.unregister(header.consumer_group, request.channel)
+            config = state.groups.get(header.consumer_group)
+            if left is not None and (config is None or config.notify_consumer_ids_changed_enable):
+                state.notices.now(left)
+        return Reply()
+
+    @responds_to(CHECK_CLIENT_CONFIG)
+    def check_client(self, request: Request[None, bytes]) -> None:
+        """
+        Say whether a subscription could be served; nothing to judge is fine.
+
+        Java: ClientManageProcessor#checkClientConfig
+        """
+        if not request.body:
+            return
+        subscription = fastjson.decode(request.body, CheckClientBody).subscription_data
+        if subscription is not None and not is_tag_type(subscription.expression_type):
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+
+    @responds_to(GET_CONSUMER_LIST_BY_GROUP)
+    def consumer_ids(self, request: Request[ConsumerGroupHeader, None]) -> Reply:
+        name = request.header.consumer_group
+        group = self._state.consumers.find(name)
+        if group is None or not group.client_ids:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids))
+
+    @responds_to(LOCK_BATCH_MQ)
+    def lock(self, request: Request[None, LockBatchBody]) -> Reply:
+        body = request.body
+        held = self._state.locks.lock(body.consumer_group, body.client_id, body.mq_set, self._state.now_ms)
+        return Reply(body=LockedQueues(lock_ok_mq_set=held))
+
+    @responds_to(UNLOCK_BATCH_MQ)
+    def unlock(self, request: Request[None, LockBatchBody]) -> None:
+        body = request.body
+        self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+
+    @responds_to(GET_CONSUMER_CONNECTION_LIST)
+    def consumer_connections(self, request: Request[ConsumerGroupHeader, None]) -> Reply:
+        name = request.header.consumer_group
+        group = self._state.consumers.find(name)
+        if group is None:
+            raise Refuse(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        return Reply(
+            body=ConsumerConnection(
+                connection_set=[_connection(member) for member in group.members.values()],
+                consume_from_where=group.consume_from_where,
+                consume_type=group.consume_type,
+                message_model=group.message_model,
+                subscription_table=dict(group.subscriptions),
+            )
+        )
+
+    @responds_to(GET_PRODUCER_CONNECTION_LIST)
+    def producer_connections(self, request: Request[ProducerGroupHeader, None]) -> Reply:
+        name = request.header.producer_group
+        members = self._state.producers.members(name)
+        if not members:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        return Reply(body=ProducerConnection(connection_set=[_connection(member) for member in members]))
+
+    @responds_to(GET_ALL_PRODUCER_INFO)
+    def producers(self, request: Request[None, None]) -> Reply:
+        table = {
+            group: [
+                ProducerInfo(
+                    client_id=member.client_id,
+                    language=member.language,
+                    last_update_timestamp=member.last_heard_ms,
+                    remote_ip=f"/{member.channel.peer}",
+                    version=member.version,
+                )
+                for member in members
+            ]
+            for group, members in self._state.producers.table().items()
+        }
+        return Reply(body=ProducerTable(data=table))
+
+
+def _connection(member: Member) -> Connection:
+    return Connection(
+        client_addr=member.channel.peer,
+        client_id=member.client_id,
+        language=member.language,
+        version=member.version,
+    )

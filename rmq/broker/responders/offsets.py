@@ -1,0 +1,149 @@
+"""
+Offsets of groups and queues.
+
+Java: ConsumerManageProcessor, AdminBrokerProcessor
+"""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+
+from rmq.broker.state import BrokerState
+from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.offsets import (
+    GET_BROKER_CONSUME_STATS,
+    GET_CONSUME_STATS,
+    GET_EARLIEST_MSG_STORETIME,
+    GET_MAX_OFFSET,
+    GET_MIN_OFFSET,
+    QUERY_CONSUMER_OFFSET,
+    SEARCH_OFFSET_BY_TIMESTAMP,
+    UPDATE_CONSUMER_OFFSET,
+    BrokerConsumeStats,
+    BrokerConsumeStatsHeader,
+    ConsumeStats,
+    ConsumeStatsHeader,
+    OffsetReply,
+    OffsetWrapper,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampReply,
+    UpdateConsumerOffsetHeader,
+)
+from rmq.wire.codes import ResponseCode
+
+
+class OffsetResponder:
+    """Where queues begin and end, and where groups stand in them."""
+
+    _log = Logger()
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    @responds_to(QUERY_CONSUMER_OFFSET)
+    def query(self, request: Request[QueryConsumerOffsetHeader, None]) -> Reply:
+        """
+        A group without an offset starts at 0 while the first message of the queue is still young; else it is told 22
+        and follows its own ``consumeFromWhere``.
+
+        Java: ConsumerManageProcessor#queryConsumerOffset
+        """
+        header, store = request.header, self._state.store
+        offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None and offset >= 0:
+            return Reply(OffsetReply(offset=offset))
+        if (
+            header.set_zero_if_not_found is not False
+            and store.min_offset(header.topic, header.queue_id) <= 0
+            and store.in_memory_by_queue_offset(header.topic, header.queue_id, 0)
+        ):
+            return Reply(OffsetReply(offset=0))
+        raise Refuse(ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+
+    @responds_to(UPDATE_CONSUMER_OFFSET)
+    def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:
+        header = request.header
+        self._state.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return Reply()
+
+    @responds_to(SEARCH_OFFSET_BY_TIMESTAMP)
+    def search(self, request: Request[SearchOffsetHeader, None]) -> Reply:
+        header = request.header
+        offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return Reply(OffsetReply(offset=max(offset, 0)))
+
+    @responds_to(GET_MAX_OFFSET)
+    def newest(self, request: Request[QueueHeader, None]) -> Reply:
+        header = request.header
+        return Reply(OffsetReply(offset=self._state.store.max_offset(header.topic, header.queue_id)))
+
+    @responds_to(GET_MIN_OFFSET)
+    def oldest(self, request: Request[QueueHeader, None]) -> Reply:
+        header = request.header
+        return Reply(OffsetReply(offset=self._state.store.min_offset(header.topic, header.queue_id)))
+
+    @responds_to(GET_EARLIEST_MSG_STORETIME)
+    def earliest(self, request: Request[QueueHeader, None]) -> Reply:
+        header, store = request.header, self._state.store
+        time_ms = store.store_time_of(header.topic, header.queue_id, store.min_offset(header.topic, header.queue_id))
+        return Reply(TimestampReply(timestamp=-1 if time_ms is None else time_ms))
+
+    @responds_to(GET_CONSUME_STATS)
+    def consume_stats(self, request: Request[ConsumeStatsHeader, None]) -> Reply:
+        """
+        Java: AdminBrokerProcessor#getConsumeStats
+        """
+        group = request.header.consumer_group
+        topics = [request.header.topic] if request.header.topic else sorted(self._state.offsets.topics_of(group))
+        stats = ConsumeStats(consume_tps=0.0, offset_table={})
+        for topic in topics:
+            self._add_topic(stats, group, topic)
+        return Reply(body=stats)
+
+    @responds_to(GET_BROKER_CONSUME_STATS)
+    def broker_consume_stats(self, request: Request[BrokerConsumeStatsHeader, None]) -> Reply:
+        """
+        Java: AdminBrokerProcessor#fetchAllConsumeStatsInBroker
+        """
+        state = self._state
+        lists: list[dict[str, list[ConsumeStats]]] = []
+        total = 0
+        for group in state.groups.names():
+            of_group: list[ConsumeStats] = []
+            for topic in sorted(state.offsets.topics_of(group)):
+                config = state.topics.get(topic)
+                if config is None or config.order != request.header.is_order:
+                    continue
+                stats = ConsumeStats(consume_tps=0.0, offset_table={})
+                self._add_topic(stats, group, topic)
+                total += sum(each.broker_offset - each.consumer_offset for each in stats.offset_table.values())
+                if stats.offset_table:
+                    of_group.append(stats)
+            lists.append({group: of_group})
+        return Reply(
+            body=BrokerConsumeStats(broker_addr=state.setup.address, consume_stats_list=lists, total_diff=total)
+        )
+
+    def _add_topic(self, stats: ConsumeStats, group: str, topic: str) -> None:
+        """Add the positions of one topic; nothing for one that is gone or that the online group does not subscribe."""
+        state = self._state
+        config = state.topics.get(topic)
+        if config is None:
+            self._log.warn("consume stats of {group}: topic {topic} does not exist", group=group, topic=topic)
+            return
+        online = state.consumers.find(group)
+        if online is not None and online.subscriptions and topic not in online.subscriptions:
+            self._log.warn("consume stats: {group} does not subscribe to {topic}", group=group, topic=topic)
+            return
+        for queue_id in range(config.read_queue_nums):
+            end = max(state.store.max_offset(topic, queue_id), 0)
+            offset = max(state.offsets.query(group, topic, queue_id) or 0, 0)
+            time_ms = state.store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
+            queue = MessageQueue(topic=topic, broker_name=state.setup.name, queue_id=queue_id)
+            stats.offset_table[queue] = OffsetWrapper(
+                broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0
+            )
+        stats.consume_tps += state.stats.group_get_tps(group, topic)

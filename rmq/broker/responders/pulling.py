@@ -1,0 +1,241 @@
+"""
+Pulls: codes 11 and 361, answered at once or when a message arrives.
+
+Java: PullMessageProcessor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from rmq.broker.filters import SubscriptionError, is_tag_type, parse_subscription, tag_matcher
+from rmq.broker.longpoll import HeldPull
+from rmq.broker.remarks import FAQ
+from rmq.broker.state import BrokerState
+from rmq.broker.topics import PERM_READ
+from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
+from rmq.store.messages import GetResult, GetStatus
+from rmq.wire.api.common import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from rmq.wire.api.pulling import (
+    LITE_PULL_MESSAGE,
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_MESSAGE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageHeader,
+    PullMessageReply,
+)
+from rmq.wire.codes import ResponseCode
+
+MASTER_ID = 0
+BROADCASTING = "BROADCASTING"
+
+#: what a client may ask the broker to hold a pull for
+MAX_SUSPEND_MS = 600_000
+#: messages of one pull; Apache has no limit, its store stops at 32 or 256 KiB anyway
+MAX_MESSAGES = 1024
+
+_MOVED_OR_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+PullAnswer = Reply | Deferred[Outcome]
+
+
+@attrs.frozen
+class _Admitted:
+    """A pull that passed the checks."""
+
+    group: SubscriptionGroupConfig
+    matches: Callable[[int], bool] | None
+
+
+class PullResponder:
+    """Check, read, hold."""
+
+    _log = Logger()
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    @responds_to(PULL_MESSAGE)
+    @responds_to(LITE_PULL_MESSAGE)
+    def pull(self, request: Request[PullMessageHeader, None]) -> PullAnswer:
+        header = request.header
+        admitted = self._admit(header, request.channel.peer)
+        reply = self._read(header, admitted)
+        self._commit(header)
+        if reply.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+            return self._hold(request, admitted, reply)
+        return reply
+
+    # what is asked for
+
+    def _admit(self, header: PullMessageHeader, peer: str) -> _Admitted:
+        """Raise Refuse for what must not be read; the checks come in Apache's order."""
+        state = self._state
+        broker = state.setup.broker
+        if not broker.broker_permission & PERM_READ:
+            raise Refuse(ResponseCode.NO_PERMISSION, f"the broker[{broker.broker_ip1}] pulling message is forbidden")
+        group = state.group(header.consumer_group)
+        if group is None:
+            raise Refuse(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise Refuse(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}")
+        topic = state.topics.get(header.topic)
+        if topic is None:
+            raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}")
+        self._check_queue(header, topic, peer)
+        return _Admitted(group, self._filter(header, group))
+
+    def _check_queue(self, header: PullMessageHeader, topic: TopicConfig, peer: str) -> None:
+        if not topic.perm & PERM_READ:
+            raise Refuse(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]",
+            )
+
+    def _filter(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> Callable[[int], bool] | None:
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            try:
+                subscription = parse_subscription(header.topic, header.subscription, header.expression_type)
+            except SubscriptionError:
+                raise Refuse(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from None
+        else:
+            subscription = self._stored_subscription(header, group)
+        if not is_tag_type(subscription.expression_type):
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+        if header.sys_flag & PULL_CLASS_FILTER:
+            return None
+        return tag_matcher(subscription)
+
+    def _stored_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """Return what the group's heartbeats say about the topic."""
+        online = self._state.consumers.find(header.consumer_group)
+        if online is None:
+            raise Refuse(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+        if not group.consume_broadcast_enable and online.message_model == BROADCASTING:
+            raise Refuse(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = online.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refuse(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+        if subscription.sub_version < header.sub_version:
+            raise Refuse(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return subscription
+
+    # what is there
+
+    def _read(self, header: PullMessageHeader, admitted: _Admitted) -> Reply:
+        """Return the answer of this moment."""
+        state = self._state
+        count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
+        result = state.store.get(header.topic, header.queue_id, header.queue_offset, count, admitted.matches)
+        code = self._code(header, result)
+        suggested = self._suggested_broker(result, admitted.group)
+        next_begin_offset = result.next_begin_offset
+        if state.is_slave and not state.setup.store.offset_check_in_slave and result.status is not GetStatus.FOUND:
+            # A slave that lags must never make a consumer move its offset.
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+                suggested = admitted.group.broker_id
+            if result.status not in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING):
+                next_begin_offset = header.queue_offset
+        reply = PullMessageReply(
+            suggest_which_broker_id=suggested,
+            next_begin_offset=next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        )
+        if code == ResponseCode.SUCCESS:
+            state.stats.got(header.consumer_group, header.topic, len(result.messages), result.size_bytes)
+            return Reply(reply, body=b"".join(result.messages), remark=result.status.name)
+        state.stats.missed()
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            self._log.info(
+                "{group} wants offset {offset} of {topic}:{queue_id}, which has {min_offset} to {max_offset}: {status}",
+                group=header.consumer_group,
+                offset=header.queue_offset,
+                topic=header.topic,
+                queue_id=header.queue_id,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+                status=result.status.name,
+            )
+        return Reply(reply, code=code, remark=result.status.name)
+
+    def _code(self, header: PullMessageHeader, result: GetResult) -> int:
+        if result.status in _MOVED_OR_EMPTY:
+            return ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
+        return _CODES[result.status]
+
+    def _suggested_broker(self, result: GetResult, group: SubscriptionGroupConfig) -> int:
+        """Return the id of the broker to pull from next.  Java: PullMessageProcessor#processRequest"""
+        if not self._state.setup.broker.slave_read_enable:
+            return MASTER_ID
+        return group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
+
+    def _commit(self, header: PullMessageHeader) -> None:
+        if header.sys_flag & PULL_COMMIT_OFFSET and not self._state.is_slave:
+            self._state.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+
+    # waiting
+
+    def _hold(self, request: Request[PullMessageHeader, None], admitted: _Admitted, reply: Reply) -> PullAnswer:
+        """Park the pull until something arrives or its time is over; the reply of this moment if the table is full."""
+        state = self._state
+        header = request.header
+        broker = state.setup.broker
+        suspend_ms = (
+            min(max(header.suspend_timeout_millis, 0), MAX_SUSPEND_MS)
+            if broker.long_polling_enable
+            else broker.short_polling_time_mills
+        )
+        woken: Deferred[None] = Deferred()
+        held = HeldPull(
+            topic=header.topic,
+            queue_id=header.queue_id,
+            from_offset=header.queue_offset,
+            deadline_ms=state.now_ms + suspend_ms,
+            channel=request.channel,
+            matches=admitted.matches,
+            wake=lambda: woken.callback(None),
+        )
+        if not state.polls.hold(held):
+            return reply
+        return woken.addCallback(lambda _: self._again(request))
+
+    def _again(self, request: Request[PullMessageHeader, None]) -> Outcome:
+        """
+        Answer a parked pull, for good: it is checked and read again and not held any more.
+
+        Java: PullMessageProcessor#executeRequestWhenWakeup
+        """
+        if not request.channel.is_open:
+            return NO_REPLY
+        return self._read(request.header, self._admit(request.header, request.channel.peer))

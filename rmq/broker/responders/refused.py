@@ -1,0 +1,147 @@
+"""
+Every request code that the broker knows and does not answer.
+
+The reason stands in the remark of the refusal (code 3). Codes that Apache's 4.9 broker refuses too have none, so that
+their remark is Apache's to the letter.
+"""
+
+from __future__ import annotations
+
+from rmq.wire.codes import RequestCode
+
+_TRANSACTIONS = "transactions are not supported"
+_REPLIES = "request-reply is not supported"
+_ACL = "access control is not supported"
+_FORWARDING = "requests to consumers are not forwarded"
+_CLEANING = "expired files are deleted by the broker itself"
+_NAMESRV = "a NameServer answers this"
+_CLIENT = "a client answers this"
+_POP = "pop consumption is not supported"
+_FIVE = ""
+
+REFUSED: dict[RequestCode, str] = {
+    # transactions and request-reply
+    RequestCode.END_TRANSACTION: _TRANSACTIONS,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    RequestCode.SEND_REPLY_MESSAGE: _REPLIES,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _REPLIES,
+    # access control
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACL,
+    RequestCode.DELETE_ACL_CONFIG: _ACL,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACL,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACL,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ACL,
+    # administration through consumers
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _FORWARDING,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _FORWARDING,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _FORWARDING,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _FORWARDING,
+    # administration
+    RequestCode.QUERY_CONSUME_TIME_SPAN: "time spans of consumers are not kept",
+    RequestCode.QUERY_CORRECTION_OFFSET: "offsets are not corrected",
+    RequestCode.CLONE_GROUP_OFFSET: "mqadmin clones offsets by itself",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CLEANING,
+    RequestCode.CLEAN_UNUSED_TOPIC: _CLEANING,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _CLEANING,
+    # what Apache's 4.9 broker refuses, too: constants without use
+    RequestCode.QUERY_BROKER_OFFSET: "",
+    RequestCode.GET_TOPIC_CONFIG_LIST: "",
+    RequestCode.GET_TOPIC_NAME_LIST: "",
+    RequestCode.TRIGGER_DELETE_FILES: "",
+    RequestCode.SUSPEND_CONSUMER: "",
+    RequestCode.RESUME_CONSUMER: "",
+    RequestCode.RESET_CONSUMER_OFFSET_IN_CONSUMER: "",
+    RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER: "",
+    RequestCode.ADJUST_CONSUMER_THREAD_POOL: "",
+    RequestCode.WHO_CONSUME_THE_MESSAGE: "",
+    RequestCode.REGISTER_FILTER_SERVER: "",
+    RequestCode.REGISTER_MESSAGE_FILTER_CLASS: "",
+    # what others answer
+    RequestCode.CHECK_TRANSACTION_STATE: _CLIENT,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _CLIENT,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _CLIENT,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _CLIENT,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: _CLIENT,
+    RequestCode.PUT_KV_CONFIG: _NAMESRV,
+    RequestCode.GET_KV_CONFIG: _NAMESRV,
+    RequestCode.DELETE_KV_CONFIG: _NAMESRV,
+    RequestCode.REGISTER_BROKER: _NAMESRV,
+    RequestCode.UNREGISTER_BROKER: _NAMESRV,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _NAMESRV,
+    RequestCode.GET_BROKER_CLUSTER_INFO: _NAMESRV,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _NAMESRV,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _NAMESRV,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _NAMESRV,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: _NAMESRV,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: _NAMESRV,
+    RequestCode.GET_TOPICS_BY_CLUSTER: _NAMESRV,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _NAMESRV,
+    RequestCode.GET_UNIT_TOPIC_LIST: _NAMESRV,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _NAMESRV,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _NAMESRV,
+    RequestCode.UPDATE_NAMESRV_CONFIG: _NAMESRV,
+    RequestCode.GET_NAMESRV_CONFIG: _NAMESRV,
+    RequestCode.QUERY_DATA_VERSION: _NAMESRV,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _NAMESRV,
+    RequestCode.GET_BROKER_MEMBER_GROUP: _NAMESRV,
+    RequestCode.BROKER_HEARTBEAT: _NAMESRV,
+    # 5.x
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _FIVE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _FIVE,
+    RequestCode.GET_CLIENT_CONFIG: _FIVE,
+    RequestCode.GET_TIMER_CHECK_POINT: _FIVE,
+    RequestCode.GET_TIMER_METRICS: _FIVE,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _FIVE,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _FIVE,
+    RequestCode.GET_TOPIC_CONFIG: _FIVE,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _FIVE,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _FIVE,
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _FIVE,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _FIVE,
+    RequestCode.RECALL_MESSAGE: _FIVE,
+    RequestCode.QUERY_ASSIGNMENT: _POP,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _POP,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _FIVE,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _FIVE,
+    RequestCode.ADD_BROKER: _FIVE,
+    RequestCode.REMOVE_BROKER: _FIVE,
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: _FIVE,
+    RequestCode.EXCHANGE_BROKER_HA_INFO: _FIVE,
+    RequestCode.GET_BROKER_HA_STATUS: _FIVE,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: _FIVE,
+    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: _FIVE,
+    RequestCode.CONTROLLER_ELECT_MASTER: _FIVE,
+    RequestCode.CONTROLLER_REGISTER_BROKER: _FIVE,
+    RequestCode.CONTROLLER_GET_REPLICA_INFO: _FIVE,
+    RequestCode.CONTROLLER_GET_METADATA_INFO: _FIVE,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: _FIVE,
+    RequestCode.GET_BROKER_EPOCH_CACHE: _FIVE,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _FIVE,
+    RequestCode.UPDATE_CONTROLLER_CONFIG: _FIVE,
+    RequestCode.GET_CONTROLLER_CONFIG: _FIVE,
+    RequestCode.CLEAN_BROKER_DATA: _FIVE,
+    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _FIVE,
+    RequestCode.CONTROLLER_APPLY_BROKER_ID: _FIVE,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _FIVE,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _FIVE,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _FIVE,
+    RequestCode.SET_COMMITLOG_READ_MODE: _FIVE,
+    RequestCode.AUTH_CREATE_USER: _FIVE,
+    RequestCode.AUTH_UPDATE_USER: _FIVE,
+    RequestCode.AUTH_DELETE_USER: _FIVE,
+    RequestCode.AUTH_GET_USER: _FIVE,
+    RequestCode.AUTH_LIST_USER: _FIVE,
+    RequestCode.AUTH_CREATE_ACL: _FIVE,
+    RequestCode.AUTH_UPDATE_ACL: _FIVE,
+    RequestCode.AUTH_DELETE_ACL: _FIVE,
+    RequestCode.AUTH_GET_ACL: _FIVE,
+    RequestCode.AUTH_LIST_ACL: _FIVE,
+    RequestCode.POP_MESSAGE: _POP,
+    RequestCode.ACK_MESSAGE: _POP,
+    RequestCode.PEEK_MESSAGE: _POP,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _POP,
+    RequestCode.NOTIFICATION: _POP,
+    RequestCode.POLLING_INFO: _POP,
+    RequestCode.POP_ROLLBACK: _POP,
+    RequestCode.BATCH_ACK_MESSAGE: _POP,
+}

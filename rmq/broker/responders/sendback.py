@@ -1,0 +1,117 @@
+"""
+Messages that a consumer gives back for another try: code 36.
+
+Java: AbstractSendMessageProcessor#consumerSendMsgBack
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from rmq.broker import properties
+from rmq.broker.delays import park
+from rmq.broker.remarks import FAQ
+from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
+from rmq.broker.state import BrokerState
+from rmq.broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, SYS_FLAG_UNIT_SUB, retry_topic
+from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.messages import Message, PutResult, PutStatus
+from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
+from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
+from rmq.wire.codes import ResponseCode
+from rmq.wire.record import Record, decode_record, encode_properties
+
+#: the first try comes with this delay level, each further one with the next.  Java: MessageConst
+FIRST_RETRY_LEVEL = 3
+
+
+class SendBackResponder:
+    """Put a message into its group's retry topic after a delay, or into the dead-letter topic."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    @responds_to(CONSUMER_SEND_MSG_BACK)
+    def send_back(self, request: Request[SendBackHeader, None]) -> Reply | Deferred[Reply]:
+        header, state = request.header, self._state
+        group = self._admit(header)
+        if group.retry_queue_nums <= 0:
+            return Reply()
+        topic = self._topic(
+            RETRY_PREFIX + header.group, group.retry_queue_nums, SYS_FLAG_UNIT_SUB if header.unit_mode else 0
+        )
+        record = self._look_up(header.offset)
+        message = self._message(record, header, group, topic, request.command.version)
+        back_topic = record.property_map.get(properties.RETRY_TOPIC, record.topic)
+        result = state.store.put(message)
+        if isinstance(result, Deferred):
+            return result.addCallback(self._reply, header.group, back_topic)
+        return self._reply(result, header.group, back_topic)
+
+    def _admit(self, header: SendBackHeader) -> SubscriptionGroupConfig:
+        state = self._state
+        group = state.group(header.group)
+        if group is None:
+            raise Refuse(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group} {FAQ}"
+            )
+        broker = state.setup.broker
+        if not broker.broker_permission & PERM_WRITE:
+            raise Refuse(ResponseCode.NO_PERMISSION, f"the broker[{broker.broker_ip1}] sending message is forbidden")
+        if state.is_slave:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, PutStatus.SERVICE_NOT_AVAILABLE.name)
+        return group
+
+    def _topic(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """Return a retry or dead-letter topic, created if need be; Refuse when it is not writable."""
+        topic = self._state.topics.get(name)
+        if topic is None:
+            topic = retry_topic(name, queues, sys_flag)
+            self._state.create_topic(topic)
+        if not topic.perm & PERM_WRITE:
+            raise Refuse(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+        return topic
+
+    def _look_up(self, offset: int) -> Record:
+        data = self._state.store.message_at(offset)
+        if data is None:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        return decode_record(data)
+
+    def _message(
+        self, record: Record, header: SendBackHeader, group: SubscriptionGroupConfig, topic: TopicConfig, version: int
+    ) -> Message:
+        """Return what is stored: the same message with one more try, parked unless it is dead."""
+        state = self._state
+        pairs = record.property_map
+        pairs.setdefault(properties.RETRY_TOPIC, record.topic)
+        pairs.setdefault(properties.ORIGIN_MESSAGE_ID, record.offset_msg_id)
+        pairs[properties.WAIT] = "false"
+        most = group.retry_max_times
+        if version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        dead = record.reconsume_times >= most or header.delay_level < 0
+        level = 0 if dead else header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        if dead:
+            topic = self._topic(DLQ_PREFIX + header.group, 1)
+        pairs[properties.DELAY] = str(level)
+        message = Message(
+            topic=topic.topic_name,
+            queue_id=0 if dead else state.rng.randrange(group.retry_queue_nums),
+            body=record.body,
+            flag=record.flag,
+            properties=encode_properties(pairs),
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            store_host=record.store_host,
+            reconsume_times=record.reconsume_times + 1,
+            wait_store_msg_ok=False,
+        )
+        return park(message, pairs, level, state.max_delay_level) if level else message
+
+    def _reply(self, result: PutResult, group: str, topic: str) -> Reply:
+        if not result.ok:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, result.status.name)
+        self._state.stats.sent_back(group, topic)
+        return Reply()

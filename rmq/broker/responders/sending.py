@@ -1,0 +1,277 @@
+"""
+Sends: codes 10, 310 and 320.
+
+Java: SendMessageProcessor, AbstractSendMessageProcessor
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from rmq.broker import properties
+from rmq.broker.delays import park
+from rmq.broker.outcomes import STORED_CODES, check_stored, illegal, service_not_available
+from rmq.broker.remarks import FAQ, describe_topic, human_time
+from rmq.broker.state import BrokerState
+from rmq.broker.topics import (
+    DLQ_PREFIX,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    auto_create,
+    retry_topic,
+    sending_problem,
+    topic_name_problem,
+)
+from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.messages import Message, PutResult
+from rmq.wire.api.common import TopicConfig
+from rmq.wire.api.sending import (
+    SEND_BATCH_MESSAGE,
+    SEND_MESSAGE,
+    SEND_MESSAGE_V2,
+    SendMessageHeader,
+    SendMessageReply,
+    SendMessageV2Header,
+)
+from rmq.wire.codes import ResponseCode
+from rmq.wire.command import RemotingCommand
+from rmq.wire.extfields import BadField, parse_boolean
+from rmq.wire.record import (
+    MULTI_TAGS,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    decode_batch,
+    decode_properties,
+    encode_properties,
+)
+
+#: from this version on a producer's own limit of tries counts.  Java: MQVersion.Version.V3_4_9
+MAX_RECONSUME_VERSION = 121
+
+MULTI_TAG = "MULTI_TAG"
+
+
+def any_send(contract: Any) -> Any:
+    """The contract of a send whose header class is found by :func:`read_header`, not by the code."""
+    return attrs.evolve(contract, header=None)
+
+
+def read_header(command: RemotingCommand) -> SendMessageHeader:
+    """
+    Return the header of a send, in whichever key set it came; a BadField names what is missing.
+
+    The key set that goes with the code is tried first, then the other one.
+    """
+    short_first = command.code != SEND_MESSAGE.code
+    first: type[SendMessageHeader] = SendMessageV2Header if short_first else SendMessageHeader
+    try:
+        return command.decode_header(first)
+    except BadField:
+        fields = command.ext_fields
+        if ("topic" if short_first else "b") not in fields:
+            raise
+    return command.decode_header(SendMessageHeader if short_first else SendMessageV2Header)
+
+
+class SendResponder:
+    """Check, route and store what producers send."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        broker = state.setup.broker
+        #: with every answer, refusals included
+        self.ext = {"MSG_REGION": broker.region_id, "TRACE_ON": "true" if broker.trace_on else "false"}
+        self._cluster = broker.broker_cluster_name
+
+    @responds_to(any_send(SEND_MESSAGE))
+    @responds_to(any_send(SEND_MESSAGE_V2))
+    @responds_to(any_send(SEND_BATCH_MESSAGE))
+    def send(self, request: Request[Any, bytes]) -> Reply | Deferred[Reply]:
+        header = read_header(request.command)
+        try:
+            return self._send(header, request)
+        except Refuse as refusal:
+            raise Refuse(refusal.code, refusal.remark, ext=self.ext) from None
+
+    def _send(self, header: SendMessageHeader, request: Request[Any, bytes]) -> Reply | Deferred[Reply]:
+        state = self._state
+        self._check_open(header)
+        topic = self._topic(header, request.channel.peer)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = state.rng.randrange(max(topic.write_queue_nums, 1))
+        if header.batch or request.command.code == SEND_BATCH_MESSAGE.code:
+            result = self._put_batch(header, request, topic, queue_id)
+        else:
+            result = self._put_single(header, request, topic, queue_id)
+        if isinstance(result, Deferred):
+            return result.addCallback(self._reply, header, queue_id)
+        return self._reply(result, header, queue_id)
+
+    def _check_open(self, header: SendMessageHeader) -> None:
+        broker = self._state.setup.broker
+        start_ms = broker.start_accept_send_request_time_stamp
+        if start_ms and self._state.now_ms < start_ms:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {human_time(start_ms)}")
+        topic = self._state.topics.get(header.topic)
+        if not broker.broker_permission & PERM_WRITE and topic is not None and topic.order:
+            raise Refuse(ResponseCode.NO_PERMISSION, f"the broker[{broker.broker_ip1}] sending message is forbidden")
+
+    def _topic(self, header: SendMessageHeader, peer: str) -> TopicConfig:
+        """
+        Return the topic, created if need be and allowed.
+
+        Java: AbstractSendMessageProcessor#msgCheck
+        """
+        problem = topic_name_problem(header.topic)
+        if problem is not None:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, problem)
+        problem = sending_problem(header.topic)
+        if problem is not None:
+            raise Refuse(ResponseCode.NO_PERMISSION, problem)
+        topic = self._state.topics.get(header.topic) or self._create_topic(header)
+        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, {describe_topic(topic)} Producer: {peer}",
+            )
+        return topic
+
+    def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
+        state = self._state
+        check_master(state)
+        topic = auto_create(
+            header.topic,
+            state.topics.get(header.default_topic),
+            client_queue_nums=header.default_topic_queue_nums,
+            unit_mode=header.unit_mode,
+            auto_create_topic_enable=state.setup.broker.auto_create_topic_enable,
+        )
+        if topic is None:
+            raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!{FAQ}")
+        state.create_topic(topic)
+        return topic
+
+    # what is stored
+
+    def _message(self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig) -> Message:
+        """Return the message as its header describes it, properties still to come."""
+        sys_flag = header.sys_flag
+        if topic.topic_filter_type == MULTI_TAG:
+            sys_flag |= MULTI_TAGS
+        return Message(
+            topic=header.topic,
+            queue_id=header.queue_id,
+            body=request.body,
+            flag=header.flag,
+            properties="",
+            sys_flag=sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=request.channel.peer_host,
+            store_host=self._state.store_host,
+            reconsume_times=header.reconsume_times or 0,
+        )
+
+    def _put_single(
+        self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
+    ) -> PutResult | Deferred[PutResult]:
+        message = self._message(header, request, topic)
+        message.queue_id = queue_id
+        pairs = decode_properties(header.properties or "")
+        self._refuse_transaction(message, pairs)
+        if header.topic.startswith(RETRY_PREFIX):
+            self._dead_letter(message, pairs, header, request.command.version)
+        pairs[properties.CLUSTER] = self._cluster
+        level = delay_level(pairs)
+        wait = pairs.get(properties.WAIT)
+        message.wait_store_msg_ok = wait is None or parse_boolean(wait)
+        if level > 0:
+            message = park(message, pairs, level, self._state.max_delay_level)
+        else:
+            pairs.pop(properties.WAIT, None)
+            message.properties = encode_properties(pairs)
+        return self._state.store.put(message)
+
+    def _put_batch(
+        self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
+    ) -> PutResult | Deferred[PutResult]:
+        """
+        Store the entries of the body one behind the other.
+
+        Java: SendMessageProcessor#asyncSendBatchMessage, CommitLog#asyncPutMessages
+        """
+        message = self._message(header, request, topic)
+        message.queue_id = queue_id
+        pairs = decode_properties(header.properties or "")
+        if message.sys_flag & TRANSACTION_MASK or delay_level(pairs) > 0:
+            raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(self._state))
+        if len(request.body) > self._state.setup.store.max_message_size:
+            raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(self._state))
+        wait = pairs.get(properties.WAIT)
+        message.wait_store_msg_ok = wait is None or parse_boolean(wait)
+        pairs[properties.CLUSTER] = self._cluster
+        message.properties = encode_properties(pairs)
+        try:
+            entries = decode_batch(request.body)
+        except ValueError as error:
+            raise Refuse(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
+        return self._state.store.put_batch(message, entries)
+
+    def _refuse_transaction(self, message: Message, pairs: dict[str, str]) -> None:
+        """Transactions are not there yet; code 16 is what Apache's rejectTransactionMessage answers."""
+        kind = message.sys_flag & TRANSACTION_MASK
+        if kind in (0, TRANSACTION_COMMIT) and not parse_boolean(pairs.get(properties.TRANSACTION_PREPARED, "")):
+            return
+        raise Refuse(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{self._state.setup.broker.broker_ip1}] sending transaction message is forbidden: "
+            "transactions are not supported",
+        )
+
+    def _dead_letter(self, message: Message, pairs: dict[str, str], header: SendMessageHeader, version: int) -> None:
+        """
+        Redirect a retry that was tried often enough to the group's dead-letter topic.
+
+        Java: SendMessageProcessor#handleRetryAndDLQ
+        """
+        group_name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._state.group(group_name)
+        if group is None:
+            raise Refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name} {FAQ}")
+        most = group.retry_max_times
+        if version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if message.reconsume_times < most:
+            return
+        message.topic = DLQ_PREFIX + group_name
+        message.queue_id = 0
+        pairs.pop(properties.DELAY, None)
+        if self._state.topics.get(message.topic) is None:
+            self._state.create_topic(retry_topic(message.topic, 1))
+
+    def _reply(self, result: PutResult, header: SendMessageHeader, queue_id: int) -> Reply:
+        """Return the answer of a stored message; Refuse for one that is not."""
+        check_stored(self._state, result, ext=self.ext)
+        self._state.stats.put(header.topic, result.count, result.size)
+        reply = SendMessageReply(msg_id=result.msg_ids, queue_id=queue_id, queue_offset=result.queue_offset)
+        return Reply(reply, code=STORED_CODES[result.status], ext=self.ext)
+
+
+def check_master(state: BrokerState) -> None:
+    """Refuse what would write on a slave, as the store of Apache's slave does."""
+    if state.is_slave:
+        raise Refuse(ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state))
+
+
+def delay_level(pairs: dict[str, str]) -> int:
+    """Return the delay level that a message asks for, 0 for none; Refuse for what is no number."""
+    text = pairs.get(properties.DELAY)
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise Refuse(ResponseCode.SYSTEM_ERROR, f"the property DELAY is no number: {text[:64]!r}") from None

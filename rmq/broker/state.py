@@ -1,0 +1,103 @@
+"""What the responders share: tables, store, clock. Made once by :mod:`rmq.broker.service`, empty of behaviour."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from rmq.broker.config import BrokerSetup
+from rmq.broker.delays import Delays
+from rmq.broker.groups import SubscriptionGroupTable, is_group_name
+from rmq.broker.locks import QueueLocks
+from rmq.broker.longpoll import LongPolls
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
+from rmq.broker.stats import BrokerStats
+from rmq.broker.topics import TopicDefaults, TopicTable
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk import Disk
+from rmq.store.store import MessageStore
+from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
+
+
+class Announcer(Protocol):
+    """How the NameServers learn of a change of the topics."""
+
+    def topics_changed(self) -> object:
+        """Register everything, without waiting for an answer."""
+
+    def topic_updated(self, config: TopicConfig) -> Deferred[None]:
+        """Register one topic; fires when the NameServers have answered or were given up."""
+
+    def set_broker_permission(self, permission: int) -> None:
+        """Publish topics with another brokerPermission from now on."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class BrokerState:
+    """One running broker."""
+
+    setup: BrokerSetup
+    clock: IReactorTime
+    disk: Disk
+    rng: random.Random
+    store: MessageStore
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    producers: ProducerGroups
+    consumers: ConsumerGroups
+    notices: ChangeNotices
+    locks: QueueLocks
+    polls: LongPolls
+    stats: BrokerStats
+    delays: Delays
+    announcer: Announcer
+    store_host: tuple[bytes, int]
+    topic_defaults: TopicDefaults
+    delay_levels_ms: list[int]
+    boot_ms: int
+    #: the file that code 25 rewrites, None for none
+    config_path: str | None = None
+
+    @property
+    def is_slave(self) -> bool:
+        return self.setup.is_slave
+
+    @property
+    def now_ms(self) -> int:
+        return now_ms(self.clock)
+
+    @property
+    def max_delay_level(self) -> int:
+        return len(self.delay_levels_ms)
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """
+        Return a group, made if it may be made; None otherwise.
+
+        A slave makes none in its table, which is its master's, but serves groups that its master would make.
+        """
+        if not self.is_slave:
+            return self.groups.find(name)
+        found = self.groups.get(name)
+        if found is None and self.setup.broker.auto_create_subscription_group and is_group_name(name):
+            return SubscriptionGroupConfig(group_name=name)
+        return found
+
+    def create_topic(self, topic: TopicConfig) -> None:
+        """Add a topic that a message or a consumer needs, and tell the NameServers."""
+        self.topics.keep(topic)
+        self.announcer.topics_changed()
+
+    def announce_permission(self) -> None:
+        """Let the NameServers know of a changed brokerPermission; a new version makes them look at every topic."""
+        self.announcer.set_broker_permission(self.setup.broker.broker_permission)
+        own = self.topics.get(self.setup.name)
+        if own is not None:
+            self.topics.put(own)
+        self.announcer.topics_changed()

@@ -135,7 +135,7 @@ class MetadataSync(Service):
             vip_addr(master), GET_ALL_TOPIC_CONFIG, None, None, timeout_ms=STEP_TIMEOUT_MS
         )
         wrapper = response.body
-        if wrapper is None or not wrapper.topic_config_table:
+        if not wrapper.topic_config_table:
             raise BadTable("the answer holds no topics")
         if wrapper.data_version != self._topics.data_version:
             self._topics.replace(wrapper)
@@ -145,15 +145,13 @@ class MetadataSync(Service):
             master, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None, timeout_ms=STEP_TIMEOUT_MS
         )
         wrapper = response.body
-        if wrapper is None or not wrapper.subscription_group_table:
+        if not wrapper.subscription_group_table:
             raise BadTable("the answer holds no subscription groups")
         if wrapper.data_version != self._groups.data_version:
             self._groups.replace(wrapper)
 
     async def _sync_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_CONSUMER_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
-        if response.body is None:
-            raise BadTable("the answer has no body")
         self._offsets.merge(response.body.offset_table)
         self._offsets.persist()
 

@@ -135,12 +135,14 @@ class Registration(Service):
         self._on_order_topics: list[OrderTopicsListener] = []
         self._announce_later: IDelayedCall | None = None
         self._announced_at: float | None = None
-        # A NameServer that hangs must not hold up the next round.
-        self._timeout_ms = min(terms.timeout_ms, terms.clamped_period_ms)
+        #: fires when the registration of the start has been answered or given up everywhere
+        self.first_round: Deferred[None] = succeed(None)
+        # A NameServer that hangs is given up before the next round asks it again.
+        self._timeout_ms = min(terms.timeout_ms, terms.clamped_period_ms - 1000)
         self._rounds = Periodic(
             clock,
             terms.clamped_period_ms / 1000,
-            self.register_periodically,
+            self._beat,
             name="registration at the NameServers",
             first_s=FIRST_PERIOD_S,
         )
@@ -157,7 +159,7 @@ class Registration(Service):
         """
         Have ``callback`` called on a master, once a round, with the topics of the NameServer's ORDER_TOPIC_CONFIG.
 
-        Not called when there is no such configuration.
+        Not called when there is no such configuration: a 5.x NameServer may be told to keep it to itself.
         """
         self._on_order_topics.append(callback)
 
@@ -166,7 +168,7 @@ class Registration(Service):
         if not self._name_servers:
             self._log.warn("no namesrvAddr is configured: clients will not find this broker")
             return
-        self.register_all()
+        self.first_round = self.register_all()
         self._rounds.start()
 
     def stopService(self) -> Deferred[None]:
@@ -174,21 +176,12 @@ class Registration(Service):
         if self._announce_later is not None:
             self._announce_later.cancel()
             self._announce_later = None
-        # Not waited for: the round's requests end with their timeouts, and the client's stop ends them sooner.
         self._rounds.stop()
         return self._with_all(self._unregister)
 
     def register_all(self) -> Deferred[None]:
         """Register all topics everywhere; fires when every NameServer has answered or was given up."""
         return self._register(self._full())
-
-    def register_periodically(self) -> Deferred[None]:
-        """Do one round: all topics, or with ``forceRegister=false`` only where they are not up to date."""
-        full = self._full()
-        answers = _Answers(self)
-        if self._terms.force:
-            return self._with_all(lambda server: self._register_at(server, full, answers))
-        return self._with_all(lambda server: self._register_if_changed(server, full, answers))
 
     def topics_changed(self) -> None:
         """
@@ -226,6 +219,25 @@ class Registration(Service):
 
         return self._with_all(register)
 
+    def set_broker_permission(self, permission: int) -> None:
+        """Publish topics with another brokerPermission from now on."""
+        self._terms = attrs.evolve(self._terms, broker_permission=permission)
+
+    # one round
+
+    def _beat(self) -> None:
+        """
+        Do one round: all topics, or with ``forceRegister=false`` only where they are not up to date.
+
+        Nobody waits for its end, so that a NameServer that hangs does not hold up the others' next round.
+        """
+        full = self._full()
+        answers = _Answers(self)
+        if self._terms.force:
+            self._with_all(lambda server: self._register_at(server, full, answers))
+        else:
+            self._with_all(lambda server: self._register_if_changed(server, full, answers))
+
     # what is sent
 
     def _full(self) -> _Message:
@@ -259,7 +271,7 @@ class Registration(Service):
         answers.take(
             response.header.master_addr,
             response.header.ha_server_addr,
-            None if response.body is None else list(response.body.table),
+            list(response.body.table),
         )
 
     async def _register_if_changed(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
@@ -371,7 +383,8 @@ class _Answers:
         self._master_told = False
         self._order_told = False
 
-    def take(self, master_addr: str | None, ha_server_addr: str | None, order_topics: list[str] | None) -> None:
+    def take(self, master_addr: str | None, ha_server_addr: str | None, order_topics: list[str]) -> None:
+        """Pass on what an answer says of the master (to a slave) or of ordered topics (to a master)."""
         terms, registration = self._registration._terms, self._registration
         if not registration.running:
             return
@@ -379,6 +392,6 @@ class _Answers:
             self._master_told = True
             registration._tell_master(master_addr, ha_server_addr)
         # A slave's topics are its master's, with their order.
-        if not terms.broker_id and order_topics is not None and not self._order_told:
+        if not terms.broker_id and order_topics and not self._order_told:
             self._order_told = True
             registration._tell_order_topics(order_topics)

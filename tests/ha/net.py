@@ -40,6 +40,7 @@ class End:
         #: True: the other side reads nothing
         self.stuck = False
         self.connected = True
+        self._reading = True
         self._closing = False
         self._producer: Any = None
         self._producer_paused = False
@@ -57,7 +58,7 @@ class End:
 
     def carry(self, rng: random.Random) -> bool:
         """Bring some bytes to the other side; False when there is nothing to do."""
-        if not self.connected or self.stuck:
+        if not self.connected or self.stuck or not self.other._reading:
             return False
         if not self.unsent:
             if self._closing:
@@ -98,6 +99,12 @@ class End:
 
     def unregisterProducer(self) -> None:
         self._producer = None
+
+    def pauseProducing(self) -> None:
+        self._reading = False
+
+    def resumeProducing(self) -> None:
+        self._reading = True
 
     def getHost(self) -> IPv4Address:
         return self._host

@@ -1,0 +1,147 @@
+"""A whole NameServer on a fake reactor: listening, connections, time."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Protocol
+from twisted.internet.testing import StringTransport
+from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.namesrv.config import NamesrvConfig
+from rmq.namesrv.service import BOOT_LINE
+from rmq.runtime.config import load
+from rmq.runtime.statefile import StateFileError
+from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER, GetRouteInfoHeader
+from rmq.wire.command import RemotingCommand, decode_commands, encode_command
+from rmq.wire.extfields import encode_ext
+from tests.namesrv.talk import Talk
+from tests.namesrv.test_responders import HEADER, body
+
+
+class Peer:
+    """One end of a connection to the service."""
+
+    def __init__(self, talk: Talk) -> None:
+        port, factory, *_ = talk.reactor.tcpServers[0]
+        assert port == 9876
+        self.transport = StringTransport()
+        self.protocol: Protocol = factory.buildProtocol(self.transport.getPeer())
+        self.protocol.makeConnection(self.transport)
+
+    def ask(self, command: RemotingCommand) -> RemotingCommand:
+        self.transport.clear()
+        self.protocol.dataReceived(encode_command(command))
+        (answer,) = decode_commands(self.transport.value())
+        return answer
+
+    def register(self) -> RemotingCommand:
+        ext = encode_ext(HEADER)
+        return self.ask(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=ext, body=body("T")))
+
+    def route_code(self) -> int:
+        ext = encode_ext(GetRouteInfoHeader(topic="T"))
+        return self.ask(RemotingCommand(GET_ROUTEINFO_BY_TOPIC.code, 2, ext_fields=ext)).code
+
+    def close(self) -> None:
+        self.protocol.connectionLost(Failure(ConnectionDone()))
+
+
+class ServiceTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.talk = Talk(self.mktemp())
+        self.talk.service.startService()
+        self.peer = Peer(self.talk)
+
+    def test_boot_line(self) -> None:
+        """Apache's line comes once, when the port listens."""
+        self.assertEqual(self.talk.said, [BOOT_LINE])
+        self.assertEqual(BOOT_LINE, "The Name Server boot success. serializeType=JSON")
+
+    def test_connection_lost(self) -> None:
+        """A broker's topics are gone as soon as its connection is."""
+        client = Peer(self.talk)
+        self.peer.register()
+        self.assertEqual(client.route_code(), 0)
+        self.peer.close()
+        self.assertEqual(client.route_code(), 17)
+
+    def test_clients_may_leave(self) -> None:
+        """The end of a client's connection touches no route."""
+        client = Peer(self.talk)
+        self.peer.register()
+        client.close()
+        self.assertEqual(self.peer.route_code(), 0)
+
+    def test_scan(self) -> None:
+        """The scan comes after 5 s and then every 10 s; it closes the connection of a broker silent for over 120 s."""
+        self.peer.register()  # at 0 s; silent for too long from 120.001 s on
+        client = Peer(self.talk)
+        for _ in range(124):
+            self.talk.reactor.advance(1)
+            self.assertEqual(client.route_code(), 0)
+        self.talk.reactor.advance(1)
+        self.assertEqual(client.route_code(), 17)
+        self.assertTrue(self.peer.transport.disconnecting)
+
+    def test_heartbeats_keep_it_alive(self) -> None:
+        """A broker that registers every 30 s stays."""
+        client = Peer(self.talk)
+        for _ in range(10):
+            self.peer.register()
+            self.talk.reactor.advance(30)
+            self.assertEqual(client.route_code(), 0)
+
+    def test_stop_leaves_nothing(self) -> None:
+        """After the stop nothing is listening, connected or planned."""
+        self.peer.register()
+        stopped: Deferred[object] = self.talk.service.stopService()
+        self.peer.close()
+        self.successResultOf(stopped)
+        self.assertEqual(self.talk.reactor.getDelayedCalls(), [])
+
+    def test_two_in_one_process(self) -> None:
+        """Two NameServers of one process know nothing of each other."""
+        other = Talk(self.mktemp())
+        other.service.startService()
+        self.peer.register()
+        self.assertEqual(Peer(other).route_code(), 17)
+
+
+class BrokenFileTests(SynchronousTestCase):
+    def test_broken_kv_file(self) -> None:
+        """A broken kvConfig.json stops the start with an error that names it; its .bak is used when it is whole."""
+        talk = Talk(self.mktemp())
+        talk.service.kv.put("N", "k", "old")
+        talk.service.kv.put("N", "k", "new")
+        with open(talk.path("kvConfig.json"), "wb") as file:
+            file.write(b'{"configTable":{"N"')
+        self.assertEqual(talk.build().kv.get("N", "k"), "old")
+        os.remove(talk.path("kvConfig.json.bak"))
+        error = self.assertRaises(StateFileError, talk.build)
+        self.assertIn(talk.path("kvConfig.json"), str(error))
+
+    def test_no_file(self) -> None:
+        """Without a file the table is empty and nothing is written."""
+        talk = Talk(self.mktemp())
+        self.assertIsNone(talk.build().kv.namespace("N"))
+        self.assertFalse(os.path.exists(talk.folder))
+
+
+class ConfigTests(SynchronousTestCase):
+    def test_unsupported_switches_are_reported(self) -> None:
+        """Whoever switches on what does not exist here finds a warning with the key in the log."""
+        with capturedLogs() as events:
+            Talk(self.mktemp(), support_acting_master=True, cluster_test=True)
+        warned = {event["key"] for event in events if event["log_level"] is LogLevel.warn}
+        self.assertEqual(warned, {"supportActingMaster", "clusterTest"})
+
+    def test_defaults(self) -> None:
+        """The scan interval is 10 s; files live in the home directory."""
+        config = load([NamesrvConfig], {}, "defaults").configs[0]
+        self.assertEqual(config.scan_not_active_broker_interval, 10_000)
+        self.assertEqual(config.kv_config_path, os.path.expanduser("~/namesrv/kvConfig.json"))

@@ -1,0 +1,43 @@
+"""The command line of a NameServer."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.namesrv.tap import Options, setup_of
+
+
+class OptionsTests(SynchronousTestCase):
+    def parse(self, *arguments: str) -> Options:
+        options = Options()
+        options.parseOptions(list(arguments))
+        return options
+
+    def test_defaults(self) -> None:
+        """Without options it listens at 0.0.0.0:9876."""
+        setup = setup_of(self.parse())
+        self.assertEqual((setup.netty.bind_address, setup.netty.listen_port), ("0.0.0.0", 9876))
+
+    def test_keys_as_options(self) -> None:
+        """Every key of both classes is an option."""
+        setup = setup_of(self.parse("--listenPort", "9877", "--kvConfigPath", "/x/kv.json", "-n", "127.0.0.1:1"))
+        self.assertEqual((setup.netty.listen_port, setup.namesrv.kv_config_path), (9877, "/x/kv.json"))
+
+    def test_file(self) -> None:
+        """Apache's file is read; it becomes the one that updates are written to; unknown keys are kept."""
+        path = os.path.abspath(self.mktemp())
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("listenPort=9878\nserverWorkerThreads=4\nconfigStorePath=/elsewhere\nown.key=1\n")
+        setup = setup_of(self.parse("-c", path, "--listenPort", "9879"))
+        self.assertEqual((setup.netty.listen_port, setup.netty.server_worker_threads), (9879, 4))
+        self.assertEqual(setup.namesrv.config_store_path, path)
+        self.assertEqual(setup.extra, {"own.key": "1"})
+
+    def test_bad_value(self) -> None:
+        """A bad value is a usage error that names the option."""
+        error = self.assertRaises(usage.UsageError, self.parse, "--listenPort", "seventy")
+        self.assertIn("listenPort", str(error))
+        self.assertRaises(usage.UsageError, self.parse, "--listenPort", "70000")

@@ -48,9 +48,7 @@ class JsonHeaderTests(SynchronousTestCase):
     def test_javas(self) -> None:
         """A Java header is read in all its parts and written back byte for byte."""
         command = read(JSON_HEADER)
-        self.assertEqual(
-            (command.code, command.opaque, command.flag, command.version), (105, 7, 0, 409), repr(command)
-        )
+        self.assertEqual((command.code, command.opaque, command.flag, command.version), (105, 7, 0, 409), repr(command))
         self.assertIs(command.language, LanguageCode.JAVA)
         self.assertIsNone(command.remark)
         self.assertIsNone(command.body)

@@ -6,6 +6,7 @@ One properties file feeds them and the store's config; see :func:`resolve` for w
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import attrs
@@ -237,6 +238,8 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     else:
         broker_id = 0
     ip1 = broker.broker_ip1 or host_address
+    for key, value in (("brokerIP1", ip1), ("brokerIP2", broker.broker_ip2 or ip1)):
+        _check_ip(key, value)
     broker = attrs.evolve(
         broker,
         broker_id=broker_id,
@@ -248,6 +251,14 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     return attrs.evolve(setup, broker=broker, store=store)
 
 
+def _check_ip(key: str, value: str) -> None:
+    """A message id holds the broker's address as bytes, so a host name will not do."""
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        raise ConfigError(f"{key}={value!r} is no IP address") from None
+
+
 def _refuse_unsupported(setup: BrokerSetup) -> None:
     if setup.broker.acl_enable:
         raise ConfigError(
@@ -255,5 +266,5 @@ def _refuse_unsupported(setup: BrokerSetup) -> None:
         )
     if (setup.extra.enable_controller_mode or "").strip().lower() == "true":
         raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
-    if getattr(setup.store, "enable_dleger_commit_log", False):
+    if setup.store.enable_d_leger_commit_log:
         raise ConfigError("enableDLegerCommitLog=true is not supported; use brokerRole")

@@ -1,0 +1,402 @@
+"""
+The wiring of a broker, and only that: what is made from the configuration, in which order it starts and stops.
+
+Java: BrokerController, BrokerStartup
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable
+
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmq.broker.config import BrokerSetup, resolve
+from rmq.broker.delays import Delays, parse_levels
+from rmq.broker.groups import SubscriptionGroupTable, default_groups
+from rmq.broker.locks import QueueLocks
+from rmq.broker.longpoll import TICK_S as POLL_TICK_S
+from rmq.broker.longpoll import LongPolls
+from rmq.broker.metadata_sync import MetadataSync
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.registration import Registration, RegistrationTerms
+from rmq.broker.responders.admin import AdminResponder
+from rmq.broker.responders.clients import ClientResponder
+from rmq.broker.responders.offsets import OffsetResponder
+from rmq.broker.responders.pulling import PullResponder
+from rmq.broker.responders.queries import QueryResponder
+from rmq.broker.responders.refused import REFUSED
+from rmq.broker.responders.replication import ReplicationResponder
+from rmq.broker.responders.sendback import SendBackResponder
+from rmq.broker.responders.sending import SendResponder
+from rmq.broker.responders.topics import TopicResponder
+from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
+from rmq.broker.state import BrokerState
+from rmq.broker.stats import BrokerStats
+from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
+from rmq.ha.service import HAService
+from rmq.remoting.channel import Channel
+from rmq.remoting.client import RemotingClient
+from rmq.remoting.responders import ResponderTable
+from rmq.remoting.server import RemotingServer
+from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.platform import Platform
+from rmq.store.store import MessageStore
+from rmq.wire.api.common import TopicConfig
+from rmq.wire.codes import RequestCode
+
+VIP_PORT_DISTANCE = 2
+#: Java: ClientHousekeepingService
+SESSION_SCAN_S = 10.0
+STATS_SAMPLE_S = 1.0
+COUNTER_SAMPLE_S = 10.0
+FIRST_PERSIST_S = 10.0
+#: a start waits so long for the NameServers before it says that the broker runs
+BOOT_LINE_PATIENCE_S = 6.0
+
+
+class BrokerService(MultiService):
+    """
+    A broker; made by :func:`build_broker`.
+
+    ``announce`` is called with Apache's boot line. When the store can no longer promise what it acknowledges,
+    ``on_fatal`` is called with the reason, and whoever runs the process has to end it.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        platform: Platform,
+        setup: BrokerSetup,
+        *,
+        announce: Callable[[str], object] | None = None,
+        on_fatal: Callable[[str], object] | None = None,
+        config_path: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.setup = setup
+        self._platform = platform
+        self._clock = platform.reactor
+        self._announce = announce
+        self._on_fatal = on_fatal
+        self._boot_timer: IDelayedCall | None = None
+        self._config_dir = os.path.join(setup.store.store_path_root_dir, "config")
+        self.store = MessageStore(platform.disk, self._clock, setup.store)
+        self.client = RemotingClient(platform, name="broker client")
+        self.state = self._make_state(config_path)
+        self.registration = Registration(
+            self.client, RegistrationTerms.of(setup), self.state.topics.snapshot, self._clock, setup.namesrv_addrs
+        )
+        self.state.announcer = self.registration
+        self.ha = HAService(
+            platform, self.store, setup.store, host=setup.server.bind_address, role=setup.store.broker_role
+        )
+        self.store.replication = self.ha
+        self.responders = ResponderTable(
+            SendResponder(self.state),
+            PullResponder(self.state),
+            ClientResponder(self.state),
+            OffsetResponder(self.state),
+            QueryResponder(self.state),
+            SendBackResponder(self.state),
+            TopicResponder(self.state),
+            AdminResponder(self.state),
+            ReplicationResponder(self.state),
+            refused=REFUSED,
+        )
+        self.server = self._listener("broker", setup.server.listen_port, self.responders)
+        vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        self.vip_server = self._listener("broker VIP", setup.server.listen_port - VIP_PORT_DISTANCE, vip_responders)
+        self.metadata_sync = MetadataSync(
+            self.client,
+            self._clock,
+            platform.disk,
+            topics=self.state.topics,
+            groups=self.state.groups,
+            offsets=self.state.offsets,
+            config_dir=self._config_dir,
+            own_addr=setup.address,
+        )
+        self._periodic = self._make_periodic()
+        self._subscribe()
+        #: in the order of their start; :meth:`stopService` says how they stop
+        self._parts: list[Service] = [self.client, self.ha, self.server, self.vip_server, self.registration]
+        if setup.is_slave:
+            self._parts.append(self.metadata_sync)
+        for part in self._parts:
+            part.setServiceParent(self)
+
+    # what it is made of
+
+    def _make_state(self, config_path: str | None) -> BrokerState:
+        setup, clock, disk = self.setup, self._clock, self._platform.disk
+        broker = setup.broker
+        levels_ms = parse_levels(setup.store.message_delay_level)
+        notices = ChangeNotices(clock, enabled=broker.notify_consumer_ids_changed_enable)
+        return BrokerState(
+            setup=setup,
+            clock=clock,
+            disk=disk,
+            rng=self._platform.rng,
+            store=self.store,
+            topics=TopicTable(disk, self._config_dir, clock),
+            groups=SubscriptionGroupTable(
+                disk, self._config_dir, clock, auto_create=broker.auto_create_subscription_group
+            ),
+            offsets=ConsumerOffsetTable(disk, self._config_dir, clock),
+            producers=ProducerGroups(),
+            consumers=ConsumerGroups(changed=notices.soon),
+            notices=notices,
+            locks=QueueLocks(),
+            polls=LongPolls(self.store.max_offset),
+            stats=BrokerStats(broker.broker_cluster_name),
+            delays=Delays(disk, self._config_dir, clock, self.store, levels_ms),
+            announcer=_Nobody(),
+            store_host=(ipaddress.ip_address(broker.broker_ip1 or "127.0.0.1").packed, setup.server.listen_port),
+            topic_defaults=TopicDefaults(
+                broker_name=setup.name,
+                broker_cluster_name=broker.broker_cluster_name,
+                default_topic_queue_nums=broker.default_topic_queue_nums,
+                auto_create_topic_enable=broker.auto_create_topic_enable,
+                cluster_topic_enable=broker.cluster_topic_enable,
+                broker_topic_enable=broker.broker_topic_enable,
+                trace_topic_enable=broker.trace_topic_enable,
+                msg_trace_topic_name=broker.msg_trace_topic_name,
+            ),
+            delay_levels_ms=levels_ms,
+            boot_ms=now_ms(clock),
+            config_path=config_path,
+        )
+
+    def _listener(self, name: str, port: int, responders: ResponderTable) -> RemotingServer:
+        config = self.setup.server
+        server = RemotingServer(
+            self._platform,
+            host=config.bind_address,
+            port=port,
+            responders=responders,
+            idle_seconds=config.server_channel_max_idle_time_seconds,
+            name=name,
+        )
+        server.on_channel_closed(self._channel_closed)
+        return server
+
+    def _make_periodic(self) -> list[Periodic]:
+        clock, state = self._clock, self.state
+        broker, store = self.setup.broker, self.setup.store
+        jobs: list[tuple[str, float, float | None, Callable[[], object]]] = [
+            (
+                "persistence of consumer offsets",
+                broker.flush_consumer_offset_interval / 1000,
+                FIRST_PERSIST_S,
+                state.offsets.persist,
+            ),
+            ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
+            ("long polls", POLL_TICK_S, None, lambda: state.polls.tick(state.now_ms)),
+            ("rates", STATS_SAMPLE_S, None, lambda: state.stats.sample_second(state.now_ms)),
+            ("counters", COUNTER_SAMPLE_S, None, lambda: state.stats.sample_counters(state.now_ms)),
+        ]
+        if not self.setup.is_slave:
+            jobs.append(
+                (
+                    "persistence of delay offsets",
+                    store.flush_delay_offset_interval / 1000,
+                    FIRST_PERSIST_S,
+                    state.delays.persist,
+                )
+            )
+        return [Periodic(clock, every_s, call, name=name, first_s=first_s) for name, every_s, first_s, call in jobs]
+
+    def _subscribe(self) -> None:
+        """Let the parts hear of each other."""
+        state = self.state
+        self.store.on_arrival(self._arrived)
+        self.store.on_failure(self._store_failed)
+        if self.setup.is_slave:
+            self.registration.on_master(self._master_is)
+        else:
+            self.registration.on_order_topics(state.topics.set_order_topics)
+
+    # start and stop
+
+    def startService(self) -> None:
+        """
+        Load what is on disk, listen, register.
+
+        Raises StoreError, StateFileError, DiskError or CannotListenError; then nothing is left running or locked.
+        """
+        Service.startService(self)
+        started: list[Service] = []
+        try:
+            self._load()
+            for part in self._parts:
+                part.startService()
+                started.append(part)
+        except BaseException:
+            self._abandon(started)
+            raise
+        if not self.setup.is_slave:
+            self.state.delays.start()
+        for periodic in self._periodic:
+            periodic.start()
+        self._await_name_servers()
+
+    def _load(self) -> None:
+        """Java: BrokerController#initialize"""
+        state = self.state
+        self.store.load()
+        state.topics.load()
+        state.groups.load()
+        state.offsets.load()
+        if not self.setup.is_slave:
+            state.delays.load()
+        state.topics.add_missing(default_topics(state.topic_defaults))
+        state.groups.add_missing(default_groups())
+        self.store.start()
+
+    def _abandon(self, started: list[Service]) -> None:
+        """End a start that failed."""
+        Service.stopService(self)
+        ending = [maybeDeferred(part.stopService) for part in reversed(started)]
+        ending.append(maybeDeferred(self.store.stop))
+        DeferredList(ending, consumeErrors=True)
+
+    def stopService(self) -> Deferred[None]:
+        """
+        Unregister, stop listening, write everything, close the store; fires when all of that is done.
+
+        A step that fails is logged and does not keep the next ones from their work.
+        """
+        Service.stopService(self)
+        self._forget_boot_timer()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        state = self.state
+        await self._step("unregistering", self.registration.stopService)
+        state.delays.stop()
+        state.notices.stop()
+        await self._step("ending long polls", state.polls.stop)
+        for server in (self.server, self.vip_server):
+            await self._step(f"closing {server.name}", server.stopService)
+        for periodic in self._periodic:
+            await self._step(f"ending {periodic.name}", periodic.stop)
+        if self.setup.is_slave:
+            await self._step("ending metadata synchronisation", self.metadata_sync.stopService)
+        await self._step("ending replication", self.ha.stopService)
+        await self._step("writing consumer offsets", state.offsets.persist)
+        if not self.setup.is_slave:
+            await self._step("writing delay offsets", state.delays.persist)
+        await self._step("closing the store", self.store.stop)
+        await self._step("closing client connections", self.client.stopService)
+        self._log.info("broker {name} at {address} has stopped", name=self.setup.name, address=self.setup.address)
+
+    async def _step(self, what: str, call: Callable[[], object]) -> None:
+        def failed(failure: Failure) -> None:
+            self._log.failure("{what} failed while stopping", failure, what=what)
+
+        await maybeDeferred(call).addErrback(failed)
+
+    def _await_name_servers(self) -> None:
+        """Say that the broker runs, once the NameServers know of it, were given up or take too long."""
+        self._boot_timer = self._clock.callLater(BOOT_LINE_PATIENCE_S, self._say_boot_line)
+        self.registration.first_round.addBoth(lambda _: self._say_boot_line())
+
+    def _say_boot_line(self) -> None:
+        if self._boot_timer is None:
+            return
+        self._forget_boot_timer()
+        self._log.info("{line}", line=self.boot_line)
+        if self._announce is not None:
+            self._announce(self.boot_line)
+
+    def _forget_boot_timer(self) -> None:
+        timer, self._boot_timer = self._boot_timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    @property
+    def boot_line(self) -> str:
+        """Java: BrokerStartup#start"""
+        setup = self.setup
+        line = f"The broker[{setup.name}, {setup.address}] boot success. serializeType=JSON"
+        return f"{line} and name server is {setup.broker.namesrv_addr}" if setup.namesrv_addrs else line
+
+    # what happens
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        self.state.polls.arrived(topic, queue_id, max_offset, tags_code)
+        self.state.delays.arrived(topic, queue_id)
+
+    def _channel_closed(self, channel: Channel, _reason: str) -> None:
+        state = self.state
+        state.producers.channel_closed(channel)
+        state.consumers.channel_closed(channel)
+        state.polls.channel_closed(channel)
+
+    def _expire_sessions(self) -> None:
+        state = self.state
+        now = state.now_ms
+        for member in (*state.producers.expire(now), *state.consumers.expire(now)):
+            self._log.warn(
+                "client {client_id} at {peer} was silent for {silent_ms} ms",
+                client_id=member.client_id,
+                peer=member.channel.peer,
+                silent_ms=now - member.last_heard_ms,
+            )
+            member.channel.close("silent for too long")
+        state.locks.expire(now)
+
+    def _master_is(self, master_addr: str | None, ha_addr: str | None) -> None:
+        if ha_addr:
+            self.ha.set_master(ha_addr)
+        self.metadata_sync.set_master(master_addr)
+
+    def _store_failed(self, reason: object) -> None:
+        """What was acknowledged may be lost with the process's pages: stop instead of pretending."""
+        text = f"the store failed and takes no more messages: {reason}"
+        self._log.critical("{text}; the broker stops", text=text)
+        if self._on_fatal is not None:
+            self._on_fatal(text)
+
+
+class _Nobody:
+    """The announcer of a broker that is still being put together."""
+
+    def topics_changed(self) -> None:
+        """Nobody listens yet."""
+
+    def topic_updated(self, config: TopicConfig) -> Deferred[None]:
+        return succeed(None)
+
+    def set_broker_permission(self, permission: int) -> None:
+        """Nobody listens yet."""
+
+
+def build_broker(
+    platform: Platform,
+    setup: BrokerSetup | None = None,
+    *,
+    host_address: str = "127.0.0.1",
+    host_name: str = "localhost",
+    announce: Callable[[str], object] | None = None,
+    on_fatal: Callable[[str], object] | None = None,
+    config_path: str | None = None,
+    service: type[BrokerService] = BrokerService,
+) -> BrokerService:
+    """
+    Return a broker that is ready to start; nothing is read or opened before that.
+
+    ``host_address`` and ``host_name`` stand in for brokerIP1 and brokerName where the configuration names none.
+    ``config_path`` is the file that updateBrokerConfig rewrites. May be called many times in one process. Raises
+    ConfigError for a configuration that cannot work.
+    Java: BrokerStartup#createBrokerController
+    """
+    setup = resolve(setup or BrokerSetup(), host_address=host_address, host_name=host_name)
+    return service(platform, setup, announce=announce, on_fatal=on_fatal, config_path=config_path)

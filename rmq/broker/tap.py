@@ -1,0 +1,106 @@
+"""
+The command line of ``twistd rmq-broker``.
+
+Java: BrokerStartup
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.internet.error import CannotListenError
+from twisted.logger import Logger
+
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
+from rmq.broker.service import BrokerService, build_broker
+from rmq.runtime.config import ConfigError
+from rmq.runtime.diskerror import DiskError
+from rmq.runtime.platform import real_platform
+from rmq.runtime.statefile import StateFileError
+from rmq.runtime.tap import RmqOptions
+from rmq.store.messages import StoreError
+
+_log = Logger()
+
+
+class Options(RmqOptions):
+    """Options of a broker."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "An Apache RocketMQ compatible Broker. SIGUSR1 makes it write a consistency dump of itself below dumpDir, "
+        "for rmq-audit."
+    )
+
+    def __init__(self) -> None:
+        defaults = {"namesrvAddr": os.environ["NAMESRV_ADDR"]} if os.environ.get("NAMESRV_ADDR") else {}
+        super().__init__(CONFIG_CLASSES, defaults)
+
+
+def setup_of(options: Options) -> BrokerSetup:
+    """Return what parsed options say."""
+    broker, server, client, store, extra = options.configs
+    return BrokerSetup(broker=broker, server=server, client=client, store=store, extra=extra)
+
+
+class TwistdBroker(BrokerService):
+    """A broker as the service of a process: what keeps it from starting ends the process with one line."""
+
+    def startService(self) -> None:
+        try:
+            super().startService()
+        except (StoreError, StateFileError, DiskError, CannotListenError) as error:
+            # sys.stderr is twistd's log by now.
+            print(f"rmq-broker cannot start: {error}", file=sys.__stderr__, flush=True)
+            raise SystemExit(1) from error
+
+
+def makeService(options: Options) -> IService:
+    """Return the service that `twistd` runs."""
+    from twisted.internet import reactor
+
+    platform = real_platform(reactor)
+    try:
+        broker = build_broker(
+            platform,
+            setup_of(options),
+            host_address=first_address(),
+            host_name=socket.gethostname(),
+            announce=_say,
+            on_fatal=lambda text: _end(reactor, text),
+            config_path=options.config_file,
+            service=TwistdBroker,
+        )
+    except ConfigError as error:
+        raise SystemExit(f"rmq-broker cannot start: {error}") from error
+    return options.top_service(broker, {"broker": broker, "state": broker.state, "store": broker.store})
+
+
+def first_address() -> str:
+    """
+    Return the address by which other hosts reach this one: 127.0.0.1 when there is no network.
+
+    Java: RemotingUtil#getLocalAddress
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # No packet is sent: this only asks the routing table which address would be used.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _say(line: str) -> None:
+    # sys.stdout is twistd's log by now; whoever waits for Apache's line waits for exactly that line.
+    print(line, file=sys.__stdout__, flush=True)
+
+
+def _end(reactor: Any, text: str) -> None:
+    print(f"rmq-broker stops: {text}", file=sys.__stderr__, flush=True)
+    if reactor.running:
+        reactor.stop()

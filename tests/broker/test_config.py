@@ -1,0 +1,247 @@
+"""The broker's configuration: Apache's keys and defaults, and what a broker refuses to start with."""
+
+from __future__ import annotations
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve
+from rmq.runtime.config import ConfigError, config_fields, load, parse_properties
+
+#: getBrokerConfig of a running Apache 4.9.7 broker with few settings; thread pools, names, addresses and paths left out
+APACHE_DEFAULTS = """\
+shortPollingTimeMills=1000
+serverSocketBacklog=1024
+clientWorkerThreads=4
+clientAsyncSemaphoreValue=65535
+channelNotActiveInterval=60000
+enableConsumeQueueExt=false
+clientSocketSndBufSize=0
+haHousekeepingInterval=20000
+consumerManageThreadPoolNums=32
+autoCreateTopicEnable=true
+syncFlushTimeout=5000
+clientChannelMaxIdleTimeSeconds=120
+autoDeleteUnusedStats=false
+defaultTopicQueueNums=8
+clientSocketRcvBufSize=0
+clientManagerThreadPoolQueueCapacity=1000000
+writeBufferLowWaterMark=0
+debugLockEnable=false
+notifyConsumerIdsChangedEnable=true
+enableDetailStat=true
+brokerFastFailureEnable=true
+transientStorePoolEnable=false
+maxMessageSize=4194304
+useReentrantLockWhenPutMessage=true
+waitTimeMillsInTransactionQueue=3000
+messageIndexEnable=true
+commercialBaseCount=1
+diskFallRecorded=true
+scheduleAsyncDeliverMaxResendNum2Blocked=3
+filterSupportRetry=false
+brokerTopicEnable=true
+destroyMapedFileIntervalForcibly=120000
+offsetCheckInSlave=false
+deleteConsumeQueueFilesInterval=100
+flushCommitLogTimed=true
+isolateLogEnable=false
+haSlaveFallbehindMax=268435456
+waitTimeMillsInSendQueue=200
+defaultQueryMaxNum=32
+clientCloseSocketIfTimeout=true
+haSendHeartbeatInterval=5000
+serverCallbackExecutorThreads=0
+fetchNamesrvAddrByAddressServer=false
+longPollingEnable=true
+enableCalcFilterBitMap=false
+redeleteHangedFileInterval=120000
+transactionCheckMax=15
+maxTransferBytesOnMessageInMemory=262144
+enableScheduleMessageStats=true
+flushCommitLogLeastPages=4
+serverSocketRcvBufSize=0
+putMsgIndexHightWater=600000
+accessMessageInMemoryMaxRatio=40
+slaveReadEnable=false
+fileReservedTime=72
+enableDLegerCommitLog=false
+commercialTransCount=1
+replyThreadPoolQueueCapacity=10000
+consumerFallbehindThreshold=17179869184
+maxErrorRateOfBloomFilter=20
+storeReplyMessageEnable=true
+startAcceptSendRequestTimeStamp=0
+traceOn=true
+flushDiskType=ASYNC_FLUSH
+maxLmqConsumeQueueNum=20000
+rejectTransactionMessage=false
+flushIntervalConsumeQueue=1000
+clientOnewaySemaphoreValue=65535
+highSpeedMode=false
+adminBrokerThreadPoolNums=16
+flushConsumeQueueThoroughInterval=60000
+sendThreadPoolQueueCapacity=10000
+putThreadPoolQueueCapacity=10000
+commercialTimerCount=1
+pullThreadPoolQueueCapacity=100000
+commitIntervalCommitLog=200
+serverSocketSndBufSize=0
+enableMultiDispatch=false
+flushConsumeQueueLeastPages=2
+mappedFileSizeConsumeQueue=6000000
+transientStorePoolSize=5
+writeBufferHighWaterMark=0
+disableConsumeIfConsumerReadSlowly=false
+serverChannelMaxIdleTimeSeconds=120
+commercialBigCount=1
+maxTransferBytesOnMessageInDisk=65536
+serverOnewaySemaphoreValue=256
+checkCRCOnRecover=true
+forceRegister=true
+transferMsgByHeap=true
+flushConsumerOffsetInterval=5000
+flushDelayOffsetInterval=10000
+endTransactionPoolQueueCapacity=100000
+waitTimeMillsInPullQueue=5000
+deleteWhen=04
+flushCommitLogThoroughInterval=10000
+aclEnable=false
+cleanResourceInterval=10000
+serverAsyncSemaphoreValue=64
+connectTimeoutMillis=3000
+clientPooledByteBufAllocatorEnable=false
+commitCommitLogThoroughInterval=200
+useEpollNativeSelector=false
+maxTransferCountOnMessageInMemory=32
+serverPooledByteBufAllocatorEnable=true
+autoCreateSubscriptionGroup=true
+flushLeastPagesWhenWarmMapedFile=4096
+filterDataCleanTimeSpan=86400000
+warmMapedFileEnable=false
+traceTopicEnable=false
+clientManageThreadPoolNums=32
+consumerManagerThreadPoolQueueCapacity=1000000
+cleanFileForciblyEnable=true
+serverSelectorThreads=3
+enableScheduleAsyncDeliver=false
+compressedRegister=false
+enableLmq=false
+commitCommitLogLeastPages=4
+brokerRole=ASYNC_MASTER
+brokerPermission=6
+maxDelayTime=40
+maxTransferCountOnMessageInDisk=8
+filterServerNums=0
+fastFailIfNoBufferInStorePool=false
+useTLS=false
+duplicationEnable=false
+brokerId=0
+registerBrokerTimeoutMills=6000
+mappedFileSizeConsumeQueueExt=50331648
+msgTraceTopicName=RMQ_SYS_TRACE_TOPIC
+osPageCacheBusyTimeOutMills=1000
+expectConsumerNumUseFilter=32
+scheduleAsyncDeliverMaxPendingLimit=2000
+serverWorkerThreads=8
+slaveTimeout=3000
+queryThreadPoolQueueCapacity=20000
+maxMsgsNumBatch=64
+flushConsumerOffsetHistoryInterval=60000
+clusterTopicEnable=true
+regionId=DefaultRegion
+brokerClusterName=DefaultCluster
+commercialEnable=true
+haTransferBatchSize=32768
+messageStorePlugIn=
+waitTimeMillsInHeartbeatQueue=31000
+messageIndexSafe=false
+heartbeatThreadPoolQueueCapacity=50000
+deleteCommitLogFilesInterval=100
+"""
+
+
+def setup_from(text: str) -> BrokerSetup:
+    broker, server, client, store, extra = load(CONFIG_CLASSES, parse_properties(text, "test"), "test").configs
+    return BrokerSetup(broker=broker, server=server, client=client, store=store, extra=extra)
+
+
+def resolved(text: str) -> BrokerSetup:
+    return resolve(setup_from(text), host_address="192.0.2.7", host_name="box")
+
+
+class ApacheConfigTests(SynchronousTestCase):
+    def test_apache_s_keys_are_known_with_apache_s_defaults(self) -> None:
+        """Whoever moves from Apache finds every key that getBrokerConfig of 4.9.7 lists, and the same defaults."""
+        values = parse_properties(APACHE_DEFAULTS, "Apache")
+        loaded = load(CONFIG_CLASSES, values, "Apache")
+        self.assertEqual(loaded.unknown, {})
+        self.assertEqual(loaded.configs, load(CONFIG_CLASSES, {}, "nothing").configs)
+
+    def test_a_planted_difference_is_seen(self) -> None:
+        """The comparison above would notice a default that differs."""
+        values = parse_properties(APACHE_DEFAULTS.replace("fileReservedTime=72", "fileReservedTime=48"), "Apache")
+        self.assertNotEqual(load(CONFIG_CLASSES, values, "Apache").configs, load(CONFIG_CLASSES, {}, "nothing").configs)
+
+    def test_file_of_a_5_x_broker_loads(self) -> None:
+        """Keys that only 5.x has are no unknown keys."""
+        text = "enableSlaveActingMaster=false\nbrokerHeartbeatInterval=1000\nskipWhenCKRePutReachMaxTimes=false\n"
+        loaded = load(CONFIG_CLASSES, parse_properties(text, "5.x"), "5.x")
+        self.assertEqual(loaded.unknown, {})
+
+    def test_no_key_is_two_things(self) -> None:
+        """A key that several classes have has one type, so one value can serve all."""
+        kinds: dict[str, type] = {}
+        for cls in CONFIG_CLASSES:
+            for field in config_fields(cls):
+                kind = kinds.setdefault(field.key, field.kind)
+                self.assertIs(kind, field.kind, field.key)
+
+
+class ResolveTests(SynchronousTestCase):
+    def test_what_the_host_says(self) -> None:
+        """Without names and addresses the host's own are used."""
+        setup = resolved("")
+        self.assertEqual((setup.name, setup.address, setup.ha_address), ("box", "192.0.2.7:10911", "192.0.2.7:10912"))
+
+    def test_configured_names_win(self) -> None:
+        """brokerIP2 is where slaves go, brokerIP1 where clients go."""
+        setup = resolved("brokerName=b\nbrokerIP1=192.0.2.1\nbrokerIP2=192.0.2.2\nlisten\nlistenPort=20000\n")
+        self.assertEqual((setup.name, setup.address, setup.ha_address), ("b", "192.0.2.1:20000", "192.0.2.2:20001"))
+
+    def test_a_master_is_number_0(self) -> None:
+        """A master's brokerId becomes 0, as with Apache."""
+        self.assertEqual(resolved("brokerId=5\nbrokerRole=SYNC_MASTER\n").broker.broker_id, 0)
+
+    def test_a_slave_needs_a_number(self) -> None:
+        """A slave without a brokerId above 0 does not start; the error says which key."""
+        error = self.assertRaises(ConfigError, resolved, "brokerRole=SLAVE\n")
+        self.assertIn("brokerId", str(error))
+        self.assertEqual(resolved("brokerRole=SLAVE\nbrokerId=3\n").broker.broker_id, 3)
+
+    def test_unsafe_promises_are_refused(self) -> None:
+        """Who asks for access control or a controller must not get a broker without."""
+        for key in ("aclEnable", "enableControllerMode", "enableDLegerCommitLog"):
+            error = self.assertRaises(ConfigError, resolved, f"{key}=true\n")
+            self.assertIn(key, str(error))
+
+    def test_a_host_name_is_no_address(self) -> None:
+        """brokerIP1 goes into message ids as bytes; a host name is named in the error."""
+        error = self.assertRaises(ConfigError, resolved, "brokerIP1=broker-a.example\n")
+        self.assertIn("broker-a.example", str(error))
+
+    def test_name_servers(self) -> None:
+        """Blanks and empty items in the list do no harm."""
+        setup = resolved("namesrvAddr= a:9876 ;;b:9876;\n")
+        self.assertEqual(setup.namesrv_addrs, ["a:9876", "b:9876"])
+
+    def test_dumps_lie_beside_the_store(self) -> None:
+        """Dumps do not land inside the store; dumpDir moves them."""
+        self.assertEqual(resolved("storePathRootDir=/x/store/\n").dump_dir, "/x/store-dumps")
+        self.assertEqual(resolved("dumpDir=/y\n").dump_dir, "/y")
+
+    def test_resolving_twice_changes_nothing(self) -> None:
+        """A resolved configuration is final."""
+        setup = resolved("brokerRole=SLAVE\nbrokerId=3\n")
+        self.assertEqual(resolve(setup, host_address="10.0.0.1", host_name="other"), setup)
+        self.assertIsNot(attrs.evolve(setup), setup)

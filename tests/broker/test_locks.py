@@ -1,0 +1,53 @@
+"""Ordered consumption: one client at a time holds a queue."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.locks import LOCK_LIFE_MS, QueueLocks
+from rmq.wire.api.common import MessageQueue
+
+Q0 = MessageQueue(topic="T", broker_name="b", queue_id=0)
+Q1 = MessageQueue(topic="T", broker_name="b", queue_id=1)
+
+
+class QueueLockTests(SynchronousTestCase):
+    def test_first_come_first_served(self) -> None:
+        """A queue that somebody holds is not given to another member of the group."""
+        locks = QueueLocks()
+        self.assertEqual(locks.lock("G", "a", [Q0], 0), [Q0])
+        self.assertEqual(locks.lock("G", "b", [Q0, Q1], 1), [Q1])
+
+    def test_groups_do_not_touch(self) -> None:
+        """Each group has its own locks."""
+        locks = QueueLocks()
+        locks.lock("G", "a", [Q0], 0)
+        self.assertEqual(locks.lock("H", "b", [Q0], 0), [Q0])
+
+    def test_expiry_and_renewal(self) -> None:
+        """A lock ends 60 s after its last renewal, not earlier."""
+        locks = QueueLocks()
+        locks.lock("G", "a", [Q0], 0)
+        locks.lock("G", "a", [Q0], 20_000)
+        self.assertEqual(locks.lock("G", "b", [Q0], 20_000 + LOCK_LIFE_MS), [])
+        self.assertEqual(locks.lock("G", "b", [Q0], 20_001 + LOCK_LIFE_MS), [Q0])
+        self.assertEqual(locks.lock("G", "a", [Q0], 20_002 + LOCK_LIFE_MS), [])
+
+    def test_only_the_holder_unlocks(self) -> None:
+        """Another client's unlock changes nothing."""
+        locks = QueueLocks()
+        locks.lock("G", "a", [Q0], 0)
+        locks.unlock("G", "b", [Q0])
+        self.assertEqual(locks.lock("G", "b", [Q0], 1), [])
+        locks.unlock("G", "a", [Q0, Q1])
+        self.assertEqual(locks.lock("G", "b", [Q0], 2), [Q0])
+
+    def test_expired_locks_are_forgotten(self) -> None:
+        """Groups that are gone leave nothing behind."""
+        locks = QueueLocks()
+        locks.lock("G", "a", [Q0], 0)
+        locks.lock("H", "a", [], 0)
+        locks.expire(LOCK_LIFE_MS)
+        self.assertEqual(locks.lock("G", "b", [Q0], LOCK_LIFE_MS), [])
+        locks.expire(LOCK_LIFE_MS + 1)
+        self.assertEqual(locks, QueueLocks())

@@ -1,0 +1,201 @@
+"""Groups and their members: who hears of whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.sessions import MEMBER_EXPIRY_MS, ChangeNotices, ConsumerGroup, ConsumerGroups, Member, ProducerGroups
+from rmq.wire.api.common import SubscriptionData
+
+
+class Link:
+    """The far end of a connection: remembers what it was told."""
+
+    def __init__(self, name: str) -> None:
+        self.peer = name
+        self.is_open = True
+        self.told: list[str] = []
+
+    def oneway(self, contract: Any, header: Any, body: Any) -> bool:
+        self.told.append(f"{contract.code} {header.consumer_group}")
+        return True
+
+    def close(self, reason: str) -> None:
+        self.is_open = False
+
+
+def member(link: Link, *, at_ms: int = 0, client_id: str | None = None) -> Member:
+    return Member(
+        channel=link, client_id=client_id or f"id-{link.peer}", language="JAVA", version=409, last_heard_ms=at_ms
+    )
+
+
+def topic(name: str, version: int = 1, expression: str = "*") -> SubscriptionData:
+    return SubscriptionData(topic=name, sub_version=version, sub_string=expression)
+
+
+class Groups(ConsumerGroups):
+    """Consumer groups with a short way to send a heartbeat."""
+
+    def beat(
+        self, link: Link, *subscriptions: SubscriptionData, group: str = "G", at_ms: int = 0
+    ) -> ConsumerGroup | None:
+        return self.register(
+            group,
+            member(link, at_ms=at_ms),
+            subscriptions,
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        )
+
+
+def groups() -> tuple[Groups, list[str]]:
+    changed: list[str] = []
+    return Groups(changed=lambda group: changed.append(group.name)), changed
+
+
+class ConsumerGroupTests(SynchronousTestCase):
+    def test_a_newcomer_changes_the_group_once(self) -> None:
+        """The first heartbeat of a connection is a change, the next ones are not."""
+        table, _ = groups()
+        link = Link("a")
+        self.assertIsNotNone(table.beat(link, topic("T")))
+        self.assertIsNone(table.beat(link, topic("T")))
+        self.assertIsNotNone(table.beat(Link("b"), topic("T")))
+
+    def test_members_are_listed_once(self) -> None:
+        """A client that has two connections for a moment is one member of the group."""
+        table, _ = groups()
+        first, second = Link("a"), Link("a")
+        table.beat(first)
+        table.beat(second)
+        group = table.find("G")
+        assert group is not None
+        self.assertEqual((group.client_ids, len(group.members)), (["id-a"], 2))
+
+    def test_subscriptions(self) -> None:
+        """A heartbeat brings and takes topics; a known topic changes with a newer version only, and silently."""
+        table, _ = groups()
+        link = Link("a")
+        table.beat(link, topic("T", 5, "A"))
+        group = table.find("G")
+        assert group is not None
+        self.assertIsNone(table.beat(link, topic("T", 4, "old")))
+        self.assertEqual(group.subscriptions["T"].sub_string, "A")
+        self.assertIsNone(table.beat(link, topic("T", 6, "new")))
+        self.assertEqual(group.subscriptions["T"].sub_string, "new")
+        self.assertIsNotNone(table.beat(link, topic("T", 6), topic("U")))
+        self.assertIsNotNone(table.beat(link, topic("U")))
+        self.assertEqual(list(group.subscriptions), ["U"])
+
+    def test_heartbeat_without_subscriptions(self) -> None:
+        """A 5.x heartbeat that leaves them out keeps them."""
+        table, _ = groups()
+        link = Link("a")
+        table.beat(link, topic("T"))
+        again = table.register(
+            "G",
+            member(link),
+            None,
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        )
+        self.assertIsNone(again)
+        self.assertEqual(table.subscribers("T"), ["G"])
+
+    def test_leaving(self) -> None:
+        """Who leaves is gone at once; the last one takes the group along."""
+        table, _ = groups()
+        a, b = Link("a"), Link("b")
+        table.beat(a)
+        table.beat(b)
+        left = table.unregister("G", a)
+        assert left is not None
+        self.assertEqual(left.client_ids, ["id-b"])
+        self.assertIsNone(table.unregister("G", a))
+        table.unregister("G", b)
+        self.assertIsNone(table.find("G"))
+
+    def test_lost_connection_leaves_every_group(self) -> None:
+        """The other members of each group hear of a lost connection."""
+        table, changed = groups()
+        link = Link("a")
+        table.beat(link, group="G")
+        table.beat(link, group="H")
+        table.beat(Link("b"), group="I")
+        table.channel_closed(link)
+        self.assertEqual((changed, table.names()), (["G", "H"], ["I"]))
+
+    def test_silence(self) -> None:
+        """A member that says nothing for two minutes is gone, and not a millisecond earlier."""
+        table, changed = groups()
+        table.beat(Link("a"), at_ms=0)
+        table.beat(Link("b"), at_ms=1)
+        self.assertEqual(table.expire(MEMBER_EXPIRY_MS), [])
+        self.assertEqual([gone.client_id for gone in table.expire(MEMBER_EXPIRY_MS + 1)], ["id-a"])
+        self.assertEqual(changed, ["G"])
+
+
+class ProducerGroupTests(SynchronousTestCase):
+    def test_members(self) -> None:
+        """Producers come with a heartbeat and go with their connection, their word or their silence."""
+        table = ProducerGroups()
+        a, b, c = Link("a"), Link("b"), Link("c")
+        for link in (a, b, c):
+            table.register("P", member(link, at_ms=5 if link is c else 0))
+        table.unregister("P", a)
+        table.channel_closed(b)
+        self.assertEqual([each.client_id for each in table.members("P")], ["id-c"])
+        self.assertEqual(table.expire(MEMBER_EXPIRY_MS + 5), [])
+        self.assertEqual([each.client_id for each in table.expire(MEMBER_EXPIRY_MS + 6)], ["id-c"])
+        self.assertEqual(table.table(), {})
+
+
+class ChangeNoticeTests(SynchronousTestCase):
+    def group(self, *links: Link) -> ConsumerGroup:
+        return ConsumerGroup(name="G", members={link: member(link) for link in links})
+
+    def test_now(self) -> None:
+        """All members hear of a change, the newcomer too; a closing connection is left alone."""
+        a, b, gone = Link("a"), Link("b"), Link("gone")
+        gone.is_open = False
+        ChangeNotices(Clock(), enabled=True).now(self.group(a, b, gone))
+        self.assertEqual((a.told, b.told, gone.told), (["40 G"], ["40 G"], []))
+
+    def test_many_changes_are_one_notice(self) -> None:
+        """A hundred members that leave at once are one notice for those who stay."""
+        clock = Clock()
+        notices = ChangeNotices(clock, enabled=True)
+        stays = Link("a")
+        group = self.group(stays)
+        for _ in range(100):
+            notices.soon(group)
+        self.assertEqual(stays.told, [])
+        clock.advance(0)
+        self.assertEqual(stays.told, ["40 G"])
+        notices.soon(group)
+        clock.advance(0)
+        self.assertEqual(stays.told, ["40 G", "40 G"])
+
+    def test_switched_off(self) -> None:
+        """notifyConsumerIdsChangedEnable=false tells nobody."""
+        clock = Clock()
+        notices = ChangeNotices(clock, enabled=False)
+        link = Link("a")
+        notices.now(self.group(link))
+        notices.soon(self.group(link))
+        clock.advance(1)
+        self.assertEqual((link.told, clock.getDelayedCalls()), ([], []))
+
+    def test_stop(self) -> None:
+        """After the stop nothing is left to run."""
+        clock = Clock()
+        notices = ChangeNotices(clock, enabled=True)
+        notices.soon(self.group(Link("a")))
+        notices.stop()
+        self.assertEqual(clock.getDelayedCalls(), [])

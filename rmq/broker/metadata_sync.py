@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.topics import TopicTable
-from rmq.remoting.client import RemotingClient
+from rmq.remoting.client import RemotingClient, split_addr
 from rmq.remoting.errors import RequestFailed
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import Disk, DiskError
@@ -89,7 +89,13 @@ class MetadataSync(Service):
         return dict(self._failing)
 
     def set_master(self, addr: str | None) -> None:
-        """Ask at ``addr`` from the next round on. A NameServer that names this broker itself is not believed."""
+        """Ask at ``addr`` from the next round on. This broker itself, and what is no address, count as nobody."""
+        if addr is not None:
+            try:
+                split_addr(addr)
+            except ValueError as error:
+                self._log.error("master for topics and offsets: {error}", error=error)
+                addr = None
         if addr == self._own_addr:
             addr = None
         if addr != self.master_addr:

@@ -200,24 +200,18 @@ class Registration(Service):
         """
         Register one changed topic; fires when every NameServer has answered or was given up.
 
-        A NameServer gets all topics instead when it is not sure to hold the others: it would take the version of this
-        registration for theirs, too, and never ask for them.
+        A NameServer that is not sure to hold the others, because a registration was not confirmed or because it has
+        just been restarted, gets all topics instead: it would take the version of this registration for theirs, too,
+        and never ask for them.
 
         Java: BrokerController#registerIncrementBrokerData
         """
         if not self.running:
             return succeed(None)
         full = self._full()
-        name = config.topic_name
-        part = _Message(self._terms, full.version, {name: self._published(config)})
+        part = _Message(self._terms, full.version, {config.topic_name: self._published(config)})
         answers = _Answers(self)
-
-        def register(server: _NameServer) -> Coroutine[Deferred[Any], Any, None]:
-            confirmed = server.confirmed
-            only_this = confirmed is not None and confirmed.counter == full.version.counter - 1
-            return self._register_at(server, part if only_this else full, answers)
-
-        return self._with_all(register)
+        return self._with_all(lambda server: self._register_change(server, part, full, answers))
 
     def set_broker_permission(self, permission: int) -> None:
         """Publish topics with another brokerPermission from now on."""
@@ -274,20 +268,30 @@ class Registration(Service):
             list(response.body.table),
         )
 
-    async def _register_if_changed(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
+    async def _register_change(self, server: _NameServer, part: _Message, full: _Message, answers: _Answers) -> None:
+        before = server.confirmed
+        if before is not None and before.counter == full.version.counter - 1 and await self._holds(server, before):
+            await self._register_at(server, part, answers)
+        else:
+            await self._register_at(server, full, answers)
+
+    async def _holds(self, server: _NameServer, version: DataVersion) -> bool:
+        """Ask whether ``version`` is current there; no if it cannot tell: it may still take a registration."""
         try:
             response = await self._client.invoke(
-                server.addr, QUERY_DATA_VERSION, self._identity(), message.version, timeout_ms=self._timeout_ms
+                server.addr, QUERY_DATA_VERSION, self._identity(), version, timeout_ms=self._timeout_ms
             )
         except RequestFailed as error:
-            # It may still take a registration; and if not, that will say why.
             self._log.debug("{addr} did not tell its data version: {error}", addr=server.addr, error=error)
+            return False
+        return not response.header.changed
+
+    async def _register_if_changed(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
+        if await self._holds(server, message.version):
+            server.confirmed = message.version
+            self._answered(server)
         else:
-            if not response.header.changed:
-                server.confirmed = message.version
-                self._answered(server)
-                return
-        await self._register_at(server, message, answers)
+            await self._register_at(server, message, answers)
 
     async def _unregister(self, server: _NameServer) -> None:
         try:

@@ -76,7 +76,11 @@ class SlaveLink:
         self.master_addr: str | None = None
 
     def set_master(self, addr: str | None) -> None:
-        """Follow ``addr`` ("host:port") from now on, nobody if None. The present master changes nothing."""
+        """
+        Follow ``addr`` ("host:port") from now on, nobody if None; the present master changes nothing.
+
+        Raises ValueError for what is no address, and goes on as before.
+        """
         if addr == self.master_addr:
             return
         target = None if addr is None else parse_addr(addr)

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from rmq.ha.acks import Acks, ReplicaWaits
 from rmq.ha.backoff import Backoff
 from rmq.ha.hub import MasterHub
-from rmq.ha.link import AppendableLog, SlaveLink
+from rmq.ha.link import AppendableLog, SlaveLink, parse_addr
 from rmq.ha.master import ReadableLog
 from rmq.ha.session import SessionLimits
 from rmq.ha.status import HAStatus
@@ -40,9 +40,9 @@ class HAService(Service):
     """
     Listen on ``haListenPort`` for slaves, whatever the role; follow a master when the role is SLAVE.
 
-    The store must be loaded before the start. A port in use makes ``startService`` raise CannotListenError. The stop
-    answers every waiting put with FLUSH_SLAVE_TIMEOUT and fires when all connections are gone; a stopped service may be
-    started again.
+    A ``haMasterAddress`` that is no address is a ValueError. The store must be loaded before the start. A port in use
+    makes ``startService`` raise CannotListenError. The stop answers every waiting put with FLUSH_SLAVE_TIMEOUT and
+    fires when all connections are gone; a stopped service may be started again.
 
     ``wait_for_slaves`` makes this a `Replication` for the store.
 
@@ -80,6 +80,8 @@ class HAService(Service):
             backoff=Backoff(platform.rng),
             appended=self._hub.appended,
         )
+        if config.ha_master_address:
+            parse_addr(config.ha_master_address)
         self._housekeeping = Periodic(clock, TICK_S, self._tick, name="HA housekeeping")
         self._port: Any = None
         store.on_appended(self._hub.appended)
@@ -126,14 +128,17 @@ class HAService(Service):
         Follow the master at ``addr`` ("host:port"), nobody when None; the same address again changes nothing.
 
         Only a running SLAVE follows, and one with a configured ``haMasterAddress`` follows that alone. An address that
-        is none is a ValueError.
+        is none (a NameServer said it) is logged and changes nothing.
         """
         if self._role is not BrokerRole.SLAVE or not self.running:
             self._log.debug("master {addr} not followed: role {role}", addr=addr, role=self._role.name)
         elif self._config.ha_master_address:
             self._log.debug("master {addr} not followed: haMasterAddress is configured", addr=addr)
         else:
-            self._link.set_master(addr)
+            try:
+                self._link.set_master(addr)
+            except ValueError as error:
+                self._log.error("master not followed: {error}", error=error)
 
     def status(self) -> HAStatus:
         """Return every connection with its offsets, and the counters."""

@@ -263,9 +263,17 @@ class ChangeTests(RegistrationCase):
         done = registration.topic_updated(self.add_topic("Made"))
         self.assertNoResult(done)
         self.finished(done)
-        self.assertEqual(server.seen[1:], [("register", ("Made",), 4, False)])
+        self.assertEqual(server.seen[1:], [("query", (), 3, False), ("register", ("Made",), 4, False)])
         self.finished(registration.topic_updated(self.add_topic("Second")))
-        self.assertEqual(server.seen[2:], [("register", ("Second",), 5, False)])
+        self.assertEqual(server.seen[3:], [("query", (), 4, False), ("register", ("Second",), 5, False)])
+
+    def test_a_restarted_name_server_gets_all_topics(self) -> None:
+        """A NameServer that lost what it knew is found out before it takes one topic for all."""
+        server = self.name_server()
+        registration = self.start()
+        server.changed = True
+        self.finished(registration.topic_updated(self.add_topic("Made")))
+        self.assertEqual(server.seen[2:], [("register", ("Made", "TBW102", "orders"), 4, False)])
 
     def test_never_incremental_before_full(self) -> None:
         """A NameServer that is not sure to hold the other topics gets them all: it would never ask for them."""
@@ -324,6 +332,7 @@ class ChangeTests(RegistrationCase):
         self.assertNoResult(done)
         self.net.run(0.5)
         self.finished(done)
+        self.assertEqual(server.kinds, ["register", "query", "register"])
 
     def test_broker_permission(self) -> None:
         """A broker that lacks read or write publishes that for every topic; its own table is untouched."""

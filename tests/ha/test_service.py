@@ -572,10 +572,11 @@ class BadMasterTests(ServiceCase):
         self.successResultOf(slave.ha.stopService())
 
     def test_bad_address(self) -> None:
-        """What is no address is named, and the present master stays."""
+        """What is no address changes nothing when a NameServer says it, and ends the start when it is configured."""
         slave, master = self.connected(100)
         for text in ("nonsense", "host:", ":10912", "host:99999", "host:x"):
-            error = self.assertRaises(ValueError, slave.ha.set_master, text)
+            slave.ha.set_master(text)
+            error = self.assertRaises(ValueError, Broker, self.net, BrokerRole.SLAVE, 1, ha_master_address=text)
             self.assertIn(text, str(error))
         self.assertTrue(master.connected)
 

@@ -1,0 +1,292 @@
+"""How a slave takes over its master's tables, against a master that answers what it is told to."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.metadata_sync import MetadataSync, vip_addr
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.topics import TopicTable
+from rmq.remoting.client import RemotingClient
+from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, ResponderTable, responds_to
+from rmq.remoting.server import RemotingServer
+from rmq.runtime.disk import RealDisk
+from rmq.runtime.platform import Platform
+from rmq.wire.api.common import DataVersion, TopicConfig
+from rmq.wire.api.replication import (
+    GET_ALL_CONSUMER_OFFSET,
+    GET_ALL_DELAY_OFFSET,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    GET_ALL_TOPIC_CONFIG,
+)
+from tests.ha.golden import conversation
+from tests.ha.net import Net
+
+PORT = 10911
+MASTER = f"10.0.0.9:{PORT}"
+NAMES = {21: "topics", 43: "consumer offsets", 45: "delay offsets", 201: "subscription groups"}
+
+
+def recorded_bodies() -> dict[int, bytes]:
+    """Return the bodies with which a 4.9.7 master answered its slave, by request code."""
+    bodies: dict[int, bytes] = {}
+    for event in conversation("slave-4.9.7_master-4.9.7_synchronize"):
+        if not event.to_master and event.data:
+            size = int.from_bytes(event.data[5:8], "big")
+            name = event.name.removeprefix("SUCCESS <- ")
+            code = {
+                "GET_ALL_TOPIC_CONFIG": 21,
+                "GET_ALL_CONSUMER_OFFSET": 43,
+                "GET_ALL_DELAY_OFFSET": 45,
+                "GET_ALL_SUBSCRIPTIONGROUP_CONFIG": 201,
+            }[name]
+            bodies.setdefault(code, event.data[8 + size :])
+    return bodies
+
+
+class Master:
+    """Answers with raw bodies; ``broken`` holds refusals by code, None for no answer at all."""
+
+    def __init__(self) -> None:
+        self.bodies = recorded_bodies()
+        self.broken: dict[int, str | None] = {}
+        self.asked: list[tuple[int, int]] = []
+
+    @responds_to(GET_ALL_TOPIC_CONFIG)
+    @responds_to(GET_ALL_CONSUMER_OFFSET)
+    @responds_to(GET_ALL_DELAY_OFFSET)
+    @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def answer(self, request: Request[None, None]) -> Reply | NoReply:
+        code = request.command.code
+        assert not request.command.body and not request.command.ext_fields
+        self.asked.append((code, request.channel.id))
+        if code in self.broken:
+            remark = self.broken[code]
+            if remark is None:
+                return NO_REPLY
+            raise Refuse(1, remark)
+        return Reply(None, self.bodies[code])
+
+
+class MetadataSyncCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.net = Net(5)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.disk = RealDisk(self.net)
+        self.addCleanup(self.disk.close)
+        self.platform = Platform(
+            reactor=self.net, disk=self.disk, rng=random.Random(1), endpoint_factory=self.net.endpoint
+        )
+        self.client = RemotingClient(self.platform)
+        self.client.startService()
+        self.topics = TopicTable(self.disk, self.folder, self.net)
+        self.groups = SubscriptionGroupTable(self.disk, self.folder, self.net)
+        self.offsets = ConsumerOffsetTable(self.disk, self.folder, self.net)
+        self.sync = MetadataSync(
+            self.client,
+            self.net,
+            self.disk,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            config_dir=self.folder,
+            own_addr="10.0.0.1:20911",
+        )
+        self.sync.startService()
+        self.servers: list[RemotingServer] = []
+        self.addCleanup(self.stop_all)
+
+    def stop_all(self) -> None:
+        """Everything stops within its bounds and leaves no timer behind."""
+        stopping: list[Deferred[None]] = []
+        if self.sync.running:
+            stopping.append(self.sync.stopService())
+            self.net.run(3.5)
+        stopping += [self.client.stopService(), *(server.stopService() for server in self.servers)]
+        self.net.run(6)
+        for each in stopping:
+            self.successResultOf(each)
+        self.assertEqual(self.net.getDelayedCalls(), [])
+
+    def master(self) -> Master:
+        master = Master()
+        for port in (PORT, PORT - 2):
+            server = RemotingServer(
+                self.platform, host="", port=port, responders=ResponderTable(master), name=f"master {port}"
+            )
+            server.startService()
+            self.servers.append(server)
+        self.sync.set_master(MASTER)
+        return master
+
+    def file(self, name: str) -> Any:
+        return json.loads(self.disk.read_whole(f"{self.folder}/{name}"))
+
+
+class RoundTests(MetadataSyncCase):
+    def test_rhythm_and_ports(self) -> None:
+        """After 3 s and then every 10 s: 21 at the VIP port, then 43, 45 and 201 at the main one, as Apache asks."""
+        master = self.master()
+        self.net.run(2.5)
+        self.assertEqual(master.asked, [])
+        self.net.run(1)
+        self.assertEqual([code for code, _ in master.asked], [21, 43, 45, 201])
+        self.assertEqual([port for _, port in self.net.dials], [PORT - 2, PORT])
+        self.net.run(10)
+        self.assertEqual(len(master.asked), 8)
+        self.assertEqual(len(self.net.dials), 2)
+
+    def test_tables_of_an_apache_master(self) -> None:
+        """What a 4.9.7 master answered, integer keys without quotes included, is in the tables and files afterwards."""
+        self.master()
+        self.net.run(4)
+        topic = self.topics.get("HaTopic")
+        assert topic is not None
+        self.assertEqual((topic.read_queue_nums, topic.perm), (4, 6))
+        self.assertEqual(self.topics.data_version, DataVersion(counter=2, timestamp=1795242166726))
+        self.assertEqual(self.groups.data_version, DataVersion(counter=0, timestamp=1795242158785))
+        self.assertIn("CID_ONSAPI_OWNER", self.groups)
+        self.assertEqual(self.offsets.query("CG", "HaTopic", 0), 2)
+        self.assertEqual(self.disk.read_whole(f"{self.folder}/delayOffset.json"), b'{"offsetTable":{4:1}}')
+        self.assertEqual(self.file("consumerOffset.json")["offsetTable"], {"HaTopic@CG": {"0": 2}})
+        self.assertIn("HaTopic", self.file("topics.json")["topicConfigTable"])
+        self.assertEqual(self.file("subscriptionGroup.json")["dataVersion"]["timestamp"], 1795242158785)
+        self.assertEqual(self.sync.failing, {})
+
+    def test_own_entries_give_way(self) -> None:
+        """Topics that the master does not have disappear; offsets that it does not have stay."""
+        self.topics.put(TopicConfig(topic_name="Mine"))
+        self.offsets.commit("G", "Mine", 0, 7)
+        self.offsets.commit("CG", "HaTopic", 0, 1)
+        self.master()
+        self.net.run(4)
+        self.assertNotIn("Mine", self.topics)
+        self.assertEqual(self.offsets.query("G", "Mine", 0), 7)
+        self.assertEqual(self.offsets.query("CG", "HaTopic", 0), 2)
+
+    def test_unchanged_versions_cost_nothing(self) -> None:
+        """Equal versions leave tables and files alone; another version replaces the table."""
+        master = self.master()
+        changes: list[object] = []
+        self.topics.on_change(changes.append)
+        self.net.run(4)
+        self.assertEqual(len(changes), 1)
+        for name in ("topics.json", "subscriptionGroup.json", "delayOffset.json", "consumerOffset.json"):
+            self.disk.delete(f"{self.folder}/{name}")
+        self.net.run(10)
+        self.assertEqual(len(changes), 1)
+        self.assertEqual([name for name in self.disk.list_dir(self.folder) if name.endswith(".json")], [])
+        master.bodies[21] = master.bodies[21].replace(b'"counter":2', b'"counter":3').replace(b"HaTopic", b"HbTopic")
+        master.bodies[45] = b'{"offsetTable":{4:2}}'
+        self.net.run(10)
+        self.assertIn("HbTopic", self.topics)
+        self.assertNotIn("HaTopic", self.topics)
+        self.assertEqual(self.disk.read_whole(f"{self.folder}/delayOffset.json"), b'{"offsetTable":{4:2}}')
+
+
+class TroubleTests(MetadataSyncCase):
+    def test_no_master(self) -> None:
+        """Without a master, or with itself as one, a slave asks nobody."""
+        self.sync.set_master("10.0.0.1:20911")
+        self.net.run(30)
+        self.sync.set_master("no address")
+        self.net.run(30)
+        self.assertEqual(self.net.dials, [])
+
+    def test_steps_are_independent(self) -> None:
+        """Each step that fails leaves the others alone, is named until it works again, and works again."""
+        for code, what in NAMES.items():
+            for broken in ("no", None):
+                with_trouble = f"{what}, {broken}"
+                self.stop_all()
+                self.setUp()
+                master = self.master()
+                master.broken[code] = broken
+                self.net.run(8)
+                self.assertEqual(list(self.sync.failing), [what], with_trouble)
+                self.assertEqual([asked for asked, _ in master.asked], list(NAMES), with_trouble)
+                done = {
+                    21: "HaTopic" in self.topics,
+                    43: self.offsets.query("CG", "HaTopic", 0) == 2,
+                    45: self.disk.exists(f"{self.folder}/delayOffset.json"),
+                    201: "CID_ONSAPI_OWNER" in self.groups,
+                }
+                self.assertEqual([step for step, ok in done.items() if not ok], [code], with_trouble)
+                del master.broken[code]
+                self.net.run(11)
+                self.assertEqual(self.sync.failing, {}, with_trouble)
+
+    def test_bodies_that_are_no_tables(self) -> None:
+        """Garbage, wrong types, nothing, and an empty table change no table and no file."""
+        self.master()
+        self.net.run(4)
+        before = {name: self.disk.read_whole(f"{self.folder}/{name}") for name in self.disk.list_dir(self.folder)}
+        self.stop_all()
+        for code, what in NAMES.items():
+            for body in (b"garbage", b"[1]", b'{"offsetTable":7,"dataVersion":"x"}', b"", b"{}"):
+                if body in (b"", b"{}") and code == 43:
+                    continue  # a young master has no offsets, and nothing is what an empty table merges
+                if body == b"{}" and code == 45:
+                    continue  # no level has delivered anything
+                self.setUp_with(before)
+                master = self.master()
+                master.bodies[code] = body
+                self.net.run(4)
+                self.assertEqual(list(self.sync.failing), [what], f"{what}: {body!r}")
+                after = {name: self.disk.read_whole(f"{self.folder}/{name}") for name in before}
+                self.assertEqual(after, before, f"{what}: {body!r}")
+                self.stop_all()
+
+    def setUp_with(self, files: dict[str, bytes]) -> None:
+        self.setUp()
+        for name, data in files.items():
+            self.disk.write_atomic(f"{self.folder}/{name}", data)
+        for table in (self.topics, self.groups, self.offsets):
+            table.load()
+
+    def test_master_away(self) -> None:
+        """A master that cannot be reached fails all steps quickly; when it is there again all is well."""
+        self.sync.set_master(MASTER)
+        self.net.run(4)
+        self.assertEqual(list(self.sync.failing), list(NAMES.values()))
+        self.master()
+        self.net.run(10)
+        self.assertEqual(self.sync.failing, {})
+
+    def test_hanging_master(self) -> None:
+        """A master that never answers costs three seconds a step, and a stop no more than that."""
+        master = self.master()
+        master.broken = dict.fromkeys(NAMES)
+        self.net.run(3)
+        for asked in range(1, 5):
+            self.assertEqual(len(master.asked), asked)
+            self.net.run(3)
+        self.net.run(2)
+        done = self.sync.stopService()
+        self.net.run(3.25)
+        self.successResultOf(done)
+        self.assertLessEqual(len(master.asked), 5)
+
+    def test_unwritable_file(self) -> None:
+        """A file that cannot be written fails its step and nothing else; in memory nothing changes either."""
+        self.disk.make_dirs(f"{self.folder}/topics.json")
+        self.master()
+        self.net.run(4)
+        self.assertEqual(list(self.sync.failing), ["topics"])
+        self.assertNotIn("HaTopic", self.topics)
+
+
+class AddressTests(SynchronousTestCase):
+    def test_vip_port(self) -> None:
+        """Two below the main port, also of an IPv6 address."""
+        self.assertEqual(vip_addr("10.0.0.1:10911"), "10.0.0.1:10909")
+        self.assertEqual(vip_addr("[::1]:10911"), "[::1]:10909")

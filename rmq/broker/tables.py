@@ -8,7 +8,7 @@ Members that we do not know, such as 5.x's ``attributes``, are written back as t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -149,7 +149,7 @@ class VersionedTable(Generic[C, W]):
         entries = {name: self._shape.named(entry, name) for name, entry in given.items()}
         before = self._entries
         self._save(version, entries)
-        self._version, self._entries = version, entries
+        self._take(version, entries)
         changed = [name for name in before.keys() | entries.keys() if before.get(name) != entries.get(name)]
         if changed:
             self._notify(sorted(changed))
@@ -173,8 +173,12 @@ class VersionedTable(Generic[C, W]):
         self._swap(version, entries, names)
 
     def _swap(self, version: DataVersion, entries: dict[str, C], names: Sequence[str]) -> None:
-        self._version, self._entries = version, entries
+        self._take(version, entries)
         self._notify(names)
+
+    def _take(self, version: DataVersion, entries: dict[str, C]) -> None:
+        self._version, self._entries = version, entries
+        self._strange.forget_all_but(entries)
 
     def _notify(self, names: Sequence[str]) -> None:
         for listener in self._listeners:
@@ -208,6 +212,10 @@ class StrangeMembers:
             strange = {key: value for key, value in entry.items() if key not in self._known_in_entry}
             if strange:
                 self._in_entry[name] = strange
+
+    def forget_all_but(self, names: Container[str]) -> None:
+        """Forget what belonged to entries that are gone."""
+        self._in_entry = {name: strange for name, strange in self._in_entry.items() if name in names}
 
     def added_to(self, wrapper: msgspec.Struct) -> dict[str, Any]:
         """Return the members of ``wrapper``, sorted, without nulls, together with the strange ones of its entries."""

@@ -6,7 +6,7 @@ import os
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.protocol import Protocol
+from twisted.internet.interfaces import IProtocol
 from twisted.internet.testing import StringTransport
 from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
@@ -30,7 +30,9 @@ class Peer:
         port, factory, *_ = talk.reactor.tcpServers[0]
         assert port == 9876
         self.transport = StringTransport()
-        self.protocol: Protocol = factory.buildProtocol(self.transport.getPeer())
+        protocol = factory.buildProtocol(self.transport.getPeer())
+        assert protocol is not None
+        self.protocol: IProtocol = protocol
         self.protocol.makeConnection(self.transport)
 
     def ask(self, command: RemotingCommand) -> RemotingCommand:

@@ -1,0 +1,135 @@
+"""Consumer offsets of a broker."""
+
+from __future__ import annotations
+
+import os
+
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.runtime.disk import DiskError
+from rmq.runtime.statefile import StateFileError
+from tests.broker.test_tables import TableCase
+
+FILE = "consumerOffset.json"
+
+
+class OffsetCase(TableCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.offsets = self.load()
+
+    def load(self) -> ConsumerOffsetTable:
+        table = ConsumerOffsetTable(self.disk, self.directory, self.clock)
+        table.load()
+        return table
+
+
+class CommitTests(OffsetCase):
+    def test_query(self) -> None:
+        """A committed offset is found, also a smaller one than before; of what was never committed there is None."""
+        self.offsets.commit("g", "T", 0, 5)
+        self.offsets.commit("g", "T", 0, 3)
+        self.assertEqual(self.offsets.query("g", "T", 0), 3)
+        for group, topic, queue_id in (("g", "T", 1), ("g", "U", 0), ("h", "T", 0)):
+            self.assertIsNone(self.offsets.query(group, topic, queue_id))
+
+    def test_zero_is_not_none(self) -> None:
+        """Offset 0 is an offset."""
+        self.offsets.commit("g", "T", 0, 0)
+        self.assertEqual(self.offsets.query("g", "T", 0), 0)
+
+    def test_who_consumes_what(self) -> None:
+        """Topics by group and groups by topic, retry topics included."""
+        for group, topic in (("g", "T"), ("g", "%RETRY%g"), ("h", "T")):
+            self.offsets.commit(group, topic, 0, 1)
+        self.assertEqual(self.offsets.topics_of("g"), {"T", "%RETRY%g"})
+        self.assertEqual(self.offsets.groups_of("T"), {"g", "h"})
+        self.assertEqual(self.offsets.topics_of("?"), set())
+
+    def test_remove(self) -> None:
+        """A group's or a topic's offsets can be forgotten; others stay."""
+        for group, topic in (("g", "T"), ("g", "U"), ("h", "T")):
+            self.offsets.commit(group, topic, 0, 1)
+        self.offsets.remove_group("g")
+        self.assertEqual(self.offsets.snapshot(), {"T@h": {0: 1}})
+        self.offsets.remove_topic("T")
+        self.assertEqual(self.offsets.snapshot(), {})
+        self.offsets.remove_group("g")
+
+    def test_clone(self) -> None:
+        """A group gets another's offsets, of one topic or all, as a copy."""
+        self.offsets.commit("g", "T", 0, 1)
+        self.offsets.commit("g", "U", 0, 2)
+        self.offsets.clone("g", "h", "T")
+        self.offsets.clone("g", "h", "unknown")
+        self.assertEqual(self.offsets.topics_of("h"), {"T"})
+        self.offsets.clone("g", "i")
+        self.offsets.commit("g", "T", 0, 9)
+        self.assertEqual((self.offsets.query("i", "T", 0), self.offsets.query("i", "U", 0)), (1, 2))
+
+    def test_merge(self) -> None:
+        """A slave takes over what its master has of each group and topic, and keeps the rest."""
+        self.offsets.commit("g", "T", 0, 1)
+        self.offsets.commit("g", "T", 1, 1)
+        self.offsets.commit("own", "T", 0, 1)
+        master = {"T@g": {0: 7}, "U@g": {3: 4}}
+        self.offsets.merge(master)
+        self.assertEqual(self.offsets.snapshot(), {"T@g": {0: 7}, "T@own": {0: 1}, "U@g": {3: 4}})
+        self.offsets.commit("g", "T", 0, 8)
+        self.assertEqual(master["T@g"], {0: 7})
+
+    def test_snapshot_stands_still(self) -> None:
+        """A snapshot is not changed by later commits."""
+        self.offsets.commit("g", "T", 0, 1)
+        snapshot = self.offsets.snapshot()
+        self.offsets.commit("g", "T", 0, 2)
+        self.assertEqual(snapshot, {"T@g": {0: 1}})
+
+
+class PersistTests(OffsetCase):
+    def test_restart(self) -> None:
+        """What was committed before persist is there afterwards; the file is standard JSON."""
+        self.offsets.commit("g", "T", 0, 1)
+        self.offsets.commit("g", "%RETRY%g", 12, 2)
+        self.offsets.persist()
+        self.assertEqual(self.load().snapshot(), self.offsets.snapshot())
+        self.assertEqual(self.members(FILE)["offsetTable"], {"T@g": {"0": 1}, "%RETRY%g@g": {"12": 2}})
+        self.assertEqual(self.members(FILE)["dataVersion"], {"counter": 1, "timestamp": 1_800_000_000_000})
+
+    def test_only_when_something_changed(self) -> None:
+        """Without a change nothing is written and the version stays."""
+        self.offsets.persist()
+        self.assertFalse(os.path.exists(self.directory))
+        self.offsets.commit("g", "T", 0, 1)
+        self.offsets.persist()
+        version = self.offsets.data_version
+        self.offsets.commit("g", "T", 0, 1)
+        self.offsets.persist()
+        self.assertEqual(self.offsets.data_version, version)
+        self.offsets.remove_group("g")
+        self.offsets.persist()
+        self.assertNotEqual(self.offsets.data_version, version)
+        self.assertEqual(self.load().snapshot(), {})
+
+    def test_failed_write_is_tried_again(self) -> None:
+        """A disk that refuses costs nothing but time."""
+        self.offsets.commit("g", "T", 0, 1)
+        self.break_disk(FILE)
+        self.assertRaises(DiskError, self.offsets.persist)
+        os.rmdir(self.path(f"{FILE}.tmp"))
+        self.offsets.persist()
+        self.assertEqual(self.load().query("g", "T", 0), 1)
+
+    def test_apaches_files(self) -> None:
+        """Files of 4.9.7 (bare integer keys) and 5.3.3 (with version and groupTopicMap) are read."""
+        for version, expected in (("4.9.7", {0: 83, 1: 52, 2: 82, 3: 51}), ("5.3.3", {0: 54, 1: 81, 2: 52, 3: 81})):
+            self.directory = os.path.abspath(self.mktemp())
+            self.copy_golden(version)
+            table = self.load()
+            self.assertEqual(table.offsets_of("CG_dead", "Mixed"), expected)
+            self.assertEqual(len(table.snapshot()), 4)
+
+    def test_broken(self) -> None:
+        """A broken file without .bak is an error that names it."""
+        self.write(b'{"offsetTable":{"T@g":{0:', FILE)
+        error = self.assertRaises(StateFileError, self.load)
+        self.assertIn(self.path(FILE), str(error))

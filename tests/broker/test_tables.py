@@ -1,0 +1,259 @@
+"""The broker's tables and their files: ours, Apache's, broken ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.tables import next_version
+from rmq.broker.topics import TopicTable, topic
+from rmq.runtime.disk import DiskError, RealDisk
+from rmq.runtime.statefile import StateFileError, read_state
+from rmq.wire import fastjson
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "config"
+
+
+class TableCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(1_800_000_000)
+        self.disk = RealDisk(self.clock)
+        self.directory = os.path.abspath(self.mktemp())
+        self.changes: list[Sequence[str]] = []
+
+    def path(self, name: str = "topics.json") -> str:
+        return os.path.join(self.directory, name)
+
+    def write(self, data: bytes, name: str = "topics.json") -> None:
+        os.makedirs(self.directory, exist_ok=True)
+        Path(self.path(name)).write_bytes(data)
+
+    def members(self, name: str = "topics.json") -> Any:
+        """Return the file as a strict JSON parser reads it."""
+        return json.loads(Path(self.path(name)).read_bytes())
+
+    def table(self) -> TopicTable:
+        table = TopicTable(self.disk, self.directory, self.clock)
+        table.load()
+        table.on_change(self.changes.append)
+        return table
+
+    def copy_golden(self, version: str) -> None:
+        os.makedirs(self.directory)
+        for path in (GOLDEN / version).iterdir():
+            Path(self.path(path.name)).write_bytes(path.read_bytes())
+
+    def break_disk(self, name: str = "topics.json") -> None:
+        """Make the next write of a table fail."""
+        os.makedirs(self.path(f"{name}.tmp"))
+
+
+class ChangeTests(TableCase):
+    def test_put_is_on_disk(self) -> None:
+        """What was put is there after a restart, with the version it had."""
+        table = self.table()
+        table.put(topic("T", 4))
+        again = self.table()
+        self.assertEqual(again.get("T"), topic("T", 4))
+        self.assertEqual(again.data_version, table.data_version)
+
+    def test_versions(self) -> None:
+        """Each change makes a new version; its timestamp follows the clock but never goes back."""
+        table = self.table()
+        versions = [table.data_version]
+        for step in (1, -5, 10):
+            self.clock.rightNow += step
+            table.put(topic("T", 4))
+            versions.append(table.data_version)
+        self.assertEqual([version.counter for version in versions], [0, 1, 2, 3])
+        seconds = [version.timestamp // 1000 - 1_800_000_000 for version in versions]
+        self.assertEqual(seconds, [0, 1, 1, 6])
+        self.assertEqual(next_version(DataVersion(counter=4, timestamp=9), 3), DataVersion(counter=5, timestamp=9))
+
+    def test_delete(self) -> None:
+        """Deleting an entry is a change, deleting nothing is none."""
+        table = self.table()
+        table.put(topic("T", 4))
+        self.assertTrue(table.delete("T"))
+        self.assertFalse(table.delete("T"))
+        self.assertEqual(table.data_version.counter, 2)
+        self.assertEqual(self.table().names(), [])
+
+    def test_add_missing(self) -> None:
+        """Default entries come in one change; what is there stays as it is."""
+        table = self.table()
+        table.put(topic("T", 4))
+        self.assertEqual(table.add_missing([topic("T", 1), topic("U", 1), topic("V", 1)]), ["U", "V"])
+        self.assertEqual(table.add_missing([topic("U", 2)]), [])
+        self.assertEqual(table.data_version.counter, 2)
+        self.assertEqual(table.get("T"), topic("T", 4))
+
+    def test_listeners(self) -> None:
+        """A listener hears which entries have changed."""
+        table = self.table()
+        table.put(topic("T", 4))
+        table.delete("T")
+        table.add_missing([topic("U", 1), topic("V", 1)])
+        self.assertEqual(self.changes, [["T"], ["T"], ["U", "V"]])
+
+    def test_snapshot_stands_still(self) -> None:
+        """A snapshot is not changed by what comes later."""
+        table = self.table()
+        table.put(topic("T", 4))
+        snapshot = table.snapshot()
+        table.put(topic("U", 4))
+        self.assertEqual(list(snapshot.topic_config_table), ["T"])
+        self.assertEqual(snapshot.data_version.counter, 1)
+
+    def test_replace(self) -> None:
+        """A slave takes over all of its master's table, the version included, and it is the same after a restart."""
+        table = self.table()
+        table.put(topic("own", 1))
+        table.put(topic("same", 2))
+        version = DataVersion(counter=99, timestamp=5)
+        wrapper = TopicConfigWrapper(
+            data_version=version, topic_config_table={"same": topic("same", 2), "new": topic("new", 3)}
+        )
+        self.changes.clear()
+        table.replace(wrapper)
+        self.assertEqual((table.names(), table.data_version), (["new", "same"], version))
+        self.assertEqual(self.changes, [["new", "own"]])
+        again = self.table()
+        self.assertEqual((again.snapshot(), again.data_version), (table.snapshot(), version))
+
+    def test_failed_write_changes_nothing(self) -> None:
+        """When the disk refuses, a change is an error and the table is as before, in memory and on disk."""
+        table = self.table()
+        table.put(topic("T", 4))
+        before = table.snapshot()
+        self.break_disk()
+        self.assertRaises(DiskError, table.put, topic("U", 4))
+        self.assertRaises(DiskError, table.delete, "T")
+        self.assertRaises(DiskError, table.replace, TopicConfigWrapper())
+        self.assertEqual(table.snapshot(), before)
+        self.assertEqual(self.table().snapshot(), before)
+        self.assertEqual(self.changes, [["T"]])
+
+    def test_kept_in_memory(self) -> None:
+        """What can be made again counts although the disk refuses it, and is written with the next change."""
+        table = self.table()
+        self.break_disk()
+        table.keep(topic("T", 4))
+        self.assertIn("T", table)
+        os.rmdir(self.path("topics.json.tmp"))
+        table.put(topic("U", 4))
+        self.assertEqual(self.table().names(), ["T", "U"])
+
+
+class FileTests(TableCase):
+    def test_apache_reads_ours(self) -> None:
+        """Our file is standard JSON with the members of Apache's, all of them."""
+        self.table().put(topic("%RETRY%g", 1))
+        self.assertEqual(
+            self.members(),
+            {
+                "dataVersion": {"counter": 1, "timestamp": 1_800_000_000_000},
+                "topicConfigTable": {
+                    "%RETRY%g": {
+                        "order": False,
+                        "perm": 6,
+                        "readQueueNums": 1,
+                        "topicFilterType": "SINGLE_TAG",
+                        "topicName": "%RETRY%g",
+                        "topicSysFlag": 0,
+                        "writeQueueNums": 1,
+                    }
+                },
+            },
+        )
+
+    def test_we_read_apaches(self) -> None:
+        """The files of Apache 4.9.7 and 5.3.3 are read with all topics, groups and versions."""
+        for version, topics, group_count in (("4.9.7", 12, 8), ("5.3.3", 16, 9)):
+            self.directory = os.path.abspath(self.mktemp())
+            self.copy_golden(version)
+            table = self.table()
+            self.assertEqual((len(table), table.data_version.counter), (topics, 4))
+            mixed = table.get("Mixed")
+            assert mixed is not None
+            self.assertEqual((mixed.read_queue_nums, mixed.perm), (4, 6))
+            groups = SubscriptionGroupTable(self.disk, self.directory, self.clock)
+            groups.load()
+            self.assertEqual(len(groups), group_count)
+            self.assertIn("CG_dead", groups)
+
+    def test_nothing_of_5x_is_lost(self) -> None:
+        """Members that we do not know are written back, unless their entry is gone; nothing else changes."""
+        self.copy_golden("5.3.3")
+        before = {
+            name: fastjson.decode(Path(self.path(name)).read_bytes(), dict) for name in os.listdir(self.directory)
+        }
+        table = self.table()
+        table.put(msgspec.structs.replace(topic("Mixed", 4), perm=4))
+        table.delete("BenchmarkTest")
+        groups = SubscriptionGroupTable(self.disk, self.directory, self.clock)
+        groups.load()
+        groups.delete("TOOLS_CONSUMER")
+        expected = before["topics.json"]
+        expected["topicConfigTable"]["Mixed"]["perm"] = 4
+        del expected["topicConfigTable"]["BenchmarkTest"]
+        self.assertEqual(self.members()["topicConfigTable"], expected["topicConfigTable"])
+        self.assertEqual(self.members()["topicConfigTable"]["Mixed"]["attributes"], {})
+        expected = before["subscriptionGroup.json"]
+        del expected["subscriptionGroupTable"]["TOOLS_CONSUMER"]
+        found = self.members("subscriptionGroup.json")
+        self.assertEqual(found["subscriptionGroupTable"], expected["subscriptionGroupTable"])
+        self.assertEqual(found["forbiddenTable"], {})
+
+    def test_strange_members_go_with_their_entry(self) -> None:
+        """A topic that is deleted and made anew does not inherit the old one's attributes."""
+        config = msgspec.to_builtins(topic("T", 4)) | {"attributes": {"message.type": "FIFO"}}
+        self.write(json.dumps({"topicConfigTable": {"T": config}}).encode())
+        table = self.table()
+        table.put(topic("T", 8))
+        self.assertEqual(self.members()["topicConfigTable"]["T"]["attributes"], {"message.type": "FIFO"})
+        table.delete("T")
+        table.put(topic("T", 4))
+        self.assertNotIn("attributes", self.members()["topicConfigTable"]["T"])
+
+    def test_backup(self) -> None:
+        """The previous content is in .bak, and counts when the file is missing, empty or broken."""
+        table = self.table()
+        table.put(topic("T", 4))
+        table.put(topic("U", 4))
+        self.assertEqual(list(self.members("topics.json.bak")["topicConfigTable"]), ["T"])
+        for data in (b"", b'{"topicConfigTable":{"T"', b"[]", b'{"topicConfigTable":{"T":{"perm":"x"}}}'):
+            self.write(data)
+            self.assertEqual(self.table().names(), ["T"], data)
+        os.remove(self.path())
+        self.assertEqual(self.table().names(), ["T"])
+
+    def test_broken(self) -> None:
+        """When file and .bak are both unusable the start ends with an error that names them; nothing is overwritten."""
+        self.write(b'{"topicConfigTable":')
+        self.write(b"", "topics.json.bak")
+        error = self.assertRaises(StateFileError, self.table)
+        self.assertIn(self.path(), str(error))
+        self.assertIn(self.path("topics.json.bak"), str(error))
+        self.assertEqual(Path(self.path()).read_bytes(), b'{"topicConfigTable":')
+
+    def test_nothing_there(self) -> None:
+        """Without files a table is empty, and loading it writes nothing."""
+        self.assertEqual(len(self.table()), 0)
+        self.assertIsNone(read_state(self.disk, self.path(), bytes))
+        self.assertFalse(os.path.exists(self.directory))
+
+    def test_name_only_as_the_key(self) -> None:
+        """The key names the topic, whatever the entry says."""
+        self.write(b'{"topicConfigTable":{T:{topicName:"other",perm:4}}}')
+        self.assertEqual(self.table().get("T"), TopicConfig(topic_name="T", perm=4))

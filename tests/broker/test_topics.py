@@ -1,0 +1,140 @@
+"""Topics of a broker: defaults, names, automatic creation, order."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.topics import (
+    FORBIDDEN_TOPICS,
+    TopicDefaults,
+    TopicTable,
+    auto_create,
+    default_topics,
+    is_system_topic,
+    retry_topic,
+    sending_problem,
+    system_topic_problem,
+    topic,
+    topic_name_problem,
+)
+from rmq.wire.api.common import TopicConfig
+from tests.broker.test_tables import TableCase
+
+DEFAULTS = TopicDefaults(broker_name="broker-a", broker_cluster_name="DefaultCluster")
+
+
+class DefaultTopicsTests(SynchronousTestCase):
+    def shapes(self, defaults: TopicDefaults) -> dict[str, tuple[int, int]]:
+        found = {config.topic_name: config for config in default_topics(defaults)}
+        self.assertTrue(all(config.read_queue_nums == config.write_queue_nums for config in found.values()))
+        return {name: (config.write_queue_nums, config.perm) for name, config in found.items()}
+
+    def test_as_apache(self) -> None:
+        """A new broker has the topics of an Apache broker, with the same queues and permissions."""
+        self.assertEqual(
+            self.shapes(DEFAULTS),
+            {
+                "SELF_TEST_TOPIC": (1, 6),
+                "TBW102": (8, 7),
+                "BenchmarkTest": (1024, 6),
+                "DefaultCluster": (16, 7),
+                "broker-a": (1, 7),
+                "OFFSET_MOVED_EVENT": (1, 6),
+                "SCHEDULE_TOPIC_XXXX": (18, 6),
+                "DefaultCluster_REPLY_TOPIC": (1, 6),
+            },
+        )
+
+    def test_switches(self) -> None:
+        """The broker's switches take TBW102 away, add the trace topic, and close the cluster's and broker's topics."""
+        shapes = self.shapes(
+            TopicDefaults(
+                broker_name="b",
+                broker_cluster_name="c",
+                auto_create_topic_enable=False,
+                cluster_topic_enable=False,
+                broker_topic_enable=False,
+                trace_topic_enable=True,
+                msg_trace_topic_name="traces",
+            )
+        )
+        self.assertNotIn("TBW102", shapes)
+        self.assertEqual((shapes["c"], shapes["b"], shapes["traces"]), ((16, 1), (1, 1), (1, 6)))
+
+
+class NameTests(SynchronousTestCase):
+    def test_problems(self) -> None:
+        """What is wrong with a name is said in Apache's words."""
+        for name in ("T", "%RETRY%a-b_c|d", "x" * 127):
+            self.assertIsNone(topic_name_problem(name))
+        self.assertEqual(topic_name_problem(" "), "The specified topic is blank.")
+        self.assertEqual(topic_name_problem(""), "The specified topic is blank.")
+        for name in ("a b", "a@b", "тема", "T\n", "a.b", "٣"):
+            self.assertEqual(
+                topic_name_problem(name),
+                "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+            )
+        self.assertEqual(topic_name_problem("x" * 128), "The specified topic is longer than topic max length.")
+
+    def test_system_topics(self) -> None:
+        """Admins cannot touch system topics, clients cannot send to those that the broker writes."""
+        for name in (*FORBIDDEN_TOPICS, "TBW102", "DefaultCluster", "broker-a", "rmq_sys_x", "RMQ_SYS_TRACE_TOPIC"):
+            self.assertEqual(system_topic_problem(name, DEFAULTS), f"The topic[{name}] is conflict with system topic.")
+        self.assertIsNone(system_topic_problem("orders", DEFAULTS))
+        self.assertTrue(is_system_topic("DefaultCluster_REPLY_TOPIC", DEFAULTS))
+        self.assertEqual(
+            sending_problem("SCHEDULE_TOPIC_XXXX"), "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden."
+        )
+        self.assertIsNone(sending_problem("TBW102"))
+
+
+class AutoCreateTests(SynchronousTestCase):
+    TBW102 = topic("TBW102", 8, 7)
+
+    def create(
+        self, name: str = "T", default: TopicConfig | None = TBW102, queues: int = 4, **flags: bool
+    ) -> TopicConfig | None:
+        return auto_create(name, default, client_queue_nums=queues, **flags)
+
+    def test_queues(self) -> None:
+        """As many queues as the client wishes and the template has, and never less than none."""
+        self.assertEqual(self.create(), topic("T", 4, 6))
+        self.assertEqual(self.create(queues=100), topic("T", 8, 6))
+        self.assertEqual(self.create(queues=-1), topic("T", 0, 6))
+
+    def test_template_must_be_inheritable(self) -> None:
+        """A template without INHERIT makes nothing; TBW102 loses it, alone, when automatic creation is off."""
+        self.assertIsNone(self.create(default=topic("TBW102", 8, 6)))
+        self.assertIsNone(self.create(default=None))
+        self.assertIsNone(self.create(auto_create_topic_enable=False))
+        other = topic("DefaultCluster", 16, 7)
+        self.assertEqual(self.create(default=other, auto_create_topic_enable=False), topic("T", 4, 6))
+
+    def test_retry_topics(self) -> None:
+        """A retry topic comes into being even without a template, with one queue."""
+        self.assertEqual(self.create("%RETRY%g", default=None), topic("%RETRY%g", 1))
+        self.assertEqual(self.create("%RETRY%g"), topic("%RETRY%g", 4))
+
+    def test_inherited(self) -> None:
+        """Filter type and permission are the template's, without INHERIT; unit mode sets the flag."""
+        default = TopicConfig(topic_name="X", write_queue_nums=8, perm=5, topic_filter_type="MULTI_TAG")
+        found = self.create(default=default, unit_mode=True)
+        assert found is not None
+        self.assertEqual((found.perm, found.topic_filter_type, found.topic_sys_flag), (4, "MULTI_TAG", 1))
+        retry = self.create("%RETRY%g", default=None, unit_mode=True)
+        assert retry is not None
+        self.assertEqual(retry, retry_topic("%RETRY%g", 1, 2))
+
+
+class OrderTests(TableCase):
+    def test_set_order_topics(self) -> None:
+        """Exactly the topics of the order table are ordered; only a difference is a change."""
+        table: TopicTable = self.table()
+        table.add_missing([topic("A", 1), topic("B", 1), topic("C", 1)])
+        self.assertEqual(table.set_order_topics({"A", "B"}), ["A", "B"])
+        self.assertEqual(table.set_order_topics({"B", "C", "unknown"}), ["A", "C"])
+        version = table.data_version
+        self.assertEqual(table.set_order_topics({"B", "C"}), [])
+        self.assertEqual(table.data_version, version)
+        ordered = [name for name, config in table.snapshot().topic_config_table.items() if config.order]
+        self.assertEqual(ordered, ["B", "C"])

@@ -33,7 +33,7 @@ from rmq.wire.api.routes import (
 if TYPE_CHECKING:
     from rmq.broker.config import BrokerSetup
 
-#: the first periodic registration, after the one at the start
+#: when the rounds begin, after the registration at the start
 FIRST_PERIOD_S = 10.0
 SHORTEST_PERIOD_MS = 10_000
 LONGEST_PERIOD_MS = 60_000
@@ -181,7 +181,9 @@ class Registration(Service):
 
     def register_all(self) -> Deferred[None]:
         """Register all topics everywhere; fires when every NameServer has answered or was given up."""
-        return self._register(self._full())
+        full = self._full()
+        answers = _Answers(self)
+        return self._with_all(lambda server: self._register_at(server, full, answers))
 
     def topics_changed(self) -> None:
         """
@@ -246,10 +248,6 @@ class Registration(Service):
         return msgspec.structs.replace(topic, perm=permission)
 
     # one NameServer
-
-    def _register(self, message: _Message) -> Deferred[None]:
-        answers = _Answers(self)
-        return self._with_all(lambda server: self._register_at(server, message, answers))
 
     async def _register_at(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
         server.confirmed = None

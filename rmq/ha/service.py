@@ -16,6 +16,7 @@ from rmq.ha.link import AppendableLog, SlaveLink, parse_addr
 from rmq.ha.master import ReadableLog
 from rmq.ha.session import SessionLimits
 from rmq.ha.status import HAStatus
+from rmq.ha.stream import MAX_BATCH_BYTES
 from rmq.runtime.clock import Periodic
 from rmq.runtime.platform import Platform
 from rmq.store.config import BrokerRole, StoreConfig
@@ -101,6 +102,12 @@ class HAService(Service):
         self._log.info(
             "replication listens on {host}:{port} as {role}", host=self._host, port=self.port, role=self._role.name
         )
+        if self._config.ha_transfer_batch_size > MAX_BATCH_BYTES:
+            self._log.warn(
+                "haTransferBatchSize={size} is more than slaves can take, {limit} bytes are sent in a frame",
+                size=self._config.ha_transfer_batch_size,
+                limit=MAX_BATCH_BYTES,
+            )
         if self._role is BrokerRole.SLAVE and self._config.ha_master_address:
             self._link.set_master(self._config.ha_master_address)
 

@@ -1,0 +1,244 @@
+"""The audit of one pair: inventory, scan, seams, comparison, queues, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from rmq_audit import inventory, seams
+from rmq_audit.coverage import Coverage, SideCoverage
+from rmq_audit.engines import Engine
+from rmq_audit.findings import (
+    BOTH,
+    MASTER,
+    SLAVE,
+    Finding,
+    Severity,
+    Verdict,
+    exit_status,
+    finding,
+    settle,
+    verdict,
+)
+from rmq_audit.history import Log, fault_finding
+from rmq_audit.history import settle as settle_log
+from rmq_audit.inventory import Segment, Store
+from rmq_audit.queues import QueueFiles, check_continuity
+from rmq_audit.replicas import Comparison, Replicas, compare_ends
+from rmq_audit.tasks import Chunk, Drill, Drilled, Scan, Split
+from rmq_audit.work import DRILL, SCAN
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """
+    How to audit; sizes in bytes.
+
+    ``allowed_lag_bytes``: a slave so far behind counts as consistent. ``crc_both``: check the bodies of both sides,
+    instead of the master's and what differs from it.
+    """
+
+    split_bytes: int = seams.SPLIT_BYTES
+    chunk_bytes: int = seams.CHUNK_BYTES
+    allowed_lag_bytes: int = 0
+    crc_both: bool = False
+
+
+@attrs.define(kw_only=True)
+class Result:
+    """Everything an audit found out."""
+
+    verdict: Verdict
+    exit_status: int
+    master: Log
+    slave: Log
+    segment_bytes: int
+    compared_from: int
+    compared_to: int
+    changed_files: list[str]
+    coverage: Coverage
+    findings: list[Finding]
+
+
+def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -> Result:
+    """Audit a pair of store directories; InputError when they are none, EngineError when the engine fails."""
+    master, slave = inventory.take_inventory(MASTER, master_dir), inventory.take_inventory(SLAVE, slave_dir)
+    if master.path == slave.path:
+        raise inventory.InputError(f"{master.path}: is given as master and as slave")
+    inventory.check_same_broker(master, slave)
+    return _Audit(master, slave, engine, options).run()
+
+
+class _Audit:
+    """One run over one pair."""
+
+    def __init__(self, master: Store, slave: Store, engine: Engine, options: Options) -> None:
+        self._stores = {MASTER: master, SLAVE: slave}
+        self._engine = engine
+        self._options = options
+        self._segment_bytes = inventory.common_segment_bytes(master, slave)
+        self._splits = 0
+        self._read_again = 0
+        self._coverage = {MASTER: SideCoverage(), SLAVE: SideCoverage()}
+        self._findings: list[Finding] = []
+
+    def run(self) -> Result:
+        logs = self._read_logs()
+        master, slave = logs[MASTER], logs[SLAVE]
+        replicas = Replicas(master, slave, self._options.chunk_bytes, self._drill)
+        comparison = replicas.compare()
+        self._findings += comparison.findings
+        if comparison.diverged_at is None:
+            self._findings += compare_ends(master, slave, self._drill, self._options.allowed_lag_bytes)
+        self._check_rest_of_slave(slave, comparison)
+        changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
+        for log in logs.values():
+            self._findings += check_continuity(log)
+            self._findings += QueueFiles(log, self._engine, self._coverage[log.side]).check(live=bool(changed))
+            self._findings += log.findings
+        self._vouch(comparison)
+        if changed:
+            _soften_tails(self._findings)
+        findings = settle(self._findings)
+        for one in findings:
+            self._name_store(one)
+        found = verdict(findings)
+        return Result(
+            verdict=found,
+            exit_status=exit_status(found, findings),
+            master=master,
+            slave=slave,
+            segment_bytes=self._segment_bytes,
+            compared_from=comparison.begin,
+            compared_to=max(comparison.begin, comparison.end),
+            changed_files=changed,
+            coverage=self._cover(logs, comparison, findings),
+            findings=findings,
+        )
+
+    def _read_logs(self) -> dict[str, Log]:
+        """Scan both sides in one go, join their splits, and settle each log."""
+        master_starts = {segment.start for segment in self._stores[MASTER].segments}
+        splits: list[Split] = []
+        for side, store in self._stores.items():
+            for segment in store.segments:
+                splits += seams.plan(
+                    store,
+                    segment,
+                    self._segment_bytes,
+                    split_bytes=self._options.split_bytes,
+                    chunk_bytes=self._options.chunk_bytes,
+                    crc=side == MASTER or self._options.crc_both or segment.start not in master_starts,
+                )
+        scans = self._scan(splits)
+        logs = {}
+        for side, store in self._stores.items():
+            joined = seams.join([scan for scan in scans if scan.split.side == side], self._scan)
+            self._read_again += joined.read_again
+            logs[side] = settle_log(store, self._segment_bytes, joined.scans)
+        return logs
+
+    def _scan(self, splits: Sequence[Split]) -> list[Scan]:
+        self._splits += len(splits)
+        return self._engine.run(SCAN, splits)
+
+    def _drill(self, tasks: Sequence[Drill]) -> list[Drilled]:
+        return self._engine.run(DRILL, tasks)
+
+    def _check_rest_of_slave(self, slave: Log, comparison: Comparison) -> None:
+        """
+        Take in the faults that drills saw, and check the bodies that neither a drill saw nor an equal digest
+        vouches for.
+        """
+        coverage = self._coverage[SLAVE]
+        for answer in comparison.drilled.values():
+            slave.findings += [fault_finding(SLAVE, fault) for fault in answer.faults_slave]
+            coverage.crcs_checked += answer.crcs
+            coverage.crcs_carried_over += answer.equal
+        checked = {scan.split.segment for scan in slave.scans if scan.split.crc}
+        rest = []
+        for chunk in sorted(slave.chunks):
+            segment = slave.segment_at(chunk)
+            seen = chunk in comparison.drilled and (
+                chunk + self._options.chunk_bytes <= comparison.end or slave.end <= comparison.end
+            )
+            if segment is None or segment.start in checked or seen:
+                continue
+            if chunk in comparison.equal:
+                coverage.crcs_carried_over += slave.chunks[chunk].records
+            else:
+                rest.append(self._rest_of_chunk(slave, segment, slave.chunks[chunk]))
+        for scan in self._engine.run(SCAN, rest) if rest else ():
+            coverage.crcs_checked += scan.crcs
+            crcs = [fault for fault in scan.faults if fault.invariant == "CL-CRC" and fault.phy < slave.end]
+            slave.findings += [fault_finding(SLAVE, fault) for fault in crcs]
+            if scan.error is not None:
+                slave.findings.append(finding("AU-COVER", SLAVE, phy_from=scan.split.begin, detail=scan.error))
+
+    def _rest_of_chunk(self, slave: Log, segment: Segment, chunk: Chunk) -> Split:
+        size = min(segment.size_bytes, self._segment_bytes)
+        return Split(
+            side=SLAVE,
+            path=segment.path,
+            segment=segment.start,
+            segment_bytes=self._segment_bytes,
+            file_bytes=size,
+            begin=chunk.chunk,
+            end=min(chunk.chunk + self._options.chunk_bytes, segment.start + size),
+            start=chunk.first,
+            limit=min(slave.end, segment.start + self._segment_bytes),
+            chunk_bytes=self._options.chunk_bytes,
+            crc=True,
+        )
+
+    def _vouch(self, comparison: Comparison) -> None:
+        """A body that fails its CRC on the master fails it on the slave too where the bytes are the same."""
+        differing = [one for one in comparison.findings if one.phy_from is not None and one.phy_to is not None]
+        for one in self._findings:
+            if one.invariant != "CL-CRC" or one.replica != MASTER or one.phy_from is None or one.phy_to is None:
+                continue
+            begin, end = one.phy_from, one.phy_to
+            same = not any((d.phy_from or 0) < end and begin < (d.phy_to or 0) for d in differing)
+            if same and comparison.begin <= begin < comparison.end:
+                one.replica = one.blame = BOTH
+
+    def _name_store(self, one: Finding) -> None:
+        manifest = self._stores[MASTER if one.replica == BOTH else one.replica].manifest
+        if manifest is not None:
+            one.cluster, one.broker = manifest.cluster, manifest.broker_name
+            one.role = None if one.replica == BOTH else manifest.role
+
+    def _cover(self, logs: dict[str, Log], comparison: Comparison, findings: Sequence[Finding]) -> Coverage:
+        for side, log in logs.items():
+            one = self._coverage[side]
+            one.files = len(log.store.segments)
+            one.bytes_total = sum(segment.size_bytes for segment in log.store.segments)
+            one.bytes_unread = sum(part.end - part.begin for part in log.unread)
+            one.bytes_read = sum(scan.split.end - scan.split.begin for scan in log.scans if scan.error is None)
+            one.records = log.records
+            one.chunks = len(log.chunks)
+            one.crcs_checked += sum(scan.crcs for scan in log.scans)
+        return Coverage(
+            complete=not any(one.invariant == "AU-COVER" for one in findings),
+            master=self._coverage[MASTER],
+            slave=self._coverage[SLAVE],
+            chunks_compared=comparison.compared,
+            chunks_equal=len(comparison.equal),
+            chunks_different=sum(bool(answer.differences) for answer in comparison.drilled.values()),
+            chunks_drilled=len(comparison.drilled),
+            bytes_compared=comparison.compared_bytes,
+            splits=self._splits,
+            splits_read_again=self._read_again,
+        )
+
+
+def _soften_tails(findings: Sequence[Finding]) -> None:
+    """
+    A half record at the end, or a queue one unit behind, means nothing when the store was written while it was
+    read.
+    """
+    for one in findings:
+        if one.invariant in ("CL-TAIL", "CQ-BEHIND"):
+            one.severity = Severity.INFO
+            one.detail += "; the store was written to meanwhile"

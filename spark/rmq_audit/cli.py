@@ -1,0 +1,169 @@
+"""
+The command line: arguments in, summary and exit status out; an operator's mistake is one line, never a stack trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+
+from rmq_audit import report
+from rmq_audit.audit import Options, compare
+from rmq_audit.engines import Engine, EngineError, LocalEngine
+from rmq_audit.inventory import InputError
+from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
+
+EXIT_USAGE = 64
+EXIT_CRASH = 70
+
+_EXITS = """\
+exit status:
+  0   consistent
+  1   consistent, with warnings (a slave that lags, half a record at an end, queues behind)
+  2   inconsistent: different, diverged, damaged, or a slave ahead of its master
+  3   incomplete: something could not be read or compared, and nothing worse was found
+  64  wrong arguments, no store directory, or an engine that cannot run here
+  70  a defect of the audit itself
+"""
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse exits with 2 on wrong arguments, which here means "inconsistent"."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _compare(options)
+    except (InputError, EngineError) as error:
+        print(f"rmq-audit: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("rmq-audit: interrupted", file=sys.stderr)
+        return 130
+
+
+def _compare(options: argparse.Namespace) -> int:
+    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    run_id = str(uuid.uuid4())
+    if options.json is not None:
+        _check_writable(options.json)
+    engine = _engine(options)
+    try:
+        began = time.perf_counter()
+        result = compare(
+            options.master,
+            options.slave,
+            engine,
+            Options(
+                split_bytes=options.split_bytes,
+                chunk_bytes=options.chunk_bytes,
+                allowed_lag_bytes=options.allow_lag,
+                crc_both=options.crc == "both",
+            ),
+        )
+        seconds = time.perf_counter() - began
+    finally:
+        engine.close()
+    if options.json is not None:
+        answer = report.to_json(result, run_id=run_id, started_at=started_at, seconds=seconds, engine=engine.name)
+        _write_json(options.json, answer)
+    if options.json != "-":
+        print(report.to_text(result, seconds=seconds, engine=engine.name))
+    return result.exit_status
+
+
+def _engine(options: argparse.Namespace) -> Engine:
+    if options.engine == "local":
+        return LocalEngine(options.workers)
+    from rmq_audit.sparkengine import OwnedSparkEngine
+
+    return OwnedSparkEngine(options.master_url)
+
+
+def _write_json(path: str, answer: object) -> None:
+    text = json.dumps(answer, indent=2) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    # written aside and renamed, so that whoever watches the file never reads half of it
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.tmp", path)
+
+
+def _check_writable(path: str) -> None:
+    """Find out before the long part whether the result can be written."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if path != "-" and (not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path)):
+        raise InputError(f"--json {path}: cannot be written")
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMG]?)", text.upper().removesuffix("IB").removesuffix("B"))
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; examples: 65536, 64K, 64M")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _positive_bytes(text: str) -> int:
+    size = _bytes(text)
+    if size < 512:
+        raise argparse.ArgumentTypeError(f"{text!r} is too small, 512 bytes are the least")
+    return size
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rmq-audit", description="Prove that the replicas of a RocketMQ broker hold the same bytes.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    one = commands.add_parser(
+        "compare",
+        help="compare the store directories (or consistency dumps) of a master and a slave",
+        description="Compare the store directories (or consistency dumps) of a master and a slave.",
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.add_argument("master", metavar="MASTER_DIR", help="store directory of the master")
+    one.add_argument("slave", metavar="SLAVE_DIR", help="store directory of the slave")
+    one.add_argument(
+        "--engine", choices=("spark", "local"), default="spark", help="where the work runs (default: spark)"
+    )
+    one.add_argument("--json", metavar="FILE", help="write the whole result as JSON; - is standard output")
+    one.add_argument(
+        "--allow-lag", type=_bytes, default=0, metavar="SIZE", help="a slave so far behind counts as consistent"
+    )
+    one.add_argument(
+        "--crc",
+        choices=("master", "both"),
+        default="master",
+        help="whose bodies are checked; equal digests vouch for the slave's (default: master)",
+    )
+    one.add_argument(
+        "--split-bytes", type=_positive_bytes, default=SPLIT_BYTES, metavar="SIZE", help="bytes a task reads (64M)"
+    )
+    one.add_argument(
+        "--chunk-bytes", type=_positive_bytes, default=CHUNK_BYTES, metavar="SIZE", help="bytes a digest covers (1M)"
+    )
+    one.add_argument("--workers", type=_workers, help="processes of the local engine (default: one a core)")
+    one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")
+    return parser

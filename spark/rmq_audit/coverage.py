@@ -1,0 +1,37 @@
+"""What was read and compared: the part of a report that says what its silence is worth."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.define(kw_only=True)
+class SideCoverage:
+    """What was read of one side. ``crcs_carried_over`` are bodies of the slave that equal digests vouch for."""
+
+    files: int = 0
+    bytes_total: int = 0
+    bytes_read: int = 0
+    bytes_unread: int = 0
+    records: int = 0
+    chunks: int = 0
+    crcs_checked: int = 0
+    crcs_carried_over: int = 0
+    queues: int = 0
+    units_checked: int = 0
+
+
+@attrs.define(kw_only=True)
+class Coverage:
+    """What the verdict rests on; ``complete`` is false when something of the inventory was not read or not compared."""
+
+    complete: bool
+    master: SideCoverage
+    slave: SideCoverage
+    chunks_compared: int
+    chunks_equal: int
+    chunks_different: int
+    chunks_drilled: int
+    bytes_compared: int
+    splits: int
+    splits_read_again: int

@@ -1,0 +1,315 @@
+"""
+A differing chunk, both sides at once: which records differ, in which field, and whose own checks fail.
+
+This is what a worker runs for the few chunks whose digests differ; it reads both files and sends back names and
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from rmq.wire.record import BLANK_BYTES, body_crc
+from rmq_audit.files import ReadError, Window
+from rmq_audit.findings import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED
+from rmq_audit.format import HEADER_BYTES, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
+from rmq_audit.records import (
+    EVIDENCE_BEFORE,
+    EVIDENCE_BYTES,
+    Record,
+    evidence,
+    record_at,
+    stated_offset,
+)
+from rmq_audit.scan import Frames
+from rmq_audit.tasks import Difference, Drill, Drilled, DrillSide, Fault
+
+#: this many adjacent differing records are still named one by one
+MAX_SINGLE_DIFFERENCES = 8
+
+#: of these six, so many must differ before two sound records at one place are two messages and not one with a wrong bit
+IDENTITY = ("totalSize", "queueOffset", "bornTimestamp", "storeTimestamp", "bodyCRC")
+MIN_IDENTITY_DIFFERENCES = 3
+
+_OF_THE_FIRST = "of the first: "
+
+
+def drill(task: Drill) -> Drilled:
+    """Compare one chunk; a file that cannot be read is told by ``error``."""
+    try:
+        master, slave = _Side(task, task.master), _Side(task, task.slave)
+        return _compare(task, master, slave)
+    except ReadError as error:
+        return Drilled(drill=task, error=str(error))
+
+
+class _Side:
+    """The items (records and BLANKs) of one side that start in the drilled range."""
+
+    def __init__(self, task: Drill, side: DrillSide | None) -> None:
+        self.base = task.begin
+        self.data = b""
+        self.items: dict[int, int] = {}
+        self.limit = task.begin
+        if side is None:
+            return
+        self.limit = side.limit
+        window = Window(side.path, task.segment, side.file_bytes, task.begin, task.end)
+        frames = Frames(window, side.limit)
+        at = side.first
+        while at is not None and at < task.end:
+            columns, behind = frames.stretch(at, task.end)
+            for position, size in zip(columns.pos.tolist(), columns.size.tolist(), strict=True):
+                self.items[window.base + position] = size
+            if behind < task.end and frames.is_blank(behind):
+                self.items[behind] = BLANK_BYTES
+                break
+            at = frames.resync(behind, task.end) if behind < task.end else None
+        self.data = window.data
+
+    def bytes_at(self, phy: int, size: int) -> bytes:
+        return self.data[phy - self.base : min(phy + size, self.limit) - self.base]
+
+    def record(self, phy: int) -> Record | None:
+        if phy not in self.items:
+            return None
+        return record_at(self.data, phy - self.base, phy)
+
+    def looks_like(self, phy: int, size: int) -> bool:
+        """Whether two of totalSize, magic and physicalOffset say that a record of ``size`` bytes was here."""
+        head = self.bytes_at(phy, HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return False
+        stated, magic = SIZE_MAGIC.unpack_from(head)
+        return [stated == size, magic in (MAGIC_V1, MAGIC_V2), stated_offset(head, 0) == phy].count(True) >= 2
+
+    def failure(self, phy: int) -> str | None:
+        """Return why the record at ``phy`` fails its own checks, or None."""
+        record = self.record(phy)
+        if record is None:
+            return "holds no record here"
+        if record.number("physicalOffset") != phy:
+            return f"states physicalOffset {record.number('physicalOffset')} here"
+        if not record.crc_holds():
+            return f"fails its own CRC: the body has {body_crc(record.body)}, bodyCRC says {record.number('bodyCRC')}"
+        if record.has_hole():
+            return "holds zero bytes in topic or properties, bytes that never arrived (the CRC covers only the body)"
+        return None
+
+
+def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
+    differences: list[Difference] = []
+    faults: list[Fault] = []
+    equal, crcs, shared, forked_at = 0, 0, True, None
+    for phy in sorted(master.items.keys() | slave.items.keys()):
+        size = master.items.get(phy) or slave.items[phy]
+        if master.items.get(phy) == slave.items.get(phy) and master.bytes_at(phy, size) == slave.bytes_at(phy, size):
+            equal, forked_at, shared = equal + 1, None, True
+            continue
+        if shared and _is_fork(master.record(phy), slave.record(phy)):
+            forked_at = phy
+        shared = False
+        differences.append(_difference(phy, master, slave))
+        theirs = slave.record(phy)
+        crcs += theirs is not None
+        faults += _crc_fault(theirs)
+    return Drilled(
+        drill=task,
+        equal=equal,
+        forked_at=forked_at,
+        crcs=crcs,
+        differences=list(folded(differences)),
+        faults_slave=faults,
+    )
+
+
+def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
+    ours, theirs = master.items.get(phy), slave.items.get(phy)
+    known = master.record(phy) or slave.record(phy)
+    size = ours or theirs or 0
+    if known is None:
+        return _changed(phy, master, slave)
+    if ours is not None and theirs is None and not slave.looks_like(phy, size):
+        invariant, blame, detail = (
+            "RP-MISSING",
+            _blame_absent(slave, phy, size, SLAVE),
+            "the slave holds no such record",
+        )
+    elif ours is None and not master.looks_like(phy, size):
+        invariant, blame, detail = (
+            "RP-EXTRA",
+            _blame_absent(master, phy, size, MASTER),
+            "the master holds no such record",
+        )
+    else:
+        return _changed(phy, master, slave)
+    return Difference(
+        invariant=invariant,
+        phy_from=phy,
+        phy_to=phy + size,
+        count=1,
+        blame=blame,
+        detail=detail,
+        **_names(known),
+        **_hex(phy, 0, master, slave),
+    )
+
+
+def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
+    """
+    The same record on both sides, with other bytes: name the first field that differs and who fails its own checks.
+    """
+    failures = {MASTER: master.failure(phy), SLAVE: slave.failure(phy)}
+    ours, theirs = master.record(phy), slave.record(phy)
+    # field names follow the side that is sound, since a damaged length moves everything behind it
+    layout = theirs if ours is None or (failures[MASTER] and not failures[SLAVE] and theirs is not None) else ours
+    size = layout.size if layout is not None else max(master.items.get(phy, 0), slave.items.get(phy, 0))
+    left, right = master.bytes_at(phy, size), slave.bytes_at(phy, size)
+    wrong = [at for at in range(size) if left[at : at + 1] != right[at : at + 1]]
+    first = wrong[0] if wrong else 0
+    field = layout.field_at(first) if layout is not None else "BLANK"
+    if layout is None:
+        failing = [name for name, side in ((MASTER, master), (SLAVE, slave)) if phy not in side.items]
+    elif ours is not None and theirs is not None and ours.has_hole() and theirs.has_hole():
+        failing = [name for name, record in ((MASTER, ours), (SLAVE, theirs)) if not record.crc_holds()]
+    else:
+        failing = [name for name, failure in failures.items() if failure is not None]
+    blame = UNDECIDED if not failing else BOTH if len(failing) == 2 else failing[0]
+    text = f"{field} differs, {len(wrong)} bytes between {phy + first} and {phy + (wrong[-1] if wrong else 0)}"
+    if _is_fork(ours, theirs):
+        text = f"the sides hold different messages here; {text}"
+    for side in failing:
+        text += f"; the {side} {failures[side]}"
+    if not failing and layout is not None:
+        text += "; both sides pass their own checks"
+    expected, actual = _values(field, layout, left, right)
+    return Difference(
+        invariant="RP-DIFF",
+        phy_from=phy,
+        phy_to=phy + size,
+        count=1,
+        field=field,
+        expected=expected,
+        actual=actual,
+        blame=blame,
+        detail=text,
+        **_names(layout),
+        **_hex(phy, first, master, slave),
+    )
+
+
+def _blame_absent(side: _Side, phy: int, size: int, name: str) -> str:
+    """A side that has nothing but zeros (or no file) where the other has a sound record has lost it."""
+    return name if not side.bytes_at(phy, size).strip(b"\0") else UNDECIDED
+
+
+def _is_fork(ours: Record | None, theirs: Record | None) -> bool:
+    """Whether both records are sound and yet are two messages, not one with some damage."""
+    if ours is None or theirs is None or not (ours.crc_holds() and theirs.crc_holds()):
+        return False
+    differing = sum(ours.number(name) != theirs.number(name) for name in IDENTITY)
+    return differing + (ours.message_id != theirs.message_id) >= MIN_IDENTITY_DIFFERENCES
+
+
+def _values(field: str, layout: Record | None, left: bytes, right: bytes) -> tuple[str | None, str | None]:
+    """Return the field's value on both sides, as numbers where it is one, shortened where it is long."""
+    if layout is None:
+        return None, None
+    at, size = next((at, size) for name, at, size in layout.fields() if name == field)
+    if field == "body":
+        return tuple(f"{size} bytes, crc {body_crc(side[at : at + size])}" for side in (left, right))  # type: ignore[return-value]
+    if size <= 8 and field not in ("bornHost", "storeHost", "topic", "properties"):
+        return str(_integer(field, left[at : at + size])), str(_integer(field, right[at : at + size]))
+    return _text(left[at : at + size]), _text(right[at : at + size])
+
+
+def _integer(field: str, raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=field != "magicCode")
+
+
+def _text(raw: bytes) -> str:
+    text = raw.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _names(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    return {
+        "topic": record.topic,
+        "queue_id": record.number("queueId"),
+        "queue_offset_from": record.number("queueOffset"),
+        "queue_offset_to": record.number("queueOffset"),
+        "message_ids": [record.message_id],
+    }
+
+
+def _hex(phy: int, first: int, master: _Side, slave: _Side) -> dict[str, Any]:
+    begin = phy + max(first - EVIDENCE_BEFORE, 0)
+    return {
+        "evidence_phy": begin,
+        "evidence_master": master.bytes_at(begin, EVIDENCE_BYTES).hex(),
+        "evidence_slave": slave.bytes_at(begin, EVIDENCE_BYTES).hex(),
+    }
+
+
+def _crc_fault(record: Record | None) -> Iterator[Fault]:
+    """Yield what a scan with CRCs would have said of a slave's record; equal records were checked on the master."""
+    if record is None or record.crc_holds():
+        return
+    yield Fault(
+        invariant="CL-CRC",
+        phy=record.phy,
+        size_bytes=record.size,
+        topic=record.topic,
+        queue_id=record.number("queueId"),
+        queue_offset=record.number("queueOffset"),
+        message_id=record.message_id,
+        field="body",
+        expected=str(record.number("bodyCRC")),
+        actual=str(body_crc(record.body)),
+        evidence=evidence(record.data, record.body_at),
+        evidence_phy=record.phy + max(record.body_at - EVIDENCE_BEFORE, 0),
+    )
+
+
+def folded(differences: Sequence[Difference]) -> Iterator[Difference]:
+    """Yield differences with long stretches of adjacent ones of a kind as one that counts them."""
+    group: list[Difference] = []
+    for one in differences:
+        if group and (one.invariant != group[-1].invariant or one.phy_from != group[-1].phy_to):
+            yield from _fold(group)
+            group = []
+        group.append(one)
+    yield from _fold(group)
+
+
+def of_the_first(one: Difference) -> str:
+    """Return what is said of the first record of a range, whether ``one`` is that record or a range itself."""
+    _, mark, text = one.detail.partition(_OF_THE_FIRST)
+    return _OF_THE_FIRST + (text if mark else one.detail)
+
+
+def _fold(group: Sequence[Difference]) -> Iterable[Difference]:
+    count = sum(one.count for one in group)
+    if len(group) < 2 or (count <= MAX_SINGLE_DIFFERENCES and group[0].invariant == "RP-DIFF"):
+        return group
+    blames = {one.blame for one in group}
+    same_queue = len({(one.topic, one.queue_id) for one in group}) == 1
+    return [
+        attrs.evolve(
+            group[0],
+            phy_to=group[-1].phy_to,
+            count=count,
+            topic=group[0].topic if same_queue else None,
+            queue_id=group[0].queue_id if same_queue else None,
+            queue_offset_from=group[0].queue_offset_from if same_queue else None,
+            queue_offset_to=group[-1].queue_offset_to if same_queue else None,
+            message_ids=[name for one in group for name in one.message_ids][:MAX_SAMPLES],
+            blame=blames.pop() if len(blames) == 1 else UNDECIDED,
+            detail=f"{count} records in a row; {of_the_first(group[0])}",
+        )
+    ]

@@ -1,0 +1,224 @@
+"""What an audit says: findings, their severity, which of them follow from others, and the verdict over all."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import xxhash
+
+MASTER, SLAVE, BOTH = "master", "slave", "both"
+UNDECIDED = "undecided"
+
+MAX_SAMPLES = 10
+
+
+class Severity(enum.IntEnum):
+    """How bad a finding is; WARN makes exit status 1, ERROR and CRITICAL make 2."""
+
+    INFO = 0
+    WARN = 1
+    ERROR = 2
+    CRITICAL = 3
+
+
+class Verdict(enum.Enum):
+    """One word for the pair; the first that applies, read from the bottom."""
+
+    CONSISTENT = "CONSISTENT"
+    LAGGING = "LAGGING"
+    INCOMPLETE = "INCOMPLETE"
+    AHEAD = "AHEAD"
+    DAMAGED = "DAMAGED"
+    DIFFERENT = "DIFFERENT"
+    DIVERGED = "DIVERGED"
+
+
+#: invariant -> (what holds when all is well, severity of a finding unless it says otherwise, rank among causes)
+#: a finding follows from one of a lower rank that covers its place; rank 9 never follows from anything
+INVARIANTS: dict[str, tuple[str, Severity, int]] = {
+    "CL-GAP": ("segment files are complete and follow each other", Severity.ERROR, 0),
+    "RP-DIVERGE": ("master and slave share one history up to the common end", Severity.CRITICAL, 1),
+    "RP-DIFF": ("both sides hold the same bytes of a record", Severity.ERROR, 2),
+    "RP-MISSING": ("the slave holds every record of the master below the common end", Severity.ERROR, 2),
+    "RP-EXTRA": ("the slave holds no record that the master lacks below the common end", Severity.ERROR, 2),
+    "CL-FRAME": ("every byte up to the end belongs to a record or a BLANK", Severity.ERROR, 3),
+    "CL-BLANK": ("a full segment ends in a BLANK of the right size", Severity.ERROR, 4),
+    "CL-CRC": ("crc32(body) & 0x7fffffff equals bodyCRC", Severity.ERROR, 4),
+    "CL-PHY": ("physicalOffset equals the record's position", Severity.ERROR, 4),
+    "CL-TAIL": ("no half record at the end", Severity.WARN, 9),
+    "CL-STALE": ("nothing lies behind the end", Severity.INFO, 9),
+    "RP-LAG": ("the slave has reached the master's end", Severity.WARN, 9),
+    "RP-AHEAD": ("the slave's end is not beyond the master's", Severity.ERROR, 9),
+    "QO-DUP": ("each queue offset is given once", Severity.ERROR, 5),
+    "QO-GAP": ("queue offsets are consecutive", Severity.ERROR, 5),
+    "QO-RESTART": ("no queue starts again at 0", Severity.WARN, 5),
+    "CQ-MISMATCH": ("each unit names the offset and size of its queue's record", Severity.ERROR, 6),
+    "CQ-DANGLING": ("no unit points behind the end of the log", Severity.ERROR, 6),
+    "CQ-BEHIND": ("every record has its unit", Severity.WARN, 6),
+    "AU-COVER": ("every byte of the inventory was read", Severity.ERROR, 9),
+}
+
+
+@attrs.define(kw_only=True)
+class Finding:
+    """
+    One line of the result; all names as in the JSON.
+
+    Ranges are half open for physical offsets and closed for queue offsets. ``expected`` is what the master (or the
+    rule) says, ``actual`` what the slave (or the damaged side) holds. ``blame`` names the replica that fails its own
+    checks: ``master``, ``slave``, ``both``, or ``undecided`` when neither does.
+    """
+
+    invariant: str
+    replica: str
+    severity: Severity
+    run_id: str = ""
+    finding_id: str = ""
+    state: str = "new"
+    derived_from: str | None = None
+    cluster: str | None = None
+    broker: str | None = None
+    role: str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset_from: int | None = None
+    queue_offset_to: int | None = None
+    phy_from: int | None = None
+    phy_to: int | None = None
+    count: int = 1
+    expected: str | None = None
+    actual: str | None = None
+    blame: str | None = None
+    evidence_phy: int | None = None
+    evidence_master: str | None = None
+    evidence_slave: str | None = None
+    field: str | None = None
+    sample_msg_ids: list[str] = attrs.field(factory=list)
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as the JSON report holds it."""
+        return attrs.asdict(self) | {"severity": self.severity.name}
+
+
+def finding(invariant: str, replica: str, *, severity: Severity | None = None, **members: Any) -> Finding:
+    """Make a finding with the severity of its invariant, unless another is given."""
+    chosen = INVARIANTS[invariant][1] if severity is None else severity
+    return Finding(invariant=invariant, replica=replica, severity=chosen, **members)
+
+
+def settle(findings: Sequence[Finding]) -> list[Finding]:
+    """
+    Merge what both replicas share, order by place, give ids, link consequences to causes, and blame by consequence.
+    """
+    merged = _merge_sides(findings)
+    merged.sort(key=_order)
+    for one in merged:
+        one.finding_id = _stable_id(one)
+    _link(merged)
+    _blame_by_consequence(merged)
+    return merged
+
+
+def verdict(findings: Sequence[Finding]) -> Verdict:
+    """Return the one word for these findings; see the table in the documentation."""
+    kinds = {one.invariant for one in findings}
+    errors = {one.invariant for one in findings if one.severity >= Severity.ERROR}
+    if "RP-DIVERGE" in kinds:
+        return Verdict.DIVERGED
+    if errors & {"RP-DIFF", "RP-MISSING", "RP-EXTRA"}:
+        return Verdict.DIFFERENT
+    if errors - {"RP-AHEAD", "AU-COVER"}:
+        return Verdict.DAMAGED
+    if "RP-AHEAD" in errors:
+        return Verdict.AHEAD
+    if "AU-COVER" in errors:
+        return Verdict.INCOMPLETE
+    if any(one.invariant == "RP-LAG" and one.severity >= Severity.WARN for one in findings):
+        return Verdict.LAGGING
+    return Verdict.CONSISTENT
+
+
+def exit_status(found: Verdict, findings: Sequence[Finding]) -> int:
+    """0 consistent, 1 warnings, 2 inconsistent, 3 incomplete; a proven difference outranks a byte that was not read."""
+    if found in (Verdict.DIVERGED, Verdict.DIFFERENT, Verdict.DAMAGED, Verdict.AHEAD):
+        return 2
+    if found is Verdict.INCOMPLETE:
+        return 3
+    return 1 if any(one.severity >= Severity.WARN for one in findings) else 0
+
+
+def _order(one: Finding) -> tuple[int, int, int, str, str, str, int, int]:
+    return (
+        -1 if one.phy_from is None else one.phy_from,
+        INVARIANTS[one.invariant][2],
+        -one.severity,
+        one.invariant,
+        one.replica,
+        one.topic or "",
+        one.queue_id or 0,
+        one.queue_offset_from or 0,
+    )
+
+
+def _stable_id(one: Finding) -> str:
+    place = (one.invariant, one.replica, one.phy_from, one.topic, one.queue_id, one.queue_offset_from)
+    return xxhash.xxh3_64_hexdigest("|".join(str(part) for part in place).encode())
+
+
+def _merge_sides(findings: Sequence[Finding]) -> list[Finding]:
+    """Make one finding of what was found alike on both replicas: the slave only copied it."""
+    kept: dict[tuple[object, ...], Finding] = {}
+    for one in findings:
+        what = (one.invariant, one.phy_from, one.phy_to, one.topic, one.queue_id, one.queue_offset_from, one.actual)
+        twin = kept.get((*what, MASTER))
+        alone = one.invariant.startswith(("RP-", "AU-", "CL-GAP", "CL-TAIL", "CL-STALE"))
+        if one.replica == SLAVE and twin is not None and not alone:
+            twin.replica = BOTH
+            twin.role = None
+            twin.evidence_slave = one.evidence_slave
+            twin.blame = BOTH if twin.blame else None
+        else:
+            kept[(*what, one.replica)] = one
+    return list(kept.values())
+
+
+def _explains(cause: Finding, one: Finding) -> bool:
+    if INVARIANTS[cause.invariant][2] >= INVARIANTS[one.invariant][2] or INVARIANTS[one.invariant][2] == 9:
+        return False
+    if cause.phy_from is None or cause.phy_to is None or one.phy_from is None or one.phy_to is None:
+        return False
+    if cause.phy_from >= one.phy_to or one.phy_from >= cause.phy_to:
+        return False
+    side = cause.blame if cause.invariant.startswith("RP-") else cause.replica
+    return side in (None, UNDECIDED, BOTH) or one.replica == side or one.invariant.startswith("RP-")
+
+
+def _link(findings: Sequence[Finding]) -> None:
+    causes = [one for one in findings if INVARIANTS[one.invariant][2] < 6 and one.severity >= Severity.ERROR]
+    for one in findings:
+        explaining = [cause for cause in causes if cause is not one and _explains(cause, one)]
+        if explaining:
+            best = min(explaining, key=lambda cause: (INVARIANTS[cause.invariant][2], _order(cause)))
+            one.derived_from = best.finding_id
+
+
+def _blame_by_consequence(findings: Sequence[Finding]) -> None:
+    """
+    Blame the side whose queues break at a difference that no CRC decides.
+
+    Header and properties have no CRC; but a wrong queueId or queueOffset tears the queue of one side only.
+    """
+    by_id = {one.finding_id: one for one in findings}
+    broken: dict[str, set[str]] = {}
+    for one in findings:
+        if one.derived_from is not None and one.invariant.startswith(("QO-", "CQ-")):
+            broken.setdefault(one.derived_from, set()).add(one.replica)
+    for finding_id, sides in broken.items():
+        cause = by_id[finding_id]
+        if cause.invariant == "RP-DIFF" and cause.blame == UNDECIDED and len(sides) == 1 and BOTH not in sides:
+            (cause.blame,) = sides
+            cause.detail += f"; both CRCs hold, but the queues of the {cause.blame} do not follow here"

@@ -1,0 +1,241 @@
+"""Queue offsets of one side: given once, without gaps, and the same in the consume queues."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+
+from rmq.store import layout
+from rmq_audit.coverage import SideCoverage
+from rmq_audit.engines import Engine
+from rmq_audit.findings import Finding, finding
+from rmq_audit.history import Log
+from rmq_audit.tasks import QueueCheck, QueueState, Run, UnitCheck, UnitFile, UnitState
+from rmq_audit.work import QUEUES, UNITS
+
+Queue = tuple[str, int]
+
+
+def by_queue(runs: Iterable[Run]) -> dict[Queue, list[Run]]:
+    """Return the runs of every queue in the order of the log."""
+    queues: dict[Queue, list[Run]] = {}
+    for run in runs:
+        queues.setdefault((run.topic, run.queue_id), []).append(run)
+    return queues
+
+
+def check_continuity(log: Log) -> list[Finding]:
+    """
+    Return where queue offsets are given twice or left out.
+
+    Each run is held against the highest offset so far, not against the run before it: one run that is out of place is
+    then one finding. What lies around a range that could not be read is not judged.
+    """
+    found: list[Finding] = []
+    for queue, runs in by_queue(log.runs).items():
+        found += _check_queue(log, queue, list(_merged(runs)))
+    return found
+
+
+def _check_queue(log: Log, queue: Queue, runs: list[Run]) -> Iterator[Finding]:
+    highest: int | None = None if log.start > 0 else -1
+    behind = log.start
+    for index, run in enumerate(runs):
+        if highest is None or log.unknown(behind, run.phy_first) or run.first == highest + 1:
+            highest = run.last
+        else:
+            restarts = run.first == 0 and (index + 1 == len(runs) or runs[index + 1].first != highest + 1)
+            yield _finding(log, queue, run, highest, behind, restarts)
+            highest = run.last if restarts else max(highest, run.last)
+        behind = run.phy_last
+
+
+def current_runs(runs: list[Run]) -> list[Run]:
+    """Return the runs since the queue began anew, if it did: those that its consume queue still holds."""
+    begin = max((index for index, run in enumerate(runs) if run.first == 0), default=0)
+    return runs[begin:]
+
+
+def _finding(log: Log, queue: Queue, run: Run, highest: int, behind: int, restarts: bool) -> Finding:
+    topic, queue_id = queue
+    if run.first > highest:
+        invariant, begin, end = "QO-GAP", highest + 1, run.first - 1
+        text = f"queue offsets {begin} to {end} are nowhere in the log"
+    elif restarts:
+        invariant, begin, end = "QO-RESTART", 0, run.last
+        text = f"the queue starts again at 0 after {highest}: topic made anew, or consume queue lost"
+    else:
+        invariant, begin, end = "QO-DUP", run.first, min(run.last, highest)
+        text = f"queue offsets {begin} to {end} are given a second time; {highest} was reached before"
+    return finding(
+        invariant,
+        log.side,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset_from=begin,
+        queue_offset_to=end,
+        count=end - begin + 1,
+        phy_from=behind,
+        phy_to=run.phy_first + 1,
+        expected=str(highest + 1),
+        actual=str(run.first),
+        detail=text,
+    )
+
+
+def _merged(runs: Iterable[Run]) -> Iterator[Run]:
+    """
+    Yield runs with those joined that splits and broken places cut: the findings must not depend on where a split
+    ends.
+    """
+    last: Run | None = None
+    for run in runs:
+        if last is not None and run.first == last.last + 1:
+            last = attrs.evolve(last, last=run.last, phy_last=run.phy_last)
+            continue
+        if last is not None:
+            yield last
+        last = run
+    if last is not None:
+        yield last
+
+
+class QueueFiles:
+    """The consume queue files of one side, held against its log."""
+
+    def __init__(self, log: Log, engine: Engine, coverage: SideCoverage) -> None:
+        self._log = log
+        self._engine = engine
+        self._coverage = coverage
+        self._files = {
+            (queue.topic, queue.queue_id): [
+                UnitFile(path=file.path, start=file.start, size_bytes=file.size_bytes) for file in queue.files
+            ]
+            for queue in log.store.queues
+        }
+
+    def check(self, *, live: bool) -> list[Finding]:
+        """
+        Return where units are not what the log dictates; nothing for a store without consume queues.
+
+        Of a store that is being written (``live``) units behind the end that was seen are no fault.
+        """
+        if not self._files:
+            return []
+        log = self._log
+        runs = {queue: current_runs(found) for queue, found in by_queue(log.runs).items()}
+        end_known = not live and not any(one.end > log.end for one in log.unread)
+        checks = [
+            QueueCheck(
+                side=log.side,
+                topic=topic,
+                queue_id=queue_id,
+                files=self._files.get((topic, queue_id), ()),
+                runs=runs.get((topic, queue_id), ()),
+                log_end=log.end if end_known else 1 << 62,
+            )
+            for topic, queue_id in sorted(self._files.keys() | runs.keys())
+            if not self._has_batch_queue(topic)
+        ]
+        states = self._engine.run(QUEUES, checks)
+        found = []
+        for check, state in zip(checks, states, strict=True):
+            self._coverage.queues += 1
+            self._coverage.units_checked += state.units
+            if state.error is not None:
+                found.append(
+                    finding("AU-COVER", log.side, topic=check.topic, queue_id=check.queue_id, detail=state.error)
+                )
+            if state.dangling:
+                found.append(_dangling(log, check, state))
+            found += self._compare_units(check, state)
+        return found
+
+    def _has_batch_queue(self, topic: str) -> bool:
+        """Topics of 5.x with batch queues have their units elsewhere, in another format."""
+        return os.path.isdir(layout.join(self._log.store.path, layout.BATCH_CONSUME_QUEUE_DIR, topic))
+
+    def _compare_units(self, check: QueueCheck, state: QueueState) -> Iterator[Finding]:
+        """Look into the runs whose digests differ, and make at most two findings of a queue."""
+        log = self._log
+        tasks = []
+        for index in state.unequal:
+            run = check.runs[index]
+            segment = log.segment_at(run.phy_first)
+            assert segment is not None, f"the scan found {run} in no file"
+            tasks.append(
+                UnitCheck(
+                    path=segment.path,
+                    segment=segment.start,
+                    file_bytes=min(segment.size_bytes, log.segment_bytes),
+                    limit=min(log.end, segment.start + log.segment_bytes),
+                    run=run,
+                    files=check.files,
+                )
+            )
+        states = self._engine.run(UNITS, tasks) if tasks else []
+        for unreadable in (one.error for one in states if one.error is not None):
+            yield finding("AU-COVER", log.side, topic=check.topic, queue_id=check.queue_id, detail=unreadable)
+        yield from _wrong_units(log, check, [one for one in states if one.wrong])
+        yield from _empty_units(log, check, [one for one in states if one.empty])
+
+
+def _dangling(log: Log, check: QueueCheck, state: QueueState) -> Finding:
+    return finding(
+        "CQ-DANGLING",
+        log.side,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=state.dangling_from,
+        phy_from=state.dangling_phy,
+        count=state.dangling,
+        expected=f"below {log.end}",
+        actual=str(state.dangling_phy),
+        detail=f"{state.dangling} units point behind the end of the log: records that consumers could see are gone",
+    )
+
+
+def _wrong_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
+    if not states:
+        return
+    first, count = states[0], sum(one.wrong for one in states)
+    assert first.wrong_phy is not None
+    yield finding(
+        "CQ-MISMATCH",
+        log.side,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=first.wrong_from,
+        phy_from=first.wrong_phy,
+        phy_to=first.wrong_phy + 1,
+        count=count,
+        expected=first.expected,
+        actual=first.actual,
+        detail=f"{count} units name another place or size than the record that owns them (offset+size is shown)",
+    )
+
+
+def _empty_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
+    """Empty units at the end are records not dispatched yet; an empty one with others behind it is lost."""
+    if not states:
+        return
+    first, count = states[0], sum(one.empty for one in states)
+    assert first.empty_from is not None and first.empty_phy is not None
+    last = max(run.last for run in check.runs)
+    at_end = count == last - first.empty_from + 1
+    yield finding(
+        "CQ-BEHIND" if at_end else "CQ-MISMATCH",
+        log.side,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=first.empty_from,
+        queue_offset_to=last if at_end else None,
+        phy_from=first.empty_phy,
+        phy_to=first.empty_phy + 1,
+        count=count,
+        actual="empty",
+        detail=f"{count} records have no unit in their consume queue"
+        + ("" if at_end else ", although later ones have"),
+    )

@@ -1,0 +1,146 @@
+"""What a person and what a program get to read: a summary that fits a screen, and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from rmq_audit import kernel
+from rmq_audit.audit import Result
+from rmq_audit.coverage import SideCoverage
+from rmq_audit.findings import Finding
+from rmq_audit.history import Log
+
+#: version of the JSON's layout
+FORMAT_VERSION = 1
+
+#: findings that the JSON holds at most; it says how many there were
+MAX_JSON_FINDINGS = 1000
+
+#: findings that the summary shows, consequences not counted
+MAX_SHOWN = 12
+
+_WIDTH = 130
+
+
+def to_json(result: Result, *, run_id: str, started_at: str, seconds: float, engine: str) -> dict[str, Any]:
+    """Return the whole result as the JSON file holds it; numbers are bytes, offsets, counts or seconds."""
+    findings = [attrs.evolve(one, run_id=run_id).to_json() for one in result.findings[:MAX_JSON_FINDINGS]]
+    return {
+        "format_version": FORMAT_VERSION,
+        "run_id": run_id,
+        "started_at": started_at,
+        "seconds": round(seconds, 3),
+        "engine": engine,
+        "kernel": kernel.NAME,
+        "verdict": result.verdict.value,
+        "exit_status": result.exit_status,
+        "segment_bytes": result.segment_bytes,
+        "master": _side(result.master),
+        "slave": _side(result.slave),
+        "compared": {"phy_from": result.compared_from, "phy_to": result.compared_to},
+        "changed_files": result.changed_files,
+        "coverage": attrs.asdict(result.coverage),
+        "findings_total": len(result.findings),
+        "findings_derived": sum(one.derived_from is not None for one in result.findings),
+        "findings_left_out": max(0, len(result.findings) - MAX_JSON_FINDINGS),
+        "findings": findings,
+    }
+
+
+def to_text(result: Result, *, seconds: float, engine: str) -> str:
+    """Return the summary for a terminal."""
+    return "\n".join(_lines(result, seconds, engine))
+
+
+def _side(log: Log) -> dict[str, Any]:
+    manifest = log.store.manifest
+    return {
+        "path": log.store.path,
+        "phy_from": log.start,
+        "phy_to": log.end,
+        "end_inferred": log.end_inferred,
+        "records": log.records,
+        "manifest": None if manifest is None else attrs.asdict(manifest),
+    }
+
+
+def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
+    causes = [one for one in result.findings if one.derived_from is None]
+    follow = len(result.findings) - len(causes)
+    counted = f"{len(causes)} finding{'s' * (len(causes) != 1)}" + (f" and {follow} that follow" if follow else "")
+    yield f"{result.verdict.value}  (exit status {result.exit_status})  {counted}"
+    all_of = result.coverage
+    yield _side_line(result.master, all_of.master)
+    yield _side_line(result.slave, all_of.slave)
+    yield (
+        f"compared  {result.compared_from} to {result.compared_to}, {_size(all_of.bytes_compared)} in "
+        f"{all_of.chunks_compared} chunks: {all_of.chunks_equal} with equal digests, "
+        f"{all_of.chunks_drilled} looked into, {all_of.chunks_different} of these different"
+    )
+    if not all_of.complete:
+        yield "coverage  INCOMPLETE: not everything could be read or compared, see AU-COVER"
+    if result.changed_files:
+        yield f"note      {len(result.changed_files)} files were written to meanwhile; moving ends are not judged"
+    for one in causes[:MAX_SHOWN]:
+        yield ""
+        yield from _finding_lines(one, result.findings)
+    if len(causes) > MAX_SHOWN:
+        yield ""
+        yield f"... and {len(causes) - MAX_SHOWN} more findings; --json FILE writes them all"
+    total = all_of.master.bytes_read + all_of.slave.bytes_read
+    rate = total / 1e6 / max(seconds, 1e-9)
+    yield ""
+    yield f"{_size(total)} in {seconds:.1f} s ({rate:.0f} MB/s), engine {engine}, kernel {kernel.NAME}"
+
+
+def _side_line(log: Log, coverage: SideCoverage) -> str:
+    end = "end inferred from the bytes" if log.end_inferred else "end by manifest"
+    crcs = f"{coverage.crcs_checked} bodies checked"
+    if coverage.crcs_carried_over:
+        crcs += f", {coverage.crcs_carried_over} equal to the master's"
+    units = f", {coverage.units_checked} units of {coverage.queues} queues" if coverage.queues else ""
+    return f"{log.side:<9} {log.store.path}: {log.start} to {log.end} ({end}), {log.records} records, {crcs}{units}"
+
+
+def _finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
+    blame = "" if one.blame is None else f", blame {one.blame}"
+    yield f"{one.severity.name} {one.invariant} on {one.replica}{blame}: {_place(one)}"
+    yield from textwrap.wrap(one.detail, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    if one.sample_msg_ids:
+        more = f" and {one.count - 1} more" if one.count > 1 else ""
+        yield f"    message {one.sample_msg_ids[0]}{more}"
+    if one.expected is not None and one.actual is not None:
+        yield from textwrap.wrap(f"expected {one.expected}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
+        yield from textwrap.wrap(f"actual   {one.actual}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
+    for side, evidence in (("master", one.evidence_master), ("slave", one.evidence_slave)):
+        if evidence:
+            yield f"    {side:<6} {one.evidence_phy}: {evidence}"
+    derived = [other for other in findings if other.derived_from == one.finding_id]
+    if derived:
+        kinds = sorted({f"{other.invariant} on {other.replica}" for other in derived})
+        yield f"    {len(derived)} more follow from it: {', '.join(kinds)}"
+
+
+def _place(one: Finding) -> str:
+    parts = []
+    if one.topic is not None:
+        parts.append(f"topic {one.topic} queue {one.queue_id}")
+        if one.queue_offset_from is not None:
+            last = one.queue_offset_to
+            many = last is not None and last != one.queue_offset_from
+            parts.append(f"offset {one.queue_offset_from}" + (f" to {last}" if many else ""))
+    if one.phy_from is not None:
+        parts.append(f"physical offset {one.phy_from}" + ("" if one.phy_to is None else f" to {one.phy_to}"))
+    return ", ".join(parts) if parts else "-"
+
+
+def _size(size: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} TB"

@@ -1,0 +1,163 @@
+"""
+The same work on Spark: tasks go out in partitions, answers come back, log bytes never pass through the JVM.
+
+A partition is one number of an RDD. Its worker looks the tasks up in a broadcast, reads the files itself, and hands
+back digests, runs and findings as a few small objects a task. ``mapInArrow`` would do the same and was measured
+equal; but it needs pandas.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from rmq_audit.bundle import write_bundle
+from rmq_audit.engines import EngineError, packed
+from rmq_audit.work import Work, answer_partition
+
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+except ImportError as error:
+    raise EngineError(
+        f"the Spark engine needs PySpark, which is not installed here ({error}): "
+        "pip install 'rmq[audit]', or use --engine local"
+    ) from error
+
+#: PySpark 4 runs on this Java and newer
+MIN_JAVA = 17
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # answers are small each, but there is no limit to the number of splits
+    "spark.driver.maxResultSize": "0",
+}
+
+
+class SparkEngine:
+    """Runs work as Spark jobs in the context that is given."""
+
+    def __init__(self, context: SparkContext, log: str | None = None) -> None:
+        self._context = context
+        self._log = log
+        self._folder = tempfile.mkdtemp(prefix="rmq-audit-")
+        bundle = os.path.join(self._folder, "rmq_audit_job.zip")
+        write_bundle(bundle)
+        context.addPyFile(bundle)
+        self.name = f"spark {context.version}, {context.master}"
+
+    def run(self, work: Work[Task, Answer], tasks: Sequence[Task]) -> list[Answer]:
+        if not tasks:
+            return []
+        context, name = self._context, work.name
+        groups = list(packed(tasks, work.cost, context.defaultParallelism))
+        shared = context.broadcast([[(index, tasks[index]) for index in group] for group in groups])
+
+        def answer(partitions: Iterable[int]) -> Iterator[tuple[int, Any]]:
+            for partition in partitions:
+                yield from answer_partition(name, shared.value[partition])
+
+        context.setJobDescription(f"rmq-audit {name}: {len(tasks)} tasks")
+        try:
+            answers = dict(context.parallelize(range(len(groups)), len(groups)).mapPartitions(answer).collect())
+        except (PySparkException, Py4JError) as error:
+            raise EngineError(f"Spark failed during {name}: {_first_line(error)}{self._where()}") from error
+        finally:
+            shared.unpersist()
+        if len(answers) != len(tasks):
+            raise EngineError(f"Spark gave {len(answers)} answers to {len(tasks)} tasks of {name}{self._where()}")
+        return [answers[index] for index in range(len(tasks))]
+
+    def close(self) -> None:
+        """Remove the shipped file; the context belongs to whoever made it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _where(self) -> str:
+        return f"; Spark's own log is {self._log}" if self._log else ""
+
+
+class OwnedSparkEngine(SparkEngine):
+    """A Spark engine with a session of its own, local unless spark-submit or ``master`` says otherwise."""
+
+    def __init__(self, master: str | None = None) -> None:
+        check_java()
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        self._log_folder: str | None = None
+        if submitted:
+            super().__init__(_start_submitted(master))
+        else:
+            self._log_folder = tempfile.mkdtemp(prefix="rmq-audit-log-")
+            log = os.path.join(self._log_folder, "spark.log")
+            super().__init__(_start(master, log), log)
+
+    def close(self) -> None:
+        super().close()
+        self._context.stop()
+        if self._log_folder is not None:
+            shutil.rmtree(self._log_folder, ignore_errors=True)
+
+
+def check_java() -> None:
+    """Raise EngineError, in one line, when there is no Java that Spark can run on."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
+    hint = f"install a JDK {MIN_JAVA} or newer, or use --engine local"
+    if java is None:
+        where = (
+            f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set and no java is on the PATH"
+        )
+        raise EngineError(f"the Spark engine needs a JDK and there is none ({where}): {hint}")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(f"the Spark engine needs a JDK, and {java} does not run ({error}): {hint}") from error
+    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    if found is not None and int(found[1]) < MIN_JAVA:
+        raise EngineError(f"the Spark engine needs Java {MIN_JAVA} or newer, {java} is Java {found[1]}: {hint}")
+
+
+def _start_submitted(master: str | None) -> SparkContext:
+    """Return a context under spark-submit: the JVM runs already, with its settings; only what is missing is added."""
+    SparkContext._ensure_initialized()
+    conf = SparkConf(_jvm=SparkContext._jvm)
+    for key, value in _SETTINGS.items():
+        conf.setIfMissing(key, value)
+    conf.setIfMissing("spark.master", master or "local[*]").setIfMissing("spark.app.name", "rmq-audit")
+    if str(conf.get("spark.master", "")).startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    context = SparkContext(conf=conf)
+    context.setLogLevel("ERROR")
+    return context
+
+
+def _start(master: str | None, path: str) -> SparkContext:
+    """Return a context with a JVM of its own, whose output goes to the file ``path``."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf().setAppName("rmq-audit").setMaster(master or "local[*]").setAll(list(_SETTINGS.items()))
+    with open(path, "wb") as log:
+        try:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+            context = SparkContext(conf=conf, gateway=gateway)
+        except (PySparkException, Py4JError) as error:
+            raise EngineError(f"Spark did not start: {_first_line(error)}; its log is {path}") from error
+    context.setLogLevel("ERROR")
+    return context
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what an error of Spark says in one line: the Python error of a worker if there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"\w*(Error|Exception)\b.*:", line)]
+    return (python or lines or [type(error).__name__])[-1 if python else 0][:300]

@@ -1,0 +1,249 @@
+"""What goes to a worker and what comes back: small values only, never a body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Split:
+    """
+    A part of one segment for one task: the records that *start* in [``begin``, ``end``), physical offsets.
+
+    ``start`` is a trusted record start, or None: then the worker finds the first record itself. Nothing at or behind
+    ``limit`` counts (the log's end by its manifest, else the segment's end).
+    """
+
+    side: str
+    path: str
+    segment: int
+    segment_bytes: int
+    file_bytes: int
+    begin: int
+    end: int
+    start: int | None
+    limit: int
+    chunk_bytes: int
+    crc: bool
+
+
+@attrs.frozen(kw_only=True)
+class Stretch:
+    """
+    Records that follow each other without a gap: [``start``, ``stop``), with what tells old bytes from new at both
+    ends.
+
+    A stretch that ends in BLANK stops at the segment's end.
+    """
+
+    start: int
+    stop: int
+    records: int
+    blank: bool
+    head_topic: str
+    head_queue_id: int
+    head_queue_offset: int
+    head_timestamp: int
+    last_phy: int
+    last_timestamp: int
+
+
+@attrs.frozen(kw_only=True)
+class Chunk:
+    """Digest of the contiguous bytes of the records that start in [``chunk``, ``chunk`` + chunk size)."""
+
+    chunk: int
+    first: int
+    records: int
+    size_bytes: int
+    digest: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """Consecutive queue offsets of one queue and a digest over the (phyOffset, size) pairs that its units must hold."""
+
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+    phy_first: int
+    phy_last: int
+    digest: int | None
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """Something wrong with the bytes [``phy``, ``phy`` + ``size_bytes``) of one side, as a worker saw it."""
+
+    invariant: str
+    phy: int
+    size_bytes: int
+    count: int = 1
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    message_id: str | None = None
+    field: str | None = None
+    expected: str | None = None
+    actual: str | None = None
+    evidence: str | None = None
+    evidence_phy: int | None = None
+    detail: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Scan:
+    """
+    What one pass over a split found.
+
+    ``first`` is where its first record starts, ``stop`` where the next split has to begin (None: the chain broke off
+    and nothing was found behind). ``dirty_to`` is the end of the last byte that is not zero behind the last stretch.
+    ``torso_from`` is the first missing byte when the very last record is one whose tail never arrived.
+    """
+
+    split: Split
+    error: str | None = None
+    first: int | None = None
+    stop: int | None = None
+    read_bytes: int = 0
+    crcs: int = 0
+    dirty_to: int | None = None
+    torso_from: int | None = None
+    stretches: Sequence[Stretch] = ()
+    chunks: Sequence[Chunk] = ()
+    runs: Sequence[Run] = ()
+    faults: Sequence[Fault] = ()
+
+
+@attrs.frozen(kw_only=True)
+class DrillSide:
+    """
+    One side of a chunk to look into: its file, where its first record in the chunk starts, and where the log ends.
+    """
+
+    path: str
+    file_bytes: int
+    first: int | None
+    limit: int
+
+
+@attrs.frozen(kw_only=True)
+class Drill:
+    """Compare the records that start in [``begin``, ``end``) of one segment, byte by byte, on both sides."""
+
+    segment: int
+    begin: int
+    end: int
+    master: DrillSide | None
+    slave: DrillSide | None
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """Records that the sides do not share, adjacent ones as one when there are many of them."""
+
+    invariant: str
+    phy_from: int
+    phy_to: int
+    count: int
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset_from: int | None = None
+    queue_offset_to: int | None = None
+    message_ids: Sequence[str] = ()
+    field: str | None = None
+    expected: str | None = None
+    actual: str | None = None
+    blame: str = "undecided"
+    evidence_phy: int | None = None
+    evidence_master: str | None = None
+    evidence_slave: str | None = None
+    detail: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Drilled:
+    """
+    What a drill found.
+
+    ``equal`` counts the records (and BLANKs) that both sides share, ``crcs`` the slave's other ones, whose bodies
+    were checked. ``forked_at`` is the first difference behind the last shared record, if both sides hold a sound but
+    different message there.
+    """
+
+    drill: Drill
+    error: str | None = None
+    equal: int = 0
+    forked_at: int | None = None
+    crcs: int = 0
+    differences: Sequence[Difference] = ()
+    faults_slave: Sequence[Fault] = ()
+
+
+@attrs.frozen(kw_only=True)
+class UnitFile:
+    """One consume queue file; ``start`` is the byte offset in its queue that names it."""
+
+    path: str
+    start: int
+    size_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class QueueCheck:
+    """Hold one queue's files against the runs that the scan of the log found, and against the log's end."""
+
+    side: str
+    topic: str
+    queue_id: int
+    files: Sequence[UnitFile]
+    runs: Sequence[Run]
+    log_end: int
+
+
+@attrs.frozen(kw_only=True)
+class QueueState:
+    """
+    What a queue's files hold: ``unequal`` are the indices of runs whose units are not what the log dictates.
+
+    ``dangling_from`` is the first unit that points behind the end of the log, with that place in ``dangling_phy``.
+    """
+
+    error: str | None = None
+    units: int = 0
+    unequal: Sequence[int] = ()
+    dangling: int = 0
+    dangling_from: int | None = None
+    dangling_phy: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class UnitCheck:
+    """Compare the units of one run one by one with the records of that stretch of log."""
+
+    path: str
+    segment: int
+    file_bytes: int
+    limit: int
+    run: Run
+    files: Sequence[UnitFile]
+
+
+@attrs.frozen(kw_only=True)
+class UnitState:
+    """
+    How many units are empty and how many wrong, and the first of each by queue offset; texts are "phyOffset+size".
+    """
+
+    error: str | None = None
+    empty: int = 0
+    empty_from: int | None = None
+    empty_phy: int | None = None
+    wrong: int = 0
+    wrong_from: int | None = None
+    wrong_phy: int | None = None
+    expected: str | None = None
+    actual: str | None = None

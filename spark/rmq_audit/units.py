@@ -1,0 +1,106 @@
+"""
+Consume queue files against the log: cheap by digests of runs, one by one where a run differs. This is what a worker
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq.store.layout import CQ_FILLER_SIZE, CQ_UNIT_BYTES
+from rmq_audit import kernel
+from rmq_audit.files import ReadError, Window, read_at
+from rmq_audit.scan import Frames
+from rmq_audit.tasks import QueueCheck, QueueState, UnitCheck, UnitFile, UnitState
+
+UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+Units = npt.NDArray[np.void]
+
+
+def check_queue(task: QueueCheck) -> QueueState:
+    """Compare every run with the units that should hold it; a file that cannot be read is told by ``error``."""
+    try:
+        units = 0
+        unequal = []
+        for index, run in enumerate(task.runs):
+            if run.digest is None:
+                continue
+            held = read_units(task.files, run.first, run.last)
+            units += len(held)
+            if len(held) <= run.last - run.first or kernel.unit_digest(_heads(held)) != run.digest:
+                unequal.append(index)
+        first, phy, count = _dangling(task)
+    except ReadError as error:
+        return QueueState(error=str(error))
+    return QueueState(units=units, unequal=unequal, dangling=count, dangling_from=first, dangling_phy=phy)
+
+
+def check_units(task: UnitCheck) -> UnitState:
+    """Read the run's stretch of log again and compare unit by unit."""
+    run = task.run
+    try:
+        window = Window(task.path, task.segment, task.file_bytes, run.phy_first, run.phy_last + 1)
+        columns, _ = Frames(window, task.limit).stretch(run.phy_first, run.phy_last + 1)
+        keys = kernel.queue_keys(window.data, columns)
+        rows = np.flatnonzero((keys == keys[0]) & kernel.owns_unit(columns))
+        rows = rows[: run.last - run.first + 1]
+        held = read_units(task.files, run.first, run.last)
+    except ReadError as error:
+        return UnitState(error=str(error))
+    phy, size = columns.pos[rows] + window.base, columns.size[rows]
+    actual = np.zeros(len(rows), dtype=UNIT)
+    actual[: len(held)] = held
+    empty = actual["size"] <= 0
+    wrong = ~empty & ((actual["phy"] != phy) | (actual["size"] != size))
+    first_empty, first_wrong = _first(empty), _first(wrong)
+    return UnitState(
+        empty=int(empty.sum()),
+        empty_from=None if first_empty is None else run.first + first_empty,
+        empty_phy=None if first_empty is None else int(phy[first_empty]),
+        wrong=int(wrong.sum()),
+        wrong_from=None if first_wrong is None else run.first + first_wrong,
+        wrong_phy=None if first_wrong is None else int(phy[first_wrong]),
+        expected=None if first_wrong is None else f"{phy[first_wrong]}+{size[first_wrong]}",
+        actual=None if first_wrong is None else f"{actual['phy'][first_wrong]}+{actual['size'][first_wrong]}",
+    )
+
+
+def read_units(files: Sequence[UnitFile], first: int, last: int) -> Units:
+    """Return the units ``first`` to ``last`` of a queue, fewer if its files end or begin elsewhere."""
+    begin, end = first * CQ_UNIT_BYTES, (last + 1) * CQ_UNIT_BYTES
+    raw = b""
+    for file in files:
+        low, high = max(begin, file.start), min(end, file.start + file.size_bytes)
+        if low < high and low == begin + len(raw):
+            raw += read_at(file.path, low - file.start, high - low)
+    return np.frombuffer(raw[: len(raw) - len(raw) % CQ_UNIT_BYTES], dtype=UNIT)
+
+
+def _heads(units: Units) -> bytes:
+    """Return (phyOffset, size) of the units, packed as the scan packs them."""
+    heads = np.empty(len(units), dtype=kernel.UNIT_HEAD)
+    heads["phy"], heads["size"] = units["phy"], units["size"]
+    return heads.tobytes()
+
+
+def _dangling(task: QueueCheck) -> tuple[int | None, int | None, int]:
+    """Return the first unit that points at or behind the log's end, its offset there, and how many do."""
+    first, phy, count = None, None, 0
+    for file in task.files:
+        units = np.frombuffer(read_at(file.path, 0, file.size_bytes - file.size_bytes % CQ_UNIT_BYTES), dtype=UNIT)
+        empty = np.flatnonzero(units["size"] <= 0)
+        used = units[: empty[0]] if len(empty) else units
+        beyond = np.flatnonzero((used["phy"] >= task.log_end) & (used["size"] != CQ_FILLER_SIZE))
+        count += len(beyond)
+        if len(beyond) and first is None:
+            first, phy = file.start // CQ_UNIT_BYTES + int(beyond[0]), int(used["phy"][beyond[0]])
+        if len(empty):
+            break
+    return first, phy, count
+
+
+def _first(flags: npt.NDArray[np.bool_]) -> int | None:
+    return int(np.argmax(flags)) if flags.any() else None

@@ -1,0 +1,57 @@
+"""The kinds of work that leave the driver, as one table for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from rmq_audit.drill import drill
+from rmq_audit.scan import scan
+from rmq_audit.tasks import Drill, QueueCheck, Split, UnitCheck
+from rmq_audit.units import check_queue, check_units
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+
+@attrs.frozen
+class Work(Generic[Task, Answer]):
+    """A pure function from a task to an answer, and about how many bytes a task reads."""
+
+    name: str
+    do: Callable[[Task], Answer]
+    cost: Callable[[Task], int]
+
+
+def _split_bytes(task: Split) -> int:
+    return task.end - task.begin
+
+
+def _drill_bytes(task: Drill) -> int:
+    return 2 * (task.end - task.begin)
+
+
+def _queue_bytes(task: QueueCheck) -> int:
+    return sum(file.size_bytes for file in task.files)
+
+
+def _units_bytes(task: UnitCheck) -> int:
+    return task.run.phy_last - task.run.phy_first
+
+
+SCAN = Work("scan", scan, _split_bytes)
+DRILL = Work("drill", drill, _drill_bytes)
+QUEUES = Work("queues", check_queue, _queue_bytes)
+UNITS = Work("units", check_units, _units_bytes)
+
+#: name -> work, for the workers
+WORKS: dict[str, Work[Any, Any]] = {work.name: work for work in (SCAN, DRILL, QUEUES, UNITS)}
+
+
+def answer_partition(name: str, tasks: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Do one partition's numbered tasks and yield their answers. This is what Spark's workers run."""
+    work = WORKS[name]
+    for index, task in tasks:
+        yield index, work.do(task)

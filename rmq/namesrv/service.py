@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from rmq.namesrv.config import NamesrvSetup
@@ -73,9 +74,20 @@ class NamesrvService(MultiService):
         ]
 
     def startService(self) -> None:
-        """Listen; raises CannotListenError."""
+        """
+        Load the key-value table and listen.
+
+        Raises StateFileError when its file is broken, DiskError when it cannot be read, CannotListenError; then nothing
+        is left running.
+        Java: NamesrvController#initialize, #start
+        """
+        self.kv.load()
         self.look_ups.started_ms = now_ms(self._clock)
-        super().startService()
+        try:
+            super().startService()
+        except CannotListenError:
+            self.running = False
+            raise
         for periodic in self._periodic:
             periodic.start()
         if self._announce is not None:
@@ -107,15 +119,11 @@ class NamesrvService(MultiService):
 
 
 def build_namesrv(
-    platform: Platform, setup: NamesrvSetup | None = None, *, announce: Callable[[str], object] | None = None
+    platform: Platform,
+    setup: NamesrvSetup | None = None,
+    *,
+    announce: Callable[[str], object] | None = None,
+    service: type[NamesrvService] = NamesrvService,
 ) -> NamesrvService:
-    """
-    Return a NameServer that is ready to start, its key-value table loaded.
-
-    Raises StateFileError when that file is broken, DiskError when it cannot be read. May be called many times in one
-    process.
-    Java: NamesrvController#initialize
-    """
-    service = NamesrvService(platform, setup or NamesrvSetup(), announce=announce)
-    service.kv.load()
-    return service
+    """Return a NameServer that is ready to start; may be called many times in one process."""
+    return service(platform, setup or NamesrvSetup(), announce=announce)

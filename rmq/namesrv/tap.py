@@ -10,9 +10,10 @@ import sys
 
 import attrs
 from twisted.application.service import IService
+from twisted.internet.error import CannotListenError
 
 from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
-from rmq.namesrv.service import build_namesrv
+from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.platform import real_platform
 from rmq.runtime.statefile import StateFileError
@@ -28,23 +29,37 @@ class Options(RmqOptions):
     def __init__(self) -> None:
         super().__init__(CONFIG_CLASSES)
 
+    def _load(self) -> None:
+        super()._load()
+        # The file of -c is the one that updateNamesrvConfig writes; -p shows it too.
+        if self.config_file is not None:
+            namesrv, netty = self.configs
+            self.configs = (attrs.evolve(namesrv, config_store_path=self.config_file), netty)
+
 
 def setup_of(options: Options) -> NamesrvSetup:
-    """Return what parsed options say; with ``-c`` that file is the one that updateNamesrvConfig writes."""
+    """Return what parsed options say."""
     namesrv, netty = options.configs
-    if options.config_file is not None:
-        namesrv = attrs.evolve(namesrv, config_store_path=options.config_file)
     return NamesrvSetup(namesrv=namesrv, netty=netty, extra=options.unknown)
 
 
+class TwistdNamesrv(NamesrvService):
+    """A NameServer as the service of a process: what keeps it from starting ends the process with one line."""
+
+    def startService(self) -> None:
+        try:
+            super().startService()
+        except (StateFileError, DiskError, CannotListenError) as error:
+            # sys.stderr is twistd's log by now.
+            print(f"rmq-namesrv cannot start: {error}", file=sys.__stderr__, flush=True)
+            raise SystemExit(1) from error
+
+
 def makeService(options: Options) -> IService:
-    """Return the service that `twistd` runs; ends the process with a line that names a broken file."""
+    """Return the service that `twistd` runs."""
     from twisted.internet import reactor
 
-    try:
-        service = build_namesrv(real_platform(reactor), setup_of(options), announce=_say)
-    except (StateFileError, DiskError) as error:
-        raise SystemExit(f"rmq-namesrv cannot start: {error}") from error
+    service = build_namesrv(real_platform(reactor), setup_of(options), announce=_say, service=TwistdNamesrv)
     return options.top_service(service, {"namesrv": service, "routes": service.routes})
 
 

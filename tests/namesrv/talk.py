@@ -43,15 +43,22 @@ class Talk:
         )
         self.said: list[str] = []
         self.service = self.build()
+        self.service.kv.load()
         self.channel = self.connect()
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
     def build(self) -> NamesrvService:
-        """Return another NameServer on the same files, as after a restart."""
+        """Return a NameServer on the files of this folder, not started."""
         platform = Platform(reactor=self.reactor, disk=self.disk, rng=random.Random(0), endpoint_factory=dial_by_name)
         return build_namesrv(platform, self.setup, announce=self.said.append)
+
+    def restart(self) -> NamesrvService:
+        """Go on with another NameServer on the same files, and return it."""
+        self.service = self.build()
+        self.service.kv.load()
+        return self.service
 
     def connect(self) -> Channel:
         """Return a connection of another peer."""

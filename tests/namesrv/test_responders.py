@@ -227,11 +227,11 @@ class KVTests(TalkCase):
         self.assertEqual(self.put("N", "k", "значение").code, 0)
         with open(self.talk.path("kvConfig.json"), "rb") as file:
             self.assertEqual(file.read(), '{"configTable":{"N":{"k":"значение"}}}'.encode())
-        self.talk.service = self.talk.build()
+        self.talk.restart()
         answer = self.talk.ask(GET_KV_CONFIG, KVConfigHeader(namespace="N", key="k"))
         self.assertEqual(answer.ext_fields["value"], "значение")
         self.talk.ask(DELETE_KV_CONFIG, KVConfigHeader(namespace="N", key="k"))
-        self.talk.service = self.talk.build()
+        self.talk.restart()
         self.assertEqual(self.talk.ask(GET_KV_CONFIG, KVConfigHeader(namespace="N", key="k")).code, 22)
         self.assertEqual(self.talk.ask(GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace="N")).body, b'{"table":{}}')
 

@@ -122,15 +122,18 @@ class BrokenFileTests(SynchronousTestCase):
         talk.service.kv.put("N", "k", "new")
         with open(talk.path("kvConfig.json"), "wb") as file:
             file.write(b'{"configTable":{"N"')
-        self.assertEqual(talk.build().kv.get("N", "k"), "old")
+        self.assertEqual(talk.restart().kv.get("N", "k"), "old")
         os.remove(talk.path("kvConfig.json.bak"))
-        error = self.assertRaises(StateFileError, talk.build)
+        service = talk.build()
+        error = self.assertRaises(StateFileError, service.startService)
         self.assertIn(talk.path("kvConfig.json"), str(error))
+        self.assertFalse(service.running)
+        self.assertEqual((talk.reactor.tcpServers, talk.reactor.getDelayedCalls()), ([], []))
 
     def test_no_file(self) -> None:
         """Without a file the table is empty and nothing is written."""
         talk = Talk(self.mktemp())
-        self.assertIsNone(talk.build().kv.namespace("N"))
+        self.assertIsNone(talk.restart().kv.namespace("N"))
         self.assertFalse(os.path.exists(talk.folder))
 
 

@@ -1,0 +1,436 @@
+"""
+A simulated disk: everything that `rmq.runtime.disk` promises, and no more than that.
+
+At a power failure each write since the last sync of its file is kept, dropped, torn at sectors or turned to garbage,
+and each name created, renamed or deleted since the last ``sync_dir`` of its folder is there or not. Syncs can be slow
+or fail, the disk can be full, bits can rot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred, fail
+
+from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage
+from rmq.runtime.realfile import Bytes
+from rmq.sim.inode import CrashOdds, Inode, Resize, Write
+
+if TYPE_CHECKING:
+    from rmq.sim.node import Node
+
+HEALTHY_CAPACITY_BYTES = 64 << 30
+#: what a sync takes, from and to
+HEALTHY_SYNC_S = (0.0005, 0.005)
+
+
+class Folder:
+    """A folder is only a name that others begin with."""
+
+
+FOLDER = Folder()
+Entry = Inode | Folder
+
+
+@attrs.frozen
+class NameChange:
+    """Names that appear (or, with None, go) in one step."""
+
+    entries: dict[str, Entry | None]
+
+    @property
+    def folders(self) -> set[str]:
+        return {os.path.dirname(path) for path in self.entries}
+
+    def apply(self, names: dict[str, Entry]) -> None:
+        for path, entry in self.entries.items():
+            if entry is None:
+                names.pop(path, None)
+            else:
+                names[path] = entry
+
+
+class SimDisk:
+    """
+    The disk of one machine. Knobs: ``capacity_bytes``, ``sync_s`` (range of what a sync takes), ``odds``,
+    ``fail_syncs`` (how many of the next syncs fail), ``sync_fails`` (which files' syncs fail).
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._world = node.world
+        self._rng = node.world.rng_for(node.name, "disk")
+        self.odds = CrashOdds()
+        self.recover()
+        self._names: dict[str, Entry] = {"/": FOLDER}
+        self._durable_names: dict[str, Entry] = {"/": FOLDER}
+        self._name_changes: list[NameChange] = []
+        self._handles: dict[SimFile, None] = {}
+        self._locks: dict[str, SimLock] = {}
+        self._inodes = 0
+
+    def recover(self) -> None:
+        """End every fault: room enough, fast syncs that succeed."""
+        self.capacity_bytes = HEALTHY_CAPACITY_BYTES
+        self.sync_s = HEALTHY_SYNC_S
+        self.fail_syncs = 0
+        self.sync_fails: Callable[[str], bool] = lambda path: False
+
+    # -- the life of the machine
+
+    def process_gone(self) -> None:
+        """Handles and locks go with their process; what was written stays in the page cache."""
+        for handle in self._handles:
+            handle.abandon()
+        self._handles.clear()
+        self._locks.clear()
+
+    def crash(self) -> None:
+        """The power goes: decide what had reached the platter."""
+        self.process_gone()
+        ordered = self._rng.random() < 0.5
+        alive = True
+        for change in self._name_changes:
+            # A journal loses its end; a disk without one loses what it likes.
+            luck = self._rng.random() < 0.5
+            alive = (alive and luck) if ordered else luck
+            if alive:
+                change.apply(self._durable_names)
+            else:
+                self._note("lost names", *sorted(change.entries))
+        self._name_changes.clear()
+        self._drop_orphans()
+        self._names = dict(self._durable_names)
+        for inode in dict.fromkeys(entry for entry in self._names.values() if isinstance(entry, Inode)):
+            inode.crash(self._rng, self.odds, self._note)
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """Rot one bit of a file."""
+        self._note("bit flip", path, offset, bit)
+        self._inode(path).flip_bit(offset, bit)
+
+    def open_paths(self) -> list[str]:
+        """The files that the process has open."""
+        return [handle.path for handle in self._handles]
+
+    # -- files
+
+    def open(self, path: str) -> SimFile:
+        return SimFile(self, self._path(path), self._inode(path))
+
+    def create(self, path: str, size: int) -> SimFile:
+        self._need_room(path, size)
+        file = self.create_sparse(path, size)
+        file.inode.reserved_bytes = size
+        return file
+
+    def create_sparse(self, path: str, size: int) -> SimFile:
+        path = self._new_name(path)
+        self._inodes += 1
+        inode = Inode(self._inodes)
+        inode.modified_s = self._node.seconds()
+        if size:
+            inode.change(Resize(size))
+        self._change_names({path: inode})
+        return SimFile(self, path, inode)
+
+    def copy(self, src: str, dst: str, size: int | None = None) -> None:
+        content = self._inode(src).live
+        wanted = content.size if size is None else size
+        if wanted > content.size:
+            raise DiskError(src, f"cannot copy {wanted} bytes, the file has {content.size}")
+        data = content.read(0, wanted)
+        file = self.create(dst, wanted)
+        file.write_at(0, data)
+        file.sync_now()
+        file.close()
+
+    def read_whole(self, path: str) -> bytes:
+        content = self._inode(path).live
+        return content.read(0, content.size)
+
+    def write_atomic(self, path: str, data: bytes, *, keep_backup: bool = False) -> None:
+        path = self._path(path)
+        self.delete(f"{path}.tmp")
+        file = self.create(f"{path}.tmp", 0)
+        try:
+            file.write_at(0, data)
+            file.sync_now()
+        finally:
+            file.close()
+        if keep_backup and self.exists(path):
+            self.delete(f"{path}.bak.tmp")
+            self.link(path, f"{path}.bak.tmp")
+            self.rename(f"{path}.bak.tmp", f"{path}.bak")
+            self.delete(f"{path}.bak.tmp")
+        self.rename(f"{path}.tmp", path)
+        self.sync_dir(os.path.dirname(path))
+
+    def modified_ms(self, path: str) -> int:
+        return int(self._inode(path).modified_s * 1000)
+
+    # -- names
+
+    def exists(self, path: str) -> bool:
+        return self._path(path) in self._names
+
+    def is_dir(self, path: str) -> bool:
+        return self._names.get(self._path(path)) is FOLDER
+
+    def list_dir(self, path: str) -> list[str]:
+        path = self._path(path)
+        if isinstance(self._names.get(path), Inode):
+            raise DiskError(path, "Not a directory")
+        return sorted(os.path.basename(name) for name in self._names if name != "/" and os.path.dirname(name) == path)
+
+    def make_dirs(self, path: str) -> None:
+        path = self._path(path)
+        if self.is_dir(path):
+            return
+        if self.exists(path):
+            raise DiskError(path, "is not a folder")
+        self.make_dirs(os.path.dirname(path))
+        self._names[path] = FOLDER
+        self._durable_names[path] = FOLDER
+
+    def rename(self, src: str, dst: str) -> None:
+        src, dst = self._path(src), self._path(dst)
+        entry = self._names.get(src)
+        if entry is None or not self.is_dir(os.path.dirname(dst)):
+            raise DiskError(src, f"cannot rename to {dst}: No such file or directory")
+        if (entry is FOLDER or self.is_dir(dst)) and self.exists(dst):
+            raise DiskError(src, f"cannot rename to {dst}: it is there")
+        if self._names.get(dst) is entry:
+            return  # two names of one file: POSIX does nothing
+        moved: dict[str, Entry | None] = {src: None, dst: entry}
+        for name, inside in self._names.items():
+            if name.startswith(f"{src}/"):
+                moved[name] = None
+                moved[dst + name[len(src) :]] = inside
+        self._change_names(moved)
+
+    def delete(self, path: str) -> None:
+        path = self._path(path)
+        if self.is_dir(path):
+            raise DiskError(path, "Is a directory")
+        if path in self._names:
+            self._change_names({path: None})
+
+    def delete_tree(self, path: str) -> None:
+        path = self._path(path)
+        for name in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
+            self._change_names({name: None})
+
+    def link(self, src: str, dst: str) -> None:
+        if self.exists(dst):
+            raise DiskError(src, f"cannot link as {dst}: File exists")
+        inode = self._inode(src)
+        self._change_names({self._new_name(dst): inode})
+
+    def sync_dir(self, path: str) -> None:
+        path = self._path(path)
+        if not self.is_dir(path):
+            raise DiskError(path, "No such directory")
+        left = []
+        for change in self._name_changes:
+            if path in change.folders:
+                change.apply(self._durable_names)
+            else:
+                left.append(change)
+        self._name_changes = left
+        self._note("sync_dir", path)
+
+    # -- the disk
+
+    def usage(self, path: str) -> DiskUsage:
+        return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - self._used_bytes()))
+
+    def lock(self, path: str) -> SimLock:
+        path = self._path(path)
+        if path in self._locks:
+            raise DiskLocked(path, "another broker holds this lock and so uses this store")
+        if not self.exists(path):
+            self.create(path, 0).close()
+        file = self.open(path)
+        file.write_at(0, b"lock")
+        file.close()
+        self._locks[path] = lock = SimLock(self, path)
+        return lock
+
+    def unlock(self, path: str, lock: SimLock) -> None:
+        if self._locks.get(path) is lock:
+            del self._locks[path]
+
+    # -- what files ask
+
+    def opened(self, file: SimFile) -> None:
+        self._handles[file] = None
+
+    def closed(self, file: SimFile) -> None:
+        self._handles.pop(file, None)
+
+    def write(self, path: str, inode: Inode, change: Write | Resize) -> None:
+        """Change a file, if there is room for it."""
+        if isinstance(change, Write):
+            self._need_room(path, inode.needs_bytes(change), change.offset)
+        else:
+            inode.reserved_bytes = min(inode.reserved_bytes, change.size)
+        inode.change(change)
+        inode.modified_s = self._node.seconds()
+
+    def sync_takes_s(self) -> float:
+        return self._rng.uniform(*self.sync_s)
+
+    def after(self, delay_s: float, call: Callable[[], object]) -> None:
+        """Call later, unless the process is gone by then."""
+        assert self._node.process is not None, "a sync without a process"
+        self._node.process.callLater(delay_s, call)
+
+    def sync_inode(self, path: str, inode: Inode, count: int) -> DiskError | None:
+        """Make the oldest ``count`` changes durable; return the error where the disk fails."""
+        if self.fail_syncs > 0 or self.sync_fails(path):
+            self.fail_syncs = max(0, self.fail_syncs - 1)
+            self._note("sync failed", path)
+            inode.lose_some(count, self._rng)
+            return DiskError(path, "Input/output error")
+        inode.make_durable(count)
+        self._note("sync", path, count)
+        return None
+
+    # -- inside
+
+    def _path(self, path: str) -> str:
+        return os.path.normpath(os.path.join("/", path))
+
+    def _inode(self, path: str) -> Inode:
+        entry = self._names.get(self._path(path))
+        if isinstance(entry, Inode):
+            return entry
+        raise DiskError(path, "No such file or directory" if entry is None else "Is a directory")
+
+    def _new_name(self, path: str) -> str:
+        path = self._path(path)
+        if path in self._names:
+            raise DiskError(path, "File exists")
+        if not self.is_dir(os.path.dirname(path)):
+            raise DiskError(path, "No such file or directory")
+        return path
+
+    def _change_names(self, entries: dict[str, Entry | None]) -> None:
+        change = NameChange(entries)
+        change.apply(self._names)
+        self._name_changes.append(change)
+
+    def _drop_orphans(self) -> None:
+        """A name whose folder did not survive is gone as well."""
+        for path in sorted(self._durable_names):
+            if path != "/" and self._durable_names.get(os.path.dirname(path)) is not FOLDER:
+                del self._durable_names[path]
+
+    def _used_bytes(self) -> int:
+        inodes = dict.fromkeys(entry for entry in self._names.values() if isinstance(entry, Inode))
+        return sum(inode.allocated_bytes for inode in inodes)
+
+    def _need_room(self, path: str, size: int, offset: int | None = None) -> None:
+        if size and size > self.capacity_bytes - self._used_bytes():
+            raise DiskFull(path, "No space left on device", offset)
+
+    def _note(self, *parts: object) -> None:
+        self._world.note(self._node.name, "disk", *parts)
+
+
+class SimFile:
+    """An open file of the present process."""
+
+    def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self.inode = inode
+        self._refusal: str | None = None
+        self._closed: str | None = None
+        disk.opened(self)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        self._check_open(None)
+        return self.inode.live.size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        self._check_open(offset)
+        if offset < 0 or size < 0 or offset + size > self.inode.live.size:
+            raise DiskError(self._path, f"cannot read {size} bytes, the file has {self.inode.live.size}", offset)
+        return self.inode.live.read(offset, size)
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        self._check_writable(offset)
+        if offset < 0:
+            raise DiskError(self._path, "Invalid argument", offset)
+        if len(data):
+            self._disk.write(self._path, self.inode, Write(offset, bytes(data)))
+
+    def sync(self) -> Deferred[None]:
+        if self._closed or self._refusal:
+            return fail(DiskError(self._path, self._closed or self._refusal or ""))
+        done: Deferred[None] = Deferred()
+        # What is pending now, counted from the end: a sync that is under way takes from the front.
+        change = self.inode.pending[-1] if self.inode.pending else None
+        self._disk.after(self._disk.sync_takes_s(), lambda: self._synced(change, done))
+        return done
+
+    def sync_now(self) -> None:
+        self._check_writable(None)
+        error = self._disk.sync_inode(self._path, self.inode, len(self.inode.pending))
+        if error is not None:
+            raise self._failed(error)
+
+    def truncate(self, size: int) -> None:
+        self._check_writable(size)
+        self._disk.write(self._path, self.inode, Resize(size))
+
+    def close(self) -> None:
+        self._closed = self._closed or "the file is closed"
+        self._disk.closed(self)
+
+    def abandon(self) -> None:
+        """The process that had this open is gone; nothing it does may count any more."""
+        self._closed = "its process is gone, the file is closed"
+
+    def _synced(self, last: Write | Resize | None, done: Deferred[None]) -> None:
+        count = 0
+        for number, change in enumerate(self.inode.pending, 1):
+            if change is last:
+                count = number
+        error = self._disk.sync_inode(self._path, self.inode, count)
+        if error is None:
+            done.callback(None)
+        else:
+            done.errback(self._failed(error))
+
+    def _failed(self, error: DiskError) -> DiskError:
+        self._refusal = f"an earlier sync failed ({error.text}); what was written since the one before may be lost"
+        return error
+
+    def _check_open(self, offset: int | None) -> None:
+        if self._closed is not None:
+            raise DiskError(self._path, self._closed, offset)
+
+    def _check_writable(self, offset: int | None) -> None:
+        self._check_open(offset)
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal, offset)
+
+
+class SimLock:
+    def __init__(self, disk: SimDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        self._disk.unlock(self._path, self)

@@ -1,0 +1,274 @@
+"""
+What may go wrong, as small objects, and plans of them drawn from the seed.
+
+A fault has a ``name`` for the log, ``apply()`` and ``undo()``. Faults may overlap: a direction that two of them block
+opens when both are over, and one that finds its victim gone already does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+
+from rmq.sim.disk import HEALTHY_CAPACITY_BYTES, HEALTHY_SYNC_S
+from rmq.sim.node import Node
+from rmq.sim.world import World
+
+
+class Fault(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def apply(self) -> None: ...
+
+    def undo(self) -> None: ...
+
+
+@attrs.frozen
+class HalfPartition:
+    """Nothing gets from one machine to another; the way back is open."""
+
+    src: Node
+    dst: Node
+
+    @property
+    def name(self) -> str:
+        return f"nothing gets from {self.src.name} to {self.dst.name}"
+
+    def apply(self) -> None:
+        self.src.net.block(self.src, self.dst)
+
+    def undo(self) -> None:
+        self.src.net.unblock(self.src, self.dst)
+
+
+@attrs.frozen
+class Partition:
+    """Two machines cannot reach each other."""
+
+    one: Node
+    other: Node
+
+    @property
+    def name(self) -> str:
+        return f"partition of {self.one.name} and {self.other.name}"
+
+    def apply(self) -> None:
+        self.one.net.partition(self.one, self.other)
+
+    def undo(self) -> None:
+        self.one.net.unblock(self.one, self.other)
+        self.one.net.unblock(self.other, self.one)
+
+
+@attrs.frozen
+class Clog:
+    """One direction is slow."""
+
+    src: Node
+    dst: Node
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.seconds:.3f} s more from {self.src.name} to {self.dst.name}"
+
+    def apply(self) -> None:
+        self.src.net.clog(self.src, self.dst, self.seconds)
+
+    def undo(self) -> None:
+        self.src.net.clog(self.src, self.dst, 0)
+
+
+@attrs.frozen
+class Reset:
+    """All connections between two machines break; new ones work."""
+
+    one: Node
+    other: Node
+
+    @property
+    def name(self) -> str:
+        return f"connections of {self.one.name} and {self.other.name} reset"
+
+    def apply(self) -> None:
+        self.one.net.reset_between(self.one, self.other)
+
+    def undo(self) -> None:
+        """There is nothing to undo."""
+
+
+@attrs.frozen
+class Kill:
+    """kill -9, and a start at the end."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"kill -9 of {self.node.name}"
+
+    def apply(self) -> None:
+        self.node.kill()
+
+    def undo(self) -> None:
+        start_again(self.node)
+
+
+@attrs.frozen
+class PowerFailure:
+    """A machine without power, and a start at the end."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"power failure of {self.node.name}"
+
+    def apply(self) -> None:
+        self.node.crash()
+
+    def undo(self) -> None:
+        start_again(self.node)
+
+
+@attrs.frozen
+class SlowDisk:
+    """Every sync takes as long as this."""
+
+    node: Node
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"syncs of {self.node.name} take {self.seconds:.3f} s"
+
+    def apply(self) -> None:
+        self.node.disk.sync_s = (self.seconds, self.seconds)
+
+    def undo(self) -> None:
+        self.node.disk.sync_s = HEALTHY_SYNC_S
+
+
+@attrs.frozen
+class FullDisk:
+    """No room but what is reserved."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"disk of {self.node.name} full"
+
+    def apply(self) -> None:
+        self.node.disk.capacity_bytes = 0
+
+    def undo(self) -> None:
+        self.node.disk.capacity_bytes = HEALTHY_CAPACITY_BYTES
+
+
+@attrs.frozen
+class FailedSync:
+    """The next sync fails; a start at the end, if the process thought it better to end."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"a sync of {self.node.name} fails"
+
+    def apply(self) -> None:
+        self.node.disk.fail_syncs = 1
+
+    def undo(self) -> None:
+        self.node.disk.fail_syncs = 0
+        start_again(self.node)
+
+
+@attrs.frozen
+class ClockStep:
+    """A clock that jumps, and jumps back."""
+
+    node: Node
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"clock of {self.node.name} jumps by {self.seconds:.3f} s"
+
+    def apply(self) -> None:
+        self.node.step_clock(self.seconds)
+
+    def undo(self) -> None:
+        self.node.step_clock(-self.seconds)
+
+
+def start_again(node: Node) -> None:
+    """Start the node's process with its service, unless it runs."""
+    if node.process is None:
+        node.start()
+
+
+@attrs.frozen(kw_only=True)
+class Planned:
+    """A fault, from when and for how long."""
+
+    at_s: float
+    for_s: float
+    fault: Fault
+
+    def __str__(self) -> str:
+        return f"{self.at_s:8.3f} s for {self.for_s:7.3f} s  {self.fault.name}"
+
+
+#: every kind of fault, as a function that draws one
+Kind = Callable[[World, Sequence[Node]], Fault]
+
+
+def _two(world: World, nodes: Sequence[Node]) -> tuple[Node, Node]:
+    one, other = world.rng.sample(list(nodes), 2)
+    return one, other
+
+
+KINDS: dict[str, Kind] = {
+    "half partition": lambda world, nodes: HalfPartition(*_two(world, nodes)),
+    "partition": lambda world, nodes: Partition(*_two(world, nodes)),
+    "clog": lambda world, nodes: Clog(*_two(world, nodes), world.rng.uniform(0.05, 5)),
+    "reset": lambda world, nodes: Reset(*_two(world, nodes)),
+    "kill": lambda world, nodes: Kill(world.rng.choice(nodes)),
+    "power failure": lambda world, nodes: PowerFailure(world.rng.choice(nodes)),
+    "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
+    "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),
+    "failed sync": lambda world, nodes: FailedSync(world.rng.choice(nodes)),
+    "clock step": lambda world, nodes: ClockStep(world.rng.choice(nodes), world.rng.uniform(-30, 30)),
+}
+
+
+def draw_plan(
+    world: World, nodes: Sequence[Node], *, within_s: float, count: int, kinds: Sequence[str] = tuple(KINDS)
+) -> list[Planned]:
+    """Draw ``count`` faults that begin and end within ``within_s`` seconds from now, in the order of their begin."""
+    plan = []
+    for _ in range(count):
+        fault = KINDS[world.rng.choice(list(kinds))](world, nodes)
+        at_s = world.rng.uniform(0, within_s)
+        plan.append(Planned(at_s=at_s, for_s=world.rng.uniform(0, within_s - at_s), fault=fault))
+    return sorted(plan, key=lambda planned: planned.at_s)
+
+
+def follow(world: World, plan: Sequence[Planned]) -> None:
+    """Let the faults of ``plan`` happen, counted from now."""
+    for planned in plan:
+        world.note("planned", planned)
+        world.schedule(planned.at_s, planned.fault.apply)
+        world.schedule(planned.at_s + planned.for_s, planned.fault.undo)
+
+
+def undo_all(nodes: Sequence[Node]) -> None:
+    """End every fault: the network is whole, disks are healthy, everyone runs."""
+    for node in nodes:
+        node.net.heal()
+        node.disk.recover()
+        start_again(node)

@@ -1,0 +1,160 @@
+"""
+The content of a simulated file: what programs see (`live`), what the platter holds (`durable`), and the writes between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import attrs
+
+#: granularity of the sparse content
+PAGE_BYTES = 4096
+#: what a disk writes whole or not at all
+SECTOR_BYTES = 512
+
+
+class SparseBytes:
+    """Bytes of which only written pages take memory."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.pages: dict[int, bytearray] = {}
+
+    def read(self, offset: int, size: int) -> bytes:
+        pieces = []
+        end = offset + size
+        while offset < end:
+            number, start = divmod(offset, PAGE_BYTES)
+            count = min(PAGE_BYTES - start, end - offset)
+            page = self.pages.get(number)
+            pieces.append(bytes(count) if page is None else bytes(page[start : start + count]))
+            offset += count
+        return b"".join(pieces)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.size = max(self.size, offset + len(data))
+        position = 0
+        while position < len(data):
+            number, start = divmod(offset + position, PAGE_BYTES)
+            count = min(PAGE_BYTES - start, len(data) - position)
+            page = self.pages.setdefault(number, bytearray(PAGE_BYTES))
+            page[start : start + count] = data[position : position + count]
+            position += count
+
+    def resize(self, size: int) -> None:
+        if size < self.size:
+            last, start = divmod(size, PAGE_BYTES)
+            for number in [number for number in self.pages if number > last or (number == last and start == 0)]:
+                del self.pages[number]
+            if last in self.pages:
+                self.pages[last][start:] = bytes(PAGE_BYTES - start)
+        self.size = size
+
+    def copy(self) -> SparseBytes:
+        other = SparseBytes()
+        other.size = self.size
+        other.pages = {number: bytearray(page) for number, page in self.pages.items()}
+        return other
+
+
+@attrs.frozen
+class Write:
+    offset: int
+    data: bytes
+
+    def apply(self, content: SparseBytes) -> None:
+        content.write(self.offset, self.data)
+
+
+@attrs.frozen
+class Resize:
+    size: int
+
+    def apply(self, content: SparseBytes) -> None:
+        content.resize(self.size)
+
+
+@attrs.define(kw_only=True)
+class CrashOdds:
+    """How likely each fate of an unsynced write is at a power failure; the rest is dropped."""
+
+    kept: float = 0.4
+    torn: float = 0.2
+    garbage: float = 0.02
+
+
+class Inode:
+    """One file, whatever its names are."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.live = SparseBytes()
+        self.durable = SparseBytes()
+        self.pending: list[Write | Resize] = []
+        #: room that is set aside beyond the pages that are written
+        self.reserved_bytes = 0
+        self.modified_s = 0.0
+
+    @property
+    def allocated_bytes(self) -> int:
+        return max(self.reserved_bytes, len(self.live.pages) * PAGE_BYTES)
+
+    def needs_bytes(self, write: Write) -> int:
+        """How much room ``write`` takes that the file does not have yet."""
+        end = write.offset + len(write.data)
+        if end <= self.reserved_bytes:
+            return 0
+        numbers = range(write.offset // PAGE_BYTES, (end - 1) // PAGE_BYTES + 1)
+        new = sum(number not in self.live.pages for number in numbers) * PAGE_BYTES
+        return max(0, new - max(0, self.reserved_bytes - len(self.live.pages) * PAGE_BYTES))
+
+    def change(self, change: Write | Resize) -> None:
+        change.apply(self.live)
+        self.pending.append(change)
+
+    def make_durable(self, count: int) -> None:
+        """The oldest ``count`` changes reached the platter."""
+        for change in self.pending[:count]:
+            change.apply(self.durable)
+        del self.pending[:count]
+
+    def lose_some(self, count: int, rng: Random) -> None:
+        """A sync of the oldest ``count`` changes failed: some are durable, and the kernel forgets about the others."""
+        for change in self.pending[:count]:
+            if rng.random() < 0.5:
+                change.apply(self.durable)
+        del self.pending[:count]
+
+    def crash(self, rng: Random, odds: CrashOdds, note: Callable[..., None]) -> None:
+        """The power went: every change that was not synced meets its fate, on its own."""
+        for change in self.pending:
+            fate = rng.random()
+            if fate < odds.kept:
+                change.apply(self.durable)
+            elif isinstance(change, Write) and fate < odds.kept + odds.torn:
+                note("torn", self.number, change.offset, len(change.data))
+                self._tear(change, rng)
+            elif isinstance(change, Write) and fate < odds.kept + odds.torn + odds.garbage:
+                note("garbage", self.number, change.offset, len(change.data))
+                Write(change.offset, rng.randbytes(len(change.data))).apply(self.durable)
+            else:
+                note("dropped", self.number, getattr(change, "offset", "size"))
+        self.pending.clear()
+        self.live = self.durable.copy()
+
+    def flip_bit(self, offset: int, bit: int) -> None:
+        """Rot one bit, on the platter and in memory."""
+        for content in (self.live, self.durable):
+            if offset < content.size:
+                content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]))
+
+    def _tear(self, change: Write, rng: Random) -> None:
+        """Keep a part of a write: whole sectors, each with its own luck."""
+        start = 0
+        while start < len(change.data):
+            end = min(len(change.data), start + SECTOR_BYTES - (change.offset + start) % SECTOR_BYTES)
+            if rng.random() < 0.5:
+                Write(change.offset + start, change.data[start:end]).apply(self.durable)
+            start = end

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, TimeoutError, fail
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -177,8 +177,10 @@ class RemotingClient(Service):
     def _not_dialled(self, failure: Failure, dial: _Dial) -> None:
         self._dials.pop(dial.addr, None)
         error: object = failure.value
-        if failure.check(CancelledError):
-            error = f"{self.name} is stopped" if self._stopped else f"no connection within {CONNECT_TIMEOUT_MS} ms"
+        if failure.check(TimeoutError):
+            error = f"no connection within {CONNECT_TIMEOUT_MS} ms"
+        elif failure.check(CancelledError):
+            error = f"{self.name} is stopped"
         dial.failed(f"cannot connect to {dial.addr}: {error}")
 
     def _forget(self, addr: str, channel: Channel) -> None:

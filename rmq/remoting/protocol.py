@@ -127,7 +127,8 @@ class RemotingProtocol(Protocol):
         self._paused = False
         self.channel.resumed()
         held, self._held = self._held, []
-        if held:
+        # A transport that sends at once may call us from within a write: then the chunk at hand just goes on.
+        if held and self._collected is None:
             self._run(held)
         if not self._paused and self.channel.is_open:
             transport: Any = self.transport
@@ -148,7 +149,7 @@ class RemotingProtocol(Protocol):
                 self._take(frame)
                 if self._collected_bytes >= MAX_COLLECTED_BYTES:
                     self._flush()
-                    if self._paused:
+                    if self._paused and number < len(frames):
                         self._held = frames[number:]
                         break
             else:

@@ -1,0 +1,182 @@
+"""The master is killed with -9 under load, again and again: what it acknowledged is there (acceptance 6)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+import attrs
+import pytest
+
+from tests.real.pairs import start_pair, wait_caught_up
+from tests.real.peers import OURS, Broker, Site
+from tests.real.probe import SEND, SEND_BATCH, Answer, Closed, Probe, Record, batch_body, properties_text, send_fields
+from tests.real.storefiles import first_difference, records
+
+TOPIC = "Killed"
+QUEUES = 4
+ROUNDS = 20
+#: connections x requests outstanding on each
+CONNECTIONS, WINDOW = 4, 16
+SEED = 20_251
+
+
+@attrs.frozen
+class Acknowledged:
+    """A message that the broker said it stored."""
+
+    key: str
+    body: bytes
+    queue_id: int
+    queue_offset: int
+
+
+class Load:
+    """Senders that keep a window of requests in flight until the broker is gone; ``acknowledged`` grows meanwhile."""
+
+    def __init__(self, broker: Broker, name: str):
+        self.acknowledged: list[Acknowledged] = []
+        self.refused: Counter[str] = Counter()
+        self._senders = [
+            threading.Thread(target=self._send, args=(broker.probe(), f"{name}-{number}"), daemon=True)
+            for number in range(CONNECTIONS)
+        ]
+        for sender in self._senders:
+            sender.start()
+
+    def join(self) -> None:
+        for sender in self._senders:
+            sender.join(60)
+            assert not sender.is_alive(), "a sender hangs although its broker was killed"
+
+    def _send(self, probe: Probe, name: str) -> None:
+        waiting: dict[int, list[tuple[str, bytes]]] = {}
+        chance = random.Random(name)
+        number = 0
+        writable = True
+        try:
+            while True:
+                while writable and len(waiting) < WINDOW:
+                    messages = [self._message(f"{name}-{number + i}", chance) for i in range(chance.choice((1, 1, 1, 5)))]
+                    number += len(messages)
+                    try:
+                        waiting[_post(probe, chance.randrange(QUEUES), messages)] = messages
+                    except OSError:  # killed; what it acknowledged before still waits in our socket
+                        writable = False
+                answer = probe.read()
+                self._note(answer, waiting.pop(answer.opaque))
+        except (Closed, TimeoutError):
+            probe.close()
+
+    def _message(self, key: str, chance: random.Random) -> tuple[str, bytes]:
+        return key, key.encode() + b" " + chance.randbytes(chance.randrange(10, 1500))
+
+    def _note(self, answer: Answer, messages: Iterable[tuple[str, bytes]]) -> None:
+        if answer.code != 0:
+            self.refused[f"{answer.code} {answer.remark}"] += 1
+            return
+        queue_id, first = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
+        for place, (key, body) in enumerate(messages):
+            self.acknowledged.append(Acknowledged(key, body, queue_id, first + place))
+
+
+def _post(probe: Probe, queue_id: int, messages: list[tuple[str, bytes]]) -> int:
+    if len(messages) == 1:
+        key, body = messages[0]
+        return probe.send(SEND, send_fields(TOPIC, queue_id, properties_text(KEYS=key)), body)
+    body = batch_body((properties_text(KEYS=key), body) for key, body in messages)
+    return probe.send(SEND_BATCH, send_fields(TOPIC, queue_id, "", batch=True), body)
+
+
+def assert_nothing_lost(served: dict[int, list[Record]], acknowledged: list[Acknowledged]) -> None:
+    """Queues are dense, every acknowledged message lies where it was said to, and nothing is stored twice."""
+    for queue_id, found in served.items():
+        assert [record.queue_offset for record in found] == list(range(len(found))), f"queue {queue_id} is not dense"
+    for one in acknowledged:
+        found = served[one.queue_id]
+        assert one.queue_offset < len(found), f"lost: {one.key} at {one.queue_id}:{one.queue_offset} of {len(found)}"
+        record = found[one.queue_offset]
+        assert (record.key, record.body) == (one.key, one.body), f"{one.queue_id}:{one.queue_offset} holds {record.key}"
+    places = Counter((one.queue_id, one.queue_offset) for one in acknowledged)
+    assert max(places.values()) == 1, f"queue offsets given twice: {[p for p, n in places.items() if n > 1][:5]}"
+    keys = Counter(record.key for found in served.values() for record in found)
+    assert max(keys.values()) == 1, f"stored twice: {[key for key, n in keys.items() if n > 1][:5]}"
+
+
+def loaded_and_killed(broker: Broker, name: str, seconds: float) -> list[Acknowledged]:
+    """Put load on the broker, kill it after ``seconds``, and return what it had acknowledged."""
+    load = Load(broker, name)
+    time.sleep(seconds)  # how far the load comes is the point of chance of these tests
+    broker.kill()
+    load.join()
+    assert not load.refused, f"a broker without trouble refused sends: {load.refused}"
+    assert load.acknowledged, f"nothing was acknowledged within {seconds:.2f} s"
+    return load.acknowledged
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_acknowledged_messages_survive_twenty_kills(flush: str, site: Site) -> None:
+    """After each of 20 kills under load all that was ever acknowledged is served, at its offset, once."""
+    namesrv = site.namesrv(OURS)
+    broker = site.broker(OURS, namesrv.addr, flushDiskType=flush, mappedFileSizeCommitLog=1 << 20, maxIndexNum=20_000)
+    with broker.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    chance = random.Random(SEED)
+    acknowledged: list[Acknowledged] = []
+    for number in range(ROUNDS):
+        acknowledged += loaded_and_killed(broker, f"{flush}-{number}", chance.uniform(0.05, 0.6))
+        broker.start()
+        with broker.probe() as probe:
+            assert_nothing_lost(probe.read_topic(TOPIC, QUEUES), acknowledged)
+    print(f"{flush}: {len(acknowledged)} messages acknowledged in {ROUNDS} rounds")
+
+
+@pytest.mark.real
+def test_slave_has_what_a_killed_sync_master_acknowledged(site: Site) -> None:
+    """SYNC_MASTER: the slave's log holds every acknowledged message at the moment the master is gone; then both agree."""
+    _, master, slave = start_pair(site, (OURS, OURS), brokerRole="SYNC_MASTER")
+    with master.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    chance = random.Random(SEED)
+    acknowledged: list[Acknowledged] = []
+    for number in range(5):
+        acknowledged += [one for one in loaded_and_killed(master, f"sync-{number}", chance.uniform(0.3, 0.8))]
+        copied = {record.key for record in records(slave.commitlog)}
+        lost = [one for one in acknowledged if one.key not in copied]
+        assert not lost, f"{len(lost)} acknowledged messages are not on the slave, such as {lost[0]}"
+        master.start()
+        end = wait_caught_up(master, slave)
+        assert first_difference(master.commitlog, slave.commitlog, end) is None
+        with master.probe() as probe:
+            assert_nothing_lost(probe.read_topic(TOPIC, QUEUES), acknowledged)
+        wait_replicating(master)
+
+
+def wait_replicating(master: Broker) -> None:
+    """Wait until sends are acknowledged by the slave again, so that the next round's load is not refused."""
+    from tests.real.peers import until
+
+    def replicating() -> bool:
+        with master.probe() as probe:
+            return probe.send_message("BenchmarkTest", 0, b"is the slave back?").code == 0
+
+    until("the slave acknowledges again", replicating)
+
+
+@pytest.mark.smoke
+def test_acknowledged_messages_survive_a_kill(site: Site) -> None:
+    """The short form: three kills with SYNC_FLUSH."""
+    namesrv = site.namesrv(OURS)
+    broker = site.broker(OURS, namesrv.addr, flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=1 << 20)
+    with broker.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    acknowledged: list[Acknowledged] = []
+    for number in range(3):
+        acknowledged += loaded_and_killed(broker, f"smoke-{number}", 0.3)
+        broker.start()
+        with broker.probe() as probe:
+            assert_nothing_lost(probe.read_topic(TOPIC, QUEUES), acknowledged)

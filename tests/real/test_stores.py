@@ -1,0 +1,113 @@
+"""A store directory changes hands: Apache opens ours, we open Apache's, every message at its old place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import Clients
+from tests.real.javaclient import JavaClient
+from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, until
+from tests.real.probe import Record
+
+TOPICS = {"Moved": 4, "Second": 2}
+GROUP = "movers"
+
+#: (who wrote it, who opens it)
+MOVES = [(OURS, APACHE_4), (OURS, APACHE_5), (APACHE_4, OURS), (APACHE_5, OURS)]
+#: 5.x may write what 4.9 and we do not know; what it needs to write plain stores
+PLAIN_5 = {"timerWheelEnable": False}
+
+
+def start(site: Site, kind: str, namesrv: Process, name: str, store: Path) -> Broker:
+    config: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 19, "mappedFileSizeConsumeQueue": 20 * 200}
+    config |= {"maxHashSlotNum": 500, "maxIndexNum": 2000} | (PLAIN_5 if kind == APACHE_5 else {})
+    return site.broker(kind, namesrv.addr, name, store=store, **config)
+
+
+def fill(java: JavaClient, broker: Broker) -> None:
+    """Put mixed messages of two topics into the store, and consumer offsets in the middle of the queues."""
+    for topic, queues in TOPICS.items():
+        with broker.probe() as probe:
+            probe.create_topic(topic, queues)
+        java.send(topic, "mixed", 800, prefix=f"{topic}-mixed", sizes=(20, 2500))
+        java.send(topic, "sync", 50, prefix=f"{topic}-sync", sizes=(20, 9000))
+    with broker.probe() as probe:
+        for queue in range(TOPICS["Moved"]):
+            probe.commit_offset(GROUP, "Moved", queue, 17 + queue)
+
+
+def everything(broker: Broker) -> dict[str, dict[int, list[Record]]]:
+    with broker.probe() as probe:
+        return {topic: probe.read_topic(topic, queues) for topic, queues in TOPICS.items()}
+
+
+def offsets(broker: Broker) -> dict[int, int]:
+    with broker.probe() as probe:
+        return {queue: probe.committed_offset(GROUP, "Moved", queue) for queue in range(TOPICS["Moved"])}
+
+
+def wait_offsets_written(broker: Broker) -> None:
+    path = broker.store / "config" / "consumerOffset.json"
+    until(f"{path} holds the group", lambda: GROUP in path.read_text(), seconds=30)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize(("writer", "opener"), MOVES, ids=lambda kind: kind)
+def test_a_store_changes_hands(writer: str, opener: str, end: str, site: Site, client: Clients) -> None:
+    """
+    After a clean stop or a kill -9 of the writer, the opener serves every message at its queue offset, unchanged.
+
+    It finds messages by key and id, knows the topics' queues and the group's offsets, and goes on where the queues end.
+    """
+    namesrv = site.namesrv(OURS)
+    first = start(site, writer, namesrv, "writer", site.root / "store")
+    java = client(APACHE_4, namesrv.addr)
+    fill(java, first)
+    before, committed = everything(first), offsets(first)
+    sent = {e["key"]: e for e in java.sent("Moved-mixed") + java.sent("Moved-sync")}
+    wait_offsets_written(first)
+    java.close()
+    if end == "killed":
+        first.kill()
+    else:
+        first.stop()
+
+    second = start(site, opener, namesrv, "opener", first.store)
+    assert_same_messages(before, everything(second))
+    assert offsets(second) == committed
+    with second.probe() as probe:
+        topics = probe.topics()
+    assert {t: topics[t]["writeQueueNums"] for t in TOPICS} == TOPICS
+    assert_found_by_key_and_id(client(APACHE_4, namesrv.addr), second, sent)
+    assert_goes_on(second, before)
+
+
+def assert_same_messages(before: dict[str, dict[int, list[Record]]], after: dict[str, dict[int, list[Record]]]) -> None:
+    for topic, queues in before.items():
+        for queue, expected in queues.items():
+            served = after[topic][queue]
+            assert len(served) == len(expected), f"{topic}-{queue}"
+            for old, new in zip(expected, served, strict=True):
+                assert new.raw == old.raw, f"{topic}-{queue} offset {old.queue_offset}"
+
+
+def assert_found_by_key_and_id(java: JavaClient, broker: Broker, sent: dict[str, dict[str, Any]]) -> None:
+    """The index file names the message; the id, whose port is the old broker's, works with the new one's."""
+    for key in list(sent)[:: len(sent) // 7]:
+        old_id = str(sent[key]["offsetMsgId"])
+        new_id = old_id[:8] + f"{broker.port:08X}" + old_id[16:]
+        found = java.query("Moved", key=key) + java.query("Moved", msgId=new_id)
+        places = [(e["key"], e["queue"], e["offset"], e["hash"]) for e in found]
+        assert places == [(key, sent[key]["queue"], sent[key]["offset"], sent[key]["hash"])] * 2
+
+
+def assert_goes_on(broker: Broker, before: dict[str, dict[int, list[Record]]]) -> None:
+    """New messages continue the queues without a gap and without taking a place again."""
+    with broker.probe() as probe:
+        for queue, old in before["Moved"].items():
+            answer = probe.send_message("Moved", queue, b"after the move", KEYS="new")
+            assert (answer.code, int(answer.ext["queueOffset"])) == (0, len(old))

@@ -42,7 +42,10 @@ class LoggedManhole(manhole.ColoredManhole):
 
     def _peer(self) -> str:
         get_peer = getattr(self.terminal.transport, "getPeer", None)
-        return str(get_peer()) if get_peer is not None else "ssh"
+        if get_peer is None:
+            return "ssh"  # the channel does not tell its connection
+        address = get_peer()
+        return f"{address.host}:{address.port}"
 
 
 @implementer(IAuthorizedKeysDB)

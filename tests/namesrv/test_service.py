@@ -98,6 +98,14 @@ class ServiceTests(SynchronousTestCase):
             self.talk.reactor.advance(30)
             self.assertEqual(client.route_code(), 0)
 
+    def test_kv_table_is_logged(self) -> None:
+        """The key-value table is in the log after a minute and then every ten."""
+        self.talk.service.kv.put("N", "k", "v")
+        with capturedLogs() as events:
+            self.talk.reactor.pump([1.0] * 661)
+        lines = [event["log_format"].format(**event) for event in events if "kv {namespace}" in event["log_format"]]
+        self.assertEqual(lines, ["kv N k = v"] * 2)
+
     def test_stop_leaves_nothing(self) -> None:
         """After the stop nothing is listening, connected or planned."""
         self.peer.register()

@@ -22,7 +22,8 @@ from rmq.wire.api.common import (
     TopicConfig,
     TopicConfigWrapper,
 )
-from rmq.wire.fastjson import MAX_DEPTH, MAX_TOLERANT_BYTES, JsonError, decode, encode, enum_member, parse
+from rmq.wire.fastjson import MAX_TOLERANT_BYTES, JsonError, decode, encode, enum_member
+from rmq.wire.loosejson import MAX_DEPTH, parse
 
 
 class Model(Enum):
@@ -45,6 +46,11 @@ class Route(msgspec.Struct, rename="camel", kw_only=True):
 class Stats(msgspec.Struct, rename="camel", kw_only=True):
     offset_table: dict[MessageQueue, int] = {}
     tps: float = 0.0
+
+
+class Mixed(msgspec.Struct, rename="camel", kw_only=True):
+    stats: list[Stats] = []
+    anything: Any = None
 
 
 class Consumer(msgspec.Struct, rename="camel", kw_only=True):
@@ -223,6 +229,11 @@ class DecodeTests(SynchronousTestCase):
         self.assertEqual(stats.offset_table, {QUEUE: 3, MessageQueue(topic="U", broker_name="b", queue_id=1): 5})
         self.assertEqual(decode(encode(stats), Stats), stats)
 
+    def test_object_keys_beside_anything(self) -> None:
+        """A class with object keys somewhere and untyped members elsewhere is read and written too."""
+        mixed = Mixed(stats=[Stats(offset_table={QUEUE: 3})], anything={"a": [1]})
+        self.assertEqual(decode(encode(mixed), Mixed), mixed)
+
     def test_dialect(self) -> None:
         """Bare names, single quotes, stray commas, numbers and booleans as text and the reverse."""
         text = b"{groupName:'it\\'s',,'messageModel':\"clustering\",unitMode:'true',subVersion:'17',tags:['a','b',],}"
@@ -230,6 +241,8 @@ class DecodeTests(SynchronousTestCase):
             decode(text, Consumer), Consumer(group_name="it's", unit_mode=True, sub_version=17, tags={"a", "b"})
         )
         self.assertEqual(decode(b'{"groupName":7,"subVersion":"3"}', Consumer), Consumer(group_name="7", sub_version=3))
+        for text in (b'{"groupName":"G","unitMode":"1"}', b'{groupName:"G","unitMode":"1"}'):
+            self.assertIs(decode(text, Consumer).unit_mode, True)
 
     def test_enums(self) -> None:
         """Enums come by name, in any case, or by ordinal, as C++ clients send them."""

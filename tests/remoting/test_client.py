@@ -234,6 +234,16 @@ class OnewayTests(ClientCase):
         self.client.oneway(ADDR, TELL, WhoHeader(), None)
         self.assertEqual(len(self.dials[0].received()), 1)
 
+    def test_peer_that_does_not_read(self) -> None:
+        """To a peer that reads nothing one-way requests are dropped, without an unhandled error."""
+        self.ask_in_vain()
+        self.dials[0].accept()
+        self.dials[0].protocol.channel.write(bytes(2 << 20))
+        before = len(self.dials[0].wire.writes)
+        self.client.oneway(ADDR, TELL, WhoHeader(), None)
+        self.assertEqual(len(self.dials[0].wire.writes), before)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_unreachable(self) -> None:
         """When there is no connection it is lost, without an unhandled error."""
         self.client.oneway(ADDR, TELL, WhoHeader(), None)

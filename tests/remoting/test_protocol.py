@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.remoting import protocol as protocol_module
 from rmq.remoting.protocol import MAX_COLLECTED_BYTES, MAX_WAITING_ANSWERS, OVERLOAD_REMARK
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
-from rmq.wire.command import RemotingCommand, encode_command
+from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32
 from tests.remoting.peer import Peer
@@ -168,6 +168,20 @@ class BackPressureTests(ProtocolCase):
         self.assertTrue(self.peer.is_cut)
         self.assertEqual([answer.opaque for answer in self.peer.received()], [2])
 
+    def test_transport_that_sends_at_once(self) -> None:
+        """A transport that drains within a write resumes us in the midst of a chunk: nothing is lost or doubled."""
+        sent: list[bytes] = []
+
+        def send(data: bytes) -> None:
+            sent.append(data)
+            self.peer.protocol.pauseProducing()
+            self.peer.protocol.resumeProducing()
+
+        self.transport.write = send  # type: ignore[method-assign]
+        self.peer.tell(*(give(MAX_COLLECTED_BYTES, opaque) for opaque in range(4)))
+        self.assertEqual([answer.opaque for answer in decode_commands(b"".join(sent))], [0, 1, 2, 3])
+        self.assertEqual(self.transport.producerState, "producing")
+
     def test_lost_while_held(self) -> None:
         """Held frames of a lost connection are forgotten."""
         self.peer.tell(give(MAX_COLLECTED_BYTES, 1), give(1, 2))
@@ -310,6 +324,14 @@ class IdleTests(ProtocolCase):
         self.peer.tell(give(100_000))
         self.peer.clock.advance(120)
         self.assertTrue(self.peer.is_cut)
+
+    def test_closed_already(self) -> None:
+        """A connection that is being closed is not closed again for idleness."""
+        self.peer.clock.advance(119)
+        self.peer.channel.close("because")
+        self.peer.clock.advance(1)
+        self.assertEqual(self.peer.channel.close_reason, "because")
+        self.assertFalse(self.transport.aborted)
 
     def test_own_time(self) -> None:
         """The time can be set."""

@@ -270,6 +270,13 @@ class LaterTests(SynchronousTestCase):
         self.peer.tell(self.ask)
         self.assertEqual(self.peer.received(), [])
 
+    def test_nonsense(self) -> None:
+        """A Deferred that ends in nonsense is our own fault."""
+        self.owner.later = succeed(5)  # type: ignore[arg-type]
+        self.peer.tell(self.ask)
+        self.assertEqual([answer.code for answer in self.peer.received()], [1])
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
     def test_peer_gone(self) -> None:
         """An answer for a connection that is lost is dropped without a complaint."""
         self.peer.tell(self.ask)

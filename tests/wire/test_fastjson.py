@@ -131,6 +131,10 @@ class EncodeTests(SynchronousTestCase):
         """Untyped trees are written by the same rules."""
         self.assertEqual(encode([{1: [{QUEUE: None}]}, "x", True, 1.5, None]), b'[{1:[{}]},"x",true,1.5,null]')
 
+    def test_keys_without_order(self) -> None:
+        """Keys that cannot be compared come in their own order."""
+        self.assertEqual(encode({"b": 1, 2: 3, "a": 4}), b'{"b":1,2:3,"a":4}')
+
     def test_control_characters(self) -> None:
         """Quotes, backslashes and control characters are escaped."""
         self.assertEqual(encode('a"\\\x01\n'), b'"a\\"\\\\\\u0001\\n"')

@@ -4,103 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
-from twisted.internet.protocol import Factory, Protocol
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet.protocol import Factory
 
 from rmq.ha.hub import MAX_SLAVES, MAX_WAITING
 from rmq.ha.protocols import OUTPUT_BOUND_BYTES
-from rmq.ha.service import HAService
 from rmq.ha.stream import encode_heartbeat, encode_report, encode_transfer_header
-from rmq.runtime.clock import now_ms
-from rmq.runtime.platform import Platform
-from rmq.store.config import BrokerRole, StoreConfig
-from rmq.store.messages import PutStatus, StoreError
-from tests.ha.memory_log import MemoryLog
-from tests.ha.net import End, Net
-
-SEGMENT = 65536
-MASTER_PORT, SLAVE_PORT, OTHER_PORT = 10912, 20912, 30912
-
-
-class Recorder(Protocol):
-    """A peer that only notes what it gets."""
-
-    def __init__(self) -> None:
-        self.received = b""
-        self.lost = False
-
-    def dataReceived(self, data: bytes) -> None:
-        self.received += data
-
-    def connectionLost(self, reason: object = None) -> None:
-        self.lost = True
-
-
-class Broker:
-    """A log with its replication service."""
-
-    def __init__(self, net: Net, role: BrokerRole, port: int, **config: Any) -> None:
-        self.log = MemoryLog(SEGMENT, StoreError)
-        self.net = net
-        platform = Platform(
-            reactor=net,
-            disk=None,  # type: ignore[arg-type]  # replication touches no file but through the log
-            rng=random.Random(1),
-            endpoint_factory=net.endpoint,
-        )
-        settings = StoreConfig(broker_role=role, ha_listen_port=port, mapped_file_size_commit_log=SEGMENT, **config)
-        self.ha = HAService(platform, self.log, settings, host="", role=role)
-
-    def put(self, data: bytes, timeout_ms: int = 3000) -> PutStatus | Deferred[PutStatus]:
-        """Append and wait for slaves, as a SYNC_MASTER's store does."""
-        end = self.log.grow(data)
-        return self.ha.wait_for_slaves(end, now_ms(self.net) + timeout_ms)
-
-
-class ServiceCase(SynchronousTestCase):
-    """Brokers on one net; each test ends with a stop that must leave nothing behind."""
-
-    seed = 7
-
-    def setUp(self) -> None:
-        self.net = Net(self.seed)
-        self.brokers: list[Broker] = []
-        self.addCleanup(self.stop_all)
-
-    def stop_all(self) -> None:
-        stopping = [broker.ha.stopService() for broker in self.brokers if broker.ha.running]
-        self.net.deliver()
-        for done in stopping:
-            self.successResultOf(done)
-        self.assertEqual(self.net.getDelayedCalls(), [])
-        self.assertEqual(self.net.listening, {})
-        self.assertEqual([end for end in self.net.ends if end.connected], [])
-
-    def broker(self, role: BrokerRole, port: int, **config: Any) -> Broker:
-        broker = Broker(self.net, role, port, **config)
-        broker.ha.startService()
-        self.brokers.append(broker)
-        return broker
-
-    def master(self, size: int = 0, **config: Any) -> Broker:
-        master = self.broker(BrokerRole.SYNC_MASTER, MASTER_PORT, **config)
-        if size:
-            master.log.grow(random.Random(size).randbytes(size))
-        return master
-
-    def slave(self, port: int = SLAVE_PORT, *, of: str | None = "10.0.0.9:10912", **config: Any) -> Broker:
-        slave = self.broker(BrokerRole.SLAVE, port, **config)
-        slave.ha.set_master(of)
-        return slave
-
-    def peer(self, *, host: str = "10.0.0.66", port: int = MASTER_PORT) -> tuple[End, Recorder]:
-        """Connect to an HA port as somebody."""
-        end = self.net.join(Factory.forProtocol(Recorder), "10.0.0.9", port, client_host=host)
-        return end, end.protocol
+from rmq.store.config import BrokerRole
+from rmq.store.messages import PutStatus
+from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, SLAVE_PORT, Broker, Recorder, ServiceCase
+from tests.ha.net import End
 
 
 class ReplicationTests(ServiceCase):

@@ -7,8 +7,7 @@ Java: ScheduleMessageService, CommitLog#asyncPutMessage
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -21,7 +20,6 @@ from rmq.broker import properties
 from rmq.broker.tables import next_version
 from rmq.broker.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from rmq.runtime.clock import now_ms
-from rmq.runtime.config import ConfigError
 from rmq.runtime.disk import Disk
 from rmq.runtime.statefile import read_state, write_state
 from rmq.store.messages import GetResult, GetStatus, Message, PutResult
@@ -35,24 +33,6 @@ FILE_NAME = "delayOffset.json"
 RETRY_MS = 100
 #: messages of one level that are delivered before other work gets its turn
 SLICE = 32
-
-_LEVEL = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_levels(text: str) -> list[int]:
-    """
-    Return the milliseconds of each level; the first is level 1.
-
-    Raises ConfigError.  Java: ScheduleMessageService#parseDelayLevel
-    """
-    delays = []
-    for item in text.split(" "):
-        match = _LEVEL.fullmatch(item)
-        if match is None:
-            raise ConfigError(f"messageDelayLevel={text!r}: {item!r} is no number with s, m, h or d behind it")
-        delays.append(int(match[1]) * _UNIT_MS[match[2]])
-    return delays
 
 
 def park(message: Message, pairs: Mapping[str, str], level: int, max_level: int) -> Message:
@@ -117,7 +97,7 @@ class Delays:
     _log = Logger()
 
     def __init__(
-        self, disk: Disk, directory: str, clock: IReactorTime, store: DelayStore, levels_ms: list[int]
+        self, disk: Disk, directory: str, clock: IReactorTime, store: DelayStore, levels_ms: Sequence[int]
     ) -> None:
         self.path = os.path.join(directory, FILE_NAME)
         self._disk = disk
@@ -206,7 +186,9 @@ class Delays:
         self._arm()
 
     def _broken(self, failure: Failure, level: int) -> None:
-        self._log.failure("delivery of delay level {delay_level} failed; it goes on in 10 s", failure, delay_level=level)
+        self._log.failure(
+            "delivery of delay level {delay_level} failed; it goes on in 10 s", failure, delay_level=level
+        )
         self._again(level, now_ms(self._clock) + 10_000)
 
     def _again(self, level: int, at_ms: int | None) -> None:

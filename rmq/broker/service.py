@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmq.broker.config import BrokerSetup, resolve
-from rmq.broker.delays import Delays, parse_levels
+from rmq.broker.delays import Delays
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
 from rmq.broker.locks import QueueLocks
 from rmq.broker.longpoll import TICK_S as POLL_TICK_S
@@ -46,6 +46,7 @@ from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
 from rmq.runtime.clock import Periodic, now_ms
 from rmq.runtime.platform import Platform
+from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.codes import RequestCode
@@ -137,7 +138,7 @@ class BrokerService(MultiService):
     def _make_state(self, config_path: str | None) -> BrokerState:
         setup, clock, disk = self.setup, self._clock, self._platform.disk
         broker = setup.broker
-        levels_ms = parse_levels(setup.store.message_delay_level)
+        levels_ms = delay_levels(setup.store.message_delay_level)
         notices = ChangeNotices(clock, enabled=broker.notify_consumer_ids_changed_enable)
         return BrokerState(
             setup=setup,
@@ -358,9 +359,10 @@ class BrokerService(MultiService):
             self.ha.set_master(ha_addr)
         self.metadata_sync.set_master(master_addr)
 
-    def _store_failed(self, reason: object) -> None:
+    def _store_failed(self) -> None:
         """What was acknowledged may be lost with the process's pages: stop instead of pretending."""
-        text = f"the store failed and takes no more messages: {reason}"
+        root = self.setup.store.store_path_root_dir
+        text = f"a sync of the store in {root} failed, nothing can be promised any more"
         self._log.critical("{text}; the broker stops", text=text)
         if self._on_fatal is not None:
             self._on_fatal(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
@@ -59,7 +60,7 @@ class BrokerState:
     announcer: Announcer
     store_host: tuple[bytes, int]
     topic_defaults: TopicDefaults
-    delay_levels_ms: list[int]
+    delay_levels_ms: Sequence[int]
     boot_ms: int
     #: the file that code 25 rewrites, None for none
     config_path: str | None = None

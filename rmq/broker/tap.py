@@ -75,7 +75,7 @@ def makeService(options: Options) -> IService:
             config_path=options.config_file,
             service=TwistdBroker,
         )
-    except ConfigError as error:
+    except (ConfigError, StoreError) as error:
         raise SystemExit(f"rmq-broker cannot start: {error}") from error
     return options.top_service(broker, {"broker": broker, "state": broker.state, "store": broker.store})
 

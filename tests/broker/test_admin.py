@@ -1,0 +1,283 @@
+"""Topics, groups, configuration and figures, as mqadmin sees and changes them."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.responders.refused import REFUSED
+from rmq.broker.responders.topics import MAX_QUEUES
+from rmq.runtime.config import parse_properties
+from rmq.wire import fastjson
+from rmq.wire.codes import RequestCode
+from rmq.wire.command import RemotingCommand
+from rmq.wire.contract import declared
+from tests.broker.harness import OneBroker, pull_ext, send_ext
+
+
+class AdminCase(SynchronousTestCase):
+    values: dict[str, str] = {}
+
+    def setUp(self) -> None:
+        self.one = OneBroker(self.values)
+        self.client = self.one.connect()
+
+    def tearDown(self) -> None:
+        self.one.end()
+
+    def create(self, name: str, queues: int = 2, **more: str) -> RemotingCommand:
+        ext = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        return self.client.ask(17, ext | more)
+
+    def json(self, code: int, ext: dict[str, str] | None = None) -> dict[str, object]:
+        answer = self.client.ask(code, ext)
+        self.assertEqual(answer.code, 0, answer.remark)
+        parsed = fastjson.parse((answer.body or b"{}").decode())
+        assert isinstance(parsed, dict)
+        return parsed
+
+
+class TopicTests(AdminCase):
+    def test_create_change_and_restart(self) -> None:
+        """A topic is there at once, can be changed, and is there after a kill."""
+        self.assertEqual(self.create("T").code, 0)
+        self.assertEqual(self.create("T", 3, perm="4").code, 0)
+        self.one.node.kill()
+        self.one.start()
+        topic = self.one.state.topics.get("T")
+        assert topic is not None
+        self.assertEqual((topic.read_queue_nums, topic.write_queue_nums, topic.perm), (3, 3, 4))
+
+    def test_refusals(self) -> None:
+        """System topics, impossible names and numbers are refused by name."""
+        for name, text in (
+            ("TBW102", "The topic[TBW102] is conflict with system topic."),
+            ("broker-a", "The topic[broker-a] is conflict with system topic."),
+            ("a b", "illegal characters"),
+            ("", "blank"),
+        ):
+            answer = self.create(name)
+            self.assertEqual(answer.code, 1)
+            self.assertIn(text, answer.remark or "")
+        for queues in (-1, MAX_QUEUES + 1):
+            answer = self.create("T", queues)
+            self.assertIn(f"readQueueNums={queues}", answer.remark or "")
+        self.assertIsNone(self.one.state.topics.get("T"))
+
+    def test_delete(self) -> None:
+        """A deleted topic takes its messages and offsets along; made anew it begins at 0."""
+        self.create("T")
+        self.client.ask(310, send_ext("T"))
+        self.client.ask(15, {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"})
+        self.assertEqual(self.client.ask(215, {"topic": "T"}).code, 0)
+        self.assertEqual(self.client.ask(11, pull_ext("T")).code, 17)
+        self.assertEqual(self.json(300, {"topic": "T"}), {"groupList": []})
+        self.create("T")
+        self.assertEqual(self.client.ask(30, {"topic": "T", "queueId": "0"}).ext_fields["offset"], "0")
+        self.assertEqual(self.client.ask(215, {"topic": "Unknown"}).code, 0)
+        self.assertEqual(self.client.ask(215, {"topic": "TBW102"}).code, 1)
+
+    def test_stats_of_an_empty_topic(self) -> None:
+        """All queues of a brand-new topic are listed; tools wait for that."""
+        self.create("T", 2)
+        table = self.json(202, {"topic": "T"})["offsetTable"]
+        assert isinstance(table, dict)
+        self.assertEqual(list(table.values()), [{"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0}] * 2)
+        answer = self.client.ask(202, {"topic": "Nope"})
+        self.assertEqual((answer.code, answer.remark), (17, "topic[Nope] not exist"))
+
+    def test_system_topics(self) -> None:
+        """exportMetadata leaves these out."""
+        topics = self.json(305)["topicList"]
+        assert isinstance(topics, list)
+        self.assertTrue({"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(topics))
+
+
+class GroupTests(AdminCase):
+    def test_create_and_delete(self) -> None:
+        """Groups are kept with what they were given; deleted with their offsets if asked for."""
+        self.client.ask(200, {}, b'{"groupName":"G","retryMaxTimes":3}')
+        self.client.ask(15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "4"})
+        table = self.json(201)["subscriptionGroupTable"]
+        assert isinstance(table, dict)
+        self.assertEqual(table["G"]["retryMaxTimes"], 3)
+        self.client.ask(207, {"groupName": "G"})
+        self.assertIsNone(self.one.state.groups.get("G"))
+        self.assertEqual(self.one.state.offsets.query("G", "T", 0), 4)
+        self.client.ask(207, {"groupName": "G", "removeOffset": "true"})
+        self.assertIsNone(self.one.state.offsets.query("G", "T", 0))
+
+
+class SlaveTests(AdminCase):
+    values = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+    def test_a_slave_changes_nothing(self) -> None:
+        """Topics and groups of a slave are its master's."""
+        for answer in (
+            self.create("T"),
+            self.client.ask(215, {"topic": "T"}),
+            self.client.ask(200, {}, b'{"groupName":"G"}'),
+            self.client.ask(207, {"groupName": "G"}),
+        ):
+            self.assertEqual(answer.code, 1)
+            self.assertIn("from slave broker", answer.remark or "")
+
+
+class ReplicationTests(AdminCase):
+    def test_tables_for_slaves(self) -> None:
+        """Slaves of 4.9 and 5.x find the versions that they compare."""
+        self.client.ask(15, {"consumerGroup": "G", "topic": "T", "queueId": "3", "commitOffset": "4"})
+        topics = self.json(21)
+        self.assertEqual(topics["mappingDataVersion"], {"counter": 0, "stateVersion": 0, "timestamp": 0})
+        self.assertIn("dataVersion", topics)
+        offsets = self.json(43)
+        self.assertEqual(offsets["offsetTable"], {"T@G": {3: 4}})
+        self.assertIn("dataVersion", offsets)
+        self.assertIn("dataVersion", self.json(201))
+        self.assertEqual(self.json(45)["offsetTable"], {})
+
+    def test_topics_on_the_vip_port(self) -> None:
+        """Apache's slaves ask for topics at listenPort - 2."""
+        vip = self.one.connect(10909)
+        self.assertEqual(vip.ask(21).code, 0)
+
+
+class ConfigTests(AdminCase):
+    def test_get(self) -> None:
+        """getBrokerConfig lists every key once, as properties that can be loaded again."""
+        answer = self.client.ask(26)
+        values = parse_properties((answer.body or b"").decode(), "answer")
+        self.assertEqual((values["brokerName"], values["brokerId"], values["listenPort"]), ("broker-a", "0", "10911"))
+        self.assertEqual(values["clientCallbackExecutorThreads"], "4")
+        self.assertIn("filterServerNums", values)
+        self.assertEqual(set(json.loads(answer.ext_fields["version"])), {"counter", "timestamp"})
+
+    def test_update(self) -> None:
+        """A change shows, counts, and is announced by a new version."""
+        before = self.client.ask(26).ext_fields["version"]
+        self.assertEqual(self.client.ask(25, {}, b"autoCreateTopicEnable=false\nunknownKey=1\n").code, 0)
+        answer = self.client.ask(26)
+        self.assertIn(b"autoCreateTopicEnable=false\n", answer.body or b"")
+        self.assertNotEqual(answer.ext_fields["version"], before)
+        self.assertEqual(self.client.ask(310, send_ext("New")).code, 17)
+
+    def test_bad_updates(self) -> None:
+        """What cannot be read, must not be changed or makes no sense changes nothing."""
+        for body, code, text in (
+            (b"\\u00zz=1", 1, "string2Properties error"),
+            (b"brokerConfigPath=/x", 16, "Can not update config in black list."),
+            (b"configBlackList=", 16, "Can not update config in black list."),
+            (b"listenPort=many", 1, "listenPort='many'"),
+        ):
+            answer = self.client.ask(25, {}, body)
+            self.assertEqual(answer.code, code)
+            self.assertIn(text, answer.remark or "")
+        self.assertEqual(self.client.ask(25).code, 0)
+
+    def test_file(self) -> None:
+        """The properties file takes the change over and keeps its other keys."""
+        self.one.node.disk.write_atomic("/broker.conf", b"# mine\nbrokerName=broker-a\ndeleteWhen=05\n")
+        self.one.state.config_path = "/broker.conf"
+        self.client.ask(25, {}, b"deleteWhen=06\n")
+        text = self.one.node.disk.read_whole("/broker.conf").decode()
+        self.assertEqual(parse_properties(text, "file"), {"brokerName": "broker-a", "deleteWhen": "06"})
+
+
+class RuntimeInfoTests(AdminCase):
+    #: what clusterList and brokerStatus of mqadmin 4.9.7 and 5.3.3 read, and exportMetrics copies
+    NEEDED = [
+        "bootTimestamp",
+        "brokerActive",
+        "brokerVersion",
+        "brokerVersionDesc",
+        "commitLogDirCapacity",
+        "commitLogDiskRatio",
+        "commitLogMaxOffset",
+        "commitLogMinOffset",
+        "consumeQueueDiskRatio",
+        "dispatchBehindBytes",
+        "earliestMessageTimeStamp",
+        "getFoundTps",
+        "getMissTps",
+        "getTotalTps",
+        "getTransferedTps",
+        "getTransferredTps",
+        "msgGetTotalTodayMorning",
+        "msgGetTotalTodayNow",
+        "msgGetTotalYesterdayMorning",
+        "msgPutTotalTodayMorning",
+        "msgPutTotalTodayNow",
+        "msgPutTotalYesterdayMorning",
+        "pageCacheLockTimeMills",
+        "pullThreadPoolQueueCapacity",
+        "pullThreadPoolQueueHeadWaitTimeMills",
+        "pullThreadPoolQueueSize",
+        "putMessageAverageSize",
+        "putMessageEntireTimeMax",
+        "putMessageSizeTotal",
+        "putMessageTimesTotal",
+        "putTps",
+        "queryThreadPoolQueueCapacity",
+        "queryThreadPoolQueueHeadWaitTimeMills",
+        "queryThreadPoolQueueSize",
+        "remainHowManyDataToFlush",
+        "runtime",
+        "sendThreadPoolQueueCapacity",
+        "sendThreadPoolQueueHeadWaitTimeMills",
+        "sendThreadPoolQueueSize",
+        "startAcceptSendRequestTimeStamp",
+    ]
+
+    def test_keys(self) -> None:
+        """Every key that the tools read is there, and what they parse as a number is one."""
+        self.client.ask(310, send_ext())
+        self.client.ask(11, pull_ext())
+        self.one.world.run_for(30)
+        table = self.json(28)["table"]
+        assert isinstance(table, dict)
+        self.assertEqual([key for key in self.NEEDED if key not in table], [])
+        for key in ("commitLogDiskRatio", "earliestMessageTimeStamp", "msgPutTotalTodayNow", "msgGetTotalTodayNow"):
+            float(table[key])
+        self.assertEqual((table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]), ("1", "1"))
+        self.assertEqual((table["brokerVersionDesc"], table["brokerVersion"]), ("V4_9_8", "409"))
+        self.assertEqual(table["runtime"], "[ 0 days, 0 hours, 0 minutes, 30 seconds ]")
+        self.assertEqual(len(table["putTps"].split()), 3)
+
+    def test_counters(self) -> None:
+        """statsAll asks for counters by topic; an unknown one has Apache's answer."""
+        self.client.ask(310, send_ext())
+        self.assertEqual(self.client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}).code, 0)
+        answer = self.client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Nope"})
+        self.assertEqual((answer.code, answer.remark), (1, "The stats <TOPIC_PUT_NUMS> <Nope> not exist"))
+
+
+class CodeTableTests(AdminCase):
+    def test_every_code_is_answered_or_refused(self) -> None:
+        """No request code of the protocol is forgotten: each is answered, or refused in one table."""
+        table = self.one.service.responders
+        self.assertEqual(table.codes() | table.refused_codes(), frozenset(int(code) for code in RequestCode))
+        self.assertEqual(table.codes() & table.refused_codes(), frozenset())
+
+    def test_every_contract_of_the_broker_has_a_responder(self) -> None:
+        """What is declared as answered by a broker is answered."""
+        elsewhere = {code for code, why in REFUSED.items() if "answers this" in why}
+        forgotten = set(declared()) - self.one.service.responders.codes() - {int(code) for code in elsewhere}
+        self.assertEqual(forgotten, set())
+
+    def test_refusals_say_why(self) -> None:
+        """A refused code answers 3 and, where Apache would have answered, why."""
+        answer = self.client.ask(37, {})
+        self.assertEqual(
+            (answer.code, answer.remark), (3, " request type 37 not supported: transactions are not supported")
+        )
+        self.assertEqual(self.client.ask(13, {}).remark, " request type 13 not supported")

@@ -52,8 +52,9 @@ _MAX_DIGITS = 400
 
 def parse(text: str) -> Any:
     """
-    Return fastjson's dialect as dicts, lists and scalars; object keys become :class:`ObjectKey`.
+    Return fastjson's dialect as dicts, lists and scalars.
 
+    Object keys become :class:`ObjectKey`, bare integer keys text; a type to convert to makes numbers of them again.
     A JsonError names the character position. Takes time linear in the text, and no recursion.
     """
     return _Parser(text).run()

@@ -1,0 +1,279 @@
+"""
+The hot path: from a message to a record in the log, a unit in its queue and entries in the index.
+
+Java: CommitLog#asyncPutMessage, #asyncPutMessages, DefaultAppendMessageCallback
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.runtime.disk import DiskError
+from rmq.store.commitlog import CommitLog
+from rmq.store.config import StoreConfig
+from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.dispatch import Dispatcher
+from rmq.store.messages import BatchEntry, Message, PutResult, PutStatus
+from rmq.store.queues import QueueTable, is_storable_topic
+from rmq.wire.record import (
+    HEADS,
+    HOST_MASK,
+    MAGIC_V1,
+    MAX_PROPERTIES_BYTES,
+    PROPERTIES_LENGTH,
+    PROPERTY_DELAY,
+    PROPERTY_SEPARATOR,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    append_properties,
+    find_property,
+    host_flags,
+)
+
+_HEAD_V4 = HEADS[0]
+_pack_v4 = _HEAD_V4.pack
+_pack_length = PROPERTIES_LENGTH.pack
+_crc32 = zlib.crc32
+
+
+class Appender:
+    """
+    Append messages at the end of a master's log and dispatch them, or hand them to the dispatcher to remember.
+
+    A put that is refused, for whatever reason, has changed nothing: no byte of the log, no queue number. ``refusal`` is
+    the answer to every put while it is not None.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, dispatcher: Dispatcher, clock: IReactorTime, config: StoreConfig
+    ) -> None:
+        self._commit_log = log
+        self._queues = queues
+        self._clock = clock
+        self._max_body_bytes = config.max_message_size
+        self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
+        # In SYNC_FLUSH mode nobody may see a message that is not yet on disk.
+        self._dispatch = dispatcher.remember if config.is_sync_flush else dispatcher.message
+        self._in_trouble = False
+        #: hexadecimal store hosts, as offset ids begin with them
+        self._hosts: dict[tuple[bytes, int], str] = {}
+
+    def put(self, message: Message) -> PutResult:
+        """Append one message; the status is PUT_OK or says why it was refused."""
+        if self.refusal is not None:
+            return PutResult(self.refusal)
+        queue = self._queues.get(message.topic, message.queue_id)
+        if queue is None:
+            queue = self._new_queue(message)
+            if queue is None:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        properties = message.properties
+        stored = self._encode_properties(properties)
+        body = message.body
+        if len(stored) > MAX_PROPERTIES_BYTES:
+            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        if len(body) > self._max_body_bytes:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        sys_flag = message.sys_flag & ~HOST_MASK | host_flags(message.born_host, message.store_host)
+        head = _HEAD_V4 if not sys_flag & HOST_MASK else HEADS[sys_flag >> 4 & 3]
+        size = head.size + len(body) + len(queue.topic_field) + 2 + len(stored)
+        log = self._commit_log
+        if not log.fits(size):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        transaction = sys_flag & TRANSACTION_MASK
+        numbered = transaction == 0 or transaction == TRANSACTION_COMMIT
+        try:
+            phy_offset = log.place(size)
+        except DiskError as error:
+            return self._cannot_grow(error)
+        store_timestamp = int(self._clock.seconds() * 1000)
+        queue_offset = queue.next if numbered else 0
+        try:
+            record = b"".join(
+                (
+                    head.pack(
+                        size,
+                        MAGIC_V1,
+                        _crc32(body) & 0x7FFFFFFF,
+                        message.queue_id,
+                        message.flag,
+                        queue_offset,
+                        phy_offset,
+                        sys_flag,
+                        message.born_timestamp,
+                        *message.born_host,
+                        store_timestamp,
+                        *message.store_host,
+                        message.reconsume_times,
+                        message.prepared_transaction_offset,
+                        len(body),
+                    ),
+                    body,
+                    queue.topic_field,
+                    _pack_length(len(stored)),
+                    stored,
+                )
+            )
+        except struct.error as error:
+            return self._illegal(message, error)
+        try:
+            log.append(record)
+        except DiskError as error:
+            return self._cannot_write(error)
+        if numbered:
+            queue.next = queue_offset + 1
+        self._dispatch(phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties)
+        if self._in_trouble:
+            self._recovered()
+        prefix = self._hosts.get(message.store_host) or self._host(message.store_host)
+        return PutResult(
+            PutStatus.PUT_OK,
+            phy_offset,
+            phy_offset + size,
+            size,
+            queue_offset,
+            f"{prefix}{phy_offset:016X}",
+            store_timestamp,
+            1,
+        )
+
+    def put_batch(self, message: Message, entries: Sequence[BatchEntry]) -> PutResult:
+        """
+        Append all messages of a batch together, in one file, or none.
+
+        ``message`` gives everything but body, flag and properties; its properties are added to those of each entry.
+        """
+        if self.refusal is not None:
+            return PutResult(self.refusal)
+        if not entries or message.sys_flag & TRANSACTION_MASK:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        queue = self._queues.get(message.topic, message.queue_id) or self._new_queue(message)
+        if queue is None:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        sys_flag = message.sys_flag & ~HOST_MASK | host_flags(message.born_host, message.store_host)
+        head = HEADS[sys_flag >> 4 & 3]
+        fixed = head.size + len(queue.topic_field) + 2
+        strings = [append_properties(entry.properties, message.properties) for entry in entries]
+        stored = [self._encode_properties(text) for text in strings]
+        sizes = [fixed + len(entry.body) + len(props) for entry, props in zip(entries, stored, strict=True)]
+        if any(len(props) > MAX_PROPERTIES_BYTES for props in stored):
+            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        total = sum(sizes)
+        if (
+            any(len(entry.body) > self._max_body_bytes for entry in entries)
+            or total > self._max_body_bytes + (1 << 16)
+            or not self._commit_log.fits(total)
+            or any(_is_delayed(text) for text in strings)
+        ):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        try:
+            phy_offset = self._commit_log.place(total)
+        except DiskError as error:
+            return self._cannot_grow(error)
+        store_timestamp = int(self._clock.seconds() * 1000)
+        first = queue.next
+        pieces: list[bytes] = []
+        at = phy_offset
+        try:
+            for number, (entry, props, size) in enumerate(zip(entries, stored, sizes, strict=True), first):
+                pieces += (
+                    head.pack(
+                        size,
+                        MAGIC_V1,
+                        _crc32(entry.body) & 0x7FFFFFFF,
+                        message.queue_id,
+                        entry.flag,
+                        number,
+                        at,
+                        sys_flag,
+                        message.born_timestamp,
+                        *message.born_host,
+                        store_timestamp,
+                        *message.store_host,
+                        message.reconsume_times,
+                        message.prepared_transaction_offset,
+                        len(entry.body),
+                    ),
+                    entry.body,
+                    queue.topic_field,
+                    _pack_length(len(props)),
+                    props,
+                )
+                at += size
+        except struct.error as error:
+            return self._illegal(message, error)
+        try:
+            self._commit_log.append(b"".join(pieces))
+        except DiskError as error:
+            return self._cannot_write(error)
+        queue.next = first + len(entries)
+        prefix = self._host(message.store_host)
+        ids = []
+        at = phy_offset
+        for number, (text, size) in enumerate(zip(strings, sizes, strict=True), first):
+            self._dispatch(at, size, queue, number, sys_flag, store_timestamp, text)
+            ids.append(f"{prefix}{at:016X}")
+            at += size
+        if self._in_trouble:
+            self._recovered()
+        return PutResult(PutStatus.PUT_OK, phy_offset, at, total, first, ",".join(ids), store_timestamp, len(entries))
+
+    def _new_queue(self, message: Message) -> ConsumeQueue | None:
+        if not is_storable_topic(message.topic) or not 0 <= message.queue_id < 1 << 31:
+            return None
+        return self._queues.make(message.topic, message.queue_id)
+
+    @staticmethod
+    def _encode_properties(text: str) -> bytes:
+        try:
+            stored = text.encode()
+        except UnicodeEncodeError:
+            stored = text.encode("utf-8", "replace")  # lone surrogates; Java writes `?` too
+        # A record that ends with NUL could not be told from one whose last bytes were never written.
+        return stored + PROPERTY_SEPARATOR.encode() if stored.endswith(b"\0") else stored
+
+    def _host(self, host: tuple[bytes, int]) -> str:
+        text = self._hosts.get(host)
+        if text is None:
+            if len(self._hosts) > 100:
+                self._hosts.clear()
+            text = self._hosts[host] = f"{host[0].hex().upper()}{host[1]:08X}"
+        return text
+
+    def _illegal(self, message: Message, error: struct.error) -> PutResult:
+        self._log.warn(
+            "a message of topic {topic} has a number that does not fit the record: {error}",
+            topic=message.topic,
+            error=str(error),
+        )
+        return PutResult(PutStatus.MESSAGE_ILLEGAL)
+
+    def _cannot_grow(self, error: DiskError) -> PutResult:
+        self._report("no room for the next commit log file, messages are refused: {error}", error)
+        return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+
+    def _cannot_write(self, error: DiskError) -> PutResult:
+        self._report("the commit log cannot be written, messages are refused: {error}", error)
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    def _report(self, text: str, error: DiskError) -> None:
+        """Log the first of a row of equal troubles."""
+        if not self._in_trouble:
+            self._in_trouble = True
+            self._log.error(text, error=str(error))
+
+    def _recovered(self) -> None:
+        self._in_trouble = False
+        self._log.info("the commit log takes messages again")
+
+
+def _is_delayed(properties: str) -> bool:
+    level = find_property(properties, PROPERTY_DELAY)
+    return level is not None and level.isdigit() and int(level) > 0

@@ -1,0 +1,181 @@
+"""
+How far everything was surely on disk: Apache's `checkpoint`, and our own `checkpoint.rmq` beside it.
+
+Java: StoreCheckpoint
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from rmq.runtime.disk import Disk, File
+from rmq.store import layout
+from rmq.store.index import IndexState
+from rmq.store.indexfile import IndexHeader
+
+#: Apache steps back so far from the times in its checkpoint
+SAFETY_MS = 3000
+
+
+@attrs.frozen(kw_only=True)
+class Checkpoint:
+    """Store times up to which commit log, queues and full index files are synced."""
+
+    physic_timestamp: int = 0
+    logics_timestamp: int = 0
+    index_timestamp: int = 0
+
+    @property
+    def min_timestamp(self) -> int:
+        """Messages stored up to this time are in log and queues for sure."""
+        return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MS)
+
+
+class CheckpointFile:
+    """The file `checkpoint`: three times at the start of 4096 bytes; the others (5.x uses some) stay as they are."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = layout.checkpoint_path(root)
+        self._file: File | None = None
+
+    def load(self) -> Checkpoint:
+        """Read it; a file that is missing or too short counts as zeros and is made anew."""
+        if not self._disk.exists(self._path):
+            self._file = self._disk.create_sparse(self._path, layout.CHECKPOINT_BYTES)
+            return Checkpoint()
+        self._file = self._disk.open(self._path)
+        if self._file.size < layout.CHECKPOINT_BYTES:
+            self._file.truncate(layout.CHECKPOINT_BYTES)
+        physic, logics, index = layout.CHECKPOINT.unpack(self._file.read_at(0, layout.CHECKPOINT.size))
+        return Checkpoint(physic_timestamp=physic, logics_timestamp=logics, index_timestamp=index)
+
+    def write(self, checkpoint: Checkpoint) -> File:
+        """Write the times; the caller syncs the file returned."""
+        assert self._file is not None, "load comes first"
+        self._file.write_at(
+            0,
+            layout.CHECKPOINT.pack(
+                checkpoint.physic_timestamp, checkpoint.logics_timestamp, checkpoint.index_timestamp
+            ),
+        )
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@attrs.frozen(kw_only=True)
+class Progress:
+    """
+    The log up to ``offset`` is synced, and so are queues and index as far as they come from it.
+
+    The last record before ``offset`` is kept as an anchor: when it is no longer there, another broker has changed the
+    store since, and nothing here counts. ``anchor_phy`` -1 stands for a log without any record. ``queue_units`` is the
+    sum of all queue ends after a clean stop, else -1.
+    """
+
+    segment_bytes: int
+    queue_file_bytes: int
+    offset: int
+    anchor_phy: int
+    anchor_size: int
+    anchor_timestamp: int
+    queue_units: int
+    index: IndexState
+
+
+#: magic, sequence, commit log file size, queue file size, offset, anchor: offset, size, store time; queue units
+_PROGRESS = struct.Struct(">8sqqqqqiqq")
+_PROGRESS_MAGIC = b"rmqckpt1"
+#: name of the newest index file, padded with NULs; its header follows, and the CRC-32 of all that
+_INDEX_NAME = struct.Struct(f">{layout.INDEX_NAME_DIGITS}s")
+_HALF_BYTES = 512
+_ENTRY_BYTES = _PROGRESS.size + _INDEX_NAME.size + layout.INDEX_HEADER_BYTES
+
+
+def encode_progress(progress: Progress, sequence: int) -> bytes:
+    """Return one half of the progress file."""
+    data = _PROGRESS.pack(
+        _PROGRESS_MAGIC,
+        sequence,
+        progress.segment_bytes,
+        progress.queue_file_bytes,
+        progress.offset,
+        progress.anchor_phy,
+        progress.anchor_size,
+        progress.anchor_timestamp,
+        progress.queue_units,
+    )
+    data += _INDEX_NAME.pack(progress.index.name.encode("ascii")) + progress.index.header.pack()
+    return data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def decode_progress(data: bytes) -> tuple[int, Progress] | None:
+    """Return (sequence, progress) of one half; None when it is empty or torn."""
+    entry = data[:_ENTRY_BYTES]
+    if zlib.crc32(entry) != int.from_bytes(data[_ENTRY_BYTES : _ENTRY_BYTES + 4], "big"):
+        return None
+    magic, sequence, segment_bytes, queue_file_bytes, offset, phy, size, timestamp, units = _PROGRESS.unpack_from(entry)
+    if magic != _PROGRESS_MAGIC:
+        return None
+    (name,) = _INDEX_NAME.unpack_from(entry, _PROGRESS.size)
+    progress = Progress(
+        segment_bytes=segment_bytes,
+        queue_file_bytes=queue_file_bytes,
+        offset=offset,
+        anchor_phy=phy,
+        anchor_size=size,
+        anchor_timestamp=timestamp,
+        queue_units=units,
+        index=IndexState(name.rstrip(b"\0").decode("ascii"), IndexHeader.unpack(entry[-layout.INDEX_HEADER_BYTES :])),
+    )
+    return sequence, progress
+
+
+class ProgressFile:
+    """The file `checkpoint.rmq`: two halves written in turn, so that one is whole whatever happens."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = layout.progress_path(root)
+        self._file: File | None = None
+        self._sequence = 0
+
+    def load(self) -> Progress | None:
+        """Return the newest whole half; None when there is none."""
+        if not self._disk.exists(self._path):
+            self._file = self._disk.create_sparse(self._path, 2 * _HALF_BYTES)
+            return None
+        self._file = self._disk.open(self._path)
+        if self._file.size < 2 * _HALF_BYTES:
+            self._file.truncate(2 * _HALF_BYTES)
+        halves = [decode_progress(self._file.read_at(at, _HALF_BYTES)) for at in (0, _HALF_BYTES)]
+        whole = [half for half in halves if half is not None]
+        if not whole:
+            return None
+        self._sequence, progress = max(whole, key=lambda half: half[0])
+        return progress
+
+    def write(self, progress: Progress) -> File:
+        """Write the older half; the caller syncs the file returned before the next write."""
+        assert self._file is not None, "load comes first"
+        self._sequence += 1
+        self._file.write_at(self._sequence % 2 * _HALF_BYTES, encode_progress(progress, self._sequence))
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+async def sync_all(files: list[File]) -> None:
+    """Sync files one after the other without blocking; DiskError from the first that fails."""
+    for file in files:
+        synced: Deferred[None] = file.sync()
+        await synced

@@ -1,0 +1,336 @@
+"""
+The commit log: one endless sequence of bytes in files of equal length.
+
+The log knows where files begin and end, and nothing of what a record means but that a BLANK closes a file.
+
+Java: CommitLog, MappedFileQueue
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from twisted.logger import Logger
+
+from rmq.runtime.disk import Disk, DiskError, File
+from rmq.store import layout
+from rmq.store.messages import StoreError
+from rmq.store.openfiles import OpenFiles
+from rmq.wire.record import BLANK_BYTES, blank
+
+CHUNK_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+_ZEROS = bytes(CHUNK_BYTES)
+
+
+class CommitLog:
+    """
+    The bytes from :attr:`min_offset` to :attr:`end`, of which those before :attr:`flushed` are on disk.
+
+    Behind ``end`` there are only zeros, durably so after :meth:`cut`: recovery of a later crash can never meet records
+    of an earlier life. Everything is written (not synced) before a method returns.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int, *, open_files: int = 64) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self._files = OpenFiles(disk, open_files)
+        #: start offsets of all files, without holes
+        self._starts: list[int] = []
+        self.end = 0
+        self.flushed = 0
+        self._tail: File | None = None
+        self._tail_start = 0
+        self._tail_end = 0
+        #: a file that was made but not begun, because the BLANK before it could not be written
+        self._spare: int | None = None
+        #: a failed write may have left so many bytes behind ``end``
+        self._soiled = 0
+
+    # ---- files ----
+
+    @property
+    def min_offset(self) -> int:
+        """Where the log begins; 0 without files."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def starts(self) -> list[int]:
+        """The start offsets of all files."""
+        return self._starts
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is no file at all."""
+        return not self._starts
+
+    def path(self, start: int) -> str:
+        return layout.join(self.folder, layout.file_name(start))
+
+    def start_of(self, offset: int) -> int:
+        """Return the start offset of the file that ``offset`` lies in (or would)."""
+        return offset - offset % self.segment_bytes
+
+    def load(self) -> None:
+        """Find the files; StoreError names one that does not fit. Until :meth:`cut`, ``end`` is that of the last."""
+        self._disk.make_dirs(self.folder)
+        starts = []
+        for name in self._disk.list_dir(self.folder):
+            start = layout.file_start(name)
+            path = layout.join(self.folder, name)
+            if start is None or self._disk.is_dir(path):
+                self._log.warn("{path} is no commit log file and is left alone", path=path)
+                continue
+            starts.append(start)
+        self._starts = self._check(sorted(starts))
+        self.end = self.flushed = self._starts[-1] + self.segment_bytes if self._starts else 0
+
+    def _check(self, starts: list[int]) -> list[int]:
+        size = self.segment_bytes
+        for start in starts[:]:
+            path = self.path(start)
+            found = self._files.get(path).size
+            if start % size or (found != size and start != starts[-1]) or found > size:
+                raise StoreError(
+                    f"{path} has {found} bytes, but mappedFileSizeCommitLog={size}: "
+                    "a store can only be opened with the file size that it was written with"
+                )
+            if found == 0:
+                self._log.warn("{path} is empty and is deleted: its creation was interrupted", path=path)
+                self._forget(start)
+                starts.remove(start)
+            elif found < size:
+                self._lengthen(path, found)
+        for before, after in itertools.pairwise(starts):
+            if after - before != size:
+                raise StoreError(
+                    f"commit log file {self.path(before + size)} is missing, yet {self.path(after)} exists"
+                )
+        return starts
+
+    def _lengthen(self, path: str, found: int) -> None:
+        """Give a last file that was cut short its length back, unless it is a whole file of another size."""
+        file = self._files.get(path)
+        tail = file.read_at(max(0, found - CHUNK_BYTES), min(found, CHUNK_BYTES))
+        for at in range(len(tail) - BLANK_BYTES, -1, -1):
+            if tail[at : at + BLANK_BYTES] == blank(len(tail) - at):
+                raise StoreError(
+                    f"{path} is a complete file of {found} bytes, but mappedFileSizeCommitLog={self.segment_bytes}"
+                )
+        self._log.error(
+            "{path} has only {found} of {size} bytes; the missing ones are taken for empty",
+            path=path,
+            found=found,
+            size=self.segment_bytes,
+        )
+        file.truncate(self.segment_bytes)
+        file.sync_now()
+
+    def _create(self, start: int) -> None:
+        """Make the file that begins at ``start``, with its blocks; DiskError (DiskFull) leaves everything as it was."""
+        if self._spare != start:
+            path = self.path(start)
+            file = self._disk.create(path, self.segment_bytes)
+            file.close()
+            try:
+                self._disk.sync_dir(self.folder)
+            except DiskError:
+                self._disk.delete(path)
+                raise
+            self._spare = start
+
+    def _begin(self, start: int) -> None:
+        """Make ``start`` the last file, to be written from its first byte on."""
+        self._starts.append(start)
+        self._spare = None
+        self.end = start
+        if len(self._starts) == 1:
+            self.flushed = start
+        self._take_tail()
+
+    def _take_tail(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+        self._tail = None
+        if self._starts:
+            self._tail_start = self._starts[-1]
+            self._tail_end = self._tail_start + self.segment_bytes
+            # A handle of its own: the cache may close what it keeps.
+            self._tail = self._disk.open(self.path(self._tail_start))
+        else:
+            self._tail_start = self._tail_end = 0
+
+    def _forget(self, start: int) -> None:
+        self._files.delete(self.path(start))
+
+    def delete_first(self) -> None:
+        """Delete the oldest file; never the last one."""
+        assert len(self._starts) > 1, "the last file stays"
+        self._forget(self._starts[0])
+        del self._starts[0]
+
+    def modified_ms(self, start: int) -> int:
+        """Return when a file was last written."""
+        return self._disk.modified_ms(self.path(start))
+
+    # ---- writing ----
+
+    def fits(self, size: int) -> bool:
+        """Tell whether a record of ``size`` bytes can be in this log at all."""
+        return size + BLANK_BYTES <= self.segment_bytes
+
+    def place(self, size: int) -> int:
+        """
+        Return the offset at which ``size`` bytes would be appended; closes a file in which they find no room.
+
+        DiskError when the next file could not be made; then nothing has changed.
+        """
+        if size + BLANK_BYTES > self._tail_end - self.end:
+            self._roll()
+        return self.end
+
+    def append(self, data: bytes) -> None:
+        """
+        Write ``data`` at the place that :meth:`place` gave.
+
+        DiskError means that it is not in the log: the next append starts at the same place.
+        """
+        if self._soiled:
+            self._clean()
+        assert self._tail is not None
+        self._soiled = len(data)
+        self._tail.write_at(self.end - self._tail_start, data)
+        self._soiled = 0
+        self.end += len(data)
+
+    def _roll(self) -> None:
+        if not self._starts:
+            self._create(0)
+            self._begin(0)
+            return
+        self._create(self._tail_end)
+        if self.end < self._tail_end:
+            # Not before the next file exists: a full disk must leave the log where it was.
+            self.append(blank(self._tail_end - self.end))
+        self._begin(self._tail_end)
+
+    def append_raw(self, phy_offset: int, data: bytes) -> None:
+        """
+        Write replicated bytes at the end; an empty log may begin at the start of any file.
+
+        StoreError when they do not fit there or cannot be written; nothing has changed then.
+        """
+        if self.is_empty and self._spare is None:
+            if phy_offset % self.segment_bytes:
+                raise StoreError(
+                    f"an empty commit log cannot begin at {phy_offset}: no multiple of mappedFileSizeCommitLog="
+                    f"{self.segment_bytes}"
+                )
+        elif phy_offset != self.end:
+            raise StoreError(
+                f"replicated bytes for offset {phy_offset} do not continue the log, which ends at {self.end}"
+            )
+        start = self.start_of(phy_offset)
+        if phy_offset + len(data) > start + self.segment_bytes:
+            raise StoreError(f"{len(data)} replicated bytes at {phy_offset} reach beyond the end of their file")
+        try:
+            if self.is_empty or phy_offset == self._tail_end:
+                self._create(start)
+                self._begin(start)
+            self.append(data)
+        except DiskError as error:
+            raise StoreError(f"cannot write {len(data)} replicated bytes at {phy_offset}: {error}") from error
+
+    def _clean(self) -> None:
+        """Overwrite with zeros what a failed write may have left behind the end."""
+        assert self._tail is not None
+        at = self.end - self._tail_start
+        self._zero(self._tail, at, min(at + self._soiled, self.segment_bytes))
+        self._soiled = 0
+
+    @staticmethod
+    def _zero(file: File, at: int, until: int) -> int:
+        """Write zeros over the pages of [at, until) that hold anything else; return how many bytes those were."""
+        changed = 0
+        while at < until:
+            size = min(CHUNK_BYTES - at % CHUNK_BYTES, until - at)
+            data = file.read_at(at, size)
+            if data != (_ZEROS if size == CHUNK_BYTES else _ZEROS[:size]):
+                for page in range(0, size, _PAGE_BYTES):
+                    length = min(_PAGE_BYTES, size - page)
+                    if data[page : page + length] != _ZEROS[:length]:
+                        file.write_at(at + page, _ZEROS[:length])
+                        changed += length
+            at += size
+        return changed
+
+    def cut(self, end: int, *, zeros_behind: bool = False) -> int:
+        """
+        Let the log end at ``end`` and make sure, durably, that only zeros follow; return how many bytes were not.
+
+        A file that begins at ``end`` stays, empty, for it keeps the place; further ones are deleted. ``zeros_behind``:
+        the caller knows that there is nothing else (looking takes a while in a large file).
+        """
+        for start in [start for start in self._starts if start > end or start == end == 0]:
+            self._forget(start)
+            self._starts.remove(start)
+        self._disk.sync_dir(self.folder)
+        self.end = end if self._starts else 0
+        self._take_tail()
+        changed = 0
+        if self._tail is not None and self.end < self._tail_end and not zeros_behind:
+            changed = self._zero(self._tail, self.end - self._tail_start, self.segment_bytes)
+        self._soiled = 0
+        for start in self._starts[-2:]:
+            self._files.get(self.path(start)).sync_now()
+        if self._tail is not None:
+            self._tail.sync_now()
+        self.flushed = self.end
+        return changed
+
+    def drop_unused_file(self) -> None:
+        """Delete a last file that holds nothing, as a broker does at a clean stop."""
+        if self._spare is not None:
+            self._forget(self._spare)
+            self._spare = None
+
+    def unsynced(self, target: int) -> list[File]:
+        """Return the files that hold bytes between ``flushed`` and ``target``, the last one being the tail's handle."""
+        files = []
+        first = self.start_of(max(self.flushed, self.min_offset))
+        for start in self._starts:
+            if start >= first and start < target:
+                if start == self._tail_start and self._tail is not None:
+                    files.append(self._tail)
+                else:
+                    files.append(self._files.get(self.path(start)))
+        return files
+
+    # ---- reading ----
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes, which must lie within the log and within one file; else a StoreError."""
+        if offset < self.min_offset or offset + size > self.end or size < 0:
+            raise StoreError(
+                f"bytes {offset} to {offset + size} are not in the commit log ({self.min_offset} to {self.end})"
+            )
+        if offset >= self._tail_start and self._tail is not None:
+            return self._tail.read_at(offset - self._tail_start, size)
+        start = self.start_of(offset)
+        return self._files.get(self.path(start)).read_at(offset - start, size)
+
+    def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes:
+        """Return up to ``limit`` bytes from ``offset`` on, never beyond the end of a file; empty at the end."""
+        end = self.end if until is None else min(until, self.end)
+        size = min(limit, end - offset, self.start_of(offset) + self.segment_bytes - offset)
+        return self.read(offset, size) if size > 0 else b""
+
+    def close(self) -> None:
+        """Give all files back; syncs on their way complete."""
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+        self._files.close()

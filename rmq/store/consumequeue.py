@@ -1,0 +1,326 @@
+"""
+One consume queue: for each message its place in the commit log, 20 bytes a unit.
+
+    i64 phyOffset | i32 size | i64 tagsCode
+
+Unit n lies at byte 20 n of the queue, whose files are named by their first byte. New units stay in memory until
+:meth:`ConsumeQueue.write` (every second); readers see them at once, and after a crash recovery makes them again from
+the log.
+
+Java: ConsumeQueue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmq.runtime.disk import File
+from rmq.store import layout
+from rmq.store.layout import CQ_FILLER, CQ_FILLER_SIZE, CQ_UNIT, CQ_UNIT_BYTES
+from rmq.store.messages import StoreError
+from rmq.store.openfiles import OpenFiles
+
+#: a gap in the numbers larger than this is taken for nonsense rather than filled
+MAX_GAP = 1_000_000
+
+Unit = tuple[int, int, int]
+
+
+class QueueGap(Exception):
+    """A unit does not continue its queue: numbers are missing in front of it."""
+
+    def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        super().__init__(
+            f"queue {queue.topic}-{queue.queue_id} ends at {queue.end} and cannot go on with number {queue_offset}"
+        )
+        self.queue = queue
+        self.queue_offset = queue_offset
+
+
+def is_filler(unit: Unit) -> bool:
+    """Tell whether a unit only stands in front of a queue that does not begin at 0."""
+    return unit[0] == 0 and unit[1] == CQ_FILLER_SIZE
+
+
+class ConsumeQueue:
+    """
+    The units of one queue from :attr:`min` up to, not including, :attr:`end`.
+
+    ``next`` is the number that the next message of this queue gets on a master; it runs ahead of ``end`` while messages
+    wait for their sync.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_files",
+        "_starts",
+        "_written",
+        "dirty",
+        "end",
+        "file_bytes",
+        "folder",
+        "key_prefixes",
+        "max_phy",
+        "min",
+        "next",
+        "queue_id",
+        "topic",
+        "topic_field",
+        "unsynced",
+    )
+
+    def __init__(self, files: OpenFiles, folder: str, topic: str, queue_id: int, file_bytes: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.folder = folder
+        self.file_bytes = file_bytes
+        self._files = files
+        #: start offsets of the files, without holes
+        self._starts: list[int] = []
+        #: bytes of the queue that are in files; the rest up to ``end`` is in the buffer
+        self._written = 0
+        self._buffer = bytearray()
+        self.min = 0
+        self.end = 0
+        self.next = 0
+        #: physical end of the last unit's message
+        self.max_phy = -1
+        #: in the table's list of queues to write
+        self.dirty = False
+        #: starts of files with bytes that are not synced
+        self.unsynced: set[int] = set()
+        encoded = topic.encode()
+        #: length and topic as they stand in a record
+        self.topic_field = bytes((len(encoded),)) + encoded if len(encoded) < 128 else b""
+        #: hashes of the constant beginnings of this queue's unique keys
+        self.key_prefixes: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueue {self.topic}-{self.queue_id} {self.min}..{self.end}>"
+
+    @property
+    def starts(self) -> list[int]:
+        """Start offsets of the files."""
+        return self._starts
+
+    def path(self, start: int) -> str:
+        return layout.join(self.folder, layout.file_name(start))
+
+    # ---- appending ----
+
+    def append(self, queue_offset: int, phy_offset: int, size: int, tags_code: int) -> bool:
+        """
+        Add the unit of a message; False when the queue has it already.
+
+        The first unit of an empty queue may have any number. QueueGap when numbers are missing in front of it: the
+        queue is unchanged then, for a unit at a wrong place would shift all that follow.
+        """
+        if queue_offset != self.end:
+            if queue_offset < self.end or phy_offset + size <= self.max_phy:
+                return False
+            if self.end:
+                raise QueueGap(self, queue_offset)
+            self._begin_at(queue_offset)
+        self._buffer += CQ_UNIT.pack(phy_offset, size, tags_code)
+        self.end = queue_offset + 1
+        self.max_phy = phy_offset + size
+        return True
+
+    def fill_gap(self, queue_offset: int, phy_offset: int, size: int, tags_code: int) -> bool:
+        """
+        Let copies of a unit stand for the missing ones in front of it; False when too many are missing.
+
+        Consumers then see that message more than once, and nothing else changes its number.
+        """
+        missing = queue_offset - self.end
+        if missing > MAX_GAP:
+            return False
+        self._buffer += CQ_UNIT.pack(phy_offset, size, tags_code) * missing
+        self.end = queue_offset
+        return True
+
+    def _begin_at(self, queue_offset: int) -> None:
+        """Let an empty queue begin at a number: fillers from the start of its file, as Apache has them."""
+        at = queue_offset * CQ_UNIT_BYTES
+        start = at - at % self.file_bytes
+        self._written = start
+        self._buffer += CQ_FILLER * ((at - start) // CQ_UNIT_BYTES)
+        self.min = self.end = queue_offset
+
+    def write(self) -> None:
+        """Write what is buffered; DiskError leaves in the buffer what could not be written."""
+        while self._buffer:
+            start = self._written - self._written % self.file_bytes
+            room = start + self.file_bytes - self._written
+            piece = bytes(self._buffer[:room])
+            self._file_for(start).write_at(self._written - start, piece)
+            self.unsynced.add(start)
+            self._written += len(piece)
+            del self._buffer[: len(piece)]
+
+    def _file_for(self, start: int) -> File:
+        if self._starts and start <= self._starts[-1]:
+            return self._files.get(self.path(start))
+        file = self._files.create(self.path(start), self.file_bytes)
+        self._starts.append(start)
+        return file
+
+    # ---- reading ----
+
+    def read(self, queue_offset: int, count: int) -> bytes:
+        """
+        Return the bytes of up to ``count`` units from a number on; fewer at the end, none where there are no units.
+
+        Never reaches over the end of a file, as a file in front of a hole may be the last that is left.
+        """
+        count = min(count, self.end - queue_offset)
+        at = queue_offset * CQ_UNIT_BYTES
+        if count <= 0 or at < 0:
+            return b""
+        if at >= self._written:
+            at -= self._written
+            return bytes(self._buffer[at : at + count * CQ_UNIT_BYTES])
+        if not self._starts or at < self._starts[0]:
+            return b""
+        start = at - at % self.file_bytes
+        size = min(count * CQ_UNIT_BYTES, start + self.file_bytes - at, self._written - at)
+        return self._files.get(self.path(start)).read_at(at - start, size)
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """Return (phyOffset, size, tagsCode) of a number; None when there is no such unit."""
+        data = self.read(queue_offset, 1)
+        return CQ_UNIT.unpack(data) if data else None
+
+    def next_file(self, queue_offset: int) -> int:
+        """Return the first number of the file behind that of ``queue_offset``."""
+        units = self.file_bytes // CQ_UNIT_BYTES
+        return (queue_offset // units + 1) * units
+
+    def lower_bound(self, low: int, high: int, reached: Callable[[Unit], bool]) -> int:
+        """Return the first number in [low, high) whose unit is ``reached``, or high; units are taken for sorted."""
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and reached(unit):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # ---- loading, cutting, cleaning ----
+
+    def load(self, names: list[str]) -> None:
+        """
+        Take over the files of a queue; StoreError names one that has another length than configured.
+
+        A last file that is shorter is lengthened, a missing one in the middle hides those before it: units can be made
+        again from the log, so this is no reason to refuse the start.
+        """
+        starts = sorted(start for name in names if (start := layout.file_start(name)) is not None)
+        for start in starts[:]:
+            path = self.path(start)
+            file = self._files.get(path)
+            if (
+                file.size > self.file_bytes
+                or start % self.file_bytes
+                or (file.size < self.file_bytes and len(starts) > 1 and start != starts[-1])
+            ):
+                raise StoreError(
+                    f"{path} has {file.size} bytes, but mappedFileSizeConsumeQueue={self.file_bytes}: "
+                    "a store can only be opened with the file size that it was written with"
+                )
+            if file.size < self.file_bytes:
+                file.truncate(self.file_bytes)
+        while len(starts) > 1 and starts[-1] - starts[0] != (len(starts) - 1) * self.file_bytes:
+            self._files.delete(self.path(starts.pop(0)))
+        self._starts = starts
+        self._find_end()
+
+    def _find_end(self) -> None:
+        """Find the last valid unit of the last file that has any; what lies behind it is not looked at."""
+        while self._starts:
+            start = self._starts[-1]
+            self._written = start + self.file_bytes
+            first = start // CQ_UNIT_BYTES
+            self.end = self._written // CQ_UNIT_BYTES
+            self.end = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or unit[0] < 0)
+            self._written = self.end * CQ_UNIT_BYTES
+            if self.end > first or len(self._starts) == 1:
+                break
+            self.drop_last()
+        self._settle()
+
+    def drop_last(self) -> None:
+        """Delete the last file."""
+        start = self._starts.pop()
+        self.unsynced.discard(start)
+        self._files.delete(self.path(start))
+
+    def _settle(self) -> None:
+        """Derive what follows from the last unit."""
+        unit = self.unit(self.end - 1) if self.end else None
+        self.max_phy = unit[0] + unit[1] if unit is not None and not is_filler(unit) else -1
+        if self.max_phy < 0:
+            # Nothing but fillers, or nothing: the queue may begin anew at any number.
+            self._clear()
+        self.next = self.end
+
+    def _clear(self) -> None:
+        while self._starts:
+            self.drop_last()
+        del self._buffer[:]
+        self._written = self.min = self.end = 0
+        self.max_phy = -1
+
+    def cut(self, phy_offset: int) -> None:
+        """
+        Drop all units of messages at ``phy_offset`` and behind; their place reads as zeros again.
+
+        Units that a crash lost in front of others count as behind.
+        """
+        self.write()
+        first = self._starts[0] // CQ_UNIT_BYTES if self._starts else 0
+        keep = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
+        while self._starts and self._starts[-1] > keep * CQ_UNIT_BYTES:
+            self.drop_last()
+        if self._starts:
+            start = self._starts[-1]
+            at = keep * CQ_UNIT_BYTES - start
+            zero_from(self._files.get(self.path(start)), at, self.file_bytes)
+            self.unsynced.add(start)
+        self._written = keep * CQ_UNIT_BYTES
+        self.end = keep
+        self._settle()
+
+    def correct_min(self, min_phy: int) -> None:
+        """Let the queue begin with the first message that the log still has; at its end when there is none."""
+        first = max(self.min, self._starts[0] // CQ_UNIT_BYTES if self._starts else 0)
+        self.min = self.lower_bound(first, self.end, lambda unit: unit[0] >= min_phy and not is_filler(unit))
+
+    def delete_expired(self, min_phy: int) -> int:
+        """Delete leading files that only point below ``min_phy``; return how many."""
+        count = 0
+        while len(self._starts) > 1:
+            last = self.unit(self._starts[1] // CQ_UNIT_BYTES - 1)
+            if last is None or last[0] >= min_phy:
+                break
+            self.unsynced.discard(self._starts[0])
+            self._files.delete(self.path(self._starts[0]))
+            del self._starts[0]
+            count += 1
+        self.correct_min(min_phy)
+        return count
+
+    def destroy(self) -> None:
+        """Delete all files of the queue."""
+        self._clear()
+        self.next = 0
+
+
+def zero_from(file: File, at: int, until: int, chunk: int = 1 << 20) -> None:
+    """Write zeros over the parts of [at, until) that hold anything else."""
+    while at < until:
+        size = min(chunk, until - at)
+        if file.read_at(at, size).count(0) != size:
+            file.write_at(at, bytes(size))
+        at += size

@@ -1,0 +1,248 @@
+"""
+One index file: from a message key to places in the commit log.
+
+    40 bytes header | slots of 4 bytes | entries of 20 bytes
+
+A key's hash selects a slot, the slot names the newest entry of a chain, every entry names the one before it. Entry
+numbers begin at 1. What is added stays in memory (new entries, and a copy of all slots) until :meth:`IndexFile.write`.
+
+Java: IndexFile
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+
+import attrs
+
+from rmq.runtime.disk import File
+from rmq.store.layout import (
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+    index_entry_at,
+    index_slot_at,
+)
+
+#: slots are written in groups of so many (one page)
+SLOTS_OF_PAGE = 1024
+_SLOT_TYPE = next(code for code in "il" if array(code).itemsize == INDEX_SLOT_BYTES)
+_MAX_SECONDS = (1 << 31) - 1
+
+
+@attrs.define
+class IndexHeader:
+    """The first 40 bytes; times are milliseconds, ``index_count`` is the number of the next entry."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
+
+    @classmethod
+    def unpack(cls, data: bytes) -> IndexHeader:
+        header = cls(*INDEX_HEADER.unpack_from(data))
+        header.index_count = max(1, header.index_count)
+        return header
+
+    def pack(self) -> bytes:
+        return INDEX_HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_phy_offset,
+            self.end_phy_offset,
+            self.hash_slot_count,
+            self.index_count,
+        )
+
+
+class IndexFile:
+    """
+    An index file; a new one is only in memory until it is written (``on_disk``).
+
+    Only a file that is added to holds its slots in memory (4 bytes each); full ones are read where they lie.
+    """
+
+    __slots__ = (
+        "_dirty_pages",
+        "_entries",
+        "_slots",
+        "_written",
+        "entries",
+        "header",
+        "on_disk",
+        "path",
+        "slots",
+        "unsynced",
+    )
+
+    def __init__(self, path: str, slots: int, entries: int, header: IndexHeader) -> None:
+        self.path = path
+        self.slots = slots
+        self.entries = entries
+        self.header = header
+        self._slots: array[int] | None = None
+        #: entries from number ``_written`` on
+        self._entries = bytearray()
+        self._written = header.index_count
+        self._dirty_pages: set[int] = set()
+        self.unsynced = False
+        self.on_disk = True
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.index_count >= self.entries
+
+    @property
+    def is_dirty(self) -> bool:
+        """True when there is something to write."""
+        return bool(self._entries)
+
+    # ---- adding ----
+
+    def begin(self) -> None:
+        """Prepare a new, empty file for adding."""
+        self._slots = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
+        self.on_disk = False
+
+    def resume(self, file: File) -> None:
+        """
+        Prepare an existing file for adding: read its slots, and repair those that name entries behind the count.
+
+        A process that was killed while it wrote leaves entries, then slots, then no header; walking back from such an
+        entry finds what the slot held before.
+        """
+        slots = array(_SLOT_TYPE, file.read_at(INDEX_HEADER_BYTES, self.slots * INDEX_SLOT_BYTES))
+        if sys.byteorder == "little":
+            slots.byteswap()
+        self._slots = slots
+        count = self.header.index_count
+        self.header.hash_slot_count = self.slots - slots.count(0)
+        if max(slots) < count and min(slots) >= 0:
+            return
+        for slot, number in enumerate(slots):
+            if not 0 <= number < count and not self._walk_back(file, slot, number):
+                self._rebuild_slots(file)
+                break
+        self.header.hash_slot_count = self.slots - slots.count(0)
+        self._dirty_pages.update(range(-(-self.slots // SLOTS_OF_PAGE)))
+
+    def _walk_back(self, file: File, slot: int, number: int) -> bool:
+        assert self._slots is not None
+        while number >= self.header.index_count:
+            if number >= self.entries:
+                return False
+            key_hash, _, _, before = self._entry(file, number)
+            if key_hash % self.slots != slot or not 0 <= before < number:
+                return False
+            number = before
+        self._slots[slot] = number
+        return number >= 0
+
+    def _rebuild_slots(self, file: File) -> None:
+        """Derive every slot from the entries; the slow way, for files that a power failure left half written."""
+        assert self._slots is not None
+        self._slots[:] = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
+        data = file.read_at(index_entry_at(self.slots, 0), self.header.index_count * INDEX_ENTRY_BYTES)
+        for number, (key_hash, _, _, _) in enumerate(INDEX_ENTRY.iter_unpack(data)):
+            if number:
+                self._slots[key_hash % self.slots] = number
+
+    def add(self, key_hash: int, phy_offset: int, store_timestamp: int) -> None:
+        """Add an entry; the caller has looked at :attr:`is_full`."""
+        header = self.header
+        slots = self._slots
+        assert slots is not None
+        number = header.index_count
+        slot = key_hash % self.slots
+        before = slots[slot]
+        if number <= 1:
+            header.begin_phy_offset = phy_offset
+            header.begin_timestamp = store_timestamp
+        seconds = (store_timestamp - header.begin_timestamp) // 1000 if header.begin_timestamp > 0 else 0
+        if not 0 <= seconds <= _MAX_SECONDS:
+            seconds = 0 if seconds < 0 else _MAX_SECONDS
+        self._entries += INDEX_ENTRY.pack(key_hash, phy_offset, seconds, before)
+        slots[slot] = number
+        self._dirty_pages.add(slot // SLOTS_OF_PAGE)
+        if before == 0:
+            header.hash_slot_count += 1
+        header.index_count = number + 1
+        header.end_phy_offset = phy_offset
+        header.end_timestamp = store_timestamp
+
+    def write(self, file: File) -> None:
+        """Write entries, then slots, then the header; DiskError leaves the file to be written again."""
+        if not self._entries and not self._dirty_pages:
+            return
+        assert self._slots is not None
+        if self._entries:
+            file.write_at(index_entry_at(self.slots, self._written), self._entries)
+        for page in sorted(self._dirty_pages):
+            piece = self._slots[page * SLOTS_OF_PAGE : (page + 1) * SLOTS_OF_PAGE]
+            if sys.byteorder == "little":
+                piece.byteswap()
+            file.write_at(index_slot_at(page * SLOTS_OF_PAGE), piece.tobytes())
+        file.write_at(0, self.header.pack())
+        self._written = self.header.index_count
+        self._entries.clear()
+        self._dirty_pages.clear()
+        self.unsynced = True
+
+    def rest(self) -> None:
+        """Give the memory of the slots back; the file is full and written."""
+        self._slots = None
+
+    # ---- reading ----
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Tell whether messages stored between the two times can be in here."""
+        header = self.header
+        return not (begin_ms > header.end_timestamp or end_ms < header.begin_timestamp)
+
+    def find(self, file: File, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Return up to ``limit`` physical offsets, newest first, of entries with this hash in this time."""
+        found: list[int] = []
+        number = self._slot(file, key_hash % self.slots)
+        while 0 < number < self.header.index_count and len(found) < limit:
+            entry_hash, phy_offset, seconds, before = self._entry(file, number)
+            stored_ms = self.header.begin_timestamp + seconds * 1000
+            # The time is kept in whole seconds: a message may be up to one second younger than its entry says.
+            if stored_ms + 999 < begin_ms:
+                break
+            if entry_hash == key_hash and stored_ms <= end_ms:
+                found.append(phy_offset)
+            if before >= number:
+                break
+            number = before
+        return found
+
+    def last_entry_below(self, file: File, phy_offset: int) -> int:
+        """Return the number behind the last entry of a message below ``phy_offset``."""
+        low, high = 1, self.header.index_count
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(file, middle)[1] < phy_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def entry(self, file: File, number: int) -> tuple[int, int, int, int]:
+        """Return (keyHash, phyOffset, seconds, number before it) of an entry."""
+        return self._entry(file, number)
+
+    def _slot(self, file: File, slot: int) -> int:
+        if self._slots is not None:
+            return self._slots[slot]
+        return int.from_bytes(file.read_at(index_slot_at(slot), INDEX_SLOT_BYTES), "big", signed=True)
+
+    def _entry(self, file: File, number: int) -> tuple[int, int, int, int]:
+        if number >= self._written and self._entries:
+            return INDEX_ENTRY.unpack_from(self._entries, (number - self._written) * INDEX_ENTRY_BYTES)
+        return INDEX_ENTRY.unpack(file.read_at(index_entry_at(self.slots, number), INDEX_ENTRY_BYTES))

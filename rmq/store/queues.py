@@ -1,0 +1,158 @@
+"""All consume queues of a store.  Java: DefaultMessageStore#consumeQueueTable, #topicQueueTable"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from rmq.runtime.disk import Disk
+from rmq.store import layout
+from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.openfiles import OpenFiles
+from rmq.wire.record import MAX_TOPIC_BYTES
+
+Key = tuple[str, int]
+
+
+def is_storable_topic(topic: str) -> bool:
+    """Tell whether a topic can be a folder and fits the record: 1 to 127 bytes, no slash, no NUL, not `.` or `..`."""
+    return (
+        0 < len(topic.encode("utf-8", "replace")) <= MAX_TOPIC_BYTES
+        and "/" not in topic
+        and "\0" not in topic
+        and topic not in (".", "..")
+    )
+
+
+class QueueTable:
+    """Consume queues by (topic, queueId), made on first use."""
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, root: str, file_bytes: int, *, open_files: int = 256) -> None:
+        self._disk = disk
+        self._root = root
+        self.file_bytes = file_bytes
+        self._files = OpenFiles(disk, open_files)
+        self._queues: dict[Key, ConsumeQueue] = {}
+        #: queues with buffered units
+        self._dirty: list[ConsumeQueue] = []
+        #: folders with names that are not synced
+        self._new_names: set[str] = set()
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def keys(self) -> list[Key]:
+        return list(self._queues)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue; None when nothing was ever stored in it."""
+        return self._queues.get((topic, queue_id))
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, empty if it is new. The caller has checked the topic (:func:`is_storable_topic`)."""
+        key = (topic, queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            folder = layout.consume_queue_dir(self._root, topic, queue_id)
+            queue = self._queues[key] = ConsumeQueue(self._files, folder, topic, queue_id, self.file_bytes)
+        return queue
+
+    def load(self) -> None:
+        """Find all queues; StoreError names a file of the wrong length. Folders that are no queue are left alone."""
+        base = layout.consume_queue_dir(self._root)
+        for topic in self._disk.list_dir(base):
+            for name in self._disk.list_dir(layout.join(base, topic)):
+                folder = layout.join(base, topic, name)
+                if not (name.isascii() and name.isdigit() and str(int(name)) == name and is_storable_topic(topic)):
+                    self._log.warn("{path} is no consume queue and is left alone", path=folder)
+                    continue
+                self.make(topic, int(name)).load(self._disk.list_dir(folder))
+
+    @property
+    def max_phy(self) -> int:
+        """The physical end of the last message that any queue knows; -1 when there is none."""
+        return max((queue.max_phy for queue in self), default=-1)
+
+    @property
+    def total_units(self) -> int:
+        """The sum of all ends: what a clean stop records and the next start compares."""
+        return sum(queue.end for queue in self)
+
+    def touched(self, queue: ConsumeQueue) -> None:
+        """Note that a queue has buffered units."""
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty.append(queue)
+
+    def write(self) -> None:
+        """Write all buffered units; DiskError (a full disk) leaves the rest buffered for the next time."""
+        while self._dirty:
+            self.write_one(self._dirty[-1])
+            queue = self._dirty.pop()
+            queue.dirty = False
+
+    def write_one(self, queue: ConsumeQueue) -> None:
+        """Write the buffered units of one queue."""
+        if not queue.starts:
+            self._disk.make_dirs(queue.folder)
+        before = len(queue.starts)
+        queue.write()
+        if len(queue.starts) != before:
+            self._new_names.add(queue.folder)
+
+    async def sync(self) -> None:
+        """Sync everything written so far, without blocking; DiskError when a sync failed."""
+        for folder in list(self._new_names):
+            self._disk.sync_dir(folder)
+            self._new_names.discard(folder)
+        for queue in list(self):
+            for start in sorted(queue.unsynced):
+                if start in queue.starts:
+                    queue.unsynced.discard(start)
+                    synced: Deferred[None] = self._files.get(queue.path(start)).sync()
+                    await synced
+
+    def sync_now(self) -> None:
+        """Write and sync everything, blocking."""
+        self.write()
+        for folder in sorted(self._new_names):
+            self._disk.sync_dir(folder)
+        self._new_names.clear()
+        for queue in self:
+            for start in sorted(queue.unsynced):
+                self._files.get(queue.path(start)).sync_now()
+            queue.unsynced.clear()
+
+    def cut(self, phy_offset: int) -> None:
+        """Drop the units of all messages at ``phy_offset`` and behind, and whatever a crash left behind the ends."""
+        for queue in self:
+            queue.cut(phy_offset)
+
+    def correct_min(self, min_phy: int) -> None:
+        """Let every queue begin with the first message that the log still has."""
+        for queue in self:
+            queue.correct_min(min_phy)
+
+    def delete_topic(self, topic: str) -> list[int]:
+        """Delete all queues of a topic with their files; return their numbers."""
+        gone = [key for key in self._queues if key[0] == topic]
+        for key in gone:
+            queue = self._queues.pop(key)
+            queue.destroy()
+            if queue.dirty:
+                self._dirty.remove(queue)
+            self._new_names.discard(queue.folder)
+        if gone:
+            self._disk.delete_tree(layout.consume_queue_dir(self._root, topic))
+        return [queue_id for _, queue_id in gone]
+
+    def close(self) -> None:
+        """Give all files back."""
+        self._files.close()

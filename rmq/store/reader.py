@@ -1,0 +1,275 @@
+"""
+Reading messages: by queue number, by time, by place and by key.
+
+Java: DefaultMessageStore#getMessage, #queryMessage, ConsumeQueue#getOffsetInQueueByTime
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from rmq.store.commitlog import CommitLog
+from rmq.store.config import StoreConfig
+from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.index import Index
+from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT, CQ_UNIT_BYTES
+from rmq.store.messages import GetResult, GetStatus, QueryResult
+from rmq.store.queues import QueueTable
+from rmq.wire.record import (
+    BORN_HOST_V6,
+    IPV6_EXTRA_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    PHY_OFFSET_AT,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_AT,
+    Frame,
+    find_property,
+    read_frame,
+    split_keys,
+    tags_code,
+)
+
+_I64 = struct.Struct(">q")
+#: where storeTimestamp lies behind an IPv4 bornHost
+_STORE_TIMESTAMP_AT = 56
+#: a query looks at most so often at earlier times until it finds something
+QUERY_ROUNDS = 3
+
+
+class Reader:
+    """Answer questions from queues, index and log; nothing here changes anything."""
+
+    _log = Logger()
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, index: Index | None, config: StoreConfig, memory_bytes: int
+    ) -> None:
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._config = config
+        #: so much of the log's end is taken to be in memory
+        self._recent_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
+        self._keeps_offsets = config.is_slave and not config.offset_check_in_slave
+        self._bad_units = 0
+
+    # ---- by queue number ----
+
+    def get(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+    ) -> GetResult:
+        """
+        Return messages of a queue from a number on, as many as one answer may hold.
+
+        ``matches`` gets each message's tagsCode. On a slave an offset is not corrected, for the slave may lag.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(queue_offset, 0), 0, 0)
+        low, high = queue.min, queue.end
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, self._corrected(queue_offset, 0), low, high)
+        if queue_offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, self._corrected(queue_offset, low), low, high)
+        if queue_offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+        if queue_offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._corrected(queue_offset, high), low, high)
+        return self._scan(queue, queue_offset, max_count, matches)
+
+    def _corrected(self, asked: int, offset: int) -> int:
+        return asked if self._keeps_offsets else offset
+
+    def _scan(
+        self, queue: ConsumeQueue, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+    ) -> GetResult:
+        config = self._config
+        log_end = self._commit_log.end
+        units = queue.read(queue_offset, max(config.max_filter_message_size // CQ_UNIT_BYTES, max_count))
+        if not units:
+            following = self._corrected(queue_offset, queue.next_file(queue_offset))
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, following, queue.min, queue.end)
+        messages: list[bytes] = []
+        size_bytes = 0
+        scanned = 0
+        status = GetStatus.NO_MATCHED_MESSAGE
+        phy_offset = log_end
+        for phy_offset, size, code in CQ_UNIT.iter_unpack(units):
+            if messages:
+                if log_end - phy_offset > self._recent_bytes:
+                    most_bytes = config.max_transfer_bytes_on_message_in_disk
+                    most = config.max_transfer_count_on_message_in_disk
+                else:
+                    most_bytes = config.max_transfer_bytes_on_message_in_memory
+                    most = config.max_transfer_count_on_message_in_memory
+                if len(messages) >= min(most, max_count) or size_bytes + size > most_bytes:
+                    break
+            scanned += 1
+            if matches is not None and not matches(
+                code if code > CQ_EXT_ADDRESS_MAX else self._real_tags_code(phy_offset, size, code)
+            ):
+                continue
+            record = self._record(queue, phy_offset, size)
+            if record is None:
+                if not messages:
+                    status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            messages.append(record)
+            size_bytes += size
+        if messages:
+            status = GetStatus.FOUND
+        return GetResult(
+            status,
+            queue_offset + scanned,
+            queue.min,
+            queue.end,
+            messages,
+            size_bytes,
+            log_end - phy_offset > self._recent_bytes,
+        )
+
+    def _record(self, queue: ConsumeQueue, phy_offset: int, size: int) -> bytes | None:
+        """Return the bytes of a unit's record; None when it was deleted, or when the unit points at no record."""
+        log = self._commit_log
+        if phy_offset < log.min_offset:
+            return None
+        if phy_offset + size <= log.end and log.start_of(phy_offset) == log.start_of(phy_offset + size - 1):
+            data = log.read(phy_offset, size)
+            if data[:8] == SIZE_AND_MAGIC.pack(size, MAGIC_V1) or data[:8] == SIZE_AND_MAGIC.pack(size, MAGIC_V2):
+                return data
+        self._bad_units += 1
+        if self._bad_units & (self._bad_units - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+            self._log.error(
+                "queue {topic}-{queue_id} has a unit for {size} bytes at {phy_offset}, where there is no such record; "
+                "{count} such units were met so far",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                size=size,
+                phy_offset=phy_offset,
+                count=self._bad_units,
+            )
+        return None
+
+    def _real_tags_code(self, phy_offset: int, size: int, code: int) -> int:
+        """Return the tagsCode of a unit that points to an extension file: the record itself knows it too."""
+        if phy_offset < self._commit_log.min_offset or phy_offset + size > self._commit_log.end:
+            return code
+        frame = read_frame(
+            self._commit_log.read_some(phy_offset, size), 0, size, phy_offset=phy_offset, check_crc=False
+        )
+        if not isinstance(frame, Frame):
+            return code
+        return tags_code(find_property(frame.properties.decode("utf-8", "replace"), PROPERTY_TAGS))
+
+    def is_recent(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Tell whether a message is near enough to the end of the log to be in memory; True when there is none."""
+        queue = self._queues.get(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        return unit is None or self._commit_log.end - unit[0] <= self._recent_bytes
+
+    # ---- by time ----
+
+    def store_time(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        """Return when the message of a number was stored; None when it is not there (any more)."""
+        unit = queue.unit(queue_offset)
+        return None if unit is None else self.store_time_at(unit[0])
+
+    def store_time_at(self, phy_offset: int) -> int | None:
+        """Return when the record at a place was stored; None when it is not there (any more)."""
+        log = self._commit_log
+        if phy_offset < log.min_offset or phy_offset + MIN_RECORD_BYTES > log.end:
+            return None
+        head = log.read_some(phy_offset, MIN_RECORD_BYTES)
+        if len(head) < MIN_RECORD_BYTES or SIZE_AND_MAGIC.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+            return None
+        at = _STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if head[SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
+        (stored_ms,) = _I64.unpack_from(head, at)
+        return int(stored_ms)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """
+        Return the number of the message stored nearest to a time, the earlier one of two equally near.
+
+        Later than all: the last message; earlier than all: the first; no such queue, or nothing in it: 0.
+
+        Java: 4.9 (5.x has the first message that is not older instead)
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or queue.end <= queue.min:
+            return 0
+        low, high = queue.min, queue.end
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self.store_time(queue, middle)
+            if stored_ms is not None and stored_ms >= timestamp:
+                high = middle
+            else:
+                low = middle + 1
+        if low >= queue.end:
+            return queue.end - 1
+        if low == queue.min:
+            return low
+        after, before = self.store_time(queue, low), self.store_time(queue, low - 1)
+        if after is None or before is None:
+            return low
+        return low if after == timestamp or after - timestamp < timestamp - before else low - 1
+
+    # ---- by place ----
+
+    def message_at(self, phy_offset: int) -> bytes | None:
+        """Return the record that starts at a place; None when none does."""
+        log = self._commit_log
+        if phy_offset < log.min_offset or phy_offset + MIN_RECORD_BYTES > log.end:
+            return None
+        head = log.read_some(phy_offset, PHY_OFFSET_AT + _I64.size)
+        if len(head) < PHY_OFFSET_AT + _I64.size or _I64.unpack_from(head, PHY_OFFSET_AT)[0] != phy_offset:
+            return None
+        size = SIZE_AND_MAGIC.unpack_from(head)[0]
+        data = log.read_some(phy_offset, max(0, size))
+        frame = read_frame(data, 0, len(data), phy_offset=phy_offset, check_crc=False)
+        return data if isinstance(frame, Frame) else None
+
+    # ---- by key ----
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Return the newest messages of a topic with a key, stored between two times, in the order of the log."""
+        index = self._index
+        if index is None:
+            return QueryResult([], 0, 0)
+        result = QueryResult([], index.end_timestamp, max(0, index.end_phy_offset))
+        max_count = min(max_count, self._config.max_msgs_num_batch)
+        last_ms = end_ms
+        for _ in range(QUERY_ROUNDS):
+            places = sorted(set(index.find(topic, key, max_count, begin_ms, last_ms)))
+            if not places:
+                break
+            for phy_offset in places:
+                data = self.message_at(phy_offset)
+                if data is not None and _has_key(data, topic, key):
+                    result.messages.append(data)
+            if result.messages:
+                break
+            # Only strangers with the same hash so far: look at what is older than the oldest of them.
+            stored_ms = self.store_time_at(places[0])
+            if stored_ms is None or stored_ms < begin_ms:
+                break
+            last_ms = stored_ms - 1
+        return result
+
+
+def _has_key(data: bytes, topic: str, key: str) -> bool:
+    frame = read_frame(data, 0, len(data), phy_offset=None, check_crc=False)
+    if not isinstance(frame, Frame) or frame.topic != topic:
+        return False
+    properties = frame.properties.decode("utf-8", "replace")
+    return find_property(properties, PROPERTY_UNIQ_KEY) == key or key in split_keys(
+        find_property(properties, PROPERTY_KEYS)
+    )

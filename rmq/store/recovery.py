@@ -1,0 +1,348 @@
+"""
+Bring commit log, consume queues and index to one consistent state after any kind of stop.
+
+Where the reading starts, in this order:
+
+* `checkpoint.rmq` (ours) names an offset up to which everything was synced, and the record in front of it is still
+  there: from that offset. After a clean stop nothing lies behind it.
+* `abort` is missing and `checkpoint` is as young as the last record (Apache was stopped cleanly): from the end of what
+  the consume queues know.
+* else as Apache does it: from the youngest commit log file whose first record is older than `checkpoint`.
+
+Queues and index are cut back to that offset and made again from the log; queues that turn out to lack numbers, or
+folders that are gone, are made again from the beginning of the log.
+
+Where the log ends: behind the last intact record. Damaged bytes with intact records behind them are passed over,
+logged and kept (an operator wants the later messages, and the bytes may still be of use); only a slave, whose master
+can send them again, cuts the log there when the bytes are younger than its last sync, and saves what it cuts.
+
+Java: CommitLog#recoverNormally, #recoverAbnormally
+"""
+
+from __future__ import annotations
+
+import attrs
+from twisted.logger import Logger
+
+from rmq.runtime.disk import Disk
+from rmq.store import layout
+from rmq.store.checkpoint import Checkpoint, Progress
+from rmq.store.commitlog import CommitLog
+from rmq.store.consumequeue import QueueGap
+from rmq.store.dispatch import Dispatcher, LastRecord
+from rmq.store.index import Index
+from rmq.store.messages import StoreError
+from rmq.store.queues import QueueTable
+from rmq.store.scan import find_record, scan
+from rmq.wire.record import SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
+
+#: buffered units and index entries are written each time so much of the log has been read
+WRITE_EVERY_BYTES = 16 << 20
+#: at most so much of what a slave cuts is saved
+MAX_SAVED_BYTES = 64 << 20
+
+
+class _Rebuild(Exception):
+    """Queues do not fit the log; make them again from its beginning."""
+
+
+@attrs.define
+class Recovery:
+    """One recovery; :meth:`run` does it all, once."""
+
+    disk: Disk
+    root: str
+    commit_log: CommitLog
+    queues: QueueTable
+    index: Index | None
+    dispatcher: Dispatcher
+    checkpoint: Checkpoint
+    progress: Progress | None
+    is_clean: bool
+    is_slave: bool
+    check_crc: bool = True
+    #: what was read, for the log line
+    read_from: int = attrs.field(init=False, default=0)
+    _written_to: int = attrs.field(init=False, default=0)
+    _log = Logger()
+
+    def run(self) -> None:
+        """Recover; StoreError when the store belongs to another configuration. Logs what was found and done."""
+        log = self.commit_log
+        self._check_sizes()
+        if log.is_empty:
+            self._forget_everything()
+            return
+        if not self._is_anchored():
+            self.progress = None
+        try:
+            self._recover(full=False)
+        except (_Rebuild, QueueGap) as reason:
+            self._log.warn("consume queues are made again from the whole commit log: {reason}", reason=str(reason))
+            self._recover(full=True)
+        self.queues.correct_min(log.min_offset)
+
+    def _check_sizes(self) -> None:
+        progress = self.progress
+        if progress is None or self.commit_log.is_empty:
+            return
+        for key, found, configured in (
+            ("mappedFileSizeCommitLog", progress.segment_bytes, self.commit_log.segment_bytes),
+            ("mappedFileSizeConsumeQueue", progress.queue_file_bytes, self.queues.file_bytes),
+        ):
+            if found != configured:
+                raise StoreError(f"the store in {self.root} was written with {key}={found}, not {configured}")
+
+    def _forget_everything(self) -> None:
+        """Without a commit log, queues and index point nowhere."""
+        if self.queues.max_phy > 0:
+            self._log.error(
+                "there is no commit log in {folder}, yet queues know messages up to {max_phy}: they are emptied",
+                folder=self.commit_log.folder,
+                max_phy=self.queues.max_phy,
+            )
+        self.queues.cut(0)
+        if self.index is not None:
+            self.index.drop_all()
+        self.dispatcher.begin_at(0)
+
+    # ---- where to start ----
+
+    def _is_anchored(self) -> bool:
+        """Tell whether the log still is the one that `checkpoint.rmq` speaks of."""
+        progress, log = self.progress, self.commit_log
+        if progress is None or not log.min_offset <= progress.offset <= log.end:
+            return False
+        if progress.anchor_phy < 0:
+            return progress.offset == log.min_offset
+        if progress.anchor_phy < log.min_offset:
+            return False
+        end = progress.anchor_phy + progress.anchor_size
+        if end != progress.offset and log.start_of(end) + log.segment_bytes != progress.offset:
+            return False
+        frame = self._frame_at(progress.anchor_phy)
+        return (
+            frame is not None
+            and frame.store_timestamp == progress.anchor_timestamp
+            and (frame.size == progress.anchor_size)
+        )
+
+    def _frame_at(self, phy_offset: int) -> Frame | None:
+        head = self.commit_log.read_some(phy_offset, SIZE_AND_MAGIC.size)
+        if len(head) < SIZE_AND_MAGIC.size:
+            return None
+        data = self.commit_log.read_some(phy_offset, max(0, SIZE_AND_MAGIC.unpack(head)[0]))
+        frame = read_frame(data, 0, len(data), phy_offset=phy_offset, check_crc=True)
+        return frame if isinstance(frame, Frame) else None
+
+    def _recover(self, *, full: bool) -> None:
+        log = self.commit_log
+        if full:
+            start = log.min_offset
+            self._cut(start)
+        elif self.progress is not None:
+            start = self._start_from_progress(self.progress)
+        else:
+            start = self._start_from_checkpoint()
+        if self.index is not None:
+            self.index.resume()
+        self.read_from = self._written_to = start
+        self.dispatcher.begin_at(start, self._record_before(start))
+        self.dispatcher.fills_gaps = full or start == log.min_offset
+        trusted = not full and self._ended_here(start)
+        end = start if trusted else self._read(start)
+        self.dispatcher.fills_gaps = True
+        self._finish(end, zeros_behind=trusted)
+
+    def _record_before(self, start: int) -> LastRecord:
+        """Return the record in front of ``start``, as far as anything there is knows it."""
+        progress = self.progress
+        if progress is not None and progress.offset == start:
+            return progress.anchor_phy, progress.anchor_size, progress.anchor_timestamp
+        for queue in self.queues:
+            unit = queue.unit(queue.end - 1) if queue.max_phy == start else None
+            frame = self._frame_at(unit[0]) if unit is not None else None
+            if unit is not None and frame is not None:
+                return unit[0], frame.size, frame.store_timestamp
+        return -1, 0, 0
+
+    def _ended_here(self, start: int) -> bool:
+        """Tell whether our own clean stop left the end of the log at ``start``, and with it only zeros behind."""
+        progress = self.progress
+        return (
+            self.is_clean
+            and progress is not None
+            and progress.queue_units >= 0
+            and start == progress.offset
+            and not any(self.commit_log.read_some(start, SIZE_AND_MAGIC.size))
+        )
+
+    def _start_from_progress(self, progress: Progress) -> int:
+        if self._ended_here(progress.offset):
+            if self.queues.total_units != progress.queue_units:
+                raise _Rebuild(
+                    f"they have {self.queues.total_units} units, {progress.queue_units} were left by the last stop"
+                )
+            if self.index is not None and self.index.state() != progress.index:
+                return self._rebuild_index_only()
+            return progress.offset
+        if self.index is not None:
+            self.index.go_back(progress.index)
+            if self.index.state().name != progress.index.name:
+                self._cut(self.commit_log.min_offset)
+                return self.commit_log.min_offset
+        self._cut(progress.offset)
+        return progress.offset
+
+    def _rebuild_index_only(self) -> int:
+        """Read the log from its beginning; units that are there are not added again."""
+        assert self.index is not None
+        self._log.warn("index files are missing or changed; the index is made again from the whole commit log")
+        self.index.drop_all()
+        return self.commit_log.min_offset
+
+    def _start_from_checkpoint(self) -> int:
+        log = self.commit_log
+        max_phy = self.queues.max_phy
+        if self.is_clean and log.min_offset <= max_phy <= log.end and self._stopped_cleanly(max_phy):
+            # A unit names the end of a record, an index entry the start of one: both are places to start from.
+            start = max_phy
+            if self.index is not None:
+                start = min(start, max(log.min_offset, self.index.end_phy_offset))
+                self.index.cut(start)
+            return start
+        start = self._file_older_than(self.checkpoint.min_timestamp)
+        if self.index is not None:
+            self.index.drop_after(self.checkpoint.index_timestamp)
+            start = min(start, max(log.min_offset, log.start_of(max(0, self.index.end_phy_offset))))
+        self._cut(start)
+        return start
+
+    def _stopped_cleanly(self, max_phy: int) -> bool:
+        """Tell whether the checkpoint is as young as the last record: only a clean stop leaves it so."""
+        last = self._record_before(max_phy)[2]
+        for _, frame in scan(self.commit_log, max_phy, self.commit_log.end, check_crc=False):
+            if isinstance(frame, Frame):
+                last = frame.store_timestamp
+        return last <= self.checkpoint.physic_timestamp
+
+    def _file_older_than(self, timestamp: int) -> int:
+        """Return the start of the youngest file whose first record is no younger than ``timestamp``."""
+        for start in reversed(self.commit_log.starts):
+            frame = self._frame_at(start)
+            if frame is not None and 0 < frame.store_timestamp <= timestamp:
+                return start
+        return self.commit_log.min_offset
+
+    def _cut(self, phy_offset: int) -> None:
+        """Take queues and index back to an offset; _Rebuild when a queue then ends with nonsense."""
+        self.queues.cut(phy_offset)
+        if self.index is not None:
+            self.index.cut(phy_offset)
+        for queue in self.queues:
+            unit = queue.unit(queue.end - 1) if queue.end else None
+            if unit is None or unit[0] < self.commit_log.min_offset:
+                continue
+            frame = self._frame_at(unit[0])
+            if frame is None or (frame.topic, frame.queue_id, frame.size) != (queue.topic, queue.queue_id, unit[1]):
+                if phy_offset <= self.commit_log.min_offset:
+                    queue.destroy()
+                else:
+                    raise _Rebuild(f"the last unit of {queue.topic}-{queue.queue_id} points at no message of it")
+
+    # ---- reading ----
+
+    def _read(self, start: int) -> int:
+        """Dispatch every intact record from ``start`` on; return where the log ends."""
+        log = self.commit_log
+        #: the last record read: should it be the end of the log, it may be a torso
+        held: tuple[int, Frame] | None = None
+        at: int | None = start
+        end = start
+        while at is not None:
+            flaw: Flaw | None = None
+            for end, frame in scan(log, at, log.end, check_crc=self.check_crc):
+                if isinstance(frame, Flaw):
+                    flaw = frame
+                    break
+                if held is not None:
+                    self._dispatch(*held)
+                held = (end, frame)
+            else:
+                end = log.end
+            at = self._next_record(end, flaw, held)
+        if held is not None and is_torso(held[1]):
+            self._log.warn(
+                "the last record, at {phy_offset}, was received or written in part only; it is cut off",
+                phy_offset=held[0],
+            )
+            return held[0]
+        if held is not None:
+            self._dispatch(*held)
+        return end
+
+    def _dispatch(self, phy_offset: int, frame: Frame) -> None:
+        self.dispatcher.frame(phy_offset, frame)
+        if phy_offset - self._written_to >= WRITE_EVERY_BYTES:
+            self._written_to = phy_offset
+            self._write()
+
+    def _write(self) -> None:
+        self.queues.write()
+        if self.index is not None:
+            self.index.write()
+
+    def _next_record(self, at: int, flaw: Flaw | None, held: tuple[int, Frame] | None) -> int | None:
+        """Return where to read on behind a damaged place; None when the log ends there."""
+        log = self.commit_log
+        if flaw is None:
+            return None
+        last_ms = self._last_ms if held is None else held[1].store_timestamp
+        found = find_record(log, at + 1, log.end, not_before_ms=last_ms)
+        if found is None:
+            if flaw is not Flaw.EMPTY:
+                self._log.warn("the record at {phy_offset} is cut off: {flaw}", phy_offset=at, flaw=flaw.value)
+            return None
+        if self.is_slave and (self.progress is None or at >= self.progress.offset):
+            self._save(at)
+            return None
+        self.dispatcher.note_damage(at, found)
+        return found
+
+    @property
+    def _last_ms(self) -> int:
+        """A store time that the next record cannot be older than."""
+        return max(self.dispatcher.store_timestamp, self.progress.anchor_timestamp if self.progress is not None else 0)
+
+    def _save(self, at: int) -> None:
+        """Keep what a slave cuts off although intact records are in it."""
+        log = self.commit_log
+        pieces = []
+        offset = at
+        while offset < log.end and offset - at < MAX_SAVED_BYTES:
+            pieces.append(log.read_some(offset, 1 << 20))
+            offset += len(pieces[-1])
+        folder = layout.join(self.root, layout.CUT_DIR)
+        path = layout.join(folder, layout.file_name(at))
+        self.disk.make_dirs(folder)
+        self.disk.write_atomic(path, b"".join(pieces).rstrip(b"\0"))
+        self._log.error(
+            "the log of this slave is damaged at {phy_offset} and is cut there, to be had again from the master; "
+            "what followed, with intact records in it, is in {path}",
+            phy_offset=at,
+            path=path,
+        )
+
+    def _finish(self, end: int, *, zeros_behind: bool) -> None:
+        removed = self.commit_log.cut(end, zeros_behind=zeros_behind)
+        self.dispatcher.begin_at(end)
+        self._write()
+        self._log.info(
+            "commit log {min_offset} to {end_offset} recovered after {how}, read from {read_from}; "
+            "{removed} bytes behind its end were cleared",
+            min_offset=self.commit_log.min_offset,
+            end_offset=end,
+            how="a clean stop" if self.is_clean else "a crash",
+            read_from=self.read_from,
+            removed=removed,
+        )

@@ -1,0 +1,152 @@
+"""
+Deletion of what is old, and the disk's limits.
+
+Java: DefaultMessageStore.CleanCommitLogService, .CleanConsumeQueueService
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk import Disk, DiskUsage
+from rmq.store import layout
+from rmq.store.commitlog import CommitLog
+from rmq.store.config import StoreConfig
+from rmq.store.index import Index
+from rmq.store.queues import QueueTable
+
+_HOUR_MS = 3_600_000
+#: an administrator's wish to delete lasts so many rounds
+MANUAL_ROUNDS = 20
+
+
+def hours_of(text: str) -> frozenset[int]:
+    """Return the hours of `deleteWhen`; a ValueError names a piece that is none."""
+    hours = set()
+    for piece in text.replace(",", ";").split(";"):
+        if piece.strip():
+            if not piece.strip().isdigit() or not 0 <= int(piece) <= 23:
+                raise ValueError(f"deleteWhen={text!r}: {piece!r} is no hour of the day")
+            hours.add(int(piece))
+    return frozenset(hours)
+
+
+class Retention:
+    """
+    Delete expired files, oldest first and never the last, and tell when the disk is too full to write.
+
+    ``dispatched`` gives the offset up to which consumers can read: what they have not seen is not deleted.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: IReactorTime,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        *,
+        dispatched: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._config = config
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._dispatched = dispatched
+        self._hours = hours_of(config.delete_when)
+        self._manual_rounds = 0
+        self._cleaned_below = -1
+        #: True while nothing may be written
+        self.is_disk_full = False
+
+    def delete_soon(self) -> None:
+        """Delete expired files in the next rounds, whatever the hour."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    def usage(self) -> DiskUsage:
+        """Room where the commit log lies."""
+        return self._disk.usage(self._commit_log.folder)
+
+    def queue_usage(self) -> DiskUsage:
+        """Room where the consume queues lie."""
+        return self._disk.usage(layout.consume_queue_dir(self._config.store_path_root_dir))
+
+    def tick(self) -> None:
+        """One round: look at the disk, delete what is due."""
+        forced, space = self.look()
+        hour = time.localtime(now_ms(self._clock) // 1000).tm_hour
+        manual = self._manual_rounds > 0
+        if manual:
+            self._manual_rounds -= 1
+        if forced or space or manual or hour in self._hours:
+            self._delete_segments(forced=forced and self._config.clean_file_forcibly_enable)
+        if self._commit_log.min_offset != self._cleaned_below:
+            self._cleaned_below = self._commit_log.min_offset
+            self._delete_below(self._cleaned_below)
+
+    def look(self) -> tuple[bool, bool]:
+        """Compare the disk with its limits; return (delete unexpired files too, delete expired ones at any hour)."""
+        config = self._config
+        forced = space = full = False
+        for path, usage in (
+            (self._commit_log.folder, self.usage()),
+            (layout.consume_queue_dir(config.store_path_root_dir), self.queue_usage()),
+        ):
+            used = usage.used_ratio
+            warning = min(max(config.disk_space_warning_level_ratio, 35), 90) / 100
+            if used > warning:
+                full = True
+                if not self.is_disk_full:
+                    self._log.error(
+                        "{path} is on a disk that is {used_percent} % full, more than diskSpaceWarningLevelRatio="
+                        "{limit_percent}: messages are refused until that changes",
+                        path=path,
+                        used_percent=round(used * 100),
+                        limit_percent=round(warning * 100),
+                    )
+            forced = forced or used > min(max(config.disk_space_clean_forcibly_ratio, 30), 85) / 100
+            space = space or used < 0 or used > min(max(config.disk_max_used_space_ratio, 10), 95) / 100
+        if self.is_disk_full and not full:
+            self._log.info("{path} has room again: messages are taken", path=self._commit_log.folder)
+        self.is_disk_full = full
+        return forced, space
+
+    def _delete_segments(self, *, forced: bool) -> None:
+        log = self._commit_log
+        deadline_ms = now_ms(self._clock) - self._config.file_reserved_time * _HOUR_MS
+        readable = min(self._dispatched(), log.flushed)
+        for _ in range(self._config.delete_file_batch_max):
+            if len(log.starts) < 2 or log.starts[1] > readable:
+                return
+            start = log.starts[0]
+            written_ms = log.modified_ms(start)
+            if not forced and written_ms > deadline_ms:
+                return
+            log.delete_first()
+            self._log.info(
+                "commit log file {path} deleted: {reason}",
+                path=log.path(start),
+                reason="the disk is too full" if written_ms > deadline_ms else "its time is over",
+                written_ms=written_ms,
+            )
+
+    def _delete_below(self, min_phy: int) -> None:
+        count = sum(queue.delete_expired(min_phy) for queue in self._queues)
+        indexes = self._index.delete_expired(min_phy) if self._index is not None else 0
+        if count or indexes:
+            self._log.info(
+                "{count} consume queue files and {indexes} index files deleted, the log begins at {min_offset}",
+                count=count,
+                indexes=indexes,
+                min_offset=min_phy,
+            )

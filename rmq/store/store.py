@@ -1,0 +1,500 @@
+"""
+The message store: what a broker sees of it.
+
+Java: DefaultMessageStore
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.disk import Disk, DiskError, DiskUsage, Lock
+from rmq.store import layout
+from rmq.store.appender import Appender
+from rmq.store.checkpoint import CheckpointFile, ProgressFile
+from rmq.store.commitlog import CommitLog
+from rmq.store.completion import Completion
+from rmq.store.config import StoreConfig
+from rmq.store.dispatch import ArrivalListener, Dispatcher, delay_levels
+from rmq.store.flush import LogSync
+from rmq.store.index import Index
+from rmq.store.messages import (
+    BatchEntry,
+    GetResult,
+    Message,
+    PutResult,
+    PutStatus,
+    QueryResult,
+    Replication,
+    StoreError,
+)
+from rmq.store.queues import QueueTable
+from rmq.store.reader import Reader
+from rmq.store.recovery import Recovery
+from rmq.store.retention import Retention
+from rmq.store.upkeep import Upkeep
+
+#: bytes of dirty log that are one "page" of flushCommitLogLeastPages
+PAGE_BYTES = 4096
+
+
+def physical_memory_bytes() -> int:
+    """Return how much memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class MessageStore:
+    """
+    Commit log, consume queues and index of one broker.
+
+    :meth:`load` before anything else, :meth:`start` before the first put, :meth:`stop` at the end. All in the reactor's
+    thread; a message that was put is in its file before :meth:`put` returns, so a killed process loses nothing.
+
+    SYNC_FLUSH: consumers see a message, and its producer is answered, when it is on disk. A sync that fails stops the
+    store for good: puts are refused, ``on_failure`` callbacks are called, the process should end.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, disk: Disk, clock: IReactorTime, config: StoreConfig, *, memory_bytes: int | None = None
+    ) -> None:
+        self.config = config
+        self._disk = disk
+        self._clock = clock
+        self._root = config.store_path_root_dir
+        self._commit_log = CommitLog(disk, config.commit_log_dir, config.mapped_file_size_commit_log)
+        self._queues = QueueTable(disk, self._root, config.consume_queue_file_bytes)
+        self._index = (
+            Index(disk, clock, self._root, slots=config.max_hash_slot_num, entries=config.max_index_num)
+            if config.message_index_enable
+            else None
+        )
+        self._dispatcher = Dispatcher(
+            self._commit_log, self._queues, self._index, delays=delay_levels(config.message_delay_level)
+        )
+        self._appender = Appender(self._commit_log, self._queues, self._dispatcher, clock, config)
+        self._reader = Reader(
+            self._commit_log,
+            self._queues,
+            self._index,
+            config,
+            physical_memory_bytes() if memory_bytes is None else memory_bytes,
+        )
+        self._sync = LogSync(self._commit_log, clock, on_synced=self._synced, on_failure=self._fail)
+        self._checkpoint_file = CheckpointFile(disk, self._root)
+        self._progress_file = ProgressFile(disk, self._root)
+        self._upkeep = Upkeep(
+            clock,
+            config,
+            self._commit_log,
+            self._queues,
+            self._index,
+            self._dispatcher,
+            self._sync,
+            self._checkpoint_file,
+            self._progress_file,
+            on_failure=self._fail,
+        )
+        self._retention = Retention(
+            disk,
+            clock,
+            config,
+            self._commit_log,
+            self._queues,
+            self._index,
+            dispatched=lambda: self._dispatcher.dispatched,
+        )
+        self._completion = Completion(clock, config, self._sync)
+        self._lock: Lock | None = None
+        self._periodic: list[Periodic] = []
+        self._loaded = False
+        self._started = False
+        self._appended: list[Callable[[], None]] = []
+        self._failed: list[Callable[[], None]] = []
+        self._failure: DiskError | None = None
+        self._sync_flush = config.is_sync_flush
+
+    @property
+    def replication(self) -> Replication | None:
+        """What a SYNC_MASTER asks before it answers; None counts as no slave at all."""
+        return self._completion.replication
+
+    @replication.setter
+    def replication(self, replication: Replication | None) -> None:
+        self._completion.replication = replication
+
+    # ---- life ----
+
+    def load(self) -> None:
+        """
+        Take the lock, find all files and recover; StoreError names file and offset, DiskLocked the lock.
+
+        After an error nothing is held.
+        """
+        for key, instead in self.config.unsupported():
+            self._log.warn("{key} is not supported: {instead}", key=key, instead=instead)
+        self._disk.make_dirs(self._root)
+        self._lock = self._disk.lock(layout.lock_path(self._root))
+        try:
+            self._recover()
+            self._loaded = True
+        except DiskError as error:
+            raise StoreError(f"the store in {self._root} cannot be loaded: {error}") from error
+        finally:
+            if not self._loaded:
+                self._close()
+
+    def _recover(self) -> None:
+        is_clean = not self._disk.exists(layout.abort_path(self._root))
+        self._commit_log.load()
+        self._queues.load()
+        if self._index is not None:
+            self._index.load()
+        recovery = Recovery(
+            disk=self._disk,
+            root=self._root,
+            commit_log=self._commit_log,
+            queues=self._queues,
+            index=self._index,
+            dispatcher=self._dispatcher,
+            checkpoint=self._checkpoint_file.load(),
+            progress=self._progress_file.load(),
+            is_clean=is_clean,
+            is_slave=self.config.is_slave,
+            check_crc=self.config.check_crc_on_recover,
+        )
+        if is_clean:
+            # From here on files change; a crash must not look like a clean stop.
+            self._disk.create_sparse(layout.abort_path(self._root), 0).close()
+            self._disk.sync_dir(self._root)
+        recovery.run()
+
+    def start(self) -> None:
+        """Take messages, and begin the work in the background."""
+        assert self._loaded, "load comes first"
+        config = self.config
+        self._started = True
+        self._upkeep.begin()
+        self._look_at_disk()
+        self._periodic = [
+            Periodic(
+                self._clock, config.flush_interval_commit_log / 1000, self._flush_log, name="flush of the commit log"
+            ),
+            Periodic(
+                self._clock,
+                config.flush_interval_consume_queue / 1000,
+                self._upkeep_tick,
+                name="flush of consume queues and index",
+            ),
+            Periodic(self._clock, config.clean_resource_interval / 1000, self._clean, name="deletion of expired files"),
+        ]
+        for periodic in self._periodic:
+            periodic.start()
+        self._decide()
+
+    def stop(self) -> Deferred[None]:
+        """Write and sync everything and give the lock back; fires when that is done. Harmless when not loaded."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        was_started, self._started = self._started, False
+        self._decide()
+        periodic, self._periodic = self._periodic, []
+        for loop in periodic:
+            await loop.stop()
+        await self._sync.idle()
+        if was_started and self._loaded and self._failure is None:
+            try:
+                await self._write_everything()
+            except DiskError as error:
+                self._log.error("the store could not be stopped cleanly: {error}", error=str(error))
+        self._completion.fail_all()
+        self._close()
+
+    async def _write_everything(self) -> None:
+        while self._commit_log.flushed < self._commit_log.end and self._failure is None:
+            self._sync.request()
+            await self._sync.idle()
+        self._dispatcher.run(self.confirm_offset)
+        if self._failure is not None or not self._upkeep.write():
+            return
+        if self.config.is_slave and self._dispatcher.stalled_at is None:
+            cut = self._commit_log.end - self._dispatcher.dispatched
+            if cut:
+                self._log.info("{cut} bytes of a record that was received in part are cut off", cut=cut)
+                self._commit_log.cut(self._dispatcher.dispatched)
+        self._commit_log.drop_unused_file()
+        await self._upkeep.record(queue_units=self._queues.total_units)
+        if self._failure is None and self._dispatcher.dispatched == self._commit_log.end:
+            self._disk.delete(layout.abort_path(self._root))
+            self._disk.sync_dir(self._root)
+
+    def _close(self) -> None:
+        self._loaded = False
+        self._commit_log.close()
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        self._checkpoint_file.close()
+        self._progress_file.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # ---- writing ----
+
+    def put(self, message: Message) -> PutResult | Deferred[PutResult]:
+        """
+        Store a message; a plain result when nothing must be waited for, else a Deferred that always fires.
+
+        The longest wait is `syncFlushTimeout` for the disk and `slaveTimeout` for slaves.
+        """
+        if self._completion.is_full:
+            return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
+        return self._complete(self._appender.put(message), message.wait_store_msg_ok)
+
+    def put_batch(self, message: Message, entries: Sequence[BatchEntry]) -> PutResult | Deferred[PutResult]:
+        """Store the messages of a batch, all or none; ``message`` says what they have in common."""
+        if self._completion.is_full:
+            return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
+        return self._complete(self._appender.put_batch(message, entries), message.wait_store_msg_ok)
+
+    def _complete(self, result: PutResult, waits: bool) -> PutResult | Deferred[PutResult]:
+        if result.status is not PutStatus.PUT_OK:
+            return result
+        for callback in self._appended:
+            callback()
+        return self._completion.complete(result, waits) if self._completion.is_needed else result
+
+    def _flush_log(self) -> None:
+        """Sync the log when enough is dirty, or something has been for long enough."""
+        config = self.config
+        dirty = self._commit_log.end - self._commit_log.flushed
+        if dirty >= config.flush_commit_log_least_pages * PAGE_BYTES or (
+            dirty > 0
+            and (
+                self._sync_flush
+                or now_ms(self._clock) - self._sync.last_ms >= config.flush_commit_log_thorough_interval
+            )
+        ):
+            self._sync.request()
+
+    def _synced(self, flushed: int) -> None:
+        if self._sync_flush:
+            self._dispatcher.run(flushed)
+        self._completion.synced(flushed)
+
+    def _fail(self, error: DiskError) -> None:
+        """A sync failed: what it should have made durable may be lost, and nothing after it can be promised."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._log.critical(
+            "a sync failed, the store takes no more messages and the broker must be restarted: {error}",
+            error=str(error),
+        )
+        self._decide()
+        self._completion.fail_all()
+        for callback in self._failed:
+            callback()
+
+    def _decide(self) -> None:
+        """Take messages, or not."""
+        refuses = (
+            not self._started
+            or self.config.is_slave
+            or self._failure is not None
+            or self._retention.is_disk_full
+            or self._upkeep.is_full
+        )
+        self._appender.refusal = PutStatus.SERVICE_NOT_AVAILABLE if refuses else None
+
+    async def _upkeep_tick(self) -> None:
+        if self._failure is None:
+            await self._upkeep.tick()
+            self._decide()
+
+    def _look_at_disk(self) -> None:
+        self._retention.look()
+        self._decide()
+
+    def _clean(self) -> None:
+        if self._failure is None:
+            self._retention.tick()
+            self._decide()
+
+    # ---- replication ----
+
+    def read(self, phy_offset: int, limit: int) -> bytes:
+        """
+        Return up to ``limit`` bytes of the log from an offset on, never over the end of a file; b"" at the end.
+
+        StoreError below :attr:`min_phy_offset`.
+        """
+        return self._commit_log.read_some(phy_offset, limit)
+
+    def append_raw(self, phy_offset: int, data: bytes) -> None:
+        """
+        Append bytes of a master's log at :attr:`end_offset`; cut them as you like, but not over the end of a file.
+
+        An empty log may begin at the start of any file. StoreError, and nothing changed, when the bytes do not continue
+        the log or cannot be written. Records are dispatched once they are complete.
+        """
+        if not self._started or self._failure is not None:
+            raise StoreError("the store takes no replicated bytes: it has failed or is not running")
+        self._commit_log.append_raw(phy_offset, data)
+        if self._dispatcher.dispatched < self._commit_log.min_offset:
+            self._dispatcher.begin_at(self._commit_log.min_offset)
+        if self._sync_flush:
+            self._sync.request()
+        self._dispatcher.run(self.confirm_offset)
+
+    def on_appended(self, callback: Callable[[], None]) -> None:
+        """Have a function called after each append of a message: replication pushes then."""
+        self._appended.append(callback)
+
+    def on_arrival(self, callback: ArrivalListener) -> None:
+        """Have a function called with (topic, queueId, new end, tagsCode) for each message that can be read now."""
+        self._dispatcher.listeners.append(callback)
+
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        """Have a function called when the store has failed for good."""
+        self._failed.append(callback)
+
+    # ---- reading ----
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        matches: Callable[[int], bool] | None = None,
+    ) -> GetResult:
+        """Return messages of a queue; ``matches`` is asked with each tagsCode.  See `Reader.get`."""
+        return self._reader.get(topic, queue_id, queue_offset, max_count, matches)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return (topic, queueId) of all queues."""
+        return self._queues.keys()
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the number that the next message to be read would have; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.end if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the number of the first message that is still there; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.min if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Return the number of the message stored nearest to a time.  See `Reader.offset_by_time`."""
+        return self._reader.offset_by_time(topic, queue_id, timestamp)
+
+    def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return when a message was stored; None when there is none of that number."""
+        queue = self._queues.get(topic, queue_id)
+        return None if queue is None else self._reader.store_time(queue, queue_offset)
+
+    def message_at(self, phy_offset: int) -> bytes | None:
+        """Return the record that starts at a physical offset; None when none does."""
+        return self._reader.message_at(phy_offset)
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Return the newest messages of a topic with a (unique) key.  See `Reader.query`."""
+        return self._reader.query(topic, key, max_count, begin_ms, end_ms)
+
+    def in_memory_by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Tell whether a message lies near the end of the log (40 % of the memory); True when there is none."""
+        return self._reader.is_recent(topic, queue_id, queue_offset)
+
+    def earliest_store_time(self) -> int:
+        """Return when the first record of the log was stored; -1 without any."""
+        stored_ms = self._reader.store_time_at(self._commit_log.min_offset)
+        return -1 if stored_ms is None else stored_ms
+
+    # ---- administration ----
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic; its records stay in the log until their file expires."""
+        self._dispatcher.forget(topic)
+        queue_ids = self._queues.delete_topic(topic)
+        self._log.info("queues {queue_ids} of topic {topic} deleted", topic=topic, queue_ids=queue_ids)
+
+    def delete_expired_soon(self) -> None:
+        """Delete expired files within the next rounds, whatever the hour."""
+        self._retention.delete_soon()
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Where the log begins."""
+        return self._commit_log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """One behind the last byte of the log; 0 when it is empty."""
+        return self._commit_log.end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before is on disk."""
+        return self._commit_log.flushed
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Everything before can be read by consumers."""
+        return self._dispatcher.dispatched
+
+    @property
+    def confirm_offset(self) -> int:
+        """How far consumers may see: the synced part with SYNC_FLUSH, else everything."""
+        return self._commit_log.flushed if self._sync_flush else self._commit_log.end
+
+    @property
+    def segment_bytes(self) -> int:
+        """The length of a commit log file."""
+        return self._commit_log.segment_bytes
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """Damaged parts of the log that were passed over since the start: (from, to)."""
+        return self._dispatcher.damage
+
+    @property
+    def is_writable(self) -> bool:
+        """True when messages are taken."""
+        return self._appender.refusal is None
+
+    @property
+    def disk_usage(self) -> DiskUsage:
+        """Room on the disk of the commit log."""
+        return self._retention.usage()
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the store's part of a broker's runtime information (code 28)."""
+        usage = self._retention.usage()
+        log = self._commit_log
+        return {
+            "commitLogMinOffset": str(log.min_offset),
+            "commitLogMaxOffset": str(log.end),
+            "dispatchBehindBytes": str(log.end - self._dispatcher.dispatched),
+            "remainHowManyDataToFlush": f"{log.end - log.flushed} B",
+            "remainHowManyDataToCommit": "0 B",
+            "dispatchMaxBuffer": "0",
+            "earliestMessageTimeStamp": str(self.earliest_store_time()),
+            "commitLogDiskRatio": str(usage.used_ratio),
+            f"commitLogDiskRatio_{log.folder}": str(usage.used_ratio),
+            "consumeQueueDiskRatio": str(self._retention.queue_usage().used_ratio),
+            "commitLogDirCapacity": f"Total : {_gib(usage.total_bytes)}, Free : {_gib(usage.free_bytes)}.",
+        }
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"

@@ -1,0 +1,142 @@
+"""
+What the store does in the background: writing queues and index, and recording how far everything is on disk.
+
+Java: DefaultMessageStore.FlushConsumeQueueService, StoreCheckpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk import DiskError, DiskFull
+from rmq.store.checkpoint import Checkpoint, CheckpointFile, Progress, ProgressFile, sync_all
+from rmq.store.commitlog import CommitLog
+from rmq.store.config import StoreConfig
+from rmq.store.dispatch import Dispatcher
+from rmq.store.flush import LogSync
+from rmq.store.index import Index, IndexState
+from rmq.store.queues import QueueTable
+
+#: progress is recorded after so much log at the latest, so that a start after a crash reads little more than that
+RECORD_EVERY_BYTES = 256 << 20
+#: and not more often than this, however much is written
+RECORD_EVERY_MS = 5000
+
+
+class Upkeep:
+    """
+    Write (every `flushIntervalConsumeQueue`) and sync queues and index, then `checkpoint.rmq`, then `checkpoint`.
+
+    In this order, so that neither file ever claims what a power failure can take. ``is_full`` is True while queues or
+    index cannot be written for want of room; they stay in memory then. ``on_failure`` is called when a sync failed.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        log_sync: LogSync,
+        checkpoint_file: CheckpointFile,
+        progress_file: ProgressFile,
+        *,
+        on_failure: Callable[[DiskError], None],
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._log_sync = log_sync
+        self._checkpoint_file = checkpoint_file
+        self._progress_file = progress_file
+        self._on_failure = on_failure
+        self._recorded_offset = -1
+        self._recorded_ms = 0
+        self.is_full = False
+
+    def begin(self) -> None:
+        """Start to count from here."""
+        self._recorded_offset = self._dispatcher.dispatched
+        self._recorded_ms = now_ms(self._clock)
+
+    def write(self) -> bool:
+        """Write queues and index; False when there was no room for all."""
+        try:
+            self._queues.write()
+            if self._index is not None:
+                self._index.write()
+        except DiskFull as error:
+            if not self.is_full:
+                self._log.error(
+                    "no room to write consume queues or index, messages are refused until there is: {error}",
+                    error=str(error),
+                )
+            self.is_full = True
+            return False
+        if self.is_full:
+            self._log.info("consume queues and index are written again")
+        self.is_full = False
+        return True
+
+    async def tick(self) -> None:
+        """One round of the background: write, and now and then record."""
+        try:
+            if self.write() and self._is_due():
+                await self.record(queue_units=-1)
+        except DiskError as error:
+            self._on_failure(error)
+
+    def _is_due(self) -> bool:
+        grown = self._dispatcher.dispatched - self._recorded_offset
+        elapsed_ms = now_ms(self._clock) - self._recorded_ms
+        return grown > 0 and (
+            elapsed_ms >= self._config.flush_consume_queue_thorough_interval
+            or (grown >= RECORD_EVERY_BYTES and elapsed_ms >= RECORD_EVERY_MS)
+        )
+
+    async def record(self, *, queue_units: int) -> None:
+        """
+        Sync everything that is written and record it; the caller has just called :meth:`write`.
+
+        ``queue_units`` is the sum of all queue ends when nothing can follow any more (a clean stop), else -1.
+        DiskError when a sync failed.
+        """
+        dispatcher = self._dispatcher
+        progress = Progress(
+            segment_bytes=self._commit_log.segment_bytes,
+            queue_file_bytes=self._queues.file_bytes,
+            offset=dispatcher.dispatched,
+            anchor_phy=dispatcher.last_phy,
+            anchor_size=dispatcher.last_size,
+            anchor_timestamp=dispatcher.store_timestamp,
+            queue_units=queue_units,
+            index=self._index.state() if self._index is not None else IndexState(),
+        )
+        while self._commit_log.flushed < progress.offset and not self._log_sync.failed:
+            self._log_sync.request()
+            await self._log_sync.idle()
+        if self._log_sync.failed:
+            return
+        await self._queues.sync()
+        if self._index is not None:
+            await self._index.sync()
+        await sync_all([self._progress_file.write(progress)])
+        checkpoint = Checkpoint(
+            physic_timestamp=progress.anchor_timestamp,
+            logics_timestamp=progress.anchor_timestamp,
+            index_timestamp=self._index.synced_timestamp if self._index is not None else 0,
+        )
+        await sync_all([self._checkpoint_file.write(checkpoint)])
+        self._recorded_offset = progress.offset
+        self._recorded_ms = now_ms(self._clock)

@@ -191,6 +191,14 @@ class TransferTests(SynchronousTestCase):
                 self.assertLessEqual(len(body), min(batch, MAX_BATCH_BYTES))
                 self.assertLessEqual(start % SEGMENT + len(body), SEGMENT)
 
+    def test_segments_end_whatever_the_log_reads(self) -> None:
+        """The session asks for no more than the rest of a segment."""
+        log = MemoryLog(10 * SEGMENT)
+        log.grow(bytes(SEGMENT + 100))
+        master = session(log)
+        master.receive(encode_report(SEGMENT - 50), 0)
+        self.assertEqual([len(body) for _, body in sent(master.pump(0, 10**9))], [50, 100])
+
     def test_batch_is_capped(self) -> None:
         """A haTransferBatchSize that no slave could take is cut to 1 MiB."""
         log = MemoryLog(2**30)

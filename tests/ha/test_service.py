@@ -486,6 +486,17 @@ class BadMasterTests(ServiceCase):
         self.net.run(30)
         self.successResultOf(slave.ha.stopService())
 
+    def test_a_dial_that_was_given_up_is_no_error(self) -> None:
+        """When the address changes during a dial, its end is not reported as the new master's."""
+        self.net.silent.add(MASTER_PORT)
+        slave = self.slave()
+        self.broker(BrokerRole.ASYNC_MASTER, OTHER_PORT)
+        slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
+        self.net.deliver()
+        link = slave.ha.status().link
+        assert link is not None
+        self.assertEqual((link.connected, link.last_error), (True, ""))
+
     def test_bad_address(self) -> None:
         """What is no address changes nothing when a NameServer says it, and ends the start when it is configured."""
         slave, master = self.connected(100)

@@ -26,6 +26,7 @@ def check_stored(state: BrokerState, result: PutResult, *, ext: Mapping[str, str
     """Raise Refuse unless the message is stored."""
     if result.status in STORED_CODES:
         return
+    state.stats.put_failures += 1
     code, remark = _refusal(state, result.status)
     raise Refuse(code, remark, ext=ext)
 

@@ -124,6 +124,8 @@ class BrokerStats:
     gets_found: Rate = attrs.field(factory=Rate, init=False)
     gets_missed: Rate = attrs.field(factory=Rate, init=False)
     transferred: Rate = attrs.field(factory=Rate, init=False)
+    put_bytes: int = attrs.field(default=0, init=False)
+    put_failures: int = attrs.field(default=0, init=False)
     put_yesterday_morning: int = attrs.field(default=0, init=False)
     put_today_morning: int = attrs.field(default=0, init=False)
     get_yesterday_morning: int = attrs.field(default=0, init=False)
@@ -145,6 +147,7 @@ class BrokerStats:
     def put(self, topic: str, count: int, size_bytes: int) -> None:
         """``count`` messages of ``size_bytes`` altogether were stored."""
         self.puts.total += count
+        self.put_bytes += size_bytes
         self.counter(TOPIC_PUT_NUMS, topic).add(count)
         self.counter(TOPIC_PUT_SIZE, topic).add(size_bytes)
         self.counter(BROKER_PUT_NUMS, self.cluster).add(count)
@@ -192,6 +195,13 @@ class BrokerStats:
             for found, missed in zip(self.gets_found.per_second(), self.gets_missed.per_second(), strict=True)
         ]
         return {
+            "putMessageTimesTotal": str(self.puts.total),
+            "putMessageSizeTotal": str(self.put_bytes),
+            "putMessageAverageSize": str(self.put_bytes / self.puts.total if self.puts.total else 0.0),
+            "putMessageFailedTimes": str(self.put_failures),
+            # Nothing waits for a lock or for memory here, so these are not measured.
+            "putMessageEntireTimeMax": "0",
+            "getMessageEntireTimeMax": "0",
             "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),
             "msgPutTotalTodayMorning": str(self.put_today_morning),
             "msgPutTotalTodayNow": str(self.puts.total),

@@ -141,7 +141,7 @@ class ReplicationTests(AdminCase):
         self.assertEqual(topics["mappingDataVersion"], {"counter": 0, "stateVersion": 0, "timestamp": 0})
         self.assertIn("dataVersion", topics)
         offsets = self.json(43)
-        self.assertEqual(offsets["offsetTable"], {"T@G": {3: 4}})
+        self.assertEqual(offsets["offsetTable"], {"T@G": {"3": 4}})
         self.assertIn("dataVersion", offsets)
         self.assertIn("dataVersion", self.json(201))
         self.assertEqual(self.json(45)["offsetTable"], {})

@@ -111,7 +111,7 @@ class HeartbeatTests(ClientCase):
 
     def test_broken_heartbeats(self) -> None:
         """A body that is no heartbeat is refused with its fault; the connection lives on."""
-        for body in (b"", b"{", b"[]", b'{"clientID":5}', b"\x00\xff"):
+        for body in (b"", b"{", b"[]", b"{}", b'{"clientID":"c","consumerDataSet":5}', b"\x00\xff"):
             answer = self.client.ask(34, None, body)
             self.assertEqual(answer.code, 1)
             self.assertTrue(answer.remark)

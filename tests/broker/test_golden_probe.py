@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import attrs
@@ -19,6 +20,9 @@ from rmq.wire import fastjson
 from rmq.wire.command import RemotingCommand, decode_commands
 from rmq.wire.record import BatchEntry, decode_records, encode_batch
 from tests.broker.harness import OneBroker, RawClient
+
+#: a seed whose first of four queues is 0
+FIRST_QUEUE_0 = 2
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 
@@ -45,6 +49,7 @@ OWN_WORDS = {
     5: "the text of a Java exception",
     6: "we name the missing field",
     51: "the text of a Java exception",
+    104: "we say what that would be",
     105: "we say who answers that",
     106: "we say who answers that",
     108: "we say what that would be",
@@ -128,6 +133,8 @@ class ProbeTests(SynchronousTestCase):
     def test_every_recorded_answer(self) -> None:
         """Whoever knows Apache's broker gets the same codes, remarks, header fields and bodies from ours."""
         client = self.one.connect(18911)
+        # The recorded broker happened to choose queue 0 for a message without queue; so does ours, this time.
+        self.one.state.rng = Random(FIRST_QUEUE_0)
         peer = f"{self.one.client_node.address}:{self.port_of(client)}"
         wrong = []
         for exchange in recorded("probe_broker-4.9.7.jsonl"):

@@ -187,7 +187,11 @@ class PullResponder:
                 max_offset=result.max_offset,
                 status=result.status.name,
             )
-        return Reply(reply, code=code, remark=result.status.name)
+        status = result.status
+        if status is GetStatus.NO_MATCHED_LOGIC_QUEUE:
+            # Apache makes a queue when somebody asks for it, so there it is empty rather than unknown.
+            status = GetStatus.NO_MESSAGE_IN_QUEUE
+        return Reply(reply, code=code, remark=status.name)
 
     def _code(self, header: PullMessageHeader, result: GetResult) -> int:
         if result.status in _MOVED_OR_EMPTY:

@@ -6,6 +6,8 @@ Java: QueryMessageProcessor, AdminBrokerProcessor
 
 from __future__ import annotations
 
+import struct
+
 from rmq.broker.state import BrokerState
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.wire.api.pulling import (
@@ -16,8 +18,20 @@ from rmq.wire.api.pulling import (
     QueryMessageReply,
     ViewMessageHeader,
 )
+from rmq.wire.api.topics import (
+    QUERY_CONSUME_QUEUE,
+    ConsumeQueueContents,
+    ConsumeQueueUnit,
+    QueryConsumeQueueHeader,
+)
 from rmq.wire.codes import ResponseCode
 from rmq.wire.extfields import parse_boolean
+from rmq.wire.record import PHY_OFFSET_AT
+
+_I64 = struct.Struct(">q")
+
+#: units of one answer to code 321
+MAX_UNITS = 1024
 
 
 class QueryResponder:
@@ -61,3 +75,49 @@ class QueryResponder:
         if message is None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return Reply(body=message)
+
+    @responds_to(QUERY_CONSUME_QUEUE)
+    def contents(self, request: Request[QueryConsumeQueueHeader, None]) -> Reply:
+        """
+        What the index of a queue holds from some number on.
+
+        Java: AdminBrokerProcessor#queryConsumeQueue
+        """
+        header, state = request.header, self._state
+        units = self._units(header.topic, header.queue_id, header.index, min(header.count, MAX_UNITS))
+        if not units:
+            where = f"{header.queue_id}@{header.topic}"
+            return Reply(remark=f"Index {header.index} of {where} is not exist!")
+        contents = ConsumeQueueContents(
+            max_queue_index=state.store.max_offset(header.topic, header.queue_id),
+            min_queue_index=state.store.min_offset(header.topic, header.queue_id),
+            queue_data=units,
+        )
+        if header.consumer_group:
+            group = state.consumers.find(header.consumer_group)
+            contents.subscription_data = None if group is None else group.subscriptions.get(header.topic)
+            # Only SQL92 filters are kept as filter data; Java prints the missing one so.
+            contents.filter_data = (
+                f"{header.consumer_group}@{header.topic} is not online!"
+                if contents.subscription_data is None
+                else "null"
+            )
+        return Reply(body=contents)
+
+    def _units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
+        """Return index units whose messages are there; the store gives them a pull at a time."""
+        units: list[ConsumeQueueUnit] = []
+        while len(units) < count:
+            codes: list[int] = []
+
+            def note(tags_code: int, codes: list[int] = codes) -> bool:
+                codes.append(tags_code)
+                return True
+
+            messages = self._state.store.get(topic, queue_id, index + len(units), count - len(units), note).messages
+            if not messages:
+                break
+            for message, code in zip(messages, codes, strict=False):
+                (phy_offset,) = _I64.unpack_from(message, PHY_OFFSET_AT)
+                units.append(ConsumeQueueUnit(physic_offset=phy_offset, physic_size=len(message), tags_code=code))
+        return units

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import attrs
 import pytest
 
 from tests.real.probe import Probe
@@ -57,8 +58,6 @@ _DEPENDENCY = (
 
 # Apache 4.9 reaches into the JDK to unmap its files; a JDK of today opens these doors only when asked.
 _JVM_FLAGS = [
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-Djava.net.preferIPv4Stack=true",
     "-Dio.netty.tryReflectionSetAccessible=true",
     *(
@@ -67,6 +66,20 @@ _JVM_FLAGS = [
     ),
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 ]
+
+
+
+@attrs.frozen
+class Java:
+    """How Apache's processes are run: flags beside the necessary ones, and heaps in MiB."""
+
+    flags: tuple[str, ...]
+    namesrv_heap: int
+    broker_heap: int
+
+
+#: quick to start and small; a benchmark wants other flags
+TEST_JAVA = Java(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), namesrv_heap=96, broker_heap=256)
 
 _LOGBACK = """<configuration>
 <appender name="file" class="{prefix}ch.qos.logback.core.FileAppender"><file>{file}</file>
@@ -289,8 +302,9 @@ class Broker(Process):
 class Site:
     """All processes of one test, in folders below ``root``; ``close`` ends them, newest first."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, java: Java = TEST_JAVA):
         self.root = root
+        self.java = java
         self.processes: list[Process] = []
 
     # -- starting
@@ -305,7 +319,7 @@ class Site:
             command, logs = _twistd("rmq-namesrv", conf), []
         else:
             main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-            command, logs = _java(kind, folder, main, ["-c", str(conf)], heap_mb=96)
+            command, logs = _java(kind, folder, main, ["-c", str(conf)], self.java.flags, self.java.namesrv_heap)
         return self._add(Process(f"{name} ({kind})", kind, command, folder, port, logs), start)
 
     def broker(
@@ -326,12 +340,13 @@ class Site:
             command, logs = _twistd("rmq-broker", conf), []
         else:
             flags = [
+                *self.java.flags,
                 "-XX:MaxDirectMemorySize=256m",
                 "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
                 "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.97",
             ]
             main = "org.apache.rocketmq.broker.BrokerStartup"
-            command, logs = _java(kind, folder, main, ["-c", str(conf)], heap_mb=256, flags=flags)
+            command, logs = _java(kind, folder, main, ["-c", str(conf)], flags, self.java.broker_heap)
         broker = Broker(f"{name} ({kind})", kind, command, folder, port, logs, values=values, store=store)
         self._add(broker, start)
         if start:
@@ -447,7 +462,7 @@ def _twistd(plugin: str, conf: Path) -> list[str]:
 
 
 def _java(
-    version: str, folder: Path, main: str, arguments: Iterable[str], *, heap_mb: int, flags: Iterable[str] = ()
+    version: str, folder: Path, main: str, arguments: Iterable[str], flags: Iterable[str], heap_mb: int
 ) -> tuple[list[str], list[Path]]:
     """Return the command that runs ``main`` of ``version``, and the log files it will write."""
     conf = folder / "home" / "conf"
@@ -482,7 +497,7 @@ def mqadmin(root: Path, *arguments: str, version: str = APACHE_4, seconds: float
     folder = root / "mqadmin"
     folder.mkdir(parents=True, exist_ok=True)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command, _ = _java(version, folder, main, arguments, heap_mb=64)
+    command, _ = _java(version, folder, main, arguments, TEST_JAVA.flags, heap_mb=64)
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=folder)
     output = done.stdout + done.stderr
     with (folder / "console.log").open("a") as log:

@@ -13,7 +13,7 @@ MIXES = [(OURS, APACHE_4, APACHE_4), (OURS, APACHE_5, APACHE_5), (APACHE_4, OURS
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("namesrv_kind", "broker_kind", "version"), MIXES, ids="-".join)
+@pytest.mark.parametrize(("namesrv_kind", "broker_kind", "version"), MIXES, ids=["-".join(mix) for mix in MIXES])
 def test_a_mixed_cluster_works(
     namesrv_kind: str, broker_kind: str, version: str, site: Site, client: Clients
 ) -> None:

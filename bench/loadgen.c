@@ -1,0 +1,364 @@
+/*
+ * Load for one RocketMQ server: N connections with M requests outstanding on each, from one thread.
+ *
+ *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE
+ *
+ * RATE 0 sends the next request when an answer comes (closed loop). RATE r > 0 sends r requests a second whatever the
+ * answers do (open loop); a latency then counts from the moment at which the request was due. PIDS is a comma list of
+ * the server's processes, whose CPU time is measured. One JSON object goes to stdout; times in it are microseconds.
+ *
+ * TEMPLATE holds a frame without its two length words, as items: 'L' u32 bytes (text), 'B' (here the body begins),
+ * 'E' (end), or a letter that stands for a value of each request: O opaque, Q queue id 0..7 in turn, T wall clock in
+ * milliseconds, K six digits of a pseudo-random number below the template's 'N' u32 (number of topics), U a unique
+ * key of 32 hex digits. See frames.py.
+ *
+ * Answers are matched by opaque, because Java answers a pipelined connection out of order.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECOND 1000000000ull
+#define QUEUES 8
+#define MAX_CODES 32
+#define SILENCE (8 * SECOND)
+#define MAX_FRAME (64u << 20)
+
+static void fail(const char *what) {
+  fprintf(stderr, "loadgen: %s%s%s\n", what, errno ? ": " : "", errno ? strerror(errno) : "");
+  exit(1);
+}
+
+static uint64_t nanos(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+}
+#define NOW() nanos(CLOCK_MONOTONIC)
+
+/* ---- latencies: buckets of 1/64 of a power of two, so a quantile is right within 1.6 % ---- */
+
+#define STEPS 64
+static uint64_t buckets[64 * STEPS], samples, slowest;
+
+static void note(uint64_t ns) {
+  int top = 63 - __builtin_clzll(ns | 1);
+  int shift = top > 6 ? top - 6 : 0;
+  buckets[shift * STEPS + (int)(ns >> shift)]++;
+  samples++;
+  if (ns > slowest) slowest = ns;
+}
+
+static double quantile(double share) {
+  uint64_t wanted = (uint64_t)(share * (double)samples), seen = 0;
+  for (int i = 0; i < 64 * STEPS && samples; i++)
+    if ((seen += buckets[i]) > wanted) {
+      int shift = i < 2 * STEPS ? 0 : i / STEPS - 1;
+      return (double)((uint64_t)(i - shift * STEPS) << shift) / 1e3;
+    }
+  return (double)slowest / 1e3;
+}
+
+/* ---- CPU time of the server: every thread of every process ---- */
+
+static char *pids;
+
+static uint64_t server_cpu(void) {
+  uint64_t total = 0;
+  char list[1024], path[512], text[64];
+  snprintf(list, sizeof list, "%s", pids);
+  for (char *pid = strtok(list, ","); pid; pid = strtok(NULL, ",")) {
+    snprintf(path, sizeof path, "/proc/%s/task", pid);
+    DIR *tasks = opendir(path);
+    for (struct dirent *task; tasks && (task = readdir(tasks));) {
+      if (task->d_name[0] == '.') continue;
+      snprintf(path, sizeof path, "/proc/%s/task/%s/schedstat", pid, task->d_name);
+      FILE *f = fopen(path, "r");
+      if (f && fgets(text, sizeof text, f)) total += strtoull(text, NULL, 10);
+      if (f) fclose(f);
+    }
+    if (tasks) closedir(tasks);
+  }
+  return total;
+}
+
+static double own_cpu(void) {
+  struct rusage u;
+  getrusage(RUSAGE_SELF, &u);
+  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* ---- template ---- */
+
+typedef struct { char kind; uint32_t size; char *text; } item;
+static item items[64];
+static int item_count;
+static uint32_t topic_count = 1;
+static size_t frame_bound = 64;
+
+static uint32_t read_u32(FILE *f) {
+  unsigned char b[4];
+  if (fread(b, 1, 4, f) != 4) fail("template ends early");
+  return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
+
+static void load_template(const char *path) {
+  FILE *f = fopen(path, "rb");
+  if (!f) fail(path);
+  for (int kind; (kind = fgetc(f)) != 'E';) {
+    if (kind == EOF || item_count == 64) fail("bad template");
+    if (kind == 'N') { topic_count = read_u32(f); continue; }
+    item *it = &items[item_count++];
+    it->kind = (char)kind;
+    if (kind == 'L') {
+      it->size = read_u32(f);
+      it->text = malloc(it->size + 1);
+      if (fread(it->text, 1, it->size, f) != it->size) fail("template ends early");
+    }
+    frame_bound += it->size + 40;
+  }
+  fclose(f);
+}
+
+static char *decimal(char *at, uint64_t value, int width) {
+  char digits[24];
+  int n = 0;
+  do digits[n++] = (char)('0' + value % 10); while (value /= 10);
+  while (n < width) digits[n++] = '0';
+  while (n) *at++ = digits[--n];
+  return at;
+}
+
+static char *hex(char *at, uint64_t value, int width) {
+  for (int i = width - 1; i >= 0; i--, value >>= 4) at[i] = "0123456789ABCDEF"[value & 15];
+  return at + width;
+}
+
+static uint64_t wall_ms, serial;
+
+static size_t write_frame(char *out, uint32_t opaque) {
+  char *at = out + 8, *body = NULL;
+  serial++;
+  for (int i = 0; i < item_count; i++) switch (items[i].kind) {
+    case 'L': memcpy(at, items[i].text, items[i].size); at += items[i].size; break;
+    case 'B': body = at; break;
+    case 'O': at = decimal(at, opaque, 1); break;
+    case 'Q': at = decimal(at, serial % QUEUES, 1); break;
+    case 'T': at = decimal(at, wall_ms, 1); break;
+    case 'K': at = decimal(at, (uint64_t)((uint32_t)serial * 2654435761u) * topic_count >> 32, 6); break;
+    case 'U': at = hex(hex(at, 0x7F00000112345678ull, 16), wall_ms << 24 ^ serial, 16); break;
+    default: fail("unknown letter in the template");
+  }
+  uint32_t length = htonl((uint32_t)(at - out - 4)), header = htonl((uint32_t)((body ? body : at) - out - 8));
+  memcpy(out, &length, 4);
+  memcpy(out + 4, &header, 4);
+  return (size_t)(at - out);
+}
+
+/* ---- connections and requests ---- */
+
+typedef struct {
+  int fd, blocked;
+  char *in, *out;
+  size_t in_size, in_room, out_at, out_size, out_room;
+} peer;
+typedef struct { uint32_t opaque; int peer; uint64_t due; int counts; } request;
+
+static int epoll_fd, peer_count, slot_count, *idle, idle_count;
+static peer *peers;
+static request *slots;
+static uint64_t done, bad, unmatched;
+static struct { int code; uint64_t count; } codes[MAX_CODES];
+static int measuring, stopping;
+static double rate;
+
+static void watch(int index, int writing) {
+  struct epoll_event e = {.events = EPOLLIN | (writing ? EPOLLOUT : 0u), .data.u32 = (uint32_t)index};
+  int known = peers[index].blocked >= 0;
+  epoll_ctl(epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, peers[index].fd, &e);
+  peers[index].blocked = writing;
+}
+
+static void flush_peer(int index) {
+  peer *p = &peers[index];
+  while (p->out_at < p->out_size) {
+    ssize_t n = send(p->fd, p->out + p->out_at, p->out_size - p->out_at, MSG_NOSIGNAL);
+    if (n < 0 && errno == EAGAIN) {
+      if (!p->blocked) watch(index, 1);
+      return;
+    }
+    if (n < 0) fail("send");
+    p->out_at += (size_t)n;
+  }
+  p->out_at = p->out_size = 0;
+  if (p->blocked) watch(index, 0);
+}
+
+/* A slot's opaque is its number plus a generation in the upper bits, so that a late answer is told from the right one. */
+static void ask(int slot, uint64_t due) {
+  request *r = &slots[slot];
+  peer *p = &peers[r->peer];
+  r->opaque = (uint32_t)(((r->opaque >> 16) + 1) % 0x7FFF) << 16 | (uint32_t)slot;
+  r->due = due;
+  r->counts = measuring;
+  if (p->out_size + frame_bound > p->out_room) {
+    p->out_room = 2 * (p->out_size + frame_bound);
+    p->out = realloc(p->out, p->out_room);
+  }
+  p->out_size += write_frame(p->out + p->out_size, r->opaque);
+}
+
+static long long number_after(const char *header, size_t size, const char *name) {
+  const char *at = memmem(header, size, name, strlen(name));
+  if (!at) return -1;
+  for (at += strlen(name); *at == ':' || *at == ' ' || *at == '"'; at++) {}
+  return atoll(at);
+}
+
+static void answered(char *frame, uint64_t now) {
+  uint32_t word;
+  memcpy(&word, frame + 4, 4);
+  word = ntohl(word);
+  size_t size = word & 0xFFFFFF;
+  if (word >> 24) fail("an answer in the binary header");
+  char kept = frame[8 + size];
+  frame[8 + size] = 0;
+  long long opaque = number_after(frame + 8, size, "\"opaque\""), code = number_after(frame + 8, size, "\"code\"");
+  frame[8 + size] = kept;
+  int slot = (int)(opaque & 0xFFFF);
+  if (opaque < 0 || slot >= slot_count || slots[slot].opaque != (uint32_t)opaque) { unmatched++; return; }
+  if (measuring || (stopping && slots[slot].counts && rate > 0)) {
+    if (slots[slot].counts) note(now > slots[slot].due ? now - slots[slot].due : 0);
+    if (measuring) done++;
+    if (code != 0) bad++;
+    for (int i = 0; i < MAX_CODES; i++) if (codes[i].code == (int)code || !codes[i].count) {
+      codes[i].code = (int)code;
+      codes[i].count++;
+      break;
+    }
+  }
+  slots[slot].counts = 0;
+  if (rate > 0 || stopping) idle[idle_count++] = slot;
+  else ask(slot, now);
+}
+
+static void receive(int index) {
+  peer *p = &peers[index];
+  if (p->in_room - p->in_size < 1 << 16) p->in = realloc(p->in, (p->in_room = 2 * p->in_room + (1 << 17)) + 1);
+  ssize_t n = recv(p->fd, p->in + p->in_size, p->in_room - p->in_size, 0);
+  if (n < 0 && errno == EAGAIN) return;
+  if (n <= 0) { errno = n ? errno : 0; fail("the server closed a connection"); }
+  p->in_size += (size_t)n;
+  size_t at = 0;
+  uint64_t now = NOW();
+  while (p->in_size - at >= 8) {
+    uint32_t length;
+    memcpy(&length, p->in + at, 4);
+    length = ntohl(length);
+    if (length > MAX_FRAME || length < 4) fail("an answer of impossible length");
+    if (p->in_size - at < 4 + (size_t)length) break;
+    answered(p->in + at, now);
+    at += 4 + (size_t)length;
+  }
+  memmove(p->in, p->in + at, p->in_size - at);
+  p->in_size -= at;
+}
+
+static void dial(int index, int port) {
+  struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  peer *p = &peers[index];
+  int on = 1;
+  p->fd = socket(AF_INET, SOCK_STREAM, 0);
+  p->blocked = -1;
+  if (p->fd < 0 || connect(p->fd, (struct sockaddr *)&to, sizeof to)) fail("connect");
+  setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  fcntl(p->fd, F_SETFL, O_NONBLOCK);
+  watch(index, 0);
+}
+
+int main(int argc, char **argv) {
+  if (argc != 9) fail("usage: loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE");
+  peer_count = atoi(argv[2]);
+  slot_count = peer_count * atoi(argv[3]);
+  rate = atof(argv[6]);
+  pids = argv[7];
+  if (peer_count < 1 || slot_count < peer_count || slot_count > 0x10000) fail("1 to 65536 requests outstanding");
+  load_template(argv[8]);
+  prctl(PR_SET_TIMERSLACK, 1);
+  epoll_fd = epoll_create1(0);
+  peers = calloc((size_t)peer_count, sizeof *peers);
+  slots = calloc((size_t)slot_count, sizeof *slots);
+  idle = calloc((size_t)slot_count, sizeof *idle);
+  for (int i = 0; i < peer_count; i++) dial(i, atoi(argv[1]));
+  wall_ms = nanos(CLOCK_REALTIME) / 1000000;
+  uint64_t start = NOW(), warm_end = start + (uint64_t)(atof(argv[5]) * 1e9), end = 0, last = start;
+  uint64_t sent_open = 0, cpu = 0, cpu_end = 0, began = 0;
+  double mine = 0, mine_end = 0, elapsed = 0;
+  for (int i = 0; i < slot_count; i++) {
+    slots[i].peer = i % peer_count;
+    if (rate > 0) idle[idle_count++] = i;
+    else ask(i, start);
+  }
+  struct epoll_event events[256];
+  for (;;) {
+    uint64_t now = NOW();
+    if (!began && now >= warm_end) {
+      began = NOW();
+      end = began + (uint64_t)(atof(argv[4]) * 1e9);
+      cpu = server_cpu();
+      mine = own_cpu();
+      measuring = 1;
+    }
+    if (measuring && now >= end) {
+      measuring = 0;
+      stopping = 1;
+      elapsed = (double)(now - began) / 1e9;
+      cpu_end = server_cpu();
+      mine_end = own_cpu();
+    }
+    if (stopping && (idle_count == slot_count || now > end + 2 * SECOND)) break;
+    if (now - last > SILENCE) { errno = 0; fail("no answer for 8 s"); }
+    uint64_t wake = now + SECOND / 20;
+    while (rate > 0 && !stopping && idle_count) {
+      uint64_t due = start + (uint64_t)((double)sent_open * 1e9 / rate);
+      if (due > now) { if (due < wake) wake = due; break; }
+      sent_open++;
+      ask(idle[--idle_count], due);
+    }
+    for (int i = 0; i < peer_count; i++) if (peers[i].out_size && !peers[i].blocked) flush_peer(i);
+    if (!began && warm_end < wake) wake = warm_end;
+    if (measuring && end < wake) wake = end;
+    now = NOW();
+    struct timespec wait = {0, wake > now ? (long)(wake - now) : 0};
+    int n = epoll_pwait2(epoll_fd, events, 256, &wait, NULL);
+    if (n > 0) { wall_ms = nanos(CLOCK_REALTIME) / 1000000; last = NOW(); }
+    for (int i = 0; i < n; i++) {
+      int index = (int)events[i].data.u32;
+      if (events[i].events & EPOLLOUT) flush_peer(index);
+      if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(index);
+    }
+  }
+  uint64_t unanswered = 0;
+  for (int i = 0; i < slot_count; i++) if (slots[i].counts) unanswered++;
+  printf("{\"seconds\":%.4f,\"done\":%lu,\"bad\":%lu,\"unmatched\":%lu,\"unanswered\":%lu,\"rate\":%.1f,"
+         "\"server_cpu_us\":%.3f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"codes\":{",
+         elapsed, done, bad, unmatched, unanswered, (double)done / elapsed, done ? (double)(cpu_end - cpu) / 1e3 / (double)done : 0,
+         (mine_end - mine) / elapsed, quantile(.5), quantile(.99), quantile(.999), (double)slowest / 1e3);
+  for (int i = 0; i < MAX_CODES && codes[i].count; i++) printf("%s\"%d\":%lu", i ? "," : "", codes[i].code, codes[i].count);
+  printf("}}\n");
+  return 0;
+}

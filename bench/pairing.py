@@ -1,0 +1,172 @@
+"""
+Two servers measured against each other in one run, so that what the machine does meanwhile happens to both.
+
+Windows alternate A B B A; each round gives one ratio, and the median of these with the smallest and the largest is the
+result. Absolute figures of different runs must not be compared: on one machine they drift by a factor of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tests.real.peers import APACHE_4, OURS, Java, Process, Site
+
+#: a window in which the load generator itself was this busy measured the generator
+MAX_LOADGEN_CPU = 0.8
+OURS_NAME, APACHE_NAME = "ours", f"Apache {APACHE_4}"
+BENCH_JAVA = Java(("-XX:+UseG1GC", "-XX:+AlwaysPreTouch"), namesrv_heap=512, broker_heap=1024)
+
+Window = dict[str, Any]
+
+
+@attrs.frozen
+class Shape:
+    """How the load looks: connections, requests outstanding on each, and what is asked; ``rate`` 0: as fast as it goes."""
+
+    name: str
+    connections: int
+    outstanding: int
+    template: Path
+    rate: float = 0.0
+
+
+@attrs.frozen
+class Plan:
+    rounds: int
+    window_s: float
+    warm_s: float
+
+
+@attrs.frozen
+class Outcome:
+    """All windows of a shape; ``ratios`` are ours/Apache of rate, one per round."""
+
+    shape: Shape
+    ours: list[Window]
+    apache: list[Window]
+
+    @property
+    def ratios(self) -> list[float]:
+        pairs = zip(self.ours[::2], self.ours[1::2], self.apache[::2], self.apache[1::2], strict=True)
+        return [(a["rate"] + d["rate"]) / (b["rate"] + c["rate"]) for a, d, b, c in pairs]
+
+    def to_json(self) -> dict[str, Any]:
+        shape = {"connections": self.shape.connections, "outstanding": self.shape.outstanding, "rate": self.shape.rate}
+        sides = {OURS_NAME: _summary(self.ours), APACHE_NAME: _summary(self.apache)}
+        ratio = {"median": statistics.median(self.ratios), "min": min(self.ratios), "max": max(self.ratios)}
+        windows = {OURS_NAME: self.ours, APACHE_NAME: self.apache}
+        return {"shape": self.shape.name, **shape, "ratio": ratio, "sides": sides, "windows": windows}
+
+
+def _summary(windows: list[Window]) -> dict[str, float]:
+    """Medians over the windows; ``bad`` is the sum of answers with another code than 0."""
+    keys = ("rate", "server_cpu_us", "p50", "p99", "p999", "loadgen_cpu")
+    found = {key: statistics.median(window[key] for window in windows) for key in keys}
+    return found | {"bad": sum(window["bad"] + window["unanswered"] for window in windows)}
+
+
+def measure(loadgen: Path, shape: Shape, ours: Process, apache: Process, plan: Plan) -> Outcome:
+    """Warm both servers up with the shape, then run the rounds."""
+
+    def window(server: Process, seconds: float) -> Window:
+        command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, 0.2, shape.rate, server.pid]
+        done = subprocess.run([*map(str, command), str(shape.template)], capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            raise SystemExit(f"{shape.name} against {server.name}: {done.stderr.strip()}\n{server.tail()}")
+        result: Window = json.loads(done.stdout)
+        return result
+
+    if plan.warm_s > 0:
+        window(apache, plan.warm_s)
+        window(ours, min(plan.warm_s, 2.0))
+    outcome = Outcome(shape, [], [])
+    for _ in range(plan.rounds):
+        for side, server in ((0, ours), (1, apache), (1, apache), (0, ours)):
+            (outcome.apache if side else outcome.ours).append(window(server, plan.window_s))
+    return outcome
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the results as a Markdown table."""
+    head = ["shape", "ours /s", "Apache /s", "ratio (min-max)", "CPU us/op ours", "Apache"]
+    head += ["p50 us ours", "Apache", "p99 us ours", "Apache", "not 0", "generator"]
+    rows = [head, ["---"] * len(head)]
+    for outcome in outcomes:
+        ours, apache = _summary(outcome.ours), _summary(outcome.apache)
+        ratios = outcome.ratios
+        busiest = max(window["loadgen_cpu"] for window in outcome.ours + outcome.apache)
+        rows.append(
+            [
+                outcome.shape.name,
+                f"{ours['rate']:,.0f}",
+                f"{apache['rate']:,.0f}",
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+                f"{ours['server_cpu_us']:.1f}",
+                f"{apache['server_cpu_us']:.1f}",
+                *(f"{side[key]:,.0f}" for key in ("p50", "p99") for side in (ours, apache)),
+                f"{ours['bad']:.0f} / {apache['bad']:.0f}",
+                f"{busiest:.0%}" + (" (too busy: no result)" if busiest > MAX_LOADGEN_CPU else ""),
+            ]
+        )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def built_loadgen(folder: Path) -> Path:
+    """Compile the load generator."""
+    program = folder / "loadgen"
+    source = Path(__file__).with_name("loadgen.c")
+    subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), str(source)], check=True)
+    return program
+
+
+def options(description: str, shapes: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of what both benchmarks ask."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of A B B A (default: %(default)s)")
+    parser.add_argument("--window", type=float, default=1.0, help="seconds of a window (default: %(default)s)")
+    parser.add_argument("--warm", type=float, default=6.0, help="seconds of load before a shape (default: %(default)s)")
+    parser.add_argument("--shapes", default=",".join(shapes), help="which shapes (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests per second, sent on time (default: closed loop)")
+    parser.add_argument("--json", type=Path, help="file for the whole result")
+    parser.add_argument("--ours", default=OURS, help=argparse.SUPPRESS)
+    return parser
+
+
+def parsed_shape(text: str) -> tuple[int, int]:
+    """Turn "c16d1" into 16 connections with 1 request outstanding each."""
+    connections, _, outstanding = text.removeprefix("c").partition("d")
+    if not (connections.isdecimal() and outstanding.isdecimal()):
+        raise SystemExit(f"{text!r} is no shape; an example: c16d1 for 16 connections with one request outstanding each")
+    return int(connections), int(outstanding)
+
+
+def run(arguments: argparse.Namespace, measured: Callable[[Site, Path, Plan], list[Outcome]]) -> int:
+    """Run a benchmark in a folder of its own, print the table, write the JSON."""
+    # what we measure is this checkout, installed or not
+    root = str(Path(__file__).resolve().parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    plan = Plan(arguments.rounds, arguments.window, arguments.warm)
+    with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
+        site = Site(Path(folder), BENCH_JAVA)
+        try:
+            outcomes = measured(site, built_loadgen(Path(folder)), plan)
+        finally:
+            site.close()
+    print(table(outcomes))
+    if arguments.json is not None:
+        facts = {"python": platform.python_version(), "machine": platform.machine(), "command": sys.argv}
+        results = [outcome.to_json() for outcome in outcomes]
+        arguments.json.write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
+    return 0

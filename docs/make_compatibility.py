@@ -1,0 +1,73 @@
+"""
+Write docs/compatibility.md from the code: ``python docs/make_compatibility.py``. A test fails when it is out of date.
+
+The tables come from the responder tables of a NameServer and a broker that are built, but not started, in the simulator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.application.service import Service
+
+from rmq.broker.config import BrokerSetup
+from rmq.broker.responders.refused import REFUSED
+from rmq.broker.service import build_broker
+from rmq.namesrv.config import NamesrvSetup
+from rmq.namesrv.service import build_namesrv
+from rmq.remoting.responders import ResponderTable
+from rmq.sim.net import SimNet
+from rmq.sim.node import Node, platform_for
+from rmq.sim.world import World
+from rmq.wire.codes import RequestCode
+
+PATH = Path(__file__).resolve().parent / "compatibility.md"
+
+HEAD = """\
+# Compatibility: every request code
+
+Generated from the code by `python docs/make_compatibility.py`. A code that is in neither table of a role is unknown to it;
+both roles answer unknown codes with code 3 (REQUEST_CODE_NOT_SUPPORTED), never with silence.
+
+Peers that the tests in `tests/real` run against: Java clients, brokers, slaves and `mqadmin` 4.9.7 and 5.3.3.
+"""
+
+
+def tables() -> tuple[ResponderTable, ResponderTable]:
+    """Return what a NameServer and a broker answer."""
+    world = World(0)
+    node = Node(world, SimNet(world), "docs")
+    node.start(lambda _: Service())
+    platform = platform_for(node)
+    namesrv = build_namesrv(platform, NamesrvSetup())
+    broker = build_broker(platform, BrokerSetup(), host_address="10.0.0.1", host_name="docs")
+    return namesrv.responders, broker.responders
+
+
+def name_of(code: int) -> str:
+    return RequestCode(code).name
+
+
+def listing(title: str, rows: list[tuple[int, str]], reason_title: str | None = None) -> str:
+    lines = [f"## {title}", ""]
+    if reason_title is None:
+        lines += ["| code | name |", "|---|---|", *(f"| {code} | {name_of(code)} |" for code, _ in rows)]
+    else:
+        lines += [f"| code | name | {reason_title} |", "|---|---|---|"]
+        lines += [f"| {code} | {name_of(code)} | {why} |" for code, why in rows]
+    return "\n".join(lines) + "\n"
+
+
+def text() -> str:
+    """Return the whole document."""
+    namesrv, broker = tables()
+    answered = [
+        listing("NameServer: answered", [(code, "") for code in sorted(namesrv.codes())]),
+        listing("Broker: answered", [(code, "") for code in sorted(broker.codes())]),
+    ]
+    refused = sorted((int(code), why or "as Apache 4.9 does") for code, why in REFUSED.items())
+    return "\n".join([HEAD, *answered, listing("Broker: refused with code 3", refused, "why")])
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")

@@ -337,6 +337,9 @@ class Recovery:
         removed = self.commit_log.cut(end, zeros_behind=zeros_behind)
         self.dispatcher.begin_at(end)
         self._write()
+        # Units that were made again from the log have moved the ends of their queues.
+        for queue in self.queues:
+            queue.next = queue.end
         self._log.info(
             "commit log {min_offset} to {end_offset} recovered after {how}, read from {read_from}; "
             "{removed} bytes behind its end were cleared",

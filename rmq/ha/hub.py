@@ -227,7 +227,8 @@ class MasterHub(ServerFactory):
 
     def _expire(self) -> None:
         self._deadline = None
-        self._waits.expire(now_ms(self._clock))
+        # A millisecond more: the timer may go off a rounding error before the deadline.
+        self._waits.expire(now_ms(self._clock) + 1)
         self._arm()
 
     # little things

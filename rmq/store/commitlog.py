@@ -261,9 +261,10 @@ class CommitLog:
             if data != (_ZEROS if size == CHUNK_BYTES else _ZEROS[:size]):
                 for page in range(0, size, _PAGE_BYTES):
                     length = min(_PAGE_BYTES, size - page)
-                    if data[page : page + length] != _ZEROS[:length]:
+                    zeros = data.count(0, page, page + length)
+                    if zeros != length:
                         file.write_at(at + page, _ZEROS[:length])
-                        changed += length
+                        changed += length - zeros
             at += size
         return changed
 

@@ -237,6 +237,10 @@ class IndexFile:
         """Return (keyHash, phyOffset, seconds, number before it) of an entry."""
         return self._entry(file, number)
 
+    def newest(self, file: File, slot: int) -> int:
+        """Return the number of the newest entry of a slot, 0 for none."""
+        return self._slot(file, slot)
+
     def _slot(self, file: File, slot: int) -> int:
         if self._slots is not None:
             return self._slots[slot]

@@ -432,6 +432,14 @@ class MessageStore:
         """Delete expired files within the next rounds, whatever the hour."""
         self._retention.delete_soon()
 
+    def write_buffers(self) -> bool:
+        """
+        Write what consume queues and index hold in memory; then files have everything up to `dispatched_offset`.
+
+        False when there was no room; DiskError when a write failed.
+        """
+        return self._upkeep.write()
+
     @property
     def min_phy_offset(self) -> int:
         """Where the log begins."""

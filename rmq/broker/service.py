@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from rmq.broker.config import BrokerSetup, resolve
 from rmq.broker.delays import Delays
+from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
 from rmq.broker.locks import QueueLocks
 from rmq.broker.longpoll import TICK_S as POLL_TICK_S
@@ -124,6 +125,7 @@ class BrokerService(MultiService):
             config_dir=self._config_dir,
             own_addr=setup.address,
         )
+        self.dumps = Dumps(self.state)
         self._periodic = self._make_periodic()
         self._subscribe()
         #: in the order of their start; :meth:`stopService` says how they stop
@@ -283,6 +285,7 @@ class BrokerService(MultiService):
         await self._step("unregistering", self.registration.stopService)
         state.delays.stop()
         state.notices.stop()
+        await self._step("ending the dump that is being made", self.dumps.stop)
         await self._step("ending long polls", state.polls.stop)
         for server in (self.server, self.vip_server):
             await self._step(f"closing {server.name}", server.stopService)

@@ -7,15 +7,19 @@ Java: BrokerStartup
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+from types import FrameType
 from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
+from rmq.broker.dump import DumpError
 from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
@@ -51,12 +55,27 @@ class TwistdBroker(BrokerService):
     """A broker as the service of a process: what keeps it from starting ends the process with one line."""
 
     def startService(self) -> None:
+        signal.signal(signal.SIGUSR1, self._dump_asked_for)
         try:
             super().startService()
         except (StoreError, StateFileError, DiskError, CannotListenError) as error:
             # sys.stderr is twistd's log by now.
             print(f"rmq-broker cannot start: {error}", file=sys.__stderr__, flush=True)
             raise SystemExit(1) from error
+
+    def _dump_asked_for(self, signum: int, frame: FrameType | None) -> None:
+        self.state.clock.callFromThread(self._dump)  # type: ignore[attr-defined]
+
+    def _dump(self) -> None:
+        """Make a dump and say where it is, on standard output as well as in the log."""
+        if not self.running:
+            return
+
+        def failed(failure: Failure) -> None:
+            failure.trap(DumpError)
+            print(f"no dump: {failure.value}", file=sys.__stderr__, flush=True)
+
+        self.dumps.make().addCallbacks(lambda folder: _say(f"dump {folder}"), failed)
 
 
 def makeService(options: Options) -> IService:

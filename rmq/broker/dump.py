@@ -1,0 +1,405 @@
+"""
+Consistency dumps: a copy of a running broker's store as it was at one log offset, for the audit.
+
+A dump has the layout of a store, with ``manifest.json`` beside it. Full files are hard links, the ones that still grow
+are copied up to the offset. **Linked files are the store's own files under a second name**: whoever writes into a dump
+writes into the store. Reading and deleting a dump is harmless.
+
+Apache has no counterpart.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import msgspec
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from rmq.broker.state import BrokerState
+from rmq.runtime.disk import DiskError, File
+from rmq.store import layout
+
+MANIFEST_FILE = "manifest.json"
+FORMAT_VERSION = 1
+#: bytes that are copied before other work gets its turn
+SLICE_BYTES = 1 << 20
+#: a dump in the making has this name; what is left of one that failed is deleted by the next
+PARTIAL_SUFFIX = ".partial"
+
+
+class DumpError(Exception):
+    """A dump cannot be made; the store is as it was."""
+
+
+@attrs.frozen(kw_only=True)
+class _Piece:
+    """One file of the dump: the first ``size_bytes`` of ``source``, in a file of ``file_bytes``."""
+
+    source: str
+    path: str
+    size_bytes: int
+    file_bytes: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is written to the source any more."""
+        return self.size_bytes == self.file_bytes
+
+
+@attrs.frozen(kw_only=True)
+class _IndexTail:
+    """The index file that is added to, with its header of the moment."""
+
+    source: str
+    path: str
+    header: bytes
+
+
+class DumpFile(msgspec.Struct, rename="camel", kw_only=True):
+    """A file of the dump and its length."""
+
+    path: str
+    size: int
+
+
+class Manifest(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    What a dump is a dump of. Offsets are those of the log, times epoch milliseconds.
+
+    ``quiesced``: nothing was written while the dump was made. Epochs and digests are not kept; the members are there
+    for readers that expect them.
+    """
+
+    format_version: int = FORMAT_VERSION
+    cluster: str
+    broker_name: str
+    broker_id: int
+    role: str
+    epochs: list[int] = []
+    taken_at_start: int
+    taken_at_end: int
+    quiesced: bool
+    min_phy_offset: int
+    max_phy_offset: int
+    confirm_offset: int
+    flushed_offset: int
+    dispatched_offset: int
+    segment_bytes: int
+    cq_units_per_file: int
+    index_slots: int
+    index_max: int
+    prop_crc: bool = False
+    digest_algo: str | None = None
+    files: list[DumpFile] = []
+
+
+class Dumps:
+    """
+    Make dumps of one broker, one at a time, in slices that leave the reactor to others.
+    """
+
+    _log = Logger()
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._running: Deferred[str] | None = None
+        self._gone: list[Deferred[None]] = []
+        self._stopping = False
+        self._root = state.setup.store.store_path_root_dir
+        self._copied_bytes = 0
+
+    def make(self) -> Deferred[str]:
+        """
+        Make a dump; fires with its folder.
+
+        Fails with DumpError when one is being made already, when there is no room or when the broker stops.
+        """
+        if self._running is not None:
+            return Deferred.fromCoroutine(_refuse("a dump is being made already"))
+        self._stopping = False
+        self._running = running = Deferred.fromCoroutine(self._make())
+        result: Deferred[str] = Deferred()
+        running.addBoth(self._ended, result)
+        return result
+
+    def stop(self) -> Deferred[None]:
+        """Give up a dump that is being made; fires when that is done."""
+        self._stopping = True
+        if self._running is None:
+            return succeed(None)
+        gone: Deferred[None] = Deferred()
+        self._gone.append(gone)
+        return gone
+
+    def _ended(self, outcome: Any, result: Deferred[str]) -> None:
+        self._running = None
+        result.callback(outcome)
+        gone, self._gone = self._gone, []
+        for waiting in gone:
+            waiting.callback(None)
+
+    async def _make(self) -> str:
+        state, disk = self._state, self._state.disk
+        name = f"{state.setup.name}-{state.setup.broker.broker_id}-{_stamp(state.now_ms)}"
+        folder = os.path.join(state.setup.dump_dir, name)
+        partial = folder + PARTIAL_SUFFIX
+        if disk.exists(folder) or disk.is_dir(folder):
+            raise DumpError(f"{folder} is there already")
+        try:
+            self._clear_partial()
+            disk.make_dirs(partial)
+            manifest = await self._fill(partial)
+            await self._write(os.path.join(partial, MANIFEST_FILE), msgspec.json.format(msgspec.json.encode(manifest)))
+            disk.rename(partial, folder)
+            disk.sync_dir(state.setup.dump_dir)
+        except (DiskError, DumpError) as error:
+            self._log.error("the dump {folder} was given up: {error}", folder=folder, error=error)
+            disk.delete_tree(partial)
+            raise error if isinstance(error, DumpError) else DumpError(str(error)) from error
+        self._log.info(
+            "dump {folder} holds the log from {min_phy_offset} to {max_phy_offset}; {copied} bytes were copied",
+            folder=folder,
+            min_phy_offset=manifest.min_phy_offset,
+            max_phy_offset=manifest.max_phy_offset,
+            copied=self._copied_bytes,
+        )
+        return folder
+
+    def _clear_partial(self) -> None:
+        """Delete what a process left behind that ended while it made a dump."""
+        disk, parent = self._state.disk, self._state.setup.dump_dir
+        for name in disk.list_dir(parent):
+            if name.endswith(PARTIAL_SUFFIX):
+                disk.delete_tree(os.path.join(parent, name))
+
+    # the moment
+
+    async def _fill(self, folder: str) -> Manifest:
+        """Note everything in one go, then link and copy it."""
+        state = self._state
+        store, config = state.store, state.setup.store
+        self._copied_bytes = 0
+        if not store.write_buffers():
+            raise DumpError(f"{self._root}: no room for consume queues and index")
+        state.offsets.persist()
+        if not state.is_slave:
+            state.delays.persist()
+        manifest = Manifest(
+            cluster=state.setup.broker.broker_cluster_name,
+            broker_name=state.setup.name,
+            broker_id=state.setup.broker.broker_id,
+            role=config.broker_role.name,
+            taken_at_start=state.now_ms,
+            taken_at_end=0,
+            quiesced=False,
+            min_phy_offset=store.min_phy_offset,
+            max_phy_offset=store.end_offset,
+            confirm_offset=store.confirm_offset,
+            flushed_offset=store.flushed_offset,
+            dispatched_offset=store.dispatched_offset,
+            segment_bytes=config.mapped_file_size_commit_log,
+            cq_units_per_file=config.consume_queue_file_bytes // layout.CQ_UNIT_BYTES,
+            index_slots=config.max_hash_slot_num,
+            index_max=config.max_index_num,
+        )
+        small = self._small_files()
+        tail = self._index_tail()
+        pieces = [*self._segments(manifest.max_phy_offset), *self._queue_files(), *self._whole_index_files(tail)]
+        self._link_whole(folder, [piece for piece in pieces if piece.is_whole])
+        for piece in pieces:
+            if not piece.is_whole:
+                await self._copy(folder, piece)
+        if tail is not None:
+            await self._copy_index_tail(folder, tail)
+        for path, data in small.items():
+            await self._write(os.path.join(folder, path), data)
+        manifest.files = [
+            *(DumpFile(path=piece.path, size=piece.file_bytes) for piece in pieces),
+            *(DumpFile(path=path, size=len(data)) for path, data in small.items()),
+        ]
+        if tail is not None:
+            size = layout.index_file_bytes(config.max_hash_slot_num, config.max_index_num)
+            manifest.files.append(DumpFile(path=tail.path, size=size))
+        manifest.files.sort(key=lambda file: file.path)
+        manifest.taken_at_end = state.now_ms
+        manifest.quiesced = store.end_offset == manifest.max_phy_offset
+        return manifest
+
+    def _small_files(self) -> dict[str, bytes]:
+        """Configuration tables and checkpoints; and the mark of a store that was not stopped, for whoever opens it."""
+        disk = self._state.disk
+        paths = [layout.join(layout.CONFIG_DIR, name) for name in disk.list_dir(layout.config_dir(self._root))]
+        paths = [path for path in paths if path.endswith(".json")] + [layout.CHECKPOINT_FILE, layout.PROGRESS_FILE]
+        found = {path: layout.join(self._root, path) for path in paths}
+        small = {path: disk.read_whole(source) for path, source in found.items() if disk.exists(source)}
+        return {**small, layout.ABORT_FILE: b""}
+
+    def _segments(self, end: int) -> Iterator[_Piece]:
+        config = self._state.setup.store
+        size = config.mapped_file_size_commit_log
+        for name in self._state.disk.list_dir(config.commit_log_dir):
+            start = layout.file_start(name)
+            if start is not None and start < end:
+                yield _Piece(
+                    source=layout.join(config.commit_log_dir, name),
+                    path=layout.join(layout.COMMIT_LOG_DIR, name),
+                    size_bytes=min(size, end - start),
+                    file_bytes=size,
+                )
+
+    def _queue_files(self) -> Iterator[_Piece]:
+        store, disk = self._state.store, self._state.disk
+        size = self._state.setup.store.consume_queue_file_bytes
+        for topic, queue_id in store.queues():
+            end = store.max_offset(topic, queue_id) * layout.CQ_UNIT_BYTES
+            folder = layout.consume_queue_dir(self._root, topic, queue_id)
+            for name in disk.list_dir(folder):
+                start = layout.file_start(name)
+                if start is not None and start < end:
+                    yield _Piece(
+                        source=layout.join(folder, name),
+                        path=layout.join(layout.CONSUME_QUEUE_DIR, topic, str(queue_id), name),
+                        size_bytes=min(size, end - start),
+                        file_bytes=size,
+                    )
+
+    def _index_files(self) -> list[str]:
+        if not self._state.setup.store.message_index_enable:
+            return []
+        return [name for name in self._state.disk.list_dir(layout.index_dir(self._root)) if layout.is_index_name(name)]
+
+    def _index_tail(self) -> _IndexTail | None:
+        """Return the newest index file; None when there is none."""
+        names = self._index_files()
+        if not names:
+            return None
+        source = layout.join(layout.index_dir(self._root), names[-1])
+        file = self._state.disk.open(source)
+        try:
+            header = file.read_at(0, layout.INDEX_HEADER_BYTES)
+        finally:
+            file.close()
+        return _IndexTail(source=source, path=layout.join(layout.INDEX_DIR, names[-1]), header=header)
+
+    def _whole_index_files(self, tail: _IndexTail | None) -> Iterator[_Piece]:
+        config = self._state.setup.store
+        size = layout.index_file_bytes(config.max_hash_slot_num, config.max_index_num)
+        for name in self._index_files():
+            path = layout.join(layout.INDEX_DIR, name)
+            if tail is None or path != tail.path:
+                yield _Piece(source=layout.join(self._root, path), path=path, size_bytes=size, file_bytes=size)
+
+    # linking and copying
+
+    def _link_whole(self, folder: str, pieces: list[_Piece]) -> None:
+        """
+        Link all full files before anything else runs, so that none of them expires meanwhile.
+
+        A link costs some microseconds.
+        """
+        disk = self._state.disk
+        for parent in sorted({os.path.dirname(piece.path) for piece in pieces}):
+            disk.make_dirs(os.path.join(folder, parent))
+        for piece in pieces:
+            disk.link(piece.source, os.path.join(folder, piece.path))
+
+    async def _copy(self, folder: str, piece: _Piece) -> None:
+        """Copy the part of a growing file that belongs to the dump; behind it are zeros, as in a new file."""
+        source, target = self._open(piece.source, folder, piece.path, piece.file_bytes)
+        try:
+            for at in range(0, piece.size_bytes, SLICE_BYTES):
+                await self._pause()
+                data = source.read_at(at, min(SLICE_BYTES, piece.size_bytes - at))
+                target.write_at(at, data)
+                self._copied_bytes += len(data)
+            await target.sync()
+        finally:
+            source.close()
+            target.close()
+
+    async def _copy_index_tail(self, folder: str, tail: _IndexTail) -> None:
+        """
+        Copy the index file that is added to.
+
+        Slots change while they are copied, but entries do not: a slot that names an entry behind the count is walked
+        back along the chain to the entry that it named before.
+        """
+        config = self._state.setup.store
+        slots, entries = config.max_hash_slot_num, config.max_index_num
+        count = layout.INDEX_HEADER.unpack(tail.header)[-1]
+        source, target = self._open(tail.source, folder, tail.path, layout.index_file_bytes(slots, entries))
+        try:
+            target.write_at(0, tail.header)
+            for first in range(0, slots, SLICE_BYTES // layout.INDEX_SLOT_BYTES):
+                await self._pause()
+                number = min(SLICE_BYTES // layout.INDEX_SLOT_BYTES, slots - first)
+                data = source.read_at(layout.index_slot_at(first), number * layout.INDEX_SLOT_BYTES)
+                if data.count(0) != len(data):
+                    target.write_at(layout.index_slot_at(first), _slots_before(source, slots, data, count))
+            begin, end = layout.index_entry_at(slots, 0), layout.index_entry_at(slots, max(count, 1))
+            for at in range(begin, end, SLICE_BYTES):
+                await self._pause()
+                data = source.read_at(at, min(SLICE_BYTES, end - at))
+                target.write_at(at, data)
+                self._copied_bytes += len(data)
+            await target.sync()
+        finally:
+            source.close()
+            target.close()
+
+    def _open(self, source: str, folder: str, path: str, file_bytes: int) -> tuple[File, File]:
+        disk = self._state.disk
+        opened = disk.open(source)
+        try:
+            target = os.path.join(folder, path)
+            disk.make_dirs(os.path.dirname(target))
+            return opened, disk.create_sparse(target, file_bytes)
+        except BaseException:
+            opened.close()
+            raise
+
+    async def _write(self, path: str, data: bytes) -> None:
+        disk = self._state.disk
+        disk.make_dirs(os.path.dirname(path))
+        file = disk.create_sparse(path, 0)
+        try:
+            file.write_at(0, data)
+            await file.sync()
+        finally:
+            file.close()
+
+    async def _pause(self) -> None:
+        """Let others run; raises when the broker stops."""
+        await deferLater(self._state.clock, 0.0, lambda: None)
+        if self._stopping:
+            raise DumpError("the broker stops")
+
+
+def _slots_before(source: File, slots: int, data: bytes, count: int) -> bytes:
+    """Return index slots as they were when the file had ``count`` entries."""
+    numbers = list(struct.unpack(f">{len(data) // layout.INDEX_SLOT_BYTES}i", data))
+    changed = False
+    for position, number in enumerate(numbers):
+        while number >= count > 0:
+            entry = source.read_at(layout.index_entry_at(slots, number), layout.INDEX_ENTRY_BYTES)
+            number = layout.INDEX_ENTRY.unpack(entry)[3]
+        if number != numbers[position]:
+            numbers[position] = number
+            changed = True
+    return struct.pack(f">{len(numbers)}i", *numbers) if changed else data
+
+
+def _stamp(epoch_ms: int) -> str:
+    """Return ``20261121T080000123`` (UTC)."""
+    return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%Y%m%dT%H%M%S}{epoch_ms % 1000:03d}"
+
+
+async def _refuse(text: str) -> str:
+    raise DumpError(text)

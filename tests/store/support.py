@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
@@ -32,7 +35,7 @@ SMALL: dict[str, Any] = {
     "max_hash_slot_num": 64,
     "max_index_num": 100,
 }
-SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+SYNC: dict[str, Any] = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 
 
 def unique_key(number: int) -> str:
@@ -72,7 +75,7 @@ class Box:
     def open(self, *, start: bool = True, **changes: Any) -> MessageStore:
         """Begin a process and open the store in it."""
         if changes:
-            self.config = StoreConfig(**({name: getattr(self.config, name) for name in _field_names()} | changes))
+            self.config = attrs.evolve(self.config, **changes)
         self.node.start()
         assert self.node.process is not None
         platform: Platform = platform_for(self.node)
@@ -116,12 +119,6 @@ class Box:
         assert not self.world.failures, self.world.failures
 
 
-def _field_names() -> list[str]:
-    import attrs
-
-    return [field.name for field in attrs.fields(StoreConfig)]
-
-
 def queue_records(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
     """Return all that a consumer would get of a queue, from its minimum on."""
     records: list[Record] = []
@@ -144,6 +141,15 @@ def queue_records(store: MessageStore, topic: str, queue_id: int) -> list[Record
 def all_records(store: MessageStore) -> dict[tuple[str, int], list[Record]]:
     """Return what consumers would get of every queue."""
     return {key: queue_records(store, *key) for key in sorted(store.queues())}
+
+
+def log_events(case: SynchronousTestCase) -> list[dict[str, Any]]:
+    """Return a list that fills with what is logged until the end of the test."""
+    events: list[dict[str, Any]] = []
+    observer = cast(ILogObserver, events.append)
+    globalLogPublisher.addObserver(observer)
+    case.addCleanup(globalLogPublisher.removeObserver, observer)
+    return events
 
 
 class ThreadClock(Clock):

@@ -1,0 +1,472 @@
+"""What a store is after any kind of end: nothing acknowledged is missing, nothing comes twice, damage is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime.disk import DiskLocked
+from rmq.store import layout
+from rmq.store.check import check_store
+from rmq.store.config import BrokerRole
+from rmq.store.messages import StoreError
+from rmq.store.store import MessageStore
+from rmq.wire import record
+from tests.store.support import ROOT, SYNC, Box, all_records, log_events, message, queue_records
+
+Served = dict[tuple[str, int], list[int]]
+
+
+def served(store: MessageStore) -> Served:
+    """Return the physical offsets of all that consumers get, per queue."""
+    return {key: [one.phy_offset for one in found] for key, found in all_records(store).items()}
+
+
+class RecoveryCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.box = Box()
+        self.store = self.box.open()
+
+    def assert_sound(self) -> None:
+        """Nothing in the closed store is wrong."""
+        findings = check_store(self.box.disk, ROOT, self.box.config)
+        self.assertEqual([one for one in findings if one.severity == "error"], [])
+
+    def path(self, *parts: str) -> str:
+        return "/".join((ROOT, *parts))
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        """Change a file of the closed store."""
+        self.box.node.start()
+        file = self.box.disk.open(path)
+        file.write_at(offset, data)
+        file.sync_now()
+        self.box.kill()
+
+    def assert_same_after(self, how: str, before: Served, **changes: Any) -> None:
+        """After another end everything is as before, and the next number is the right one."""
+        end = self.store.end_offset
+        self.store = self.box.reopen(how, **changes)
+        self.assertEqual(served(self.store), before)
+        self.assertEqual(self.store.end_offset, end)
+        if self.store.is_writable:
+            (result,) = self.box.put(message(0))
+            self.assertEqual((result.phy_offset, result.queue_offset), (end, len(before["Topic", 0])))
+
+
+class EndTests(RecoveryCase):
+    def test_clean_stop(self) -> None:
+        """After a clean stop the same messages are there, the marker is gone, and nothing is read again."""
+        self.box.put_many(300)
+        before = served(self.store)
+        self.box.stop()
+        self.assertFalse(self.box.disk.exists(self.path("abort")))
+        self.assert_sound()
+        events = log_events(self)
+        self.store = self.box.open()
+        (event,) = [event for event in events if "recovered" in event["log_format"]]
+        self.assertEqual((event["read_from"], event["how"]), (event["end_offset"], "a clean stop"))
+        self.assertEqual(served(self.store), before)
+        self.assertTrue(self.box.disk.exists(self.path("abort")))
+
+    def test_kill(self) -> None:
+        """A killed process loses nothing that was answered, though queues and index were in memory."""
+        for round_ in range(4):
+            self.box.put_many(50 + round_, 1000 * round_)
+            self.assert_same_after("kill", served(self.store))
+        self.box.stop()
+        self.assert_sound()
+
+    def test_clean_stop_without_messages(self) -> None:
+        """Stops and starts of an idle store change nothing."""
+        self.box.put_many(40)
+        before = served(self.store)
+        for how in ("stop", "stop", "kill", "stop"):
+            self.store = self.box.reopen(how)
+            self.assertEqual(served(self.store), before)
+        self.box.stop()
+        self.assert_sound()
+
+    def test_empty_store(self) -> None:
+        """A store that never got a message starts again after anything."""
+        for how in ("stop", "kill", "crash"):
+            self.store = self.box.reopen(how)
+            self.assertEqual((self.store.end_offset, self.store.queues()), (0, []))
+        self.box.put_many(1)
+
+    def test_power_failure(self) -> None:
+        """With SYNC_FLUSH what was answered survives the loss of every unsynced byte."""
+        self.box.stop()
+        self.store = self.box.open(**SYNC)
+        results = self.box.put_many(200)
+        self.box.crash()
+        self.store = self.box.open()
+        there = {offset for offsets in served(self.store).values() for offset in offsets}
+        self.assertEqual({result.phy_offset for result in results} - there, set())
+        self.box.stop()
+        self.assert_sound()
+
+    def test_recovery_is_bounded(self) -> None:
+        """After a crash the log is read from the last record of progress, not from the beginning."""
+        self.box.put_many(300)
+        self.box.run(61)
+        recorded = self.store.dispatched_offset
+        self.box.put_many(20, 300)
+        before = served(self.store)
+        events = log_events(self)
+        self.assert_same_after("kill", before)
+        (event,) = [event for event in events if "recovered" in event["log_format"]]
+        self.assertEqual(event["read_from"], recorded)
+
+    def test_lock_comes_first(self) -> None:
+        """A second store on the same folder is refused before it has touched anything."""
+        self.box.put_many(10)
+        assert self.box.node.process is not None
+        with self.assertRaises(DiskLocked):
+            MessageStore(self.box.disk, self.box.node.process, self.box.config).load()
+        self.box.put_many(10, 10)
+        self.box.stop()
+        self.assert_sound()
+
+    def test_failed_load_gives_the_lock_back(self) -> None:
+        """A store that could not be loaded can be loaded once its trouble is gone."""
+        self.box.put_many(10)
+        self.box.stop()
+        with self.assertRaises(StoreError):
+            self.box.open(mapped_file_size_commit_log=8192)
+        self.store = self.box.reopen("kill", mapped_file_size_commit_log=16384)
+        self.assertEqual(self.store.max_offset("Topic", 0), 4)
+
+
+class LostFileTests(RecoveryCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.box.put_many(300)
+        self.before = served(self.store)
+
+    def lose(self, *parts: str) -> None:
+        self.box.disk.delete_tree(self.path(*parts))
+
+    def test_everything_that_can_be_made_again(self) -> None:
+        """Consume queues, one queue, the index, checkpoint and progress are made again, after a stop and a kill."""
+        for how in ("stop", "kill"):
+            for parts in (
+                ("consumequeue",),
+                ("consumequeue", "Topic", "1"),
+                ("index",),
+                ("checkpoint",),
+                ("checkpoint.rmq",),
+            ):
+                getattr(self.box, how)()
+                self.lose(*parts)
+                self.store = self.box.open()
+                self.assertEqual(served(self.store), self.before, (how, parts))
+                self.assertEqual(self.box.put()[:], [])
+                for number in (0, 7, 299):
+                    found = self.store.query("Topic", f"k{number}", 10, 0, 1 << 60).messages
+                    self.assertEqual(len(found), 1, (how, parts, number))
+        self.box.stop()
+        self.assert_sound()
+
+    def test_all_at_once(self) -> None:
+        """The commit log alone is enough."""
+        self.box.kill()
+        for name in ("consumequeue", "index", "checkpoint", "checkpoint.rmq", "abort", "lock"):
+            self.lose(name)
+        self.store = self.box.open()
+        self.assert_same_after("stop", self.before)
+        self.box.stop()
+        self.assert_sound()
+
+    def test_zeroed_checkpoints(self) -> None:
+        """Checkpoints full of zeros only make the start slower."""
+        self.box.kill()
+        self.write(self.path("checkpoint"), 0, bytes(4096))
+        self.write(self.path("checkpoint.rmq"), 0, bytes(1024))
+        self.store = self.box.open()
+        self.assertEqual(served(self.store), self.before)
+
+    def test_half_a_record_of_progress(self) -> None:
+        """When the newer half of the progress file is torn, the older one counts."""
+        self.box.run(61)
+        self.box.put_many(30, 300)
+        self.box.run(61)
+        before = served(self.store)
+        self.box.kill()
+        self.write(self.path("checkpoint.rmq"), 0, b"torn")
+        self.store = self.box.open()
+        self.assertEqual(served(self.store), before)
+
+    def test_no_commit_log(self) -> None:
+        """Without its commit log a store is empty, and says what that means."""
+        self.box.stop()
+        self.lose("commitlog")
+        events = log_events(self)
+        self.store = self.box.open()
+        self.assertEqual((self.store.end_offset, self.store.max_offset("Topic", 0)), (0, 0))
+        self.assertTrue([event for event in events if "there is no commit log" in event["log_format"]])
+        self.assertEqual(self.box.put(message(0))[0].queue_offset, 0)
+
+    def test_missing_file_in_the_middle(self) -> None:
+        """A hole in the log is refused with the name of the missing file."""
+        self.box.stop()
+        self.lose("commitlog", layout.file_name(16384))
+        with self.assertRaises(StoreError) as caught:
+            self.box.open()
+        self.assertIn(layout.file_name(16384), str(caught.exception))
+
+
+class WrongSizeTests(RecoveryCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.box.put_many(130)
+        self.before = served(self.store)
+
+    def test_short_last_file(self) -> None:
+        """A last file that lost its unwritten end gets it back."""
+        self.box.kill()
+        self.box.node.start()
+        file = self.box.disk.open(self.path("commitlog", layout.file_name(16384)))
+        file.truncate(self.store.end_offset - 16384)
+        self.box.kill()
+        self.store = self.box.open()
+        self.assertEqual(served(self.store), self.before)
+        self.assert_same_after("stop", self.before)
+
+    def test_empty_last_file(self) -> None:
+        """An empty last file, left by an interrupted creation, is deleted."""
+        self.box.run(2)
+        self.box.kill()
+        self.box.node.start()
+        self.box.disk.create_sparse(self.path("commitlog", layout.file_name(32768)), 0).close()
+        self.box.disk.create_sparse(self.path("consumequeue", "Topic", "1", layout.file_name(1200)), 0).close()
+        self.box.kill()
+        self.store = self.box.open()
+        self.assertEqual(served(self.store), self.before)
+        self.assertFalse(self.box.disk.exists(self.path("commitlog", layout.file_name(32768))))
+
+    def test_unused_file(self) -> None:
+        """A file that was made ahead and never written is no message."""
+        self.box.kill()
+        self.box.node.start()
+        self.box.disk.create(self.path("commitlog", layout.file_name(32768)), 16384).close()
+        self.box.kill()
+        self.store = self.box.open()
+        self.assert_same_after("kill", self.before)
+
+    def test_another_configuration(self) -> None:
+        """A store of other file sizes is refused by key and sizes, not cut up."""
+        self.box.stop()
+        changes: list[tuple[str, dict[str, Any]]] = [
+            ("mappedFileSizeCommitLog", {"mapped_file_size_commit_log": 32768}),
+            ("mappedFileSizeCommitLog", {"mapped_file_size_commit_log": 8192}),
+            ("mappedFileSizeConsumeQueue", {"mapped_file_size_consume_queue": 4000}),
+            ("mappedFileSizeConsumeQueue", {"mapped_file_size_consume_queue": 200}),
+        ]
+        for key, change in changes:
+            config = self.box.config
+            with self.assertRaises(StoreError) as caught:
+                self.box.open(**change)
+            self.assertIn(key, str(caught.exception))
+            self.box.kill()
+            self.box.config = config
+        self.store = self.box.open()
+        self.assertEqual(served(self.store), self.before)
+
+    def test_complete_file_of_another_size(self) -> None:
+        """Even without any record of progress a full file of another size is not taken for a short one."""
+        self.box.kill()
+        self.box.disk.delete(self.path("checkpoint.rmq"))
+        self.box.disk.delete(self.path("commitlog", layout.file_name(16384)))
+        with self.assertRaises(StoreError) as caught:
+            self.box.open(mapped_file_size_commit_log=32768)
+        self.assertIn("complete file of 16384 bytes", str(caught.exception))
+
+
+class TailTests(RecoveryCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.results = self.box.put_many(40)
+        self.last = self.results[-1]
+        self.log = self.path("commitlog", layout.file_name(0))
+
+    def test_torn_anywhere(self) -> None:
+        """A last record of which only a part was written is cut off, wherever it was cut."""
+        whole = self.store.message_at(self.last.phy_offset)
+        assert whole is not None
+        self.box.kill()
+        for cut in range(0, self.last.size, 3):
+            self.write(self.log, self.last.phy_offset, whole[:cut] + bytes(self.last.size - cut))
+            self.store = self.box.open()
+            self.assertEqual(self.store.end_offset, self.last.phy_offset, cut)
+            self.assertEqual(self.store.max_offset("Topic", 0), 13)
+            (again,) = self.box.put(message(39))
+            self.assertEqual((again.phy_offset, again.queue_offset), (self.last.phy_offset, 13))
+            self.box.kill()
+            self.write(self.log, self.last.phy_offset, whole)
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.last.next_offset)
+
+    def test_stale_records_behind_the_end(self) -> None:
+        """Records of a former life behind the end are never taken for new ones, and are cleared away."""
+        stale = record.encode_record(
+            topic=b"Topic",
+            queue_id=0,
+            body=b"stale",
+            properties=b"a\x01b",
+            born_timestamp=1,
+            store_timestamp=self.last.store_timestamp - 1000,
+            born_host=(bytes(4), 1),
+            store_host=(bytes(4), 1),
+            queue_offset=99,
+            phy_offset=self.last.next_offset + 50,
+        )
+        self.box.kill()
+        self.write(self.log, self.last.next_offset + 50, stale)
+        self.write(self.log, self.last.next_offset, b"\0\0\1\0" + b"torn")
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.last.next_offset)
+        self.box.stop()
+        data = self.box.disk.read_whole(self.log)
+        self.assertFalse(any(data[self.last.next_offset :]))
+
+    def test_record_of_another_place(self) -> None:
+        """A record at the end that carries another physical offset is stale, even if it is intact."""
+        first = self.store.message_at(0)
+        assert first is not None
+        self.box.kill()
+        self.write(self.log, self.last.next_offset, first)
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.last.next_offset)
+
+    def test_blank_that_fills_the_file(self) -> None:
+        """When the BLANK was written and the next file was not, the log ends at the end of the file."""
+        self.box.kill()
+        self.write(self.log, self.last.next_offset, record.blank(16384 - self.last.next_offset))
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, 16384)
+        (result,) = self.box.put(message(40))
+        self.assertEqual((result.phy_offset, result.queue_offset), (16384, 13))
+        self.store = self.box.reopen("kill")
+        self.assertEqual(self.store.end_offset, result.next_offset)
+        self.box.stop()
+        self.assert_sound()
+
+    def test_queues_ahead_of_the_log(self) -> None:
+        """Units of messages that a power failure took are dropped."""
+        self.box.run(2)
+        self.box.kill()
+        self.write(self.log, self.results[20].phy_offset, bytes(16384 - self.results[20].phy_offset))
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.results[20].phy_offset)
+        self.assertEqual(sum(len(offsets) for offsets in served(self.store).values()), 20)
+        self.box.put_many(20, 100)
+        self.box.stop()
+        self.assert_sound()
+
+
+class DamageTests(RecoveryCase):
+    """A bad byte in the middle: reported by offset, everything else stays."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.results = self.box.put_many(300)
+        self.victim = self.results[100]
+        self.before = served(self.store)
+
+    def damage(self, at: int, data: bytes) -> None:
+        offset = self.victim.phy_offset + at
+        start = offset // 16384 * 16384
+        self.write(self.path("commitlog", layout.file_name(start)), offset - start, data)
+
+    def rebuild(self) -> list[dict[str, Any]]:
+        """Open the store so that it reads everything; return the log events."""
+        for name in ("checkpoint", "checkpoint.rmq", "consumequeue"):
+            self.box.disk.delete_tree(self.path(name))
+        events = log_events(self)
+        self.store = self.box.open()
+        return events
+
+    def test_body_bit(self) -> None:
+        """One wrong body bit costs that message, not the two hundred behind it."""
+        self.box.kill()
+        self.damage(90, b"?")
+        events = self.rebuild()
+        self.assertEqual(self.store.end_offset, self.results[-1].next_offset)
+        self.assertEqual(self.store.damage, [(self.victim.phy_offset, self.victim.next_offset)])
+        (event,) = [event for event in events if "no intact records" in event["log_format"]]
+        self.assertEqual((event["first"], event["next_phy_offset"]), self.store.damage[0])
+        after = served(self.store)
+        queue = ("Topic", 100 % 3)
+        self.assertEqual(len(after[queue]), len(self.before[queue]))
+        self.assertEqual(
+            [a for a, b in zip(after[queue], self.before[queue], strict=True) if a != b],
+            [self.results[103].phy_offset],
+        )
+        for other in (("Topic", 0), ("Topic", 2)):
+            self.assertEqual(after[other], self.before[other])
+        (result,) = self.box.put(message(300, queue_id=1))
+        self.assertEqual(result.queue_offset, 100)
+
+    def test_size_field(self) -> None:
+        """A wrong size field hides one message only."""
+        self.box.kill()
+        self.damage(0, b"\0\1\1\1")
+        self.rebuild()
+        self.assertEqual(self.store.damage, [(self.victim.phy_offset, self.victim.next_offset)])
+        self.assertEqual(self.store.end_offset, self.results[-1].next_offset)
+
+    def test_a_page_of_garbage(self) -> None:
+        """Several records in a row may be gone."""
+        self.box.kill()
+        self.damage(10, b"\xa5" * 1000)
+        self.rebuild()
+        ((first, following),) = self.store.damage
+        self.assertEqual(first, self.victim.phy_offset)
+        self.assertIn(following, [result.phy_offset for result in self.results])
+        self.assertTrue(first + 1000 < following < first + 1400)
+        self.assertEqual(self.store.end_offset, self.results[-1].next_offset)
+
+    def test_damage_before_the_last_progress_is_served_around(self) -> None:
+        """Damage that recovery has no need to read is met by consumers as a missing message, and told."""
+        self.box.stop()
+        self.damage(0, b"\0\1\1\1")
+        self.store = self.box.open()
+        events = log_events(self)
+        found = queue_records(self.store, "Topic", 1)
+        self.assertEqual(len(found), 99)
+        self.assertTrue([event for event in events if "there is no such record" in event["log_format"]])
+
+    def test_the_check_finds_it(self) -> None:
+        """`rmq.store.check` names the place."""
+        self.box.stop()
+        self.assert_sound()
+        self.damage(90, b"?")
+        findings = [one for one in check_store(self.box.disk, ROOT, self.box.config) if one.severity == "error"]
+        self.assertEqual([(one.kind, one.offset) for one in findings[:1]], [("damaged-record", self.victim.phy_offset)])
+
+    def test_slave_cuts_what_its_master_still_has(self) -> None:
+        """A slave cuts an unsynced damaged end to get it again, and saves what it cuts."""
+        self.box.stop()
+        whole = b"".join(
+            self.box.disk.read_whole(self.path("commitlog", name))
+            for name in self.box.disk.list_dir(self.path("commitlog"))
+        )[: self.store.end_offset]
+        self.box = Box(broker_role=BrokerRole.SLAVE)
+        self.store = self.box.open()
+        for at in range(0, len(whole), 4096):
+            self.store.append_raw(at, whole[at : at + 4096])
+        self.assertEqual(served(self.store), self.before)
+        self.box.kill()
+        self.damage(90, b"?")
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.victim.phy_offset)
+        saved = self.box.disk.read_whole(self.path("cut", layout.file_name(self.victim.phy_offset)))
+        self.assertEqual(saved[200:], whole[self.victim.phy_offset + 200 :].rstrip(b"\0"))
+        at = self.store.end_offset
+        while at < len(whole):
+            cut = min(at + 4096 - at % 4096, len(whole))
+            self.store.append_raw(at, whole[at:cut])
+            at = cut
+        self.assertEqual(served(self.store), self.before)

@@ -191,7 +191,8 @@ class SimTransport:
 
     def _dial_again(self, host: str, attempt: int) -> None:
         wait_s = DIAL_AGAIN_S[min(attempt, len(DIAL_AGAIN_S) - 1)]
-        self.process.callLater(wait_s, self._dial, host, attempt + 1)
+        # The kernel's timer, not the process's: a dial that was given up leaves nothing behind.
+        self.net.world.schedule(wait_s, lambda: self._dial(host, attempt + 1))
 
     def failIfNotConnected(self, error: Exception) -> None:
         """The connector's time is up, it was stopped, or nobody listens: the dial has failed."""

@@ -103,13 +103,14 @@ class _Side:
 def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
     differences: list[Difference] = []
     faults: list[Fault] = []
+    _drop_illusions(master, slave)
     equal, crcs, shared, forked_at = 0, 0, True, None
     for phy in sorted(master.items.keys() | slave.items.keys()):
         size = master.items.get(phy) or slave.items[phy]
         if master.items.get(phy) == slave.items.get(phy) and master.bytes_at(phy, size) == slave.bytes_at(phy, size):
             equal, forked_at, shared = equal + 1, None, True
             continue
-        if shared and _is_fork(master.record(phy), slave.record(phy)):
+        if shared and _is_fork(phy, master, slave):
             forked_at = phy
         shared = False
         differences.append(_difference(phy, master, slave))
@@ -124,6 +125,18 @@ def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
         differences=list(folded(differences)),
         faults_slave=faults,
     )
+
+
+def _drop_illusions(master: _Side, slave: _Side) -> None:
+    """
+    Forget items that one side alone has although the bytes there are the same on both.
+
+    Damage before such a place led that side's search into a body, where a forged or stale record lay.
+    """
+    for side, other in ((master, slave), (slave, master)):
+        for phy in side.items.keys() - other.items.keys():
+            if side.bytes_at(phy, side.items[phy]) == other.bytes_at(phy, side.items[phy]):
+                del side.items[phy]
 
 
 def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
@@ -179,8 +192,8 @@ def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
         failing = [name for name, failure in failures.items() if failure is not None]
     blame = UNDECIDED if not failing else BOTH if len(failing) == 2 else failing[0]
     text = f"{field} differs, {len(wrong)} bytes between {phy + first} and {phy + (wrong[-1] if wrong else 0)}"
-    if _is_fork(ours, theirs):
-        text = f"the sides hold different messages here; {text}"
+    if _is_fork(phy, master, slave):
+        text, blame, failing = f"the sides hold different messages here; {text}", UNDECIDED, []
     for side in failing:
         text += f"; the {side} {failures[side]}"
     if not failing and layout is not None:
@@ -202,14 +215,20 @@ def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
 
 
 def _blame_absent(side: _Side, phy: int, size: int, name: str) -> str:
-    """A side that has nothing but zeros (or no file) where the other has a sound record has lost it."""
-    return name if not side.bytes_at(phy, size).strip(b"\0") else UNDECIDED
+    """A side that has no record at all where the other has a sound one has lost it; with others there, who knows."""
+    return UNDECIDED if any(phy < at + held and at < phy + size for at, held in side.items.items()) else name
 
 
-def _is_fork(ours: Record | None, theirs: Record | None) -> bool:
-    """Whether both records are sound and yet are two messages, not one with some damage."""
-    if ours is None or theirs is None or not (ours.crc_holds() and theirs.crc_holds()):
+def _is_fork(phy: int, master: _Side, slave: _Side) -> bool:
+    """
+    Whether both sides are sound here and yet hold two messages (or a message and a BLANK), not one with some
+    damage.
+    """
+    ours, theirs = master.record(phy), slave.record(phy)
+    if any(record is not None and not record.crc_holds() for record in (ours, theirs)):
         return False
+    if ours is None or theirs is None:
+        return phy in master.items and phy in slave.items and (ours is None) != (theirs is None)
     differing = sum(ours.number(name) != theirs.number(name) for name in IDENTITY)
     return differing + (ours.message_id != theirs.message_id) >= MIN_IDENTITY_DIFFERENCES
 

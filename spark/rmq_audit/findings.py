@@ -112,7 +112,7 @@ def finding(invariant: str, replica: str, *, severity: Severity | None = None, *
 
 def settle(findings: Sequence[Finding]) -> list[Finding]:
     """
-    Merge what both replicas share, order by place, give ids, link consequences to causes, and blame by consequence.
+    Merge what both replicas share, give ids, link consequences to causes, blame by consequence; causes come first.
     """
     merged = _merge_sides(findings)
     merged.sort(key=_order)
@@ -120,6 +120,7 @@ def settle(findings: Sequence[Finding]) -> list[Finding]:
         one.finding_id = _stable_id(one)
     _link(merged)
     _blame_by_consequence(merged)
+    merged.sort(key=lambda one: one.derived_from is not None)
     return merged
 
 

@@ -38,6 +38,7 @@ class Manifest:
     min_phy_offset: int | None = None
     max_phy_offset: int | None = None
     segment_bytes: int | None = None
+    dispatched_offset: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -228,6 +229,7 @@ def _read_manifest(path: str) -> Manifest | None:
         min_phy_offset=_member(path, values, "minPhyOffset", int),
         max_phy_offset=_member(path, values, "maxPhyOffset", int),
         segment_bytes=_member(path, values, "segmentBytes", int),
+        dispatched_offset=_member(path, values, "dispatchedOffset", int),
     )
 
 

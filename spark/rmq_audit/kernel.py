@@ -62,9 +62,9 @@ class Columns:
     def __len__(self) -> int:
         return len(self.pos)
 
-    def first(self, count: int) -> Columns:
-        """Return the first ``count`` records."""
-        return self if count == len(self) else Columns(*(getattr(self, f.name)[:count] for f in attrs.fields(Columns)))
+    def rows(self, begin: int, end: int) -> Columns:
+        """Return the records from number ``begin`` to before ``end``."""
+        return Columns(*(getattr(self, field.name)[begin:end] for field in attrs.fields(Columns)))
 
 
 @attrs.define(slots=True)
@@ -153,7 +153,7 @@ def gather(data: bytes, starts: Sequence[int]) -> Columns:
         properties_pos=properties_at + 2,
         properties_length=properties_length,
     )
-    return columns.first(len(pos) if good.all() else int(np.argmin(good)))
+    return columns if good.all() else columns.rows(0, int(np.argmin(good)))
 
 
 def failed_crcs(data: bytes, columns: Columns) -> Ints:

@@ -10,7 +10,7 @@ import attrs
 from rmq.store import layout
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.engines import Engine
-from rmq_audit.findings import Finding, finding
+from rmq_audit.findings import Finding, Severity, finding
 from rmq_audit.history import Log
 from rmq_audit.tasks import QueueCheck, QueueState, Run, UnitCheck, UnitFile, UnitState
 from rmq_audit.work import QUEUES, UNITS
@@ -225,9 +225,13 @@ def _empty_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> It
     assert first.empty_from is not None and first.empty_phy is not None
     last = max(run.last for run in check.runs)
     at_end = count == last - first.empty_from + 1
+    manifest = log.store.manifest
+    dispatched = manifest.dispatched_offset if manifest is not None else None
+    as_said = at_end and dispatched is not None and first.empty_phy >= dispatched
     yield finding(
         "CQ-BEHIND" if at_end else "CQ-MISMATCH",
         log.side,
+        severity=Severity.INFO if as_said else None,
         topic=check.topic,
         queue_id=check.queue_id,
         queue_offset_from=first.empty_from,

@@ -1,0 +1,57 @@
+"""What the audit's tests share: golden stores unpacked once, and one Spark context for all that need it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rmq_audit.engines import Engine, EngineError
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "stores"
+
+#: set in CI: there the JDK must be present
+MUST_RUN = bool(os.environ.get("RMQ_CI"))
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a golden archive, by its name; unpacked on first use and never written to."""
+    unpacked: dict[str, Path] = {}
+
+    def unpack(name: str) -> Path:
+        if name not in unpacked:
+            unpacked[name] = tmp_path_factory.mktemp(name)
+            with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+                archive.extractall(unpacked[name], filter="data")
+        return unpacked[name]
+
+    return unpack
+
+
+@pytest.fixture(scope="session")
+def spark_engine() -> Iterator[Engine]:
+    """A Spark engine on two local cores; the test is skipped by name where Spark cannot run, except in CI."""
+    try:
+        from rmq_audit.sparkengine import OwnedSparkEngine
+
+        engine = OwnedSparkEngine("local[2]")
+    except EngineError as error:
+        if MUST_RUN:
+            raise
+        pytest.skip(str(error))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def golden_copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return a copy of a golden archive's folder that the test may damage."""
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(golden(name), tmp_path / name))
+
+    return copy

@@ -1,0 +1,63 @@
+"""Short ways to audit in tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rmq_audit.audit import Options, Result, compare
+from rmq_audit.engines import Engine, LocalEngine
+from rmq_audit.findings import Finding
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def audit(
+    master: Path,
+    slave: Path,
+    *,
+    chunk: int = 1 << 20,
+    split: int = 64 << 20,
+    engine: Engine | None = None,
+    lag: int = 0,
+) -> Result:
+    """Compare two stores in this process, or with the engine that is given."""
+    options = Options(split_bytes=split, chunk_bytes=chunk, allowed_lag_bytes=lag)
+    return compare(str(master), str(slave), engine or LocalEngine(1), options)
+
+
+def causes(result: Result) -> list[Finding]:
+    """Return the findings that follow from no other."""
+    return [one for one in result.findings if one.derived_from is None]
+
+
+def as_json(result: Result) -> list[dict[str, Any]]:
+    """Return all findings in a form that compares."""
+    return [one.to_json() for one in result.findings]
+
+
+def rmq_audit(
+    *arguments: object, environment: Mapping[str, str] | None = None, module: Sequence[str] = ("-m", "rmq_audit")
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "spark")))}
+    return subprocess.run(
+        [sys.executable, *module, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **paths, **(environment or {})},
+    )
+
+
+def result_of(path: Path) -> dict[str, Any]:
+    """Return the JSON that a run wrote."""
+    with open(path, encoding="utf-8") as file:
+        answer: dict[str, Any] = json.load(file)
+    return answer

@@ -1,0 +1,161 @@
+"""Every kind of planted defect is found and blamed, nothing else is said, and where splits end makes no difference."""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from rmq_audit.audit import Result
+from rmq_audit.findings import Finding
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.spark.defects import DEFECTS, Defect, Expected, plant_junk_behind_blanks, plant_stale_records
+from tests.spark.support import as_json, audit, causes
+from tests.spark.synthetic import MadeStore, Pair, make_store
+
+SEEDS = (0, 7, 23)
+
+
+class StoreCase(SynchronousTestCase):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def pair(self, made: MadeStore) -> Pair:
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        return Pair(self.folder, made)
+
+
+class CleanTests(StoreCase):
+    def test_legal_traps_are_silent(self) -> None:
+        """
+        Stale and forged records in bodies, bodies full of magics, empty bodies, IPv6, V2, halves, junk behind BLANKs:
+        nothing is said, with any size of split.
+        """
+        for seed in range(4):
+            chance = random.Random(seed)
+            pair = self.pair(make_store(seed))
+            plant_junk_behind_blanks(pair.slave, chance)
+            for size in (1024, 4096, 64 << 20):
+                result = audit(pair.master, pair.slave, chunk=min(size, 4096), split=size)
+                self.assertEqual((seed, size, result.verdict.value, as_json(result)), (seed, size, "CONSISTENT", []))
+                self.assertEqual(result.coverage.master.records, len(pair.made.stored))
+
+    def test_small_splits_meet_forged_records(self) -> None:
+        """The clean stores are no easy ones: with small splits some begin in a forgery and have to be read again."""
+        pair = self.pair(make_store(1))
+        self.assertGreater(audit(pair.master, pair.slave, chunk=1024, split=1024).coverage.splits_read_again, 10)
+        self.assertEqual(audit(pair.master, pair.slave).coverage.splits_read_again, 0)
+
+    def test_old_records_behind_the_end_are_not_part_of_the_log(self) -> None:
+        """What a truncation left behind the end is mentioned, on whichever side, and compared with nothing."""
+        for side in ("master", "slave"):
+            pair = self.pair(make_store(3))
+            plant_stale_records(pair, getattr(pair, side))
+            for size in (2048, 64 << 20):
+                result = audit(pair.master, pair.slave, chunk=2048, split=size)
+                self.assertEqual(
+                    (result.verdict.value, result.exit_status, result.compared_to), ("CONSISTENT", 0, pair.made.end)
+                )
+                self.assertEqual(
+                    [(one.invariant, one.replica, one.count) for one in result.findings], [("CL-STALE", side, 5)]
+                )
+
+    def test_empty_stores(self) -> None:
+        """A slave that has nothing yet lags; two stores without a message agree, and say that they hold none."""
+        pair = self.pair(make_store(2, 30))
+        for log in (pair.slave / "commitlog").iterdir():
+            log.unlink()
+        shutil.rmtree(pair.slave / "consumequeue")
+        self.assertEqual(audit(pair.master, pair.slave).verdict.value, "LAGGING")
+        for log in (pair.master / "commitlog").iterdir():
+            log.unlink()
+        shutil.rmtree(pair.master / "consumequeue")
+        result = audit(pair.master, pair.slave)
+        self.assertEqual((result.verdict.value, result.coverage.master.records), ("CONSISTENT", 0))
+
+
+class DefectTests(StoreCase):
+    def test_every_defect_is_found_and_nothing_else(self) -> None:
+        """
+        Of each kind and seed: the right verdict, every expected finding, no finding that is neither expected nor
+        derived.
+        """
+        wrong = []
+        for seed in SEEDS:
+            made = make_store(seed)
+            for defect in DEFECTS:
+                pair = self.pair(copy.deepcopy(made))
+                expected = defect.plant(pair, random.Random(seed))
+                wrong += [f"{defect.name}, seed {seed}: {text}" for text in self.audit_all(pair, defect, expected)]
+        self.assertEqual(wrong, [], "\n".join(wrong))
+
+    def audit_all(self, pair: Pair, defect: Defect, expected: list[Expected]) -> list[str]:
+        large, small = (audit(pair.master, pair.slave, chunk=16384, split=size) for size in (64 << 20, 16384))
+        wrong = judge(large, defect, expected)
+        if as_json(large) != as_json(small):
+            wrong.append("small splits give other findings")
+        return wrong
+
+    def test_several_defects_at_once(self) -> None:
+        """Defects in different records do not hide each other."""
+        names = ("body_bit_of_the_slave", "magic_of_the_slave", "queue_offset_of_the_slave", "body_bit_of_the_master")
+        chosen = [defect for defect in DEFECTS if defect.name in names]
+        for seed in range(6):
+            pair = self.pair(make_store(seed))
+            chance = random.Random(seed)
+            expected = [one for defect in chosen for one in defect.plant(pair, chance)]
+            found = causes(audit(pair.master, pair.slave))
+            places = {one.phy_from for one in found if one.invariant == "RP-DIFF"}
+            self.assertEqual({one.phy for one in expected} - places, set(), f"seed {seed}")
+
+    def test_the_judgement_can_fail(self) -> None:
+        """A difference that the suite does not expect, or expects elsewhere, fails it."""
+        pair = self.pair(make_store(5))
+        defect = next(defect for defect in DEFECTS if defect.name == "body_bit_of_the_slave")
+        (expected,) = defect.plant(pair, random.Random(1))
+        result = audit(pair.master, pair.slave)
+        self.assertEqual(judge(result, defect, [expected]), [])
+        self.assertEqual(len(judge(result, defect, [])), 1)
+        elsewhere = Expected(invariant="RP-DIFF", phy=1)
+        self.assertEqual(len(judge(result, defect, [expected, elsewhere])), 1)
+
+
+def judge(result: Result, defect: Defect, expected: list[Expected]) -> list[str]:
+    """Return what is wrong with a result: another verdict, something missed, something unexplained."""
+    wrong = []
+    if (result.verdict.value, result.exit_status) != (defect.verdict, defect.exit_status):
+        wrong.append(f"verdict {result.verdict.value}, exit status {result.exit_status}")
+    left = causes(result)
+    for one in expected:
+        matching = [found for found in left if matches(one, found)]
+        if matching:
+            left.remove(matching[0])
+        else:
+            wrong.append(f"missed {one}")
+    return wrong + [f"unexplained {found}" for found in left]
+
+
+def matches(expected: Expected, found: Finding) -> bool:
+    if expected.invariant != found.invariant:
+        return False
+    pairs = [
+        (expected.phy, found.phy_from),
+        (expected.blame, found.blame),
+        (expected.replica, found.replica),
+        (expected.field, found.field),
+        (expected.count, found.count),
+    ]
+    message = expected.message
+    if message is not None:
+        pairs += [(message.topic, found.topic), (message.queue_id, found.queue_id)]
+        pairs += [(message.queue_offset, found.queue_offset_from), (message.message_id, found.sample_msg_ids[0])]
+        if expected.field in ("topic", "queueOffset"):
+            del pairs[5:]
+    return all(wanted is None or wanted == got for wanted, got in pairs)

@@ -1,0 +1,110 @@
+"""Splits that begin anywhere: they find their first record, and where they are fooled they are read again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+from rmq_audit import seams
+from rmq_audit.engines import packed
+from rmq_audit.inventory import take_inventory
+from rmq_audit.scan import scan
+from rmq_audit.tasks import Scan, Split
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.spark.synthetic import SEGMENT_BYTES, MadeStore, Pair, make_store, put_forged
+
+
+class SeamTests(SynchronousTestCase):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def splits(self, pair: Pair, size: int) -> list[Split]:
+        store = take_inventory("master", str(pair.master))
+        return [
+            split
+            for segment in store.segments
+            for split in seams.plan(store, segment, SEGMENT_BYTES, split_bytes=size, chunk_bytes=size, crc=True)
+        ]
+
+    def scan_all(self, splits: Sequence[Split]) -> list[Scan]:
+        return [scan(split) for split in splits]
+
+    def test_splits_cover_each_segment_once(self) -> None:
+        """Splits lie on the chunk grid of their segment, touch each other, and only the first has a trusted start."""
+        pair = Pair(self.folder, make_store(1, 200))
+        splits = self.splits(pair, 5000)
+        for before, after in itertools.pairwise(splits):
+            self.assertEqual(before.end, after.begin)
+            self.assertEqual(after.start, after.begin if after.begin % SEGMENT_BYTES == 0 else None)
+            self.assertEqual((after.begin - after.segment) % 5000, 0)
+
+    def test_a_split_in_a_forged_record_is_read_again(self) -> None:
+        """
+        A split that begins inside a body full of forged records takes one for its first; the seam shows it, and in
+        the end exactly the true records are counted.
+        """
+        made = MadeStore()
+        for _ in range(20):
+            put_forged(made, "t", 0, random.Random(1))
+        pair = Pair(self.folder, made)
+        scans = self.scan_all(self.splits(pair, 1024))
+        joined = seams.join(scans, self.scan_all)
+        self.assertGreater(sum(stretch.records for one in scans for stretch in one.stretches), len(made.stored))
+        self.assertEqual(sum(stretch.records for one in joined.scans for stretch in one.stretches), len(made.stored))
+        self.assertGreater(joined.read_again, 0)
+
+    def test_a_planted_mismatch_is_seen(self) -> None:
+        """A split that claims another first record than its neighbour's end is read again from that end."""
+        pair = Pair(self.folder, make_store(2, 200))
+        scans = self.scan_all(self.splits(pair, 16384))
+        good = seams.join(scans, self.scan_all)
+        self.assertEqual(good.read_again, seams.join(scans, self.scan_all).read_again)
+        victim = next(index for index, one in enumerate(scans) if one.split.start is None and one.first is not None)
+        asked: list[Split] = []
+
+        def again(splits: Sequence[Split]) -> list[Scan]:
+            asked.extend(splits)
+            return self.scan_all(splits)
+
+        lying = list(scans)
+        lying[victim] = attrs.evolve(scans[victim], first=(scans[victim].first or 0) + 1)
+        joined = seams.join(lying, again)
+        self.assertIn(scans[victim - 1].stop, [split.start for split in asked])
+        records = [sum(stretch.records for one in each.scans for stretch in one.stretches) for each in (joined, good)]
+        self.assertEqual(records[0], records[1])
+
+    def test_records_larger_than_a_split(self) -> None:
+        """A record that covers several splits belongs to the one it starts in; the covered ones count for nothing."""
+        made = MadeStore()
+        for _ in range(9):
+            made.put("t", 0, random.Random(2).randbytes(12_000))
+        pair = Pair(self.folder, made)
+        joined = seams.join(self.scan_all(self.splits(pair, 1024)), self.scan_all)
+        starts = [stretch.start for one in joined.scans for stretch in one.stretches if stretch.records]
+        self.assertEqual(starts, [one.phy for one in made.stored])
+
+    def test_a_shrinking_file_is_told(self) -> None:
+        """A file that becomes shorter after it was listed is an error of its splits, not the end of the process."""
+        pair = Pair(self.folder, make_store(3, 200))
+        splits = self.splits(pair, 16384)
+        Path(splits[1].path).write_bytes(b"short")
+        errors = [one.error for one in self.scan_all(splits[:4])]
+        self.assertTrue(all(error is not None and splits[1].path in error for error in errors), errors)
+
+
+class PackingTests(SynchronousTestCase):
+    def test_small_tasks_share_a_partition(self) -> None:
+        """Partitions keep the order, hold every task once, and are about as many as wanted."""
+        sizes = [random.Random(7).randrange(1, 100) for _ in range(50)]
+        groups = list(packed(sizes, lambda size: size, 4))
+        self.assertEqual([index for group in groups for index in group], list(range(50)))
+        self.assertIn(len(groups), (4, 5))
+        self.assertEqual(list(packed([0, 0, 0], lambda size: size, 2)), [[0, 1, 2]])

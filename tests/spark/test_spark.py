@@ -1,0 +1,145 @@
+"""The audit on Spark: the same findings as without, quiet, with the right exit status, under spark-submit too."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rmq_audit.engines import Engine, EngineError, LocalEngine
+from rmq_audit.work import Work
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.spark.defects import DEFECTS
+from tests.spark.support import ROOT, as_json, audit, result_of, rmq_audit
+from tests.spark.synthetic import Pair, make_store
+
+pytestmark = pytest.mark.spark
+
+
+def fail(task: object) -> None:
+    raise RuntimeError(f"planted failure of {task}")
+
+
+class SparkCase(SynchronousTestCase):
+    engine: Engine
+    golden: Callable[[str], Path]
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_fixtures(self, spark_engine: Engine, golden: Callable[[str], Path], tmp_path: Path) -> None:
+        self.engine = spark_engine
+        self.golden = golden
+        self.folder = tmp_path
+
+
+class EngineTests(SparkCase):
+    def test_spark_finds_what_the_local_engine_finds(self) -> None:
+        """Of Apache's pairs, verdict, coverage and every member of every finding are the same."""
+        for name in ("pair-equal-4.9.7", "pair-lag-4.9.7", "pair-lag-4.9.7-resumed", "pair-late-4.9.7"):
+            folder = self.golden(name)
+            self.compare_engines(folder / "master", folder / "slave", 8192)
+
+    def test_the_same_of_a_pair_with_many_defects(self) -> None:
+        """Damage of many kinds at once, in many small splits with seams to be read again: no difference either."""
+        pair = Pair(self.folder, make_store(11))
+        chance = random.Random(11)
+        skipped = ("rewrite", "both", "brain", "end", "behind", "ahead", "given", "left_out", "half")
+        for defect in DEFECTS:
+            if defect.verdict == "DIFFERENT" and not any(word in defect.name for word in skipped):
+                defect.plant(pair, chance)
+        self.assertGreater(self.compare_engines(pair.master, pair.slave, 2048), 20)
+
+    def compare_engines(self, master: Path, slave: Path, size: int) -> int:
+        on_spark = audit(master, slave, chunk=size, split=size, engine=self.engine)
+        locally = audit(master, slave, chunk=size, split=size, engine=LocalEngine(2, pool_from_bytes=0))
+        self.assertEqual(as_json(on_spark), as_json(locally))
+        self.assertEqual((on_spark.verdict, on_spark.coverage), (locally.verdict, locally.coverage))
+        return len(on_spark.findings)
+
+    def test_a_failing_worker_is_one_line(self) -> None:
+        """When Spark gives up a job the operator gets one line with the error and where Spark's log is."""
+        broken = Work("nothing", fail, lambda task: 1)
+        error = self.assertRaises(EngineError, self.engine.run, broken, [1])
+        self.assertNotIn("\n", str(error))
+        self.assertIn("nothing", str(error))
+
+
+class ProcessTests(SparkCase):
+    def test_spark_is_the_default_and_quiet(self) -> None:
+        """Without any set-up ``rmq-audit compare`` runs on Spark and prints nothing but its summary."""
+        folder = self.golden("pair-lag-4.9.7-resumed")
+        path = self.folder / "result.json"
+        answer = rmq_audit("compare", folder / "master", folder / "slave", "--json", path)
+        self.assertEqual((answer.returncode, answer.stderr), (2, ""))
+        self.assertTrue(answer.stdout.startswith("DIFFERENT"))
+        written = result_of(path)
+        self.assertIn("local[*]", written["engine"])
+        self.assertEqual(written["findings"][0]["sample_msg_ids"], ["C000020266C84E0E2F2A688360430057"])
+
+    def test_spark_submit(self) -> None:
+        """spark-submit runs the module's file; relative paths and the exit status come through."""
+        folder = self.golden("pair-lag-4.9.7")
+        tools = os.path.dirname(sys.executable)
+        answer = subprocess.run(
+            [
+                os.path.join(tools, "spark-submit"),
+                *("--master", "local[1]", "--conf", "spark.ui.enabled=false"),
+                str(ROOT / "spark" / "rmq_audit" / "__main__.py"),
+                *("compare", "master", "slave"),
+            ],
+            cwd=folder,
+            env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        self.assertEqual(answer.returncode, 1, answer.stderr[-2000:])
+        self.assertIn("LAGGING", answer.stdout)
+        self.assertIn("local[1]", answer.stdout)
+
+
+class DataSourceTests(SparkCase):
+    def rows(self, path: Path, schema: str | None = None, where: str = "true") -> list[tuple[object, ...]]:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+        reader = spark.read.format("rocketmq-log")
+        if schema is not None:
+            reader = reader.schema(schema)
+        return [tuple(row) for row in reader.load(str(path)).where(where).collect()]
+
+    def test_messages_are_rows(self) -> None:
+        """``spark.read.format("rocketmq-log")`` needs no registration and gives every message with all its parts."""
+        pair = Pair(self.folder, make_store(12, 150))
+        rows = self.rows(
+            pair.master, "phy_offset bigint, topic string, queue_id int, queue_offset bigint, msg_id string"
+        )
+        made = [(one.phy, one.topic, one.queue_id, one.queue_offset, one.message_id) for one in pair.made.stored]
+        self.assertEqual(sorted(rows), sorted(made))
+
+    def test_messages_of_apache(self) -> None:
+        """Properties, tags, hosts, times and bodies of a message of Apache 5.3.3, selected by SQL."""
+        columns = (
+            "phy_offset bigint, body binary, tags string, properties map<string,string>, store_host string, flag int"
+        )
+        ((phy, body, tags, properties, host, flag),) = self.rows(
+            self.golden("mixed-5.3.3") / "store", columns, "phy_offset = 0"
+        )
+        assert isinstance(properties, dict)
+        self.assertEqual((phy, tags, host, flag), (0, "TagA", "127.0.0.1:15911", 0))
+        self.assertEqual(properties["CLUSTER"], "DefaultCluster")
+        self.assertGreater(len(bytes(body)), 0)  # type: ignore[call-overload]
+
+    def test_what_is_no_store_is_refused(self) -> None:
+        """A wrong path or column is told when the query is planned."""
+        from pyspark.errors import PySparkException
+
+        for path, schema, word in ((self.folder, None, "no store directory"), (self.folder, "x string", "no column x")):
+            error = self.assertRaises(PySparkException, self.rows, path, schema)
+            self.assertIn(word, str(error))

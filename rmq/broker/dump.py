@@ -356,13 +356,13 @@ class Dumps:
 
     def _open(self, source: str, folder: str, path: str, file_bytes: int) -> tuple[File, File]:
         disk = self._state.disk
-        opened = disk.open(source)
+        target_path = os.path.join(folder, path)
+        disk.make_dirs(os.path.dirname(target_path))
+        target = disk.create_sparse(target_path, file_bytes)
         try:
-            target = os.path.join(folder, path)
-            disk.make_dirs(os.path.dirname(target))
-            return opened, disk.create_sparse(target, file_bytes)
-        except BaseException:
-            opened.close()
+            return disk.open(source), target
+        except DiskError:
+            target.close()
             raise
 
     async def _write(self, path: str, data: bytes) -> None:

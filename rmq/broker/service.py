@@ -236,14 +236,16 @@ class BrokerService(MultiService):
         """
         Service.startService(self)
         started: list[Service] = []
+        complete = False
         try:
             self._load()
             for part in self._parts:
                 part.startService()
                 started.append(part)
-        except BaseException:
-            self._abandon(started)
-            raise
+            complete = True
+        finally:
+            if not complete:
+                self._abandon(started)
         if not self.setup.is_slave:
             self.state.delays.start()
         for periodic in self._periodic:

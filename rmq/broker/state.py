@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from random import Random
 from typing import Protocol
 
 import attrs
@@ -45,7 +45,7 @@ class BrokerState:
     setup: BrokerSetup
     clock: IReactorTime
     disk: Disk
-    rng: random.Random
+    rng: Random
     store: MessageStore
     topics: TopicTable
     groups: SubscriptionGroupTable

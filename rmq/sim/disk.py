@@ -79,6 +79,10 @@ class SimDisk:
         self.fail_syncs = 0
         self.sync_fails: Callable[[str], bool] = lambda path: False
 
+    def fill(self) -> None:
+        """Let there be no room but what is reserved already."""
+        self.capacity_bytes = self._used_bytes()
+
     # -- the life of the machine
 
     def process_gone(self) -> None:
@@ -171,6 +175,18 @@ class SimDisk:
 
     def modified_ms(self, path: str) -> int:
         return int(self._inode(path).modified_s * 1000)
+
+    def at_risk(self, folder: str) -> dict[str, int]:
+        """Return, for each file in ``folder`` that a power failure now may change, the first byte that it may take."""
+        found = {}
+        for name in self.list_dir(folder):
+            path = self._path(os.path.join(folder, name))
+            entry = self._names[path]
+            if isinstance(entry, Inode) and self._durable_names.get(path) is not entry:
+                found[path] = 0
+            elif isinstance(entry, Inode) and entry.pending:
+                found[path] = entry.unsynced_from
+        return found
 
     # -- names
 

@@ -12,9 +12,15 @@ from typing import Protocol
 
 import attrs
 
+from rmq.runtime.disk import DiskError
+from rmq.runtime.statefile import StateFileError
 from rmq.sim.disk import HEALTHY_CAPACITY_BYTES, HEALTHY_SYNC_S
 from rmq.sim.node import Node
 from rmq.sim.world import World
+from rmq.store.messages import StoreError
+
+#: a process that is still ending, or could not start because of its disk, is started again after this
+START_AGAIN_S = 3.0
 
 
 class Fault(Protocol):
@@ -118,6 +124,23 @@ class Kill:
 
 
 @attrs.frozen
+class Restart:
+    """A stop in order, and a start at the end."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"stop of {self.node.name}"
+
+    def apply(self) -> None:
+        self.node.stop()
+
+    def undo(self) -> None:
+        start_again(self.node)
+
+
+@attrs.frozen
 class PowerFailure:
     """A machine without power, and a start at the end."""
 
@@ -163,7 +186,7 @@ class FullDisk:
         return f"disk of {self.node.name} full"
 
     def apply(self) -> None:
-        self.node.disk.capacity_bytes = 0
+        self.node.disk.fill()
 
     def undo(self) -> None:
         self.node.disk.capacity_bytes = HEALTHY_CAPACITY_BYTES
@@ -206,9 +229,16 @@ class ClockStep:
 
 
 def start_again(node: Node) -> None:
-    """Start the node's process with its service, unless it runs."""
-    if node.process is None:
+    """Start the node's process with its service, unless it runs; again and again while its disk does not let it."""
+    if node.is_ending:
+        node.world.schedule(START_AGAIN_S, lambda: start_again(node))
+    if node.process is not None:
+        return
+    try:
         node.start()
+    except (DiskError, StateFileError, StoreError) as error:
+        node.world.note(node.name, "start failed", error)
+        node.world.schedule(START_AGAIN_S, lambda: start_again(node))
 
 
 @attrs.frozen(kw_only=True)
@@ -238,6 +268,7 @@ KINDS: dict[str, Kind] = {
     "clog": lambda world, nodes: Clog(*_two(world, nodes), world.rng.uniform(0.05, 5)),
     "reset": lambda world, nodes: Reset(*_two(world, nodes)),
     "kill": lambda world, nodes: Kill(world.rng.choice(nodes)),
+    "restart": lambda world, nodes: Restart(world.rng.choice(nodes)),
     "power failure": lambda world, nodes: PowerFailure(world.rng.choice(nodes)),
     "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
     "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),

@@ -101,6 +101,15 @@ class Inode:
     def allocated_bytes(self) -> int:
         return max(self.reserved_bytes, len(self.live.pages) * PAGE_BYTES)
 
+    @property
+    def unsynced_from(self) -> int:
+        """The first byte that the platter may hold otherwise; the size when there is none."""
+        starts = [
+            change.offset if isinstance(change, Write) else min(change.size, self.durable.size)
+            for change in self.pending
+        ]
+        return min(starts, default=self.live.size)
+
     def needs_bytes(self, write: Write) -> int:
         """How much room ``write`` takes that the file does not have yet."""
         end = write.offset + len(write.data)

@@ -53,6 +53,8 @@ class Node:
         self.service: IService | None = None
         #: what the last process left behind when it ended by itself
         self.leaks: list[str] = []
+        #: called when the power is about to fail
+        self.before_crash: Callable[[], object] = lambda: None
         self._builder: Builder | None = None
         self._clock_base_s = EPOCH_S
         world.nodes[name] = self
@@ -97,6 +99,11 @@ class Node:
                 self.kill()
         return self.service
 
+    @property
+    def is_ending(self) -> bool:
+        """True while the process runs its shutdown triggers."""
+        return self.process is not None and self.process.is_ending
+
     def stop(self) -> Deferred[None]:
         """End the process in order: stop its service, run its shutdown triggers. Fires when it is gone."""
         if self.process is None:
@@ -112,6 +119,7 @@ class Node:
     def crash(self) -> None:
         """Switch the machine off: unsynced writes are kept, dropped or torn as the seed wants; peers hear nothing."""
         self.world.note(self.name, "power failure")
+        self.before_crash()
         self.powered = False
         if self.process is not None:
             self._gone(self.process)
@@ -225,6 +233,10 @@ class Process:
         self.callLater(0, self.shut_down)
 
     # -- the life of the process
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending is not None
 
     def shut_down(self) -> Deferred[None]:
         """Run the shutdown triggers, phase by phase, and end; fires when the process is gone."""

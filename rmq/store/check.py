@@ -8,6 +8,7 @@ Apache's directories too, and changes nothing. Exit status 0 without errors, 1 w
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections import Counter
@@ -148,7 +149,7 @@ class StoreCheck:
     # ---- commit log ----
 
     def _check_files(self, log: LogFiles) -> None:
-        for start, after in zip(log.starts, [*log.starts[1:], None], strict=True):
+        for start, after in itertools.zip_longest(log.starts, log.starts[1:]):
             path = layout.join(log.folder, layout.file_name(start))
             if log.sizes[start] != log.segment_bytes:
                 self._find("error", "file-size", path, start, f"{log.sizes[start]} bytes, others {log.segment_bytes}")

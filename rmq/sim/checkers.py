@@ -1,0 +1,370 @@
+"""
+What must be true of a cluster, one function per invariant; each returns what is wrong, in words.
+
+The functions judge records of a run (`History`, `Copy`, `LogImage`), so that a test can plant a difference and see it
+found. What a fault was allowed to take is no violation; :class:`Losses` is the table of that:
+
+| flush mode of the master | a killed process | a power failure of the master |
+|---|---|---|
+| ASYNC_FLUSH, or the producer did not wait | nothing | what was not synced; acknowledged by SYNC_MASTER: then a slave has it |
+| SYNC_FLUSH | nothing | nothing |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from rmq.sim.cluster import ROOT, Cluster, GroupOptions, LogImage, Member
+from rmq.sim.node import Node
+from rmq.sim.workload import Copy, Sent, key_of
+from rmq.sim.workload import History as History
+from rmq.store import layout
+from rmq.store.check import Finding, check_store
+from rmq.store.config import BrokerRole, FlushDiskType
+from rmq.wire.api.common import TopicConfig
+from rmq.wire.api.routes import ClusterInfo, TopicRouteData
+from rmq.wire.codes import ResponseCode
+from rmq.wire.record import Record, RecordError, decode_record
+
+#: a consumer may get what was on its way so long after the sender has lost its power
+IN_FLIGHT_S = 10.0
+#: Answers "no slave" and "slave too late" say nothing of the disk; given before syncFlushTimeout, the disk was in time.
+SURELY_FLUSHED_S = 4.0
+#: everything of a record but body and properties is at most so long
+RECORD_HEAD_BYTES = 128
+
+Place = tuple[str, str, int, int]
+Queue = tuple[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class PowerLoss:
+    """A power failure of one broker: the log from ``from_phy`` up to ``end`` was not surely on its platter."""
+
+    node: str
+    group: str
+    is_master: bool
+    at_s: float
+    from_phy: int
+    #: the end of the longest copy in the group at that moment
+    end: int
+
+
+class Losses:
+    """The power failures of a run, and what they excuse."""
+
+    def __init__(self, groups: Iterable[GroupOptions]) -> None:
+        self._groups = {group.name: group for group in groups}
+        self.failures: list[PowerLoss] = []
+
+    def watch(self, cluster: Cluster) -> None:
+        """Note every power failure of a broker from now on."""
+        for member in cluster.members:
+            member.node.before_crash = lambda member=member: self.note(cluster, member)  # type: ignore[misc]
+
+    def note(self, cluster: Cluster, member: Member) -> None:
+        """Look what the disk would lose, before it does."""
+        folder = layout.commit_log_dir(ROOT)
+        risks = [
+            start + first
+            for path, first in member.node.disk.at_risk(folder).items()
+            if (start := layout.file_start(path.rpartition("/")[2])) is not None
+        ]
+        copies = [LogImage(other.node).end for other in cluster.members if other.group is member.group]
+        self.failures.append(
+            PowerLoss(
+                node=member.node.name,
+                group=member.group.name,
+                is_master=member.is_master,
+                at_s=cluster.world.now_s,
+                from_phy=min(risks, default=1 << 62),
+                end=max(copies),
+            )
+        )
+
+    def of_master(self, group: str) -> list[PowerLoss]:
+        """Return the power failures of a group's master at which something was at risk."""
+        return [each for each in self.failures if each.group == group and each.is_master and each.from_phy < each.end]
+
+    def is_durable(self, sent: Sent) -> bool:
+        """Tell whether the answer promised that the message is on the master's disk."""
+        ack = sent.ack
+        if ack is None or not sent.waits or self._groups[sent.group].flush is not FlushDiskType.SYNC_FLUSH:
+            return False
+        in_time = ack.at_s - sent.at_s < SURELY_FLUSHED_S
+        return ack.code == ResponseCode.SUCCESS or (ack.code != ResponseCode.FLUSH_DISK_TIMEOUT and in_time)
+
+    def is_replicated(self, sent: Sent) -> bool:
+        """Tell whether the answer promised that a slave has the message."""
+        is_sync = self._groups[sent.group].role is BrokerRole.SYNC_MASTER
+        return sent.ack is not None and sent.waits and is_sync and sent.ack.code == ResponseCode.SUCCESS
+
+    def may_take(self, sent: Sent, *, was_seen: bool = False) -> bool:
+        """Tell whether the master may have lost a message; consumers of a SYNC_FLUSH master see what it has for sure."""
+        if self.is_durable(sent) or (was_seen and self._groups[sent.group].flush is FlushDiskType.SYNC_FLUSH):
+            return False
+        end = 1 << 62 if sent.ack is None else sent.ack.phy_offset + len(sent.body) + RECORD_HEAD_BYTES
+        return any(each.at_s >= sent.at_s and end > each.from_phy for each in self.of_master(sent.group))
+
+    def slave_failed_since(self, group: str, since_s: float) -> bool:
+        """Tell whether any slave of a group lost its power since then."""
+        return any(each.group == group and not each.is_master and each.at_s >= since_s for each in self.failures)
+
+    def may_differ(self, group: str, phy_offset: int) -> bool:
+        """
+        Tell whether copies may differ at a place: the master wrote there again, after it had lost what a slave had.
+
+        The protocol has no means to notice that once the master's log has grown beyond the slave's; until then the
+        slave is refused.
+        """
+        return any(each.from_phy <= phy_offset < each.end for each in self.of_master(group))
+
+    def skipped(self, history: History, sent: Sent) -> bool:
+        """Tell whether consumers had been beyond a message's number, because of one that was lost, before it was sent."""
+        assert sent.ack is not None
+        for loss in self.of_master(sent.group):
+            for seen in history.seen:
+                if (
+                    (seen.group, seen.topic, seen.queue_id) == (sent.group, sent.topic, sent.ack.queue_id)
+                    and seen.queue_offset >= sent.ack.queue_offset
+                    and seen.at_s <= loss.at_s + IN_FLIGHT_S
+                    and sent.ack.at_s >= loss.at_s
+                    and self._groups[sent.group].flush is FlushDiskType.ASYNC_FLUSH
+                ):
+                    return True
+        return False
+
+
+def same(sent: Sent, record: Record) -> bool:
+    """Tell whether a record is the message as it was sent."""
+    return (key_of(record), record.topic, record.queue_id, record.body) == (
+        sent.key,
+        sent.topic,
+        sent.queue_id,
+        sent.body,
+    )
+
+
+# ---- 1: what was acknowledged stays ----
+
+
+def acked_stays(
+    history: History, copies: Mapping[str, Mapping[Queue, Copy]], slaves: Mapping[str, Sequence[LogImage]], losses: Losses
+) -> Iterator[str]:
+    """
+    Every acknowledged message is at its (topic, queue, offset) on its master, byte for byte.
+
+    ``copies`` is what the masters serve, by broker name; ``slaves`` the logs of their slaves.
+    """
+    for sent in history.acked:
+        assert sent.ack is not None
+        record = at(copies[sent.group].get((sent.topic, sent.ack.queue_id)), sent.ack.queue_offset)
+        if record is not None and same(sent, record) and record.phy_offset == sent.ack.phy_offset:
+            continue
+        found = "nothing" if record is None else f"{key_of(record)!r} at log {record.phy_offset}"
+        if not losses.may_take(sent):
+            yield f"{sent.key} was acknowledged ({sent.ack.code}) at {sent.place}, where there is {found}"
+        elif losses.is_replicated(sent) and not losses.slave_failed_since(sent.group, sent.at_s):
+            if not any(holds(image, sent) for image in slaves[sent.group]):
+                yield f"{sent.key}, lost by its master, was acknowledged as replicated at {sent.place}; no slave has it"
+
+
+def at(copy: Copy | None, queue_offset: int) -> Record | None:
+    """Return the record that a broker serves for a number."""
+    if copy is None or not copy.min_offset <= queue_offset < copy.min_offset + len(copy.records):
+        return None
+    return copy.records[queue_offset - copy.min_offset]
+
+
+def holds(image: LogImage, sent: Sent) -> bool:
+    """Tell whether a log has a message at its place."""
+    assert sent.ack is not None
+    try:
+        record = decode_record(image.read(sent.ack.phy_offset, len(sent.body) + 4096))
+    except RecordError:
+        return False
+    return same(sent, record) and record.phy_offset == sent.ack.phy_offset
+
+
+class ReplicaWatch:
+    """Look, the moment a SYNC_MASTER's producer is told "done", whether a slave has the message in its file."""
+
+    def __init__(self, cluster: Cluster, losses: Losses) -> None:
+        self._cluster = cluster
+        self._losses = losses
+        self.violations: list[str] = []
+        self.checked = 0
+
+    def acknowledged(self, sent: Sent) -> None:
+        """Check one acknowledgement."""
+        if not self._losses.is_replicated(sent) or self._losses.slave_failed_since(sent.group, sent.at_s):
+            return
+        self.checked += 1
+        slaves = self._cluster.slaves_of(self._cluster.master_of(sent.group))
+        if not any(holds(LogImage(slave.node), sent) for slave in slaves):
+            self.violations.append(f"{sent.key} was acknowledged as replicated at {sent.place}, but no slave has it")
+
+
+# ---- 2: copies agree ----
+
+
+def replicas_agree(master: Member, slave: Member, losses: Losses) -> Iterator[str]:
+    """Where both logs hold bytes they are equal. A slave may begin at the start of a later file."""
+    one, other = LogImage(master.node), LogImage(slave.node)
+    start, end = max(one.start, other.start), min(one.end, other.end)
+    step = 4096
+    told = 0
+    for offset in range(start, end, step):
+        size = min(step, end - offset)
+        left, right = one.read(offset, size), other.read(offset, size)
+        if left == right:
+            continue
+        wrong = [offset + n for n in range(size) if left[n : n + 1] != right[n : n + 1]]
+        wrong = [place for place in wrong if not losses.may_differ(master.group.name, place)]
+        if wrong and told < 3:
+            told += 1
+            yield f"{slave.node.name} differs from its master at {wrong[0]} ({len(wrong)} bytes of this page)"
+
+
+def slave_is_complete(master: Member, slave: Member, losses: Losses) -> Iterator[str]:
+    """After healing a slave has all that its master has, unless it holds bytes that its master has lost."""
+    end, copied = master.broker.store.end_offset, slave.broker.store.end_offset
+    if copied == end:
+        return
+    if copied > end and any(each.end >= copied for each in losses.of_master(master.group.name)):
+        if master.broker.ha.status().refused == 0:
+            yield f"{slave.node.name} is ahead of its master ({copied}, {end}) and was never refused"
+        return
+    yield f"{slave.node.name} ends at {copied}, its master at {end}"
+
+
+# ---- 3: queues and index are what the log dictates ----
+
+#: what a log may show where a power failure hit bytes that were not synced
+TORN = ("damaged-record", "queue-number")
+
+
+def store_is_sound(member: Member, cluster: Cluster, losses: Losses) -> Iterator[str]:
+    """`rmq.store.check` finds no error in a broker that was stopped."""
+    for finding in check_store(member.node.disk, ROOT, cluster.setup_of(member).store):
+        if finding.severity == "error" and not _torn(finding, member, losses):
+            yield f"{member.node.name}: {finding.kind} {finding.where} at {finding.offset}: {finding.text}"
+
+
+def _torn(finding: Finding, member: Member, losses: Losses) -> bool:
+    group = member.group.name
+    hit = any(each.from_phy <= finding.offset for each in losses.of_master(group))
+    return finding.kind in TORN and hit
+
+
+# ---- 4: numbers ----
+
+
+def queue_is_dense(name: str, group: str, copy: Copy, losses: Losses) -> Iterator[str]:
+    """A queue serves one record for each number from its minimum to its end, and that record carries the number."""
+    where = f"{name} {copy.topic}:{copy.queue_id}"
+    if copy.min_offset + len(copy.records) != copy.max_offset:
+        yield f"{where} has {len(copy.records)} records for the numbers {copy.min_offset} to {copy.max_offset - 1}"
+    for number, record in enumerate(copy.records, copy.min_offset):
+        if (record.topic, record.queue_id) != (copy.topic, copy.queue_id):
+            yield f"{where} has a record of {record.topic}:{record.queue_id} as number {number}"
+        elif record.queue_offset != number and not losses.of_master(group):
+            yield f"{where} has number {record.queue_offset} as number {number}"
+
+
+def nothing_reused(history: History, copies: Mapping[str, Mapping[Queue, Copy]], losses: Losses) -> Iterator[str]:
+    """No number of a queue ever stands for two messages, and no message is stored twice."""
+    users: dict[Place, dict[str, bool]] = {}
+    for sent in history.acked:
+        assert sent.ack is not None
+        users.setdefault((sent.group, sent.topic, sent.ack.queue_id, sent.ack.queue_offset), {})[sent.key] = False
+    for seen in history.seen:
+        users.setdefault((seen.group, seen.topic, seen.queue_id, seen.queue_offset), {})[seen.key] = True
+    stored: dict[str, Record] = {}
+    for group, queues in copies.items():
+        for copy in queues.values():
+            for record in copy.records:
+                key = key_of(record)
+                place = (group, record.topic, record.queue_id, record.queue_offset)
+                users.setdefault(place, {}).setdefault(key, False)
+                twin = stored.setdefault(key, record)
+                if twin.phy_offset != record.phy_offset:
+                    yield f"{key} is stored twice, at log {twin.phy_offset} and {record.phy_offset} of {group}"
+    for place, keys in users.items():
+        messages = sorted((history.sent[key] for key in keys if key in history.sent), key=lambda sent: sent.at_s)
+        for earlier in messages[:-1]:
+            if not losses.may_take(earlier, was_seen=keys[earlier.key]):
+                yield f"number {place} was that of {earlier.key} and is that of {messages[-1].key}"
+
+
+# ---- 5: delivery ----
+
+
+def seen_is_true(history: History) -> Iterator[str]:
+    """Consumers get what was sent, and nothing else."""
+    for seen in history.seen:
+        sent = history.sent.get(seen.key)
+        if sent is None:
+            yield f"{seen.consumer} got {seen.key!r} from {seen.group}, which nobody sent"
+        elif (sent.body, sent.topic, sent.queue_id, sent.group) != (seen.body, seen.topic, seen.queue_id, seen.group):
+            yield f"{seen.consumer} got {seen.key} from {seen.group} {seen.topic}:{seen.queue_id} with other contents"
+
+
+def undelivered(history: History, losses: Losses) -> list[Sent]:
+    """Return the acknowledged messages that no consumer has got, and that no fault may have taken."""
+    seen = {each.key for each in history.seen}
+    return [
+        sent
+        for sent in history.acked
+        if sent.key not in seen and not losses.may_take(sent) and not losses.skipped(history, sent)
+    ]
+
+
+def delivered(history: History, losses: Losses) -> Iterator[str]:
+    """Every acknowledged message was consumed."""
+    for sent in undelivered(history, losses):
+        yield f"{sent.key} was acknowledged at {sent.place} and never consumed"
+
+
+# ---- 6: routes ----
+
+
+def routes_are_right(
+    name_server: str, found: ClusterInfo, routes: Mapping[str, TopicRouteData | None], members: Sequence[Member]
+) -> Iterator[str]:
+    """A NameServer lists exactly the brokers that live, in the cluster and in the route of every topic in use."""
+    expected: dict[str, dict[int, str]] = {}
+    for member in members:
+        expected.setdefault(member.group.name, {})[member.broker_id] = member.addr
+    addrs = {name: data.broker_addrs for name, data in found.broker_addr_table.items()}
+    if addrs != expected:
+        yield f"{name_server} lists {addrs}, alive are {expected}"
+    for topic, route in routes.items():
+        listed = {} if route is None else {data.broker_name: data.broker_addrs for data in route.broker_datas}
+        unknown = {name: addr for name, addr in listed.items() if expected.get(name) != addr}
+        if unknown or not listed:
+            yield f"{name_server} routes {topic} to {listed}, alive are {expected}"
+
+
+def tables_agree(
+    slave: str, mine: Mapping[str, TopicConfig], masters: Mapping[str, TopicConfig], offsets: tuple[object, object]
+) -> Iterator[str]:
+    """A slave has its master's topics and, once nobody consumes any more, consumer offsets."""
+    if mine != masters:
+        yield f"{slave} has topics {sorted(mine)}, its master {sorted(masters)}"
+    if offsets[0] != offsets[1]:
+        yield f"{slave} has consumer offsets {offsets[0]}, its master {offsets[1]}"
+
+
+# ---- 7: leaks ----
+
+
+def nothing_left(nodes: Iterable[Node]) -> Iterator[str]:
+    """A process that was stopped has left no timer, connection, port or open file."""
+    for node in nodes:
+        if node.process is not None:
+            yield f"{node.name} still runs"
+        for leak in node.leaks:
+            yield f"{node.name} left a {leak}"

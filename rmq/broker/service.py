@@ -20,6 +20,7 @@ from rmq.broker.config import BrokerSetup, resolve
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
+from rmq.broker.lanes import SendLane, answers_at_once
 from rmq.broker.locks import QueueLocks
 from rmq.broker.longpoll import TICK_S as POLL_TICK_S
 from rmq.broker.longpoll import LongPolls
@@ -100,8 +101,9 @@ class BrokerService(MultiService):
             platform, self.store, setup.store, host=setup.server.bind_address, role=setup.store.broker_role
         )
         self.store.replication = self.ha
+        sends = SendResponder(self.state)
         self.responders = ResponderTable(
-            SendResponder(self.state),
+            sends,
             PullResponder(self.state),
             ClientResponder(self.state),
             OffsetResponder(self.state),
@@ -112,6 +114,8 @@ class BrokerService(MultiService):
             ReplicationResponder(self.state),
             refused=REFUSED,
         )
+        if answers_at_once(setup.store):
+            self.responders.add_lane(RequestCode.SEND_MESSAGE_V2, SendLane(self.state, sends))
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self.vip_server = self._listener("broker VIP", setup.server.listen_port - VIP_PORT_DISTANCE, vip_responders)

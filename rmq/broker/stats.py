@@ -131,6 +131,8 @@ class BrokerStats:
     get_yesterday_morning: int = attrs.field(default=0, init=False)
     get_today_morning: int = attrs.field(default=0, init=False)
     _day: int | None = attrs.field(default=None, init=False)
+    #: the counters of a put by topic, so that one look-up finds all three
+    _puts: dict[str, tuple[Counter, Counter, Counter]] = attrs.field(factory=dict, init=False)
     _counters: dict[tuple[str, str], Counter] = attrs.field(factory=dict, init=False)
 
     def counter(self, name: str, key: str) -> Counter:
@@ -138,6 +140,7 @@ class BrokerStats:
         if counter is None:
             if len(self._counters) >= MAX_COUNTERS:
                 self._counters = {key: kept for key, kept in self._counters.items() if not kept.idle}
+                self._puts.clear()
             counter = self._counters[name, key] = Counter()
         return counter
 
@@ -148,9 +151,18 @@ class BrokerStats:
         """``count`` messages of ``size_bytes`` altogether were stored."""
         self.puts.total += count
         self.put_bytes += size_bytes
-        self.counter(TOPIC_PUT_NUMS, topic).add(count)
-        self.counter(TOPIC_PUT_SIZE, topic).add(size_bytes)
-        self.counter(BROKER_PUT_NUMS, self.cluster).add(count)
+        counters = self._puts.get(topic)
+        if counters is None:
+            counters = (
+                self.counter(TOPIC_PUT_NUMS, topic),
+                self.counter(TOPIC_PUT_SIZE, topic),
+                self.counter(BROKER_PUT_NUMS, self.cluster),
+            )
+            self._puts[topic] = counters
+        numbers, sizes, broker = counters
+        numbers.add(count)
+        sizes.add(size_bytes)
+        broker.add(count)
 
     def got(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull of ``group`` found ``count`` messages."""

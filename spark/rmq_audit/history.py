@@ -104,7 +104,7 @@ def settle(store: Store, segment_bytes: int, scans: Sequence[Scan]) -> Log:
 def _take_unread(log: Log) -> None:
     size = log.segment_bytes
     for problem in log.store.problems:
-        if problem.phy is not None and f"{problem.phy:020d}" in problem.path and "commitlog" in problem.path:
+        if problem.phy is not None:
             log.unread.append(Range(problem.phy, problem.phy + size))
         log.findings.append(
             finding("AU-COVER", log.side, phy_from=problem.phy, detail=f"{problem.path} {problem.text}")

@@ -52,7 +52,11 @@ class Queue:
 
 @attrs.frozen(kw_only=True)
 class Problem:
-    """Something of a store that could not be taken in; the audit is incomplete because of it."""
+    """
+    Something of a store that could not be taken in; the audit is incomplete because of it.
+
+    ``phy`` is set when a segment of the log is meant: where it starts.
+    """
 
     path: str
     text: str
@@ -96,7 +100,7 @@ def take_inventory(side: str, path: str) -> Store:
     if not os.path.isdir(log):
         raise InputError(f"{root}: is no store directory, it has no folder {layout.COMMIT_LOG_DIR}")
     problems: list[Problem] = []
-    segments = _list_segments(log, problems)
+    segments = _list_files(log, problems, in_log=True)
     queues = _list_queues(layout.consume_queue_dir(root), problems)
     return Store(side=side, path=root, segments=segments, queues=queues, manifest=manifest, problems=tuple(problems))
 
@@ -147,7 +151,7 @@ def changed_files(store: Store) -> list[str]:
     return changed
 
 
-def _list_segments(folder: str, problems: list[Problem]) -> tuple[Segment, ...]:
+def _list_files(folder: str, problems: list[Problem], *, in_log: bool) -> tuple[Segment, ...]:
     """
     Return the files with names of 20 digits by start; sub-directories and other names are not RocketMQ's and are
     left out.
@@ -163,13 +167,14 @@ def _list_segments(folder: str, problems: list[Problem]) -> tuple[Segment, ...]:
         start = layout.file_start(name)
         if start is None:
             continue
+        phy = start if in_log else None
         try:
             status = os.stat(path)
         except OSError as error:
-            problems.append(Problem(path=path, text=f"cannot be read: {error.strerror}", phy=start))
+            problems.append(Problem(path=path, text=f"cannot be read: {error.strerror}", phy=phy))
             continue
         if os.path.isdir(path):
-            problems.append(Problem(path=path, text="is a directory where a segment file belongs", phy=start))
+            problems.append(Problem(path=path, text="is a directory where a file belongs", phy=phy))
             continue
         found.append(Segment(path=path, start=start, size_bytes=status.st_size, modified_ns=status.st_mtime_ns))
     return tuple(found)
@@ -182,7 +187,7 @@ def _list_queues(folder: str, problems: list[Problem]) -> tuple[Queue, ...]:
         for name in _folders(os.path.join(folder, topic), problems):
             if not name.isdecimal():
                 continue
-            files = _list_segments(os.path.join(folder, topic, name), problems)
+            files = _list_files(os.path.join(folder, topic, name), problems, in_log=False)
             for file in files:
                 if file.size_bytes % layout.CQ_UNIT_BYTES:
                     problems.append(

@@ -52,6 +52,7 @@ class SparkEngine:
     def __init__(self, context: SparkContext, log: str | None = None) -> None:
         self._context = context
         self._log = log
+        self._failed = False
         self._folder = tempfile.mkdtemp(prefix="rmq-audit-")
         bundle = os.path.join(self._folder, "rmq_audit_job.zip")
         write_bundle(bundle)
@@ -73,10 +74,12 @@ class SparkEngine:
         try:
             answers = dict(context.parallelize(range(len(groups)), len(groups)).mapPartitions(answer).collect())
         except (PySparkException, Py4JError) as error:
+            self._failed = True
             raise EngineError(f"Spark failed during {name}: {_first_line(error)}{self._where()}") from error
         finally:
             shared.unpersist()
         if len(answers) != len(tasks):
+            self._failed = True
             raise EngineError(f"Spark gave {len(answers)} answers to {len(tasks)} tasks of {name}{self._where()}")
         return [answers[index] for index in range(len(tasks))]
 
@@ -105,7 +108,8 @@ class OwnedSparkEngine(SparkEngine):
     def close(self) -> None:
         super().close()
         self._context.stop()
-        if self._log_folder is not None:
+        # the message of a failure names the log, so it stays
+        if self._log_folder is not None and not self._failed:
             shutil.rmtree(self._log_folder, ignore_errors=True)
 
 
@@ -146,6 +150,9 @@ def _start(master: str | None, path: str) -> SparkContext:
     """Return a context with a JVM of its own, whose output goes to the file ``path``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setAppName("rmq-audit").setMaster(master or "local[*]").setAll(list(_SETTINGS.items()))
+    if conf.get("spark.master", "").startswith("local["):
+        # no name service, no other interface: a laptop behind a VPN must not matter
+        conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     with open(path, "wb") as log:
         try:
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})

@@ -4,6 +4,7 @@ The command line: verdicts as exit statuses, JSON for programs, and one clear li
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import SkipTest
 
 import pytest
 from rmq_audit.bundle import write_bundle
@@ -188,6 +190,21 @@ class MissingSparkTests(CommandCase):
         answer = rmq_audit("compare", folder / "master", folder / "slave", environment={"JAVA_HOME": str(self.folder)})
         self.assert_refused((answer.returncode, answer.stdout, answer.stderr), "is Java 11", "--engine local")
 
+    def test_a_java_that_fails_is_named(self) -> None:
+        """When Spark does not start, one line says where its output is, and the file is there."""
+        if importlib.util.find_spec("pyspark") is None:
+            raise SkipTest("PySpark is not installed")
+        java = self.folder / "bin" / "java"
+        java.parent.mkdir()
+        told = "echo 'version \"17.0.1\"' >&2; exit 0"
+        java.write_text(f"#!/bin/sh\n[ $1 = -version ] && {{ {told}; }}\necho broken >&2\nexit 3\n")
+        java.chmod(0o755)
+        folder = self.golden("pair-equal-4.9.7")
+        environment = {"JAVA_HOME": str(self.folder), "TMPDIR": str(self.folder)}
+        answer = rmq_audit("compare", folder / "master", folder / "slave", environment=environment)
+        self.assert_refused((answer.returncode, answer.stdout, answer.stderr), "Spark did not start", "spark.log")
+        self.assertIn("broken", Path(answer.stderr.split()[-1]).read_text())
+
     def test_without_pyspark_the_local_engine_is_named(self) -> None:
         """Where PySpark is not installed the Spark engine says so in one line, and the local engine works."""
         (self.folder / "pyspark.py").write_text("raise ImportError('No module named pyspark')\n")
@@ -200,6 +217,14 @@ class MissingSparkTests(CommandCase):
             (answer.returncode, answer.stdout, answer.stderr), "PySpark", "--engine local", "rmq[audit]"
         )
         self.assertEqual(rmq_audit(*arguments, "--engine", "local", module=[str(script)]).returncode, 0)
+
+    def test_the_light_install_names_the_extra(self) -> None:
+        """Without numpy, as after an install without extras, one line says what to install."""
+        (self.folder / "numpy.py").write_text("raise ImportError('No module named numpy')\n")
+        script = self.folder / "run.py"
+        script.write_text("from rmq_audit.__main__ import main\nmain()\n")
+        answer = rmq_audit("compare", "a", "b", "--engine", "local", module=[str(script)])
+        self.assert_refused((answer.returncode, answer.stdout, answer.stderr), "numpy", "rmq[audit]")
 
 
 class BundleTests(CommandCase):

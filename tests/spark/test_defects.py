@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rmq_audit.audit import Result
+from rmq_audit.engines import LocalEngine
 from rmq_audit.findings import Finding
+from rmq_audit.replicas import MAX_DRILLS
+from rmq_audit.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.defects import DEFECTS, Defect, Expected, plant_junk_behind_blanks, plant_stale_records
@@ -81,6 +87,45 @@ class CleanTests(StoreCase):
         self.assertEqual((result.verdict.value, result.coverage.master.records), ("CONSISTENT", 0))
 
 
+class WritingEngine(LocalEngine):
+    """An engine in whose time the broker goes on writing: files look changed when it is done."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(1)
+        self._path = path
+
+    def run(self, work: Work[Any, Any], tasks: Sequence[Any]) -> list[Any]:
+        answers = super().run(work, tasks)
+        os.utime(self._path, ns=(1, 1))
+        return answers
+
+
+class EngineTests(StoreCase):
+    def test_a_pool_finds_the_same(self) -> None:
+        """Processes share the work, and answer in order."""
+        pair = self.pair(make_store(9))
+        pair.flip(pair.slave, pair.made.stored[50].body_at)
+        pool = LocalEngine(2, pool_from_bytes=0)
+        try:
+            shared = audit(pair.master, pair.slave, chunk=8192, split=8192, engine=pool)
+        finally:
+            pool.close()
+        self.assertEqual(as_json(shared), as_json(audit(pair.master, pair.slave, chunk=8192, split=8192)))
+
+    def test_a_running_slave_is_judged_by_what_stands(self) -> None:
+        """Half a record at the end of a file that is being written is no fault, and the summary says what moved."""
+        pair = self.pair(make_store(8, 200))
+        one = pair.made.stored[150]
+        pair.cut(pair.slave, one.phy)
+        pair.write(pair.slave, one.phy, pair.read(pair.master, one.phy, one.size)[:60])
+        still = {found.invariant: found.severity.name for found in audit(pair.master, pair.slave).findings}
+        self.assertEqual(still, {"CL-TAIL": "WARN", "RP-LAG": "WARN"})
+        segment = pair.segment(pair.slave, one.phy)
+        moving = audit(pair.master, pair.slave, engine=WritingEngine(segment))
+        self.assertEqual(moving.changed_files, [str(segment)])
+        self.assertEqual({found.invariant: found.severity.name for found in moving.findings}["CL-TAIL"], "INFO")
+
+
 class DefectTests(StoreCase):
     def test_every_defect_is_found_and_nothing_else(self) -> None:
         """
@@ -114,6 +159,17 @@ class DefectTests(StoreCase):
             found = causes(audit(pair.master, pair.slave))
             places = {one.phy_from for one in found if one.invariant == "RP-DIFF"}
             self.assertEqual({one.phy for one in expected} - places, set(), f"seed {seed}")
+
+    def test_many_differing_chunks_are_not_all_looked_into(self) -> None:
+        """A bound keeps the cost of a ruined slave small, and the findings say what was not looked into."""
+        pair = self.pair(make_store(6))
+        for one in pair.made.stored:
+            if one.body_size:
+                pair.flip(pair.slave, one.body_at)
+        result = audit(pair.master, pair.slave, chunk=1024)
+        self.assertEqual((result.verdict.value, result.exit_status), ("DIFFERENT", 2))
+        self.assertLessEqual(result.coverage.chunks_drilled, MAX_DRILLS + 2)
+        self.assertIn("were looked into", " ".join(found.detail for found in result.findings))
 
     def test_the_judgement_can_fail(self) -> None:
         """A difference that the suite does not expect, or expects elsewhere, fails it."""

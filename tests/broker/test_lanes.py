@@ -29,6 +29,8 @@ def random_properties(rng: random.Random) -> str:
 
 def random_send(rng: random.Random) -> RemotingCommand:
     """Return a send that a lane may take, or one that it must leave alone."""
+    if rng.random() < 0.3:
+        return RemotingCommand(310, ext_fields=send_ext(queue_id=rng.randrange(4), props=random_properties(rng)))
     more = {
         "f": str(rng.choice([0, 0, 0, 1, 2, 4, 8, 12, 0x301])),
         "h": str(rng.randrange(-5, 5)),

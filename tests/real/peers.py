@@ -240,6 +240,11 @@ class Process:
     def suspend(self) -> None:
         """Freeze the process (SIGSTOP): its sockets stay open and nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        until(f"every thread of {self.name} has stopped", lambda: set(self._thread_states()) == {"T"}, seconds=10)
+
+    def _thread_states(self) -> list[str]:
+        tasks = Path(f"/proc/{self.pid}/task")
+        return [(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks.iterdir()]
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

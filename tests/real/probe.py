@@ -283,6 +283,16 @@ class Probe:
         table: dict[str, dict[str, int]] = fastjson(self.must(43).body)["offsetTable"]
         return table
 
+    def join_group(self, group: str, topic: str) -> None:
+        """Be a consumer of ``group`` until the connection closes: a broker makes the group known then."""
+        subscription = {"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 1, "tagsSet": []}
+        subscription |= {"codeSet": [], "classFilterMode": False}
+        consumer = {"groupName": group, "consumeType": "CONSUME_ACTIVELY", "messageModel": "CLUSTERING"}
+        consumer |= {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False}
+        members = [consumer | {"subscriptionDataSet": [subscription]}]
+        body = {"clientID": f"probe@{self.socket.getsockname()[1]}", "consumerDataSet": members, "producerDataSet": []}
+        self.must(34, {}, json.dumps(body).encode())
+
     def pull(self, topic: str, queue_id: int, offset: int, *, count: int = 32, wait_ms: int = 0) -> Answer:
         """Pull with the subscription ``*`` in the request; ``wait_ms`` asks to be suspended for so long."""
         fields: dict[str, object] = {"consumerGroup": "probe-consumer", "topic": topic, "queueId": queue_id}

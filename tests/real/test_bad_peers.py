@@ -448,8 +448,14 @@ def test_truncated_segment_is_named(site: Site) -> None:
 
 @pytest.mark.real
 def test_broken_json_files_fall_back_or_are_named(site: Site) -> None:
-    """A damaged topics.json is read from its .bak; when both are damaged the start ends and names the file."""
+    """
+    A damaged topics.json is read from its .bak, which lacks the last change; with both damaged the start names the file.
+    """
     broker = _filled(site)
+    broker.start()
+    with broker.probe() as probe:
+        probe.create_topic("AfterDamage", 1)
+    broker.stop()
     topics = broker.store / "config" / "topics.json"
     topics.write_text('{"dataVersion":{"counter":')
     broker.start()

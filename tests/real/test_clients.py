@@ -21,6 +21,7 @@ from tests.real.probe import Probe, fastjson
 
 WAYS = ("sync", "async", "oneway", "batch")
 VERSIONS = (APACHE_4, APACHE_5)
+NOTICED = "broker-a was killed by signal 9"
 
 
 class LocalCluster:
@@ -76,8 +77,11 @@ class LocalCluster:
             until("the route is gone", lambda: not self.has_master())
             self.process.start()
         else:
+            boot_line = f"The broker[broker-a, {HOST}:{self.master_port}] boot success."
+            boots, deaths = self.process.console.read_text().count(boot_line), self.process.text().count(NOTICED)
             os.kill(master_pid(self.process, self.master_port), signal.SIGKILL)
-            until("rmq-local noticed", lambda: "broker-a was killed by signal 9" in self.process.text())
+            until("rmq-local noticed", lambda: self.process.text().count(NOTICED) > deaths)
+            until("the master boots again", lambda: self.process.console.read_text().count(boot_line) > boots)
         until("the master is registered again", self.has_master)
 
 

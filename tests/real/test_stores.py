@@ -35,6 +35,7 @@ def fill(java: JavaClient, broker: Broker) -> None:
         java.send(topic, "mixed", 800, prefix=f"{topic}-mixed", sizes=(20, 2500))
         java.send(topic, "sync", 50, prefix=f"{topic}-sync", sizes=(20, 9000))
     with broker.probe() as probe:
+        probe.join_group(GROUP, "Moved")  # 5.x keeps no offsets of a group that it has never seen
         for queue in range(TOPICS["Moved"]):
             probe.commit_offset(GROUP, "Moved", queue, 17 + queue)
 

@@ -68,6 +68,9 @@ class Store:
     """
     One side: its segments by start offset, its queues, its manifest if it is a dump, and what was wrong with the
     listing.
+
+    ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
+    queues may then be behind the log, since whoever opens the store dispatches the rest.
     """
 
     side: str
@@ -76,6 +79,7 @@ class Store:
     queues: tuple[Queue, ...]
     manifest: Manifest | None
     problems: tuple[Problem, ...]
+    unfinished: bool
 
     @property
     def segment_bytes(self) -> int | None:
@@ -102,7 +106,15 @@ def take_inventory(side: str, path: str) -> Store:
     problems: list[Problem] = []
     segments = _list_files(log, problems, in_log=True)
     queues = _list_queues(layout.consume_queue_dir(root), problems)
-    return Store(side=side, path=root, segments=segments, queues=queues, manifest=manifest, problems=tuple(problems))
+    return Store(
+        side=side,
+        path=root,
+        segments=segments,
+        queues=queues,
+        manifest=manifest,
+        problems=tuple(problems),
+        unfinished=os.path.exists(layout.abort_path(root)),
+    )
 
 
 def common_segment_bytes(master: Store, slave: Store) -> int:

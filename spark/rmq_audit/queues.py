@@ -227,7 +227,7 @@ def _empty_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> It
     at_end = count == last - first.empty_from + 1
     manifest = log.store.manifest
     dispatched = manifest.dispatched_offset if manifest is not None else None
-    as_said = at_end and dispatched is not None and first.empty_phy >= dispatched
+    as_said = at_end and (log.store.unfinished or (dispatched is not None and first.empty_phy >= dispatched))
     yield finding(
         "CQ-BEHIND" if at_end else "CQ-MISMATCH",
         log.side,

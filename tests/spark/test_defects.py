@@ -18,7 +18,7 @@ from rmq_audit.replicas import MAX_DRILLS
 from rmq_audit.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.spark.defects import DEFECTS, Defect, Expected, plant_junk_behind_blanks, plant_stale_records
+from tests.spark.defects import DEFECTS, Defect, Expected, owned_first, plant_junk_behind_blanks, plant_stale_records
 from tests.spark.support import as_json, audit, causes
 from tests.spark.synthetic import MadeStore, Pair, make_store
 
@@ -72,6 +72,19 @@ class CleanTests(StoreCase):
                 self.assertEqual(
                     [(one.invariant, one.replica, one.count) for one in result.findings], [("CL-STALE", side, 5)]
                 )
+
+    def test_queues_behind_a_log_that_is_in_use(self) -> None:
+        """
+        With the file abort in the store its queues may be behind: they are filled when the broker starts, or runs
+        on.
+        """
+        pair = self.pair(make_store(5, 200))
+        one = next(one for one in reversed(pair.made.stored) if owned_first(pair, one))
+        pair.write_unit(pair.slave, one, bytes(20))
+        self.assertEqual(audit(pair.master, pair.slave).exit_status, 1)
+        (pair.slave / "abort").touch()
+        result = audit(pair.master, pair.slave)
+        self.assertEqual((result.exit_status, [found.invariant for found in result.findings]), (0, ["CQ-BEHIND"]))
 
     def test_empty_stores(self) -> None:
         """A slave that has nothing yet lags; two stores without a message agree, and say that they hold none."""

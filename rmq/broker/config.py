@@ -31,6 +31,11 @@ def _key(
     return attrs.field(default=default, metadata=metadata)
 
 
+def _unused(default: Any) -> Any:
+    """A key that files in use hold and that changes nothing here."""
+    return _key(default, "no effect")
+
+
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
     """
@@ -39,7 +44,7 @@ class BrokerConfig:
     Java: BrokerConfig of 4.9.8
     """
 
-    rocketmq_home: str | None = _key(None, "accepted, has no effect")
+    rocketmq_home: str | None = _key(None, "no effect")
     namesrv_addr: str | None = _key(None, "NameServers, host:port;host:port", important=True)
     broker_ip1: str | None = _key(
         None, "address that clients use; default: this host's first address", key="brokerIP1", important=True
@@ -53,76 +58,76 @@ class BrokerConfig:
     broker_permission: int = _key(6, "4 read, 2 write, 6 both", low=0, high=7)
     default_topic_queue_nums: int = _key(8, "queues of TBW102, the template of automatic topics", low=0)
     auto_create_topic_enable: bool = _key(True, "a send may create its topic", important=True)
-    cluster_topic_enable: bool = True
-    broker_topic_enable: bool = True
+    cluster_topic_enable: bool = _key(True, "the topic named like the cluster may be read and written")
+    broker_topic_enable: bool = _key(True, "the topic named like the broker may be read and written")
     auto_create_subscription_group: bool = _key(True, "a consumer may create its group", important=True)
-    message_store_plug_in: str = ""
-    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    trace_topic_enable: bool = False
-    send_message_thread_pool_nums: int = 4
-    put_message_future_thread_pool_nums: int = 4
-    pull_message_thread_pool_nums: int = 24
-    process_reply_message_thread_pool_nums: int = 24
-    query_message_thread_pool_nums: int = 12
-    admin_broker_thread_pool_nums: int = 16
-    client_manage_thread_pool_nums: int = 32
-    consumer_manage_thread_pool_nums: int = 32
-    heartbeat_thread_pool_nums: int = 4
-    end_transaction_thread_pool_nums: int = 16
+    message_store_plug_in: str = _unused("")
+    msg_trace_topic_name: str = _key("RMQ_SYS_TRACE_TOPIC", "where clients send message traces")
+    trace_topic_enable: bool = _key(False, "keep message traces in msgTraceTopicName")
+    send_message_thread_pool_nums: int = _unused(4)
+    put_message_future_thread_pool_nums: int = _unused(4)
+    pull_message_thread_pool_nums: int = _unused(24)
+    process_reply_message_thread_pool_nums: int = _unused(24)
+    query_message_thread_pool_nums: int = _unused(12)
+    admin_broker_thread_pool_nums: int = _unused(16)
+    client_manage_thread_pool_nums: int = _unused(32)
+    consumer_manage_thread_pool_nums: int = _unused(32)
+    heartbeat_thread_pool_nums: int = _unused(4)
+    end_transaction_thread_pool_nums: int = _unused(16)
     flush_consumer_offset_interval: int = _key(5000, "how often consumer offsets are persisted", low=100)
-    flush_consumer_offset_history_interval: int = 60_000
-    reject_transaction_message: bool = False
-    fetch_namesrv_addr_by_address_server: bool = False
-    send_thread_pool_queue_capacity: int = 10_000
-    put_thread_pool_queue_capacity: int = 10_000
-    pull_thread_pool_queue_capacity: int = 100_000
-    reply_thread_pool_queue_capacity: int = 10_000
-    query_thread_pool_queue_capacity: int = 20_000
-    client_manager_thread_pool_queue_capacity: int = 1_000_000
-    consumer_manager_thread_pool_queue_capacity: int = 1_000_000
-    heartbeat_thread_pool_queue_capacity: int = 50_000
-    end_transaction_pool_queue_capacity: int = 100_000
-    filter_server_nums: int = 0
+    flush_consumer_offset_history_interval: int = _unused(60_000)
+    reject_transaction_message: bool = _unused(False)
+    fetch_namesrv_addr_by_address_server: bool = _unused(False)
+    send_thread_pool_queue_capacity: int = _unused(10_000)
+    put_thread_pool_queue_capacity: int = _unused(10_000)
+    pull_thread_pool_queue_capacity: int = _unused(100_000)
+    reply_thread_pool_queue_capacity: int = _unused(10_000)
+    query_thread_pool_queue_capacity: int = _unused(20_000)
+    client_manager_thread_pool_queue_capacity: int = _unused(1_000_000)
+    consumer_manager_thread_pool_queue_capacity: int = _unused(1_000_000)
+    heartbeat_thread_pool_queue_capacity: int = _unused(50_000)
+    end_transaction_pool_queue_capacity: int = _unused(100_000)
+    filter_server_nums: int = _unused(0)
     long_polling_enable: bool = _key(True, "hold pulls that find nothing as long as the client asks for")
     short_polling_time_mills: int = _key(1000, "how long pulls are held without long polling", low=1)
     notify_consumer_ids_changed_enable: bool = _key(True, "tell consumers when their group changes")
-    high_speed_mode: bool = False
-    commercial_enable: bool = True
-    commercial_timer_count: int = 1
-    commercial_trans_count: int = 1
-    commercial_big_count: int = 1
-    commercial_base_count: int = 1
-    transfer_msg_by_heap: bool = True
-    max_delay_time: int = 40
+    high_speed_mode: bool = _unused(False)
+    commercial_enable: bool = _unused(True)
+    commercial_timer_count: int = _unused(1)
+    commercial_trans_count: int = _unused(1)
+    commercial_big_count: int = _unused(1)
+    commercial_base_count: int = _unused(1)
+    transfer_msg_by_heap: bool = _unused(True)
+    max_delay_time: int = _unused(40)
     region_id: str = _key("DefaultRegion", "MSG_REGION of every answer to a send")
     register_broker_timeout_mills: int = _key(6000, "patience with a NameServer", low=1)
     slave_read_enable: bool = _key(False, "send consumers that lag to the slave")
-    disable_consume_if_consumer_read_slowly: bool = False
-    consumer_fallbehind_threshold: int = 17_179_869_184
-    broker_fast_failure_enable: bool = True
-    wait_time_mills_in_send_queue: int = 200
-    wait_time_mills_in_pull_queue: int = 5000
-    wait_time_mills_in_heartbeat_queue: int = 31_000
-    wait_time_mills_in_transaction_queue: int = 3000
+    disable_consume_if_consumer_read_slowly: bool = _unused(False)
+    consumer_fallbehind_threshold: int = _unused(17_179_869_184)
+    broker_fast_failure_enable: bool = _unused(True)
+    wait_time_mills_in_send_queue: int = _unused(200)
+    wait_time_mills_in_pull_queue: int = _unused(5000)
+    wait_time_mills_in_heartbeat_queue: int = _unused(31_000)
+    wait_time_mills_in_transaction_queue: int = _unused(3000)
     start_accept_send_request_time_stamp: int = _key(0, "epoch ms before which sends are refused")
     trace_on: bool = _key(True, "TRACE_ON of every answer to a send")
-    enable_calc_filter_bit_map: bool = False
-    expect_consumer_num_use_filter: int = 32
-    max_error_rate_of_bloom_filter: int = 20
-    filter_data_clean_time_span: int = 86_400_000
-    filter_support_retry: bool = False
+    enable_calc_filter_bit_map: bool = _unused(False)
+    expect_consumer_num_use_filter: int = _unused(32)
+    max_error_rate_of_bloom_filter: int = _unused(20)
+    filter_data_clean_time_span: int = _unused(86_400_000)
+    filter_support_retry: bool = _unused(False)
     enable_property_filter: bool = _key(False, "SQL92 filters: not supported, they are refused either way")
     compressed_register: bool = _key(False, "zlib registration bodies")
     force_register: bool = _key(True, "register at every period even when nothing changed", important=True)
     register_name_server_period: int = _key(30_000, "clamped to 10000..60000", important=True)
-    transaction_time_out: int = 6000
-    transaction_check_max: int = 15
-    transaction_check_interval: int = 60_000
+    transaction_time_out: int = _unused(6000)
+    transaction_check_max: int = _unused(15)
+    transaction_check_interval: int = _unused(60_000)
     acl_enable: bool = _key(False, "not supported: true is a start-up error")
-    store_reply_message_enable: bool = True
-    enable_detail_stat: bool = True
-    auto_delete_unused_stats: bool = False
-    isolate_log_enable: bool = False
+    store_reply_message_enable: bool = _unused(True)
+    enable_detail_stat: bool = _unused(True)
+    auto_delete_unused_stats: bool = _unused(False)
+    isolate_log_enable: bool = _unused(False)
     config_black_list: str = _key("configBlackList;brokerConfigPath", "keys that code 25 may not change")
     broker_config_path: str | None = _key(None, "the file that code 25 rewrites; default: the file of -c")
     dump_dir: str | None = _key(None, "where SIGUSR1 writes consistency dumps; default: <storePathRootDir>-dumps")
@@ -140,19 +145,19 @@ class NettyServerConfig:
         10911, "clients; listenPort - 2 is the VIP port, listenPort + 1 the HA port", low=3, high=65534, important=True
     )
     bind_address: str = _key("0.0.0.0", "local address to listen on")
-    server_worker_threads: int = 8
-    server_callback_executor_threads: int = 0
-    server_selector_threads: int = 3
-    server_oneway_semaphore_value: int = 256
-    server_async_semaphore_value: int = 64
+    server_worker_threads: int = _unused(8)
+    server_callback_executor_threads: int = _unused(0)
+    server_selector_threads: int = _unused(3)
+    server_oneway_semaphore_value: int = _unused(256)
+    server_async_semaphore_value: int = _unused(64)
     server_channel_max_idle_time_seconds: int = _key(120, "silent connections are closed after this", low=1)
-    server_socket_snd_buf_size: int = 0
-    server_socket_rcv_buf_size: int = 0
-    write_buffer_high_water_mark: int = 0
-    write_buffer_low_water_mark: int = 0
-    server_socket_backlog: int = 1024
-    server_pooled_byte_buf_allocator_enable: bool = True
-    use_epoll_native_selector: bool = False
+    server_socket_snd_buf_size: int = _unused(0)
+    server_socket_rcv_buf_size: int = _unused(0)
+    write_buffer_high_water_mark: int = _unused(0)
+    write_buffer_low_water_mark: int = _unused(0)
+    server_socket_backlog: int = _unused(1024)
+    server_pooled_byte_buf_allocator_enable: bool = _unused(True)
+    use_epoll_native_selector: bool = _unused(False)
 
 
 @attrs.frozen(kw_only=True)
@@ -163,18 +168,18 @@ class NettyClientConfig:
     Java: NettyClientConfig
     """
 
-    client_worker_threads: int = 4
-    client_callback_executor_threads: int = 4
-    client_oneway_semaphore_value: int = 65_535
-    client_async_semaphore_value: int = 65_535
-    connect_timeout_millis: int = 3000
-    channel_not_active_interval: int = 60_000
-    client_channel_max_idle_time_seconds: int = 120
-    client_socket_snd_buf_size: int = 0
-    client_socket_rcv_buf_size: int = 0
-    client_pooled_byte_buf_allocator_enable: bool = False
-    client_close_socket_if_timeout: bool = True
-    use_tls: bool = attrs.field(default=False, metadata={"key": "useTLS"})
+    client_worker_threads: int = _unused(4)
+    client_callback_executor_threads: int = _unused(4)
+    client_oneway_semaphore_value: int = _unused(65_535)
+    client_async_semaphore_value: int = _unused(65_535)
+    connect_timeout_millis: int = _unused(3000)
+    channel_not_active_interval: int = _unused(60_000)
+    client_channel_max_idle_time_seconds: int = _unused(120)
+    client_socket_snd_buf_size: int = _unused(0)
+    client_socket_rcv_buf_size: int = _unused(0)
+    client_pooled_byte_buf_allocator_enable: bool = _unused(False)
+    client_close_socket_if_timeout: bool = _unused(True)
+    use_tls: bool = _key(False, "no effect: TLS is not supported", key="useTLS")
 
 
 #: What one properties file is loaded into, in this order.

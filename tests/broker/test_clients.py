@@ -6,6 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker.responders.clients import MAX_GROUPS_OF_A_CLIENT
 from rmq.broker.sessions import MEMBER_EXPIRY_MS
 from rmq.wire.codes import LanguageCode
 from tests.broker.harness import OneBroker, RawClient, heartbeat
@@ -108,6 +109,14 @@ class HeartbeatTests(ClientCase):
         self.assertEqual(answer["consumeFromWhere"], "CONSUME_FROM_FIRST_OFFSET")
         self.assertEqual(answer["subscriptionTable"]["T"]["codeSet"], [2598919])
         self.assertEqual(answer["subscriptionTable"]["T"]["subVersion"], 1700000000000)
+
+    def test_too_many_groups(self) -> None:
+        """One heartbeat cannot make thousands of groups."""
+        groups = ",".join(f'{{"groupName":"g{number}"}}' for number in range(MAX_GROUPS_OF_A_CLIENT + 1))
+        answer = self.client.ask(34, None, f'{{"clientID":"c","consumerDataSet":[{groups}]}}'.encode())
+        self.assertEqual(answer.code, 1)
+        self.assertIn("1025 groups", answer.remark or "")
+        self.assertIsNone(self.one.state.groups.get("g0"))
 
     def test_broken_heartbeats(self) -> None:
         """A body that is no heartbeat is refused with its fault; the connection lives on."""

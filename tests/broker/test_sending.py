@@ -85,6 +85,12 @@ class SingleTests(SendCase):
         seen = {self.send(send_ext(queue_id=-1)).ext_fields["queueId"] for _ in range(60)}
         self.assertEqual(seen, {"0", "1", "2", "3"})
 
+    def test_topic_without_write_queues(self) -> None:
+        """Where there is no queue to write to, none is made up."""
+        self.send(send_ext("None", d="0"))
+        answer = self.send(send_ext("None", queue_id=-1))
+        self.refused(answer, 1, "topic[None] has no queue to write to")
+
     def test_offsets_count_per_queue(self) -> None:
         """Each queue has its own numbers without holes."""
         offsets = [self.send(send_ext(queue_id=number % 2)).ext_fields["queueOffset"] for number in range(6)]

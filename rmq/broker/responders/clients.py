@@ -47,6 +47,9 @@ from rmq.wire.api.clients import (
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand
 
+#: groups that one client may belong to; each new consumer group costs a topic and two files to be written
+MAX_GROUPS_OF_A_CLIENT = 1024
+
 
 def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> str:
     """Return the name of an enum member that came as a name or as an ordinal; ``default`` for nothing or nonsense."""
@@ -74,6 +77,11 @@ class ClientResponder:
         Java: ClientManageProcessor#heartBeat
         """
         data = request.body
+        groups = len(data.consumer_data_set or ()) + len(data.producer_data_set or ())
+        if groups > MAX_GROUPS_OF_A_CLIENT:
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR, f"{groups} groups in one heartbeat, {MAX_GROUPS_OF_A_CLIENT} are possible"
+            )
         member = self._member(data.client_id, request.command, request.channel)
         for consumer in data.consumer_data_set or ():
             self._consumer(consumer, member, data.without_sub)

@@ -51,7 +51,7 @@ class QueryResponder:
         count = header.max_num
         if parse_boolean(request.command.ext_fields.get(UNIQUE_KEY_QUERY, "")):
             count = config.default_query_max_num
-        count = min(count, config.max_msgs_num_batch)
+        count = min(max(count, 0), config.max_msgs_num_batch)
         found = self._state.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
         reply = QueryMessageReply(
             index_last_update_timestamp=found.last_update_timestamp,

@@ -46,7 +46,11 @@ class ReplicationResponder:
 
     @responds_to(GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, request: Request[None, None]) -> Reply:
-        return Reply(body=fastjson.encode(self._state.delays.table(), quote_int_keys=True))
+        """On a slave: what it got from its master, which lies in its file only."""
+        state = self._state
+        if state.is_slave and state.disk.exists(state.delays.path):
+            return Reply(body=state.disk.read_whole(state.delays.path))
+        return Reply(body=fastjson.encode(state.delays.table(), quote_int_keys=True))
 
     @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def groups(self, request: Request[None, None]) -> Reply:

@@ -102,7 +102,9 @@ class SendResponder:
         topic = self._topic(header, request.channel.peer)
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = state.rng.randrange(max(topic.write_queue_nums, 1))
+            if topic.write_queue_nums < 1:
+                raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{header.topic}] has no queue to write to")
+            queue_id = state.rng.randrange(topic.write_queue_nums)
         if header.batch or request.command.code == SEND_BATCH_MESSAGE.code:
             result = self._put_batch(header, request, topic, queue_id)
         else:

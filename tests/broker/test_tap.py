@@ -1,0 +1,111 @@
+"""The command line of a broker."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tempfile
+from contextlib import redirect_stdout
+from io import StringIO
+
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.tap import Options, first_address, setup_of
+from rmq.runtime.config import parse_properties
+from rmq.store.config import BrokerRole
+
+
+class OptionsTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        before = os.environ.pop("NAMESRV_ADDR", None)
+        if before is not None:
+            self.addCleanup(os.environ.__setitem__, "NAMESRV_ADDR", before)
+
+    def parse(self, *arguments: str) -> Options:
+        options = Options()
+        options.parseOptions(list(arguments))
+        return options
+
+    def file(self, text: str) -> str:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "broker.conf")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_defaults(self) -> None:
+        """Without options it is an ASYNC_MASTER at 0.0.0.0:10911."""
+        setup = setup_of(self.parse())
+        self.assertEqual((setup.server.bind_address, setup.server.listen_port), ("0.0.0.0", 10911))
+        self.assertIs(setup.store.broker_role, BrokerRole.ASYNC_MASTER)
+        self.assertEqual(setup.namesrv_addrs, [])
+
+    def test_keys_as_options(self) -> None:
+        """Keys of broker, listener and store are options; -n names the NameServers."""
+        setup = setup_of(
+            self.parse("-n", "127.0.0.1:1;127.0.0.1:2", "--brokerRole", "SLAVE", "--brokerId", "1", "--listenPort", "5")
+        )
+        self.assertEqual(setup.namesrv_addrs, ["127.0.0.1:1", "127.0.0.1:2"])
+        self.assertEqual((setup.store.broker_role, setup.broker.broker_id), (BrokerRole.SLAVE, 1))
+        self.assertEqual(setup.server.listen_port, 5)
+
+    def test_one_file_feeds_all(self) -> None:
+        """Apache's broker.conf loads unchanged; options on the command line win."""
+        path = self.file(
+            "brokerClusterName=DefaultCluster\nbrokerName=broker-a\nbrokerId=0\ndeleteWhen=04\nfileReservedTime=48\n"
+            "brokerRole=ASYNC_MASTER\nflushDiskType=ASYNC_FLUSH\nlistenPort=10921\n"
+        )
+        with redirect_stdout(StringIO()) as output:
+            options = self.parse("-c", path, "--brokerName", "broker-b")
+        self.assertIn(f"load config properties file OK, {path}", output.getvalue())
+        setup = setup_of(options)
+        self.assertEqual(
+            (setup.name, setup.store.file_reserved_time, setup.server.listen_port), ("broker-b", 48, 10921)
+        )
+        self.assertEqual((options.unknown, options.config_file), ({}, path))
+
+    def test_environment(self) -> None:
+        """NAMESRV_ADDR of the environment counts unless something else is said."""
+        os.environ["NAMESRV_ADDR"] = "127.0.0.1:7"
+        self.addCleanup(os.environ.pop, "NAMESRV_ADDR")
+        self.assertEqual(setup_of(self.parse()).namesrv_addrs, ["127.0.0.1:7"])
+        self.assertEqual(setup_of(self.parse("-n", "127.0.0.1:8")).namesrv_addrs, ["127.0.0.1:8"])
+
+    def test_print(self) -> None:
+        """-p prints every key, -m the important ones; both as properties, and both end the process with 0."""
+        printed = {}
+        for flag in ("-p", "-m"):
+            with redirect_stdout(StringIO()) as output:
+                error = self.assertRaises(SystemExit, self.parse, flag, "--brokerName", "b")
+            self.assertEqual(error.code, 0)
+            printed[flag] = parse_properties(output.getvalue(), flag)
+        self.assertEqual((printed["-p"]["brokerName"], printed["-m"]["brokerName"]), ("b", "b"))
+        self.assertIn("brokerRole", printed["-m"])
+        self.assertIn("fileReservedTime", printed["-p"])
+        self.assertNotIn("fileReservedTime", printed["-m"])
+
+    def test_bad_values(self) -> None:
+        """A bad value or option is a usage error that names it."""
+        for arguments, text in (
+            (("--listenPort", "seventy"), "listenPort"),
+            (("--brokerRole", "MASTER"), "SYNC_MASTER"),
+            (("--flashDiskType", "SYNC_FLUSH"), "flushDiskType"),
+            (("-n", "nowhere"), "nowhere"),
+            (("-c", "/does/not/exist.conf"), "/does/not/exist.conf"),
+        ):
+            error = self.assertRaises(usage.UsageError, self.parse, *arguments)
+            self.assertIn(text, str(error))
+
+    def test_help_tells_of_dumps(self) -> None:
+        """The help says how a dump is asked for and where it goes."""
+        text = str(self.parse())
+        self.assertIn("SIGUSR1", text)
+        self.assertIn("--dumpDir", text)
+
+
+class AddressTests(SynchronousTestCase):
+    def test_first_address(self) -> None:
+        """There always is an address."""
+        self.assertEqual(ipaddress.ip_address(first_address()).version, 4)

@@ -168,7 +168,10 @@ class StoreCheck:
                     flaw = frame
                     break
                 last_ms = frame.store_timestamp
-                self._remember(at, frame)
+                if is_torso(frame, (at + frame.size) % log.segment_bytes):
+                    self._find(self._lag(), "torso", frame.topic, at, Flaw.TORSO.value)
+                else:
+                    self._remember(at, frame)
             if flaw is None:
                 self.end_offset = log.end
                 return
@@ -194,8 +197,6 @@ class StoreCheck:
             hashes if transaction != TRANSACTION_ROLLBACK else frozenset(),
             transaction in (0, TRANSACTION_COMMIT),
         )
-        if is_torso(frame):
-            self._find(self._lag(), "torso", frame.topic, phy_offset, "the record ends in NULs, as if never received")
 
     def _check_tail(self, log: LogFiles) -> None:
         offset = self.end_offset

@@ -16,6 +16,7 @@ from rmq.runtime.disk import Disk, File
 from rmq.store import layout
 from rmq.store.index import IndexState
 from rmq.store.indexfile import IndexHeader
+from rmq.store.messages import StoreError
 
 #: Apache steps back so far from the times in its checkpoint
 SAFETY_MS = 3000
@@ -88,6 +89,18 @@ class Progress:
     anchor_timestamp: int
     queue_units: int
     index: IndexState
+
+    def check(self, segment_bytes: int, queue_file_bytes: int) -> None:
+        """Raise a StoreError when the store was written with other file lengths."""
+        for key, written, configured in (
+            ("mappedFileSizeCommitLog", self.segment_bytes, segment_bytes),
+            ("mappedFileSizeConsumeQueue", self.queue_file_bytes, queue_file_bytes),
+        ):
+            if written != configured:
+                raise StoreError(
+                    f"the store was written with {key}={written}, not {configured} "
+                    f"({layout.PROGRESS_FILE} says so; delete it if it belongs to another store)"
+                )
 
 
 #: magic, sequence, commit log file size, queue file size, offset, anchor: offset, size, store time; queue units

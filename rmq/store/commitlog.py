@@ -134,12 +134,15 @@ class CommitLog:
         if self._spare != start:
             path = self.path(start)
             file = self._disk.create(path, self.segment_bytes)
-            file.close()
             try:
+                # Length and name must be durable before anything in the file is: a start finds whole files only.
+                file.sync_now()
                 self._disk.sync_dir(self.folder)
             except DiskError:
                 self._disk.delete(path)
                 raise
+            finally:
+                file.close()
             self._spare = start
 
     def _begin(self, start: int) -> None:
@@ -164,7 +167,9 @@ class CommitLog:
             self._tail_start = self._tail_end = 0
 
     def _forget(self, start: int) -> None:
+        """Delete a file, durably: of two deletions the second must not survive a power failure alone."""
         self._files.delete(self.path(start))
+        self._disk.sync_dir(self.folder)
 
     def delete_first(self) -> None:
         """Delete the oldest file; never the last one."""
@@ -268,25 +273,25 @@ class CommitLog:
             at += size
         return changed
 
-    def cut(self, end: int, *, zeros_behind: bool = False) -> int:
+    def cut(self, end: int, *, synced: int, zeros_behind: bool = False) -> int:
         """
-        Let the log end at ``end`` and make sure, durably, that only zeros follow; return how many bytes were not.
+        Let the log end at ``end``, synced, and make sure that only zeros follow; return how many bytes were not.
 
+        Bytes before ``synced`` are on disk already; others may only be in the cache, left by a killed process.
         A file that begins at ``end`` stays, empty, for it keeps the place; further ones are deleted. ``zeros_behind``:
         the caller knows that there is nothing else (looking takes a while in a large file).
         """
-        for start in [start for start in self._starts if start > end or start == end == 0]:
-            self._forget(start)
-            self._starts.remove(start)
-        self._disk.sync_dir(self.folder)
+        while self._starts and (self._starts[-1] > end or self._starts[-1] == end == 0):
+            self._forget(self._starts.pop())
         self.end = end if self._starts else 0
         self._take_tail()
         changed = 0
         if self._tail is not None and self.end < self._tail_end and not zeros_behind:
             changed = self._zero(self._tail, self.end - self._tail_start, self.segment_bytes)
         self._soiled = 0
-        for start in self._starts[-2:]:
-            self._files.get(self.path(start)).sync_now()
+        for start in self._starts[:-1]:
+            if start + self.segment_bytes > synced:
+                self._files.get(self.path(start)).sync_now()
         if self._tail is not None:
             self._tail.sync_now()
         self.flushed = self.end

@@ -209,32 +209,33 @@ class ConsumeQueue:
 
     # ---- loading, cutting, cleaning ----
 
-    def load(self, names: list[str]) -> None:
-        """
-        Take over the files of a queue; StoreError names one that has another length than configured.
-
-        A last file that is shorter is lengthened, a missing one in the middle hides those before it: units can be made
-        again from the log, so this is no reason to refuse the start.
-        """
-        starts = sorted(start for name in names if (start := layout.file_start(name)) is not None)
-        for start in starts[:]:
-            path = self.path(start)
-            file = self._files.get(path)
-            if (
-                file.size > self.file_bytes
-                or start % self.file_bytes
-                or (file.size < self.file_bytes and len(starts) > 1 and start != starts[-1])
-            ):
+    def check_files(self, names: list[str]) -> None:
+        """Raise a StoreError when names or lengths show another file length than the configured one."""
+        for start in _starts(names):
+            size = self._files.get(self.path(start)).size
+            if start % self.file_bytes or size > self.file_bytes:
                 raise StoreError(
-                    f"{path} has {file.size} bytes, but mappedFileSizeConsumeQueue={self.file_bytes}: "
+                    f"{self.path(start)} has {size} bytes, but mappedFileSizeConsumeQueue={self.file_bytes}: "
                     "a store can only be opened with the file size that it was written with"
                 )
+
+    def load(self, names: list[str]) -> bool:
+        """
+        Take over the files of a queue; False when one is missing between others: the queue is empty then.
+
+        A file that is too short is lengthened, for a power failure can do that and units are made again from the log.
+        """
+        starts = _starts(names)
+        for start in starts:
+            file = self._files.get(self.path(start))
             if file.size < self.file_bytes:
                 file.truncate(self.file_bytes)
-        while len(starts) > 1 and starts[-1] - starts[0] != (len(starts) - 1) * self.file_bytes:
-            self._files.delete(self.path(starts.pop(0)))
         self._starts = starts
+        if starts and starts[-1] - starts[0] != (len(starts) - 1) * self.file_bytes:
+            self._clear()
+            return False
         self._find_end()
+        return True
 
     def _find_end(self) -> None:
         """Find the last valid unit of the last file that has any; what lies behind it is not looked at."""
@@ -315,6 +316,10 @@ class ConsumeQueue:
         """Delete all files of the queue."""
         self._clear()
         self.next = 0
+
+
+def _starts(names: list[str]) -> list[int]:
+    return sorted(start for name in names if (start := layout.file_start(name)) is not None)
 
 
 def zero_from(file: File, at: int, until: int, chunk: int = 1 << 20) -> None:

@@ -186,12 +186,13 @@ class Dispatcher:
         except QueueGap:
             if not self.fills_gaps:
                 raise
+        first = queue.end
         filled = queue.fill_gap(queue_offset, phy_offset, size, code)
         self._log.error(
             "queue {topic}-{queue_id}: numbers {first} to {last} have no message in the commit log; {what}",
             topic=queue.topic,
             queue_id=queue.queue_id,
-            first=queue.end,
+            first=first,
             last=queue_offset - 1,
             phy_offset=phy_offset,
             what="the one behind them is shown in their place" if filled else "too many to fill, the queue stops here",

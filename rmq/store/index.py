@@ -160,7 +160,7 @@ class Index:
 
     def drop_after(self, timestamp: int) -> None:
         """Delete the files with messages younger than ``timestamp``: nobody knows whether they are whole."""
-        for index in [index for index in self._list if index.header.end_timestamp > timestamp]:
+        for index in [index for index in self._list if not 0 < index.header.end_timestamp <= timestamp]:
             self._drop(index)
 
     def drop_all(self) -> None:

@@ -101,7 +101,7 @@ class IndexFile:
     @property
     def is_dirty(self) -> bool:
         """True when there is something to write."""
-        return bool(self._entries)
+        return bool(self._entries or self._dirty_pages)
 
     # ---- adding ----
 
@@ -124,6 +124,8 @@ class IndexFile:
         count = self.header.index_count
         self.header.hash_slot_count = self.slots - slots.count(0)
         if max(slots) < count and min(slots) >= 0:
+            if file.read_at(0, INDEX_HEADER_BYTES) != self.header.pack():
+                self._dirty_pages.add(0)  # entries were cut off that no slot names: the header must say so
             return
         for slot, number in enumerate(slots):
             if not 0 <= number < count and not self._walk_back(file, slot, number):
@@ -178,7 +180,7 @@ class IndexFile:
 
     def write(self, file: File) -> None:
         """Write entries, then slots, then the header; DiskError leaves the file to be written again."""
-        if not self._entries and not self._dirty_pages:
+        if not self.is_dirty:
             return
         assert self._slots is not None
         if self._entries:

@@ -39,6 +39,8 @@ class QueueTable:
         self._queues: dict[Key, ConsumeQueue] = {}
         #: queues with buffered units
         self._dirty: list[ConsumeQueue] = []
+        #: a queue lacked a file and was emptied
+        self.is_broken = False
         #: folders with names that are not synced
         self._new_names: set[str] = set()
 
@@ -65,15 +67,26 @@ class QueueTable:
         return queue
 
     def load(self) -> None:
-        """Find all queues; StoreError names a file of the wrong length. Folders that are no queue are left alone."""
+        """
+        Find all queues; StoreError names a file of another length. Folders that are no queue are left alone.
+
+        Afterwards :attr:`is_broken` tells whether some queue lacks a file.
+        """
         base = layout.consume_queue_dir(self._root)
+        found = []
         for topic in self._disk.list_dir(base):
             for name in self._disk.list_dir(layout.join(base, topic)):
                 folder = layout.join(base, topic, name)
                 if not (name.isascii() and name.isdigit() and str(int(name)) == name and is_storable_topic(topic)):
                     self._log.warn("{path} is no consume queue and is left alone", path=folder)
                     continue
-                self.make(topic, int(name)).load(self._disk.list_dir(folder))
+                found.append((self.make(topic, int(name)), self._disk.list_dir(folder)))
+        # All are looked at before any is changed.
+        for queue, names in found:
+            queue.check_files(names)
+        for queue, names in found:
+            if not queue.load(names):
+                self.is_broken = True
 
     @property
     def max_phy(self) -> int:

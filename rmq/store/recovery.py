@@ -31,7 +31,6 @@ from rmq.store.commitlog import CommitLog
 from rmq.store.consumequeue import QueueGap
 from rmq.store.dispatch import Dispatcher, LastRecord
 from rmq.store.index import Index
-from rmq.store.messages import StoreError
 from rmq.store.queues import QueueTable
 from rmq.store.scan import find_record, scan
 from rmq.wire.record import SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
@@ -67,31 +66,21 @@ class Recovery:
     _log = Logger()
 
     def run(self) -> None:
-        """Recover; StoreError when the store belongs to another configuration. Logs what was found and done."""
+        """Recover; logs what was found and done."""
         log = self.commit_log
-        self._check_sizes()
         if log.is_empty:
             self._forget_everything()
             return
         if not self._is_anchored():
             self.progress = None
         try:
+            if self.queues.is_broken:
+                raise _Rebuild("a file in the middle of one is missing")
             self._recover(full=False)
         except (_Rebuild, QueueGap) as reason:
             self._log.warn("consume queues are made again from the whole commit log: {reason}", reason=str(reason))
             self._recover(full=True)
         self.queues.correct_min(log.min_offset)
-
-    def _check_sizes(self) -> None:
-        progress = self.progress
-        if progress is None or self.commit_log.is_empty:
-            return
-        for key, found, configured in (
-            ("mappedFileSizeCommitLog", progress.segment_bytes, self.commit_log.segment_bytes),
-            ("mappedFileSizeConsumeQueue", progress.queue_file_bytes, self.queues.file_bytes),
-        ):
-            if found != configured:
-                raise StoreError(f"the store in {self.root} was written with {key}={found}, not {configured}")
 
     def _forget_everything(self) -> None:
         """Without a commit log, queues and index point nowhere."""
@@ -139,6 +128,8 @@ class Recovery:
         log = self.commit_log
         if full:
             start = log.min_offset
+            if self.index is not None:
+                self.index.drop_all()
             self._cut(start)
         elif self.progress is not None:
             start = self._start_from_progress(self.progress)
@@ -148,6 +139,7 @@ class Recovery:
             self.index.resume()
         self.read_from = self._written_to = start
         self.dispatcher.begin_at(start, self._record_before(start))
+        self.dispatcher.damage.clear()
         self.dispatcher.fills_gaps = full or start == log.min_offset
         trusted = not full and self._ended_here(start)
         end = start if trusted else self._read(start)
@@ -255,31 +247,31 @@ class Recovery:
     def _read(self, start: int) -> int:
         """Dispatch every intact record from ``start`` on; return where the log ends."""
         log = self.commit_log
-        #: the last record read: should it be the end of the log, it may be a torso
-        held: tuple[int, Frame] | None = None
-        at: int | None = start
-        end = start
-        while at is not None:
+        last = at = start
+        following: int | None = start
+        while following is not None:
             flaw: Flaw | None = None
-            for end, frame in scan(log, at, log.end, check_crc=self.check_crc):
+            for at, frame in scan(log, following, log.end, check_crc=self.check_crc):
                 if isinstance(frame, Flaw):
                     flaw = frame
-                    break
-                if held is not None:
-                    self._dispatch(*held)
-                held = (end, frame)
-            else:
-                end = log.end
-            at = self._next_record(end, flaw, held)
-        if held is not None and is_torso(held[1]):
-            self._log.warn(
-                "the last record, at {phy_offset}, was received or written in part only; it is cut off",
-                phy_offset=held[0],
-            )
-            return held[0]
-        if held is not None:
-            self._dispatch(*held)
-        return end
+                elif is_torso(frame, (at + frame.size) % log.segment_bytes):
+                    flaw = Flaw.TORSO
+                else:
+                    last = at
+                    self._dispatch(at, frame)
+                    continue
+                break
+            if flaw is None:
+                return log.end
+            following = self._next_record(at, flaw)
+        if self.is_slave and flaw in (Flaw.MAGIC, Flaw.SIZE, Flaw.PHY_OFFSET) and self._is_unsynced(at):
+            # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
+            return last
+        return at
+
+    def _is_unsynced(self, phy_offset: int) -> bool:
+        """Tell whether bytes at an offset may never have been synced."""
+        return self.progress is None or phy_offset >= self.progress.offset
 
     def _dispatch(self, phy_offset: int, frame: Frame) -> None:
         self.dispatcher.frame(phy_offset, frame)
@@ -292,27 +284,21 @@ class Recovery:
         if self.index is not None:
             self.index.write()
 
-    def _next_record(self, at: int, flaw: Flaw | None, held: tuple[int, Frame] | None) -> int | None:
+    def _next_record(self, at: int, flaw: Flaw) -> int | None:
         """Return where to read on behind a damaged place; None when the log ends there."""
         log = self.commit_log
-        if flaw is None:
-            return None
-        last_ms = self._last_ms if held is None else held[1].store_timestamp
-        found = find_record(log, at + 1, log.end, not_before_ms=last_ms)
+        found = find_record(log, at + 1, log.end, not_before_ms=self.dispatcher.store_timestamp)
         if found is None:
             if flaw is not Flaw.EMPTY:
                 self._log.warn("the record at {phy_offset} is cut off: {flaw}", phy_offset=at, flaw=flaw.value)
             return None
-        if self.is_slave and (self.progress is None or at >= self.progress.offset):
+        if self.is_slave and self._is_unsynced(at):
             self._save(at)
             return None
         self.dispatcher.note_damage(at, found)
+        # Numbers that are missing from now on are those of the damaged records.
+        self.dispatcher.fills_gaps = True
         return found
-
-    @property
-    def _last_ms(self) -> int:
-        """A store time that the next record cannot be older than."""
-        return max(self.dispatcher.store_timestamp, self.progress.anchor_timestamp if self.progress is not None else 0)
 
     def _save(self, at: int) -> None:
         """Keep what a slave cuts off although intact records are in it."""
@@ -334,7 +320,13 @@ class Recovery:
         )
 
     def _finish(self, end: int, *, zeros_behind: bool) -> None:
-        removed = self.commit_log.cut(end, zeros_behind=zeros_behind)
+        self._write()
+        if end < self.dispatcher.dispatched:
+            self._cut(end)
+            if self.index is not None:
+                self.index.resume()
+        synced = self.progress.offset if self.progress is not None else 0
+        removed = self.commit_log.cut(end, synced=synced, zeros_behind=zeros_behind)
         self.dispatcher.begin_at(end)
         self._write()
         # Units that were made again from the log have moved the ends of their queues.

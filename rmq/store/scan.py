@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from rmq.wire.record import BLANK_BYTES, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Flaw, Frame, read_frame
+from rmq.wire.record import BLANK_BYTES, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
 
 CHUNK_BYTES = 1 << 20
 #: a size field that claims more is damaged
@@ -81,8 +81,8 @@ def find_record(log: Bytes, start: int, until: int, *, not_before_ms: int) -> in
     """
     Return the first offset from ``start`` on where a whole, intact record lies; None when there is none.
 
-    It must carry its own physical offset, match its body's CRC and be no older than ``not_before_ms``: what a former
-    life of the log left behind its end would be older than the records before it.
+    It must carry its own physical offset, match its body's CRC, lack no bytes and be no older than ``not_before_ms``:
+    what a former life of the log left behind its end would be older than the records before it.
     """
     at = start
     while at < until:
@@ -93,7 +93,11 @@ def find_record(log: Bytes, start: int, until: int, *, not_before_ms: int) -> in
             frame = read_frame(data, position, len(data), phy_offset=offset, check_crc=True)
             if frame is Flaw.INCOMPLETE:
                 frame = _read_alone(log, offset, until)
-            if isinstance(frame, Frame) and frame.store_timestamp >= not_before_ms:
+            if (
+                isinstance(frame, Frame)
+                and frame.store_timestamp >= not_before_ms
+                and not is_torso(frame, (offset + frame.size) % log.segment_bytes)
+            ):
                 return offset
         # The magic may lie across the border of two chunks.
         at = end if at + len(data) == end else at + max(1, len(data) - SIZE_AND_MAGIC.size + 1)

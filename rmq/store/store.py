@@ -153,6 +153,9 @@ class MessageStore:
 
     def _recover(self) -> None:
         is_clean = not self._disk.exists(layout.abort_path(self._root))
+        progress = self._progress_file.load()
+        if progress is not None and self._disk.list_dir(self._commit_log.folder):
+            progress.check(self.config.mapped_file_size_commit_log, self.config.consume_queue_file_bytes)
         self._commit_log.load()
         self._queues.load()
         if self._index is not None:
@@ -165,7 +168,7 @@ class MessageStore:
             index=self._index,
             dispatcher=self._dispatcher,
             checkpoint=self._checkpoint_file.load(),
-            progress=self._progress_file.load(),
+            progress=progress,
             is_clean=is_clean,
             is_slave=self.config.is_slave,
             check_crc=self.config.check_crc_on_recover,
@@ -229,7 +232,7 @@ class MessageStore:
             cut = self._commit_log.end - self._dispatcher.dispatched
             if cut:
                 self._log.info("{cut} bytes of a record that was received in part are cut off", cut=cut)
-                self._commit_log.cut(self._dispatcher.dispatched)
+                self._commit_log.cut(self._dispatcher.dispatched, synced=self._commit_log.flushed)
         self._commit_log.drop_unused_file()
         await self._upkeep.record(queue_units=self._queues.total_units)
         if self._failure is None and self._dispatcher.dispatched == self._commit_log.end:

@@ -40,6 +40,9 @@ MIN_RECORD_BYTES = FIXED_BYTES + 1
 MAX_TOPIC_BYTES = 127
 MAX_PROPERTIES_BYTES = 32767
 
+#: what a disk writes whole or not at all
+SECTOR_BYTES = 512
+
 #: where the fields lie whose place does not depend on the addresses
 BODY_CRC_AT = 8
 QUEUE_ID_AT = 12
@@ -97,7 +100,7 @@ class Flaw(enum.Enum):
     TOPIC = "the topic is not text"
     PHY_OFFSET = "the physical offset is that of another place"
     BODY_CRC = "the body does not match its CRC"
-    TORSO = "the record's last bytes are zeros that were never written"
+    TORSO = "bytes of its topic or properties are zeros that were never written"
 
 
 @attrs.define
@@ -289,15 +292,30 @@ def _read_whole(
     return Frame(size, queue_id, queue_offset, sys_flag, store_timestamp, topic, bytes(data[properties_at:end]))
 
 
-def is_torso(frame: Frame) -> bool:
+def is_torso(frame: Frame, end: int) -> bool:
     """
-    Tell whether a record that parses may still lack its last bytes.
+    Tell whether a record that parses, and ends at byte ``end`` of its file, lacks bytes that were never written.
 
-    New files are zeros, so bytes that were never received or written read as NUL: body CRC and lengths can hold while
-    topic or properties end in NULs. No broker ends a record so by itself: Apache ends properties with CLUSTER or 0x02,
-    and ours adds 0x02 where a client's last value ends with NUL.
+    New files are zeros, so bytes that were never received, or lost by a power failure, read as NUL: lengths and body
+    CRC can hold while topic or properties have NULs for them. Lost are the last bytes, or whole disk sectors. A NUL
+    that a client put into a value looks different, but for one at the very end: no broker ends a record so (Apache
+    ends properties with CLUSTER or 0x02, and ours adds 0x02 where the last value ends with NUL).
     """
-    return frame.properties.endswith(b"\x00") or "\x00" in frame.topic
+    if "\0" in frame.topic:
+        return True
+    properties = frame.properties
+    if b"\0" not in properties:
+        return False
+    if properties.endswith(b"\0"):
+        return True
+    at = 0
+    while at < len(properties):
+        in_file = end - len(properties) + at
+        size = min(SECTOR_BYTES - in_file % SECTOR_BYTES, len(properties) - at)
+        if properties.count(0, at, at + size) == size:
+            return True
+        at += size
+    return False
 
 
 def decode_record(data: bytes | memoryview, at: int = 0) -> Record:

@@ -185,20 +185,32 @@ class ReadingTests(SynchronousTestCase):
         """A record whose last bytes never came parses, and is known as a torso; a whole one is not."""
         frame = read(VECTOR)
         assert isinstance(frame, Frame)
-        self.assertFalse(record.is_torso(frame))
+        self.assertFalse(record.is_torso(frame, 122))
         whole = len(VECTOR)
         for missing in range(1, 17):
             frame = read(VECTOR[: whole - missing] + bytes(missing))
             assert isinstance(frame, Frame), missing
-            self.assertTrue(record.is_torso(frame), missing)
+            self.assertTrue(record.is_torso(frame, 122), missing)
 
     def test_torso_without_properties(self) -> None:
         """Zeros in the topic give a torso away too; missing zeros are no loss at all."""
         data = encode(properties=b"")
         frame = read(data[:-4] + bytes(4))
         assert isinstance(frame, Frame)
-        self.assertTrue(record.is_torso(frame))
+        self.assertTrue(record.is_torso(frame, 122))
         self.assertEqual(data[:-2] + bytes(2), data)
+
+    def test_lost_sector(self) -> None:
+        """A sector of properties that a power failure took is seen; a NUL in a value is not mistaken for one."""
+        properties = b"a\x01" + b"x" * 2000 + b"\x02b\x01\0\0y"
+        data = encode(properties=properties)
+        frame = read(data)
+        assert isinstance(frame, Frame)
+        self.assertFalse(record.is_torso(frame, 4096))
+        for sector in (512, 1024):
+            frame = read(data[:sector] + bytes(512) + data[sector + 512 :])
+            assert isinstance(frame, Frame)
+            self.assertTrue(record.is_torso(frame, len(data)), sector)
 
 
 class PropertiesTests(SynchronousTestCase):

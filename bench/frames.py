@@ -10,7 +10,7 @@ import threading
 import zlib
 from pathlib import Path
 
-from tests.real.probe import SEND, VERSION, Probe, properties_text, send_fields
+from tests.real.probe import SEND, VERSION, Probe, properties_text, send_fields, text
 
 QUEUES = 8
 KEEP_ALIVE_S = 15.0
@@ -34,7 +34,7 @@ def topic_name(number: int) -> str:
 
 def _header(code: int, fields: dict[str, object]) -> str:
     """Return the header as fastjson writes it, keys in order; ``@X@`` stands for the letter X of a template."""
-    ext = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in sorted(fields.items())}
+    ext = {name: text(value) for name, value in sorted(fields.items())}
     header = {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": "@O@"}
     header |= {"serializeTypeCurrentRPC": "JSON", "version": VERSION}
     return json.dumps(header, separators=(",", ":")).replace('"@O@"', "@O@")
@@ -81,8 +81,14 @@ class PretendedBrokers:
 
 
 def _registration(number: int, topics: int) -> tuple[dict[str, object], bytes]:
-    config = {"order": False, "perm": 6, "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "topicSysFlag": 0}
-    config |= {"topicFilterType": "SINGLE_TAG"}
+    config: dict[str, object] = {
+        "order": False,
+        "perm": 6,
+        "readQueueNums": QUEUES,
+        "writeQueueNums": QUEUES,
+        "topicSysFlag": 0,
+    }
+    config["topicFilterType"] = "SINGLE_TAG"
     names = [topic_name(i) for i in range(topics)]
     table = {name: {**config, "topicName": name} for name in names}
     wrapper = {"dataVersion": {"counter": 1, "timestamp": 1_700_000_000_000}, "topicConfigTable": table}

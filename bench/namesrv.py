@@ -1,4 +1,4 @@
-"""Route look-ups: our NameServer against Apache's, see README.md. Run from the project's root: python -m bench.namesrv"""
+"""Route look-ups: our NameServer against Apache's. From the project's root: python -m bench.namesrv"""
 
 from __future__ import annotations
 

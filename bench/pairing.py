@@ -33,7 +33,7 @@ Window = dict[str, Any]
 
 @attrs.frozen
 class Shape:
-    """How the load looks: connections, requests outstanding on each, and what is asked; ``rate`` 0: as fast as it goes."""
+    """How the load looks: connections, requests outstanding on each, what is asked; ``rate`` 0: as fast as it goes."""
 
     name: str
     connections: int
@@ -138,7 +138,9 @@ def options(description: str, shapes: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--window", type=float, default=1.0, help="seconds of a window (default: %(default)s)")
     parser.add_argument("--warm", type=float, default=6.0, help="seconds of load before a shape (default: %(default)s)")
     parser.add_argument("--shapes", default=",".join(shapes), help="which shapes (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.0, help="requests per second, sent on time (default: closed loop)")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="requests a second, sent on time (default: closed loop)"
+    )
     parser.add_argument("--json", type=Path, help="file for the whole result")
     parser.add_argument("--ours", default=OURS, help=argparse.SUPPRESS)
     return parser
@@ -148,7 +150,7 @@ def parsed_shape(text: str) -> tuple[int, int]:
     """Turn "c16d1" into 16 connections with 1 request outstanding each."""
     connections, _, outstanding = text.removeprefix("c").partition("d")
     if not (connections.isdecimal() and outstanding.isdecimal()):
-        raise SystemExit(f"{text!r} is no shape; an example: c16d1 for 16 connections with one request outstanding each")
+        raise SystemExit(f"{text!r} is no shape; c16d1 would be 16 connections with one request outstanding each")
     return int(connections), int(outstanding)
 
 

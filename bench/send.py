@@ -1,4 +1,4 @@
-"""Sends: our broker against Apache's, see README.md. Run from the project's root: python -m bench.send"""
+"""Sends: our broker against Apache's. From the project's root: python -m bench.send"""
 
 from __future__ import annotations
 

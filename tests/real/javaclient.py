@@ -28,7 +28,8 @@ def compiled(version: str) -> Path:
     target = CACHE / version / f"client-{digest}"
     if not target.exists():
         scratch = CACHE / version / f"client-{digest}.{os.getpid()}"
-        command = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars(version)}/*", "-d", str(scratch), str(SOURCE)]
+        command = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars(version)}/*", "-d"]
+        command += [str(scratch), str(SOURCE)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"javac for {version}:\n{done.stdout}{done.stderr}"
         try:
@@ -152,7 +153,9 @@ class JavaClient:
             attempts=attempts, timeoutMs=timeout_ms,
         )  # fmt: skip
 
-    def send(self, topic: str, how: str, count: int, *, prefix: str, seconds: float = 180.0, **more: Any) -> list[Event]:
+    def send(
+        self, topic: str, how: str, count: int, *, prefix: str, seconds: float = 180.0, **more: Any
+    ) -> list[Event]:
         """Send, wait, and return the "sent" events of this prefix; a message lost for good is an error."""
         done = self.finish(self.begin_send(topic, how, count, prefix=prefix, **more), seconds=seconds)
         assert done["ok"] == count and not done["lost"], f"client {self.version} {how}: {done}\n{self.tail()}"
@@ -183,7 +186,7 @@ class JavaClient:
         queues = self.call("offsets", topic=topic, group=group)["queues"]
         return {queue: tuple(values) for queue, values in queues.items()}
 
-    def query(self, topic: str, **by: str) -> list[Event]:
+    def query(self, topic: str, **by: Any) -> list[Event]:
         """Return the messages found by ``key=`` or ``msgId=`` (an offset message id)."""
         found: list[Event] = self.call("query", topic=topic, **by)["found"]
         return found

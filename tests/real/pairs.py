@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -43,18 +44,18 @@ class Pair:
         self.master.stop()
 
 
-def start_pair(site: Site, kinds: tuple[str, str], **config: object) -> tuple[Process, Broker, Broker]:
+def start_pair(site: Site, kinds: tuple[str, str], **config: Any) -> tuple[Process, Broker, Broker]:
     """Start a NameServer, a master and a slave, and wait until the first message has reached the slave."""
     master_kind, slave_kind = kinds
     namesrv = site.namesrv(OURS)
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "mappedFileSizeCommitLog": SEGMENT_BYTES,
         "mappedFileSizeConsumeQueue": 20 * 1000,
         "maxHashSlotNum": 1000,
         "maxIndexNum": 4000,
         **config,
     }
-    master = site.broker(master_kind, namesrv.addr, "master", **values)  # type: ignore[arg-type]
+    master = site.broker(master_kind, namesrv.addr, "master", **values)
     slave = site.slave(slave_kind, master, namesrv.addr)
     with master.probe() as probe:
         probe.create_topic(TOPIC, QUEUES)

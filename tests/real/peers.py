@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import pytest
@@ -66,7 +66,6 @@ _JVM_FLAGS = [
     ),
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 ]
-
 
 
 @attrs.frozen
@@ -144,7 +143,7 @@ def _fetch(version: str, pom: Path, lib: Path) -> None:
 
 
 def until(what: str, condition: Callable[[], T | None], *, seconds: float = 60.0) -> T:
-    """Return the first true value of ``condition``, asked again and again; AssertionError naming ``what`` at the end."""
+    """Return the first true value of ``condition``; AssertionError naming ``what`` when there is none in time."""
     deadline = time.monotonic() + seconds
     trouble: object = None
     while True:
@@ -288,8 +287,8 @@ class Process:
 class Broker(Process):
     """A broker process and where it keeps what."""
 
-    def __init__(self, *args: object, values: Mapping[str, object], store: Path, **more: object):
-        super().__init__(*args, **more)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, values: Mapping[str, object], store: Path):
+        super().__init__(*args)
         self.values, self.store = dict(values), store
         self.broker_name, self.broker_id = str(values["brokerName"]), int(str(values["brokerId"]))
         self.commitlog = store / "commitlog"
@@ -314,22 +313,28 @@ class Site:
 
     # -- starting
 
-    def namesrv(self, kind: str = OURS, name: str = "namesrv", *, start: bool = True, **config: object) -> Process:
+    def namesrv(self, kind: str = OURS, name: str = "namesrv", *, start: bool = True, **config: Any) -> Process:
         """Start a NameServer of ``kind``; ``config`` are further keys of its properties file."""
         kind = _resolved(kind)
         folder, port = self._folder(name), free_port()
         values = {"listenPort": port, "bindAddress": HOST, "kvConfigPath": folder / "kvConfig.json", **config}
         conf = write_properties(folder / "namesrv.conf", values)
         if kind == OURS:
-            command, logs = _twistd("rmq-namesrv", conf), []
+            command, logs = _twistd("rmq-namesrv", conf)
         else:
             main = "org.apache.rocketmq.namesrv.NamesrvStartup"
             command, logs = _java(kind, folder, main, ["-c", str(conf)], self.java.flags, self.java.namesrv_heap)
         return self._add(Process(f"{name} ({kind})", kind, command, folder, port, logs), start)
 
     def broker(
-        self, kind: str, namesrv: str, name: str = "broker-a", *, store: Path | None = None, start: bool = True,
-        **config: object,
+        self,
+        kind: str,
+        namesrv: str,
+        name: str = "broker-a",
+        *,
+        store: Path | None = None,
+        start: bool = True,
+        **config: Any,
     ) -> Broker:
         """
         Start a broker of ``kind`` that registers at ``namesrv`` ("host:port"), with small files.
@@ -342,7 +347,7 @@ class Site:
         values = broker_values(port, namesrv, store) | config
         conf = write_properties(folder / "broker.conf", values)
         if kind == OURS:
-            command, logs = _twistd("rmq-broker", conf), []
+            command, logs = _twistd("rmq-broker", conf)
         else:
             flags = [
                 *self.java.flags,
@@ -360,13 +365,13 @@ class Site:
             until(f"{broker.name} tells of itself", broker.runtime)
         return broker
 
-    def slave(self, kind: str, master: Broker, namesrv: str, name: str = "slave", **config: object) -> Broker:
+    def slave(self, kind: str, master: Broker, namesrv: str, name: str = "slave", **config: Any) -> Broker:
         """Start a slave of ``master`` with the master's file sizes."""
         same = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
         sizes = {key: master.values[key] for key in same}
         values = {"brokerName": master.broker_name, "brokerId": 1, "brokerRole": "SLAVE", **sizes, **config}
         values.setdefault("slaveReadEnable", True)  # without it a 5.x slave refuses every pull
-        return self.broker(kind, namesrv, name, **values)  # type: ignore[arg-type]
+        return self.broker(kind, namesrv, name, **values)
 
     def command(self, name: str, command: Sequence[str], port: int) -> Process:
         """Start any other command, ready when ``port`` listens."""
@@ -461,9 +466,10 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
     return path
 
 
-def _twistd(plugin: str, conf: Path) -> list[str]:
+def _twistd(plugin: str, conf: Path) -> tuple[list[str], list[Path]]:
+    """Return the command that runs one of our plugins; it logs to the console only."""
     run = "from twisted.scripts.twistd import run; run()"
-    return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", plugin, "-c", str(conf)]
+    return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", plugin, "-c", str(conf)], []
 
 
 def _java(

@@ -90,11 +90,13 @@ def decode_record(data: bytes, at: int = 0) -> Record:
     topic = raw[place + 1 : place + 1 + raw[place]].decode()
     place += 1 + raw[place]
     (length,) = struct.unpack_from(">H", raw, place)
-    text = raw[place + 2 : place + 2 + length].decode()
+    encoded = raw[place + 2 : place + 2 + length].decode()
     if place + 2 + length != size:
         raise ValueError(f"record at {at}: its parts have {place + 2 + length} bytes, its size says {size}")
-    pairs = (entry.split("\x01", 1) for entry in text.split("\x02") if "\x01" in entry)
-    properties = {name: value for name, value in pairs}
+    pairs = (
+        (entry.split("\x01", 1)[0], entry.split("\x01", 1)[1]) for entry in encoded.split("\x02") if "\x01" in entry
+    )
+    properties = dict(pairs)
     return Record(raw, queue_id, queue_offset, phy_offset, sys_flag, topic, properties, body, body_at, crc)
 
 
@@ -109,7 +111,7 @@ def decode_records(data: bytes) -> list[Record]:
 
 def frame(code: int, ext: Mapping[str, object], body: bytes = b"", *, opaque: int, flag: int = 0) -> bytes:
     """Return a whole request frame with a JSON header."""
-    fields = {name: _text(value) for name, value in ext.items()}
+    fields = {name: text(value) for name, value in ext.items()}
     header = {"code": code, "extFields": fields, "flag": flag, "language": "JAVA", "opaque": opaque}
     header |= {"serializeTypeCurrentRPC": "JSON", "version": VERSION}
     return raw_frame(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode(), body)
@@ -119,7 +121,8 @@ def raw_frame(header: bytes, body: bytes = b"", *, serialize_type: int = 0) -> b
     return _PREFIX.pack(4 + len(header) + len(body), serialize_type << 24 | len(header)) + header + body
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """Return a value as extFields hold it: booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -141,8 +144,8 @@ def send_fields(topic: str, queue_id: int, properties: str, *, batch: bool = Fal
 def batch_body(entries: Iterable[tuple[str, bytes]]) -> bytes:
     """Encode (properties, body) entries as the body of SEND_BATCH_MESSAGE."""
     out = bytearray()
-    for text, body in entries:
-        properties = text.encode()
+    for encoded, body in entries:
+        properties = encoded.encode()
         size = 22 + len(body) + len(properties)
         out += struct.pack(">IIIII", size, 0, 0, 0, len(body)) + body
         out += struct.pack(">H", len(properties)) + properties
@@ -285,9 +288,19 @@ class Probe:
 
     def join_group(self, group: str, topic: str) -> None:
         """Be a consumer of ``group`` until the connection closes: a broker makes the group known then."""
-        subscription = {"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 1, "tagsSet": []}
+        subscription: dict[str, object] = {
+            "topic": topic,
+            "subString": "*",
+            "expressionType": "TAG",
+            "subVersion": 1,
+            "tagsSet": [],
+        }
         subscription |= {"codeSet": [], "classFilterMode": False}
-        consumer = {"groupName": group, "consumeType": "CONSUME_ACTIVELY", "messageModel": "CLUSTERING"}
+        consumer: dict[str, object] = {
+            "groupName": group,
+            "consumeType": "CONSUME_ACTIVELY",
+            "messageModel": "CLUSTERING",
+        }
         consumer |= {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False}
         members = [consumer | {"subscriptionDataSet": [subscription]}]
         body = {"clientID": f"probe@{self.socket.getsockname()[1]}", "consumerDataSet": members, "producerDataSet": []}

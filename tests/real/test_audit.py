@@ -1,4 +1,4 @@
-"""``rmq-audit compare`` on the stores of real pairs: equal is CONSISTENT, one flipped byte is found and named (acceptance 7)."""
+"""``rmq-audit compare`` on real pairs: equal is CONSISTENT, one flipped byte is found and named (acceptance 7)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,8 +106,12 @@ def test_broken_frames_cost_only_their_connection(witness: Witness) -> None:
             peer = name_of(sock)
             sock.sendall(data)
             probe_end(sock, what)
-        until(f"the log names the peer that sent {what}", lambda p=peer: p in witness.process.text(), seconds=10)
+        until(f"the log names the peer that sent {what}", partial(is_logged, witness.process, peer), seconds=10)
         witness.check()
+
+
+def is_logged(process: Process, words: str) -> bool:
+    return words in process.text()
 
 
 def probe_end(sock: socket.socket, what: str) -> None:
@@ -161,7 +167,7 @@ def test_slow_and_silent_peers_hold_up_nobody(witness: Witness) -> None:
 
 @pytest.mark.smoke
 def test_unknown_codes_are_refused_by_number(witness: Witness) -> None:
-    """An unknown request gets code 3 and a remark with its number, on a connection that goes on; one-way gets nothing."""
+    """An unknown request gets code 3 and a remark with its number, and the connection goes on; one-way gets nothing."""
     with witness.process.probe() as probe:
         for code in (9999, 0, -5, 32_767):
             answer = probe.ask(code)
@@ -175,16 +181,22 @@ def test_unknown_codes_are_refused_by_number(witness: Witness) -> None:
 def test_namesrv_names_what_is_missing_or_wrong(site: Site) -> None:
     """Requests to the NameServer with missing or wrong fields and bodies get a refusal that names the field."""
     witness = Witness(site.namesrv(), 106)
-    register = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "haServerAddr": "127.0.0.1:2"}
+    register: dict[str, object] = {
+        "brokerName": "b",
+        "brokerAddr": "127.0.0.1:1",
+        "clusterName": "c",
+        "haServerAddr": "127.0.0.1:2",
+    }
     with witness.process.probe() as probe:
-        for code, ext, body, word in [
+        cases: list[tuple[int, dict[str, object], bytes, str]] = [
             (105, {}, b"", "topic"),
             (103, {"brokerName": "b"}, b"", "brokerAddr"),
             (103, register | {"brokerId": "zero"}, b"{}", "brokerId"),
             (103, register | {"brokerId": "0"}, b"{no json", ""),
             (103, register | {"brokerId": "0", "compressed": "true"}, b"\x78\x9c not zlib", ""),
             (100, {"namespace": "n", "value": "v"}, b"", "key"),
-        ]:
+        ]
+        for code, ext, body, word in cases:
             answer = probe.ask(code, ext, body)
             assert answer.code != 0, f"{code} {ext} was accepted"
             assert word in (answer.remark or ""), f"{code} {ext}: {answer.remark}"
@@ -200,7 +212,7 @@ def test_broker_names_what_is_missing_or_wrong(site: Site) -> None:
     good = send_fields("Bad", 0, "")
     end = broker.end_offset()
     with broker.probe() as probe:
-        for code, ext, body in [
+        cases: list[tuple[int, dict[str, object], bytes]] = [
             (310, {name: value for name, value in good.items() if name != "e"}, b"x"),
             (310, good | {"e": "first"}, b"x"),
             (310, good | {"e": "99999999999999999999"}, b"x"),
@@ -220,7 +232,8 @@ def test_broker_names_what_is_missing_or_wrong(site: Site) -> None:
             (33, {"offset": str(1 << 62)}, b""),
             (30, {"topic": "Bad", "queueId": "x"}, b""),
             (17, {"topic": "Bad"}, b""),
-        ]:
+        ]
+        for code, ext, body in cases:
             answer = probe.ask(code, ext, body)
             assert answer.code != 0, f"request {code} with {ext} was accepted"
             assert answer.remark, f"request {code} with {ext} was refused without a remark"
@@ -322,6 +335,10 @@ class FalseMaster:
         self._server.close()
 
 
+def hung_up(master: FalseMaster, before: int) -> bool:
+    return master.closed_by_slave > before
+
+
 @pytest.mark.real
 def test_slave_believes_no_false_master(site: Site) -> None:
     """Frames with impossible sizes or places make our slave hang up, say why, keep its log, and try again."""
@@ -337,12 +354,12 @@ def test_slave_believes_no_false_master(site: Site) -> None:
         "a negative place": struct.pack(">qi", -4096, len(body)) + body,
         "noise": random.Random(9).randbytes(5000),
     }
-    values = {"brokerId": 1, "brokerRole": "SLAVE", "haMasterAddress": master.addr}
+    values: dict[str, Any] = {"brokerId": 1, "brokerRole": "SLAVE", "haMasterAddress": master.addr}
     for number, (what, reply) in enumerate(replies.items()):
         master.reply = reply
         served = master.closed_by_slave
-        slave = site.broker(OURS, namesrv.addr, f"slave-{number}", **values)  # type: ignore[arg-type]
-        until(f"the slave hung up after {what}", lambda s=served: master.closed_by_slave > s, seconds=30)
+        slave = site.broker(OURS, namesrv.addr, f"slave-{number}", **values)
+        until(f"the slave hung up after {what}", partial(hung_up, master, served), seconds=30)
         assert slave.end_offset() == 0, f"{what} left something in the slave's log"
         assert master.addr in slave.text(), f"{what}: the log does not name the master\n{slave.tail()}"
         assert not TRACEBACK.search(slave.text()), slave.tail()
@@ -367,14 +384,14 @@ def start_and_fail(process: Process, *words: str) -> None:
 @pytest.mark.smoke
 def test_broken_properties_name_file_and_key(site: Site) -> None:
     """A value that cannot be, or a file that is not there, ends the start with file, key and text in one line."""
-    cases: list[tuple[dict[str, object], tuple[str, ...]]] = [
+    cases: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ({"listenPort": "tenthousand"}, ("broker.conf", "listenPort", "tenthousand")),
         ({"flushDiskType": "SOMETIMES"}, ("broker.conf", "flushDiskType", "SOMETIMES")),
         ({"mappedFileSizeCommitLog": "1GB"}, ("broker.conf", "mappedFileSizeCommitLog", "1GB")),
         ({"brokerRole": "SLAVE", "brokerId": 0}, ("brokerId",)),
     ]
     for number, (values, words) in enumerate(cases):
-        broker = site.broker(OURS, "127.0.0.1:1", f"broken-{number}", start=False, **values)  # type: ignore[arg-type]
+        broker = site.broker(OURS, "127.0.0.1:1", f"broken-{number}", start=False, **values)
         start_and_fail(broker, *words)
     nowhere = site.broker(OURS, "127.0.0.1:1", "nowhere", start=False)
     (nowhere.folder / "broker.conf").unlink()
@@ -399,9 +416,6 @@ def test_second_broker_on_the_same_store_is_refused(site: Site) -> None:
     start_and_fail(second, str(first.store))
     with first.probe() as probe:
         assert probe.send_message("Taken", 0, b"still here").code == 0
-
-
-Damage = Callable[[Path], None]
 
 
 def _filled(site: Site) -> Broker:
@@ -449,7 +463,9 @@ def test_truncated_segment_is_named(site: Site) -> None:
 @pytest.mark.real
 def test_broken_json_files_fall_back_or_are_named(site: Site) -> None:
     """
-    A damaged topics.json is read from its .bak, which lacks the last change; with both damaged the start names the file.
+    A damaged topics.json is read from its .bak, which lacks the last change.
+
+    With both damaged the start ends and names the file.
     """
     broker = _filled(site)
     broker.start()

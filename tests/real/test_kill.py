@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from tests.real.pairs import start_pair, wait_caught_up
-from tests.real.peers import OURS, Broker, Site
+from tests.real.peers import OURS, Broker, Site, until
 from tests.real.probe import SEND, SEND_BATCH, Answer, Closed, Probe, Record, batch_body, properties_text, send_fields
 from tests.real.storefiles import first_difference, records
 
@@ -60,8 +60,9 @@ class Load:
         try:
             while True:
                 while writable and len(waiting) < WINDOW:
-                    messages = [self._message(f"{name}-{number + i}", chance) for i in range(chance.choice((1, 1, 1, 5)))]
-                    number += len(messages)
+                    count = chance.choice((1, 1, 1, 5))
+                    messages = [self._message(f"{name}-{number + i}", chance) for i in range(count)]
+                    number += count
                     try:
                         waiting[_post(probe, chance.randrange(QUEUES), messages)] = messages
                     except OSError:  # killed; what it acknowledged before still waits in our socket
@@ -137,14 +138,14 @@ def test_acknowledged_messages_survive_twenty_kills(flush: str, site: Site) -> N
 
 @pytest.mark.real
 def test_slave_has_what_a_killed_sync_master_acknowledged(site: Site) -> None:
-    """SYNC_MASTER: the slave's log holds every acknowledged message at the moment the master is gone; then both agree."""
+    """SYNC_MASTER: when the master is gone the slave's log holds every acknowledged message; later both agree."""
     _, master, slave = start_pair(site, (OURS, OURS), brokerRole="SYNC_MASTER")
     with master.probe() as probe:
         probe.create_topic(TOPIC, QUEUES)
     chance = random.Random(SEED)
     acknowledged: list[Acknowledged] = []
     for number in range(5):
-        acknowledged += [one for one in loaded_and_killed(master, f"sync-{number}", chance.uniform(0.3, 0.8))]
+        acknowledged += loaded_and_killed(master, f"sync-{number}", chance.uniform(0.3, 0.8))
         copied = {record.key for record in records(slave.commitlog)}
         lost = [one for one in acknowledged if one.key not in copied]
         assert not lost, f"{len(lost)} acknowledged messages are not on the slave, such as {lost[0]}"
@@ -158,7 +159,6 @@ def test_slave_has_what_a_killed_sync_master_acknowledged(site: Site) -> None:
 
 def wait_replicating(master: Broker) -> None:
     """Wait until sends are acknowledged by the slave again, so that the next round's load is not refused."""
-    from tests.real.peers import until
 
     def replicating() -> bool:
         with master.probe() as probe:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.real.conftest import Clients
-from tests.real.javaclient import content
+from tests.real.javaclient import JavaClient, content
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, mqadmin, until
 
 #: (NameServer, broker, client)
@@ -14,9 +16,7 @@ MIXES = [(OURS, APACHE_4, APACHE_4), (OURS, APACHE_5, APACHE_5), (APACHE_4, OURS
 
 @pytest.mark.real
 @pytest.mark.parametrize(("namesrv_kind", "broker_kind", "version"), MIXES, ids=["-".join(mix) for mix in MIXES])
-def test_a_mixed_cluster_works(
-    namesrv_kind: str, broker_kind: str, version: str, site: Site, client: Clients
-) -> None:
+def test_a_mixed_cluster_works(namesrv_kind: str, broker_kind: str, version: str, site: Site, client: Clients) -> None:
     """A client that knows only the NameServer sends, receives and finds; the route follows the broker's life."""
     namesrv = site.namesrv(namesrv_kind)
     broker = site.broker(broker_kind, namesrv.addr)
@@ -30,17 +30,19 @@ def test_a_mixed_cluster_works(
     for topic in ("Made", "Found"):
         java.send(topic, "sync", 1, prefix="first" + topic)
         java.consume("mixed-" + topic, topic, topic)
-        sent = {}
+        sent: dict[str, tuple[str, str, int, str]] = {}
         for way in ("sync", "async", "oneway", "batch"):
             sent |= {e["key"]: content(e) for e in java.send(topic, way, 50, prefix=f"{topic}-{way}")}
-        java.wait_for_count(
-            "all received", lambda s=sent, t=topic: len(set(s) & {e["key"] for e in java.got(t)}), len(sent)
-        )
+        java.wait_for_count("all received", partial(received, java, topic, set(sent)), len(sent))
         got = {e["key"]: content(e) for e in java.got(topic)}
         assert {key: got[key] for key in sent} == sent
     java.close()
 
     assert_route_follows(namesrv, broker)
+
+
+def received(java: JavaClient, member: str, keys: set[str]) -> int:
+    return len(keys & {e["key"] for e in java.got(member)})
 
 
 def assert_route_follows(namesrv: Process, broker: Broker) -> None:

@@ -57,11 +57,8 @@ def test_everyday_commands(site: Site, cluster: tuple[Process, Broker]) -> None:
         stored = [record for queue in range(3) for record in probe.read_queue("Admin", queue)]
     assert [(r.key, r.properties["TAGS"], r.body) for r in stored] == [("admin-key", "TagA", b"hello from mqadmin")]
 
-    status = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in admin(site, "brokerStatus", *n, "-b", broker.addr).splitlines()
-        if ":" in line
-    )
+    lines = [line.partition(":") for line in admin(site, "brokerStatus", *n, "-b", broker.addr).splitlines()]
+    status = {name.strip(): value.strip() for name, _, value in lines}
     assert int(status["commitLogMaxOffset"]) > 0
     assert status["brokerVersionDesc"].startswith("V4_9_")
     assert status["msgPutTotalTodayNow"] != "0"

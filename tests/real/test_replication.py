@@ -65,7 +65,7 @@ def assert_same_tables(pair: Pair) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("kinds", KINDS, ids=name_of)
 def test_slave_equals_master(kinds: tuple[str, str], site: Site, tmp_path: Path) -> None:
-    """After 20,000 mixed messages the slave's log equals the master's, serves the same queues, knows the same tables."""
+    """After 20,000 mixed messages the slave's log equals the master's, and so do its queues and tables."""
     pair = replicated_pair(site, kinds, tmp_path)
     assert_same_log(pair)
     assert_same_tables(pair)

@@ -54,7 +54,8 @@ class SparkEngine:
         self._log = log
         self._failed = False
         self._folder = tempfile.mkdtemp(prefix="rmq-audit-")
-        bundle = os.path.join(self._folder, "rmq_audit_job.zip")
+        # a name of its own: a context refuses two different files of one name
+        bundle = os.path.join(self._folder, os.path.basename(self._folder) + ".zip")
         write_bundle(bundle)
         context.addPyFile(bundle)
         self.name = f"spark {context.version}, {context.master}"

@@ -68,7 +68,7 @@ class BrokerService(MultiService):
     A broker; made by :func:`build_broker`.
 
     ``announce`` is called with Apache's boot line. When the store can no longer promise what it acknowledges,
-    ``on_fatal`` is called with the reason, and whoever runs the process has to end it.
+    ``on_fatal`` is called with the reason and has to end the process; without it the reactor is stopped.
     """
 
     _log = Logger()
@@ -87,7 +87,7 @@ class BrokerService(MultiService):
         self._platform = platform
         self._clock = platform.reactor
         self._announce = announce
-        self._on_fatal = on_fatal
+        self._on_fatal = on_fatal or (lambda _: platform.reactor.stop())
         self._boot_timer: IDelayedCall | None = None
         self._config_dir = os.path.join(setup.store.store_path_root_dir, "config")
         self.store = MessageStore(platform.disk, self._clock, setup.store)
@@ -373,8 +373,7 @@ class BrokerService(MultiService):
         root = self.setup.store.store_path_root_dir
         text = f"a sync of the store in {root} failed, nothing can be promised any more"
         self._log.critical("{text}; the broker stops", text=text)
-        if self._on_fatal is not None:
-            self._on_fatal(text)
+        self._on_fatal(text)
 
 
 class _Nobody:

@@ -6,6 +6,7 @@ Java: BrokerStartup
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -120,6 +121,16 @@ def _say(line: str) -> None:
 
 
 def _end(reactor: Any, text: str) -> None:
+    """End the process in order, with exit status 1, which whoever supervises it can tell from an ordinary stop."""
     print(f"rmq-broker stops: {text}", file=sys.__stderr__, flush=True)
+    atexit.register(_exit_with_failure)
     if reactor.running:
         reactor.stop()
+
+
+def _exit_with_failure() -> None:
+    # twistd has no exit status of its own to offer.
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            stream.flush()
+    os._exit(1)

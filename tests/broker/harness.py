@@ -111,7 +111,14 @@ class OneBroker:
     Nothing of it may be left when the test ends: :meth:`end` stops the broker and says so.
     """
 
-    def __init__(self, values: Mapping[str, str] | None = None, *, seed: int = 1) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, str] | None = None,
+        *,
+        seed: int = 1,
+        service: type[BrokerService] = BrokerService,
+    ) -> None:
+        self._class = service
         self.world = World(seed)
         self.net = SimNet(self.world)
         self.node = Node(self.world, self.net, "broker")
@@ -134,6 +141,7 @@ class OneBroker:
             host_name="host",
             announce=self.lines.append,
             on_fatal=self.fatal.append,
+            service=self._class,
         )
 
     @property

@@ -183,6 +183,21 @@ class FatalTests(SynchronousTestCase):
         self.flushLoggedErrors()
 
 
+class ProcessEndTests(SynchronousTestCase):
+    def test_failed_sync_ends_the_process(self) -> None:
+        """Without anybody to ask, a broker whose store has failed stops its reactor."""
+        one = OneBroker()
+        one.stop()
+        one.node.start(lambda platform: build_broker(platform, setup_of({"flushDiskType": "SYNC_FLUSH"})))
+        client = one.connect()
+        client.ask(310, send_ext())
+        one.node.disk.fail_syncs = 1
+        client.post(310, send_ext())
+        one.world.run_until(lambda: one.node.process is None, 20)
+        self.assertEqual(one.node.leaks, [])
+        self.flushLoggedErrors()
+
+
 class PairTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.one = OneBroker({"haMasterAddress": ""})

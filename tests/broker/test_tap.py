@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import tempfile
 from contextlib import redirect_stdout
 from io import StringIO
@@ -11,9 +12,11 @@ from io import StringIO
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import tap
 from rmq.broker.tap import Options, first_address, setup_of
 from rmq.runtime.config import parse_properties
 from rmq.store.config import BrokerRole
+from tests.broker.harness import OneBroker
 
 
 class OptionsTests(SynchronousTestCase):
@@ -103,6 +106,22 @@ class OptionsTests(SynchronousTestCase):
         text = str(self.parse())
         self.assertIn("SIGUSR1", text)
         self.assertIn("--dumpDir", text)
+
+
+class SignalTests(SynchronousTestCase):
+    def test_sigusr1(self) -> None:
+        """A signal makes the running broker dump itself; a broker that has stopped takes no notice."""
+        before = signal.getsignal(signal.SIGUSR1)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        said: list[str] = []
+        self.patch(tap, "_say", said.append)
+        one = OneBroker(service=tap.TwistdBroker)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        one.world.run_until(lambda: said, 10)
+        (name,) = one.node.disk.list_dir("/store-dumps")
+        self.assertEqual(said, [f"dump /store-dumps/{name}"])
+        one.end()
+        self.assertEqual(one.node.disk.list_dir("/store-dumps"), [name])
 
 
 class AddressTests(SynchronousTestCase):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,9 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.real.pairs import KINDS, TOPIC, name_of, replicated_pair
-from tests.real.peers import Site, missing
+from tests.real.conftest import Clients
+from tests.real.pairs import KINDS, TOPIC, name_of, replicated_pair, start_pair, wait_caught_up
+from tests.real.peers import APACHE_4, OURS, STAND_IN, Broker, Site, missing, until
 from tests.real.storefiles import flip_body_byte, records
 
 MESSAGES = 4000
@@ -72,3 +75,36 @@ def test_audit_of_a_quiesced_pair(kinds: tuple[str, str], site: Site, tmp_path: 
     ]
     assert named, f"no finding names {TOPIC}-{victim.queue_id} offset {victim.queue_offset}:\n{damaged.output}"
     assert str(victim.phy_offset) in damaged.output and "slave" in damaged.output
+
+
+def dump_of(broker: Broker) -> Path:
+    """Have a running broker write a consistency dump of itself and return its folder."""
+    before = broker.console.read_text().count("\ndump ")
+    os.kill(broker.pid, signal.SIGUSR1)
+    until(f"{broker.name} has written its dump", lambda: broker.console.read_text().count("\ndump ") > before)
+    lines = [line for line in broker.console.read_text().splitlines() if line.startswith("dump ")]
+    return Path(lines[-1].removeprefix("dump "))
+
+
+@pytest.mark.real
+@pytest.mark.skipif(STAND_IN != OURS, reason="Apache's broker writes no dumps")
+def test_dumps_of_running_brokers(site: Site, client: Clients, tmp_path: Path) -> None:
+    """
+    Dumps taken while messages flow have one history: CONSISTENT or LAGGING; taken at rest they are CONSISTENT.
+
+    A dump says where it ends, and the broker goes on as if nothing had happened.
+    """
+    namesrv, master, slave = start_pair(site, (OURS, OURS))
+    java = client(APACHE_4, namesrv.addr)
+    sending = java.begin_send(TOPIC, "mixed", MESSAGES, prefix="flow", sizes=(100, 2000))
+    java.wait_for_count("a part was sent", lambda: len(java.sent("flow")), MESSAGES // 4)
+    # The slave first: what it has then, the master has too.
+    behind, ahead = dump_of(slave), dump_of(master)
+    java.finish(sending)
+    moving = audit(ahead, behind, tmp_path / "moving.json", engine="local")
+    assert (moving.result["verdict"], moving.status) in (("CONSISTENT", 0), ("LAGGING", 1)), moving.output
+    end = wait_caught_up(master, slave)
+    still = audit(dump_of(master), dump_of(slave), tmp_path / "still.json", engine="local")
+    assert (still.result["verdict"], still.status) == ("CONSISTENT", 0), still.output
+    assert still.result["compared"] == {"phy_from": 0, "phy_to": end}
+    assert not still.result["master"]["end_inferred"] and not still.result["slave"]["end_inferred"]

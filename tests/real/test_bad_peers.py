@@ -15,13 +15,12 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.real.pairs import TOPIC, start_pair, wait_caught_up
-from tests.real.peers import HOST, OURS, STAND_IN, Broker, Process, Site, until, write_properties
+from tests.real.peers import HOST, OURS, STAND_IN, Broker, Process, Site, until
 from tests.real.probe import Probe, Refused, frame, raw_frame, send_fields
 from tests.real.storefiles import first_difference, records, segments
 
@@ -492,9 +491,3 @@ def test_probe_is_no_liar(site: Site) -> None:
     with pytest.raises(ConnectionError), Probe(namesrv.port) as probe:
         namesrv.kill()
         probe.must(106)
-
-
-def test_properties_are_written_as_java_reads_them(tmp_path: Path) -> None:
-    """Booleans in lower case, paths as they are."""
-    path = write_properties(tmp_path / "x.conf", {"a": True, "b": tmp_path, "c": 3})
-    assert path.read_text() == f"a=true\nb={tmp_path}\nc=3\n"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +19,11 @@ import pytest
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaClient, content
 from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, STAND_IN, Process, Site, free_port, until
-from tests.real.probe import Probe, fastjson
+from tests.real.probe import Answer, Probe, decode_records, fastjson
 
 WAYS = ("sync", "async", "oneway", "batch")
 VERSIONS = (APACHE_4, APACHE_5)
+PULL_NOT_FOUND = 19
 NOTICED = "broker-a was killed by signal 9"
 
 
@@ -194,3 +197,29 @@ def test_a_java_client_sends_and_receives(site: Site, client: Clients) -> None:
     java.consume("smoke-readers", "Smoke", "one")
     java.consume("smoke-readers", "Smoke", "two")
     assert_received(java, send_all_ways(java, "Smoke", 200, "smoke-"), "one", "two")
+
+
+@pytest.mark.smoke
+def test_a_waiting_pull_wakes_up(site: Site) -> None:
+    """A pull at the end of a queue is held, and answered as soon as a message comes or when its time is up."""
+    namesrv = site.namesrv()
+    broker = site.broker(OURS, namesrv.addr)
+    with broker.probe() as sender, broker.probe() as puller:
+        sender.create_topic("Waits", 1)
+        sender.send_message("Waits", 0, b"first")
+        started = time.monotonic()
+        answer = puller.pull("Waits", 0, 1, wait_ms=1500)
+        # Apache looks for expired pulls every 5 s.
+        assert answer.code == PULL_NOT_FOUND and 1.4 <= time.monotonic() - started <= 8
+
+        waiting = threading.Thread(
+            target=lambda: woken.append((puller.pull("Waits", 0, 1, wait_ms=20_000), time.monotonic()))
+        )
+        woken: list[tuple[Answer, float]] = []
+        waiting.start()
+        time.sleep(0.5)  # the pull has to be there first
+        sender.send_message("Waits", 0, b"second")
+        sent = time.monotonic()
+        waiting.join(15)
+        assert woken and woken[0][1] - sent < 1.0
+        assert [record.body for record in decode_records(woken[0][0].body)] == [b"second"]

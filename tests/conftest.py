@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _scratch_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """``mktemp`` of trial's test cases makes folders where it stands: let that be outside the checkout."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("cwd"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(autouse=True, scope="session")

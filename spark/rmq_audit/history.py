@@ -151,20 +151,27 @@ def _drop_stale(log: Log, stretches: list[Stretch]) -> list[Stretch]:
         before, after = stretches[index - 1], stretches[index]
         if after.start == before.stop or before.blank or log.unknown(before.stop - 1, after.start + 1):
             continue
-        if stretches[-1].start // log.segment_bytes == before.start // log.segment_bytes and _is_older(
-            log, before, after
-        ):
+        last = stretches[-1]
+        same_segment = last.start // log.segment_bytes == before.start // log.segment_bytes
+        if same_segment and _is_older(log, before, after, last):
             stale = sum(stretch.records for stretch in stretches[index:])
             text = f"{stale} old records lie behind the end, left by a truncation; they are not part of the log"
             log.findings.append(
-                finding("CL-STALE", log.side, phy_from=after.start, phy_to=stretches[-1].stop, count=stale, detail=text)
+                finding("CL-STALE", log.side, phy_from=after.start, phy_to=last.stop, count=stale, detail=text)
             )
             return stretches[:index]
     return stretches
 
 
-def _is_older(log: Log, before: Stretch, after: Stretch) -> bool:
-    if after.records == 0:
+def _is_older(log: Log, before: Stretch, after: Stretch, last: Stretch) -> bool:
+    """
+    Whether the stretch begins with something older than what stands before it, and nothing newer follows up to
+    ``last``.
+
+    The second half keeps damage in the middle of the log from being taken for its end, when the search for the next
+    record has met an old or forged one in a body.
+    """
+    if after.records == 0 or last.last_timestamp > before.last_timestamp:
         return False
     if after.head_timestamp < before.last_timestamp:
         return True
@@ -208,14 +215,11 @@ def _end_as_claimed(log: Log, claimed: int) -> None:
 
 def _cut_torso(log: Log, stretches: Sequence[Stretch]) -> None:
     """Take back the last record when its own bytes show that its tail never arrived."""
-    scan = next((scan for scan in reversed(log.scans) if scan.stretches and scan.stretches[-1] in stretches), None)
-    if scan is None or scan.torso_from is None:
-        return
-    last = scan.stretches[-1]
-    if last is stretches[-1] and not last.blank and log.end == last.stop and log.dirty_to is None:
+    last = stretches[-1] if stretches else None
+    if last is not None and last.torso_from is not None and log.end == last.stop and log.dirty_to is None:
         log.end = last.last_phy
         log.records -= 1
-        _report_torso(log, last.last_phy, scan.torso_from)
+        _report_torso(log, last.last_phy, last.torso_from)
 
 
 def _report_torso(log: Log, begin: int, end: int) -> None:

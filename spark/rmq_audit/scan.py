@@ -162,7 +162,6 @@ class _Pass:
         self._runs: list[Run] = []
         self._faults: list[Fault] = []
         self._crcs = 0
-        self._last: int | None = None
 
     def run(self) -> Scan:
         split, frames = self._split, self._frames
@@ -190,7 +189,6 @@ class _Pass:
             read_bytes=self._window.read_bytes,
             crcs=self._crcs,
             dirty_to=self._dirty_to(behind) if stop is None else None,
-            torso_from=self._torso_from(),
             stretches=self._stretches,
             chunks=[digest.finish() for _, digest in sorted(self._chunks.items())],
             runs=self._runs,
@@ -204,7 +202,6 @@ class _Pass:
             self._digest(columns, stop)
             self._group(columns)
             self._check(columns)
-            self._last = base + int(columns.pos[-1])
         if blank:
             self._digest_of(stop).add(stop, 0, memoryview(data)[stop - base : stop - base + BLANK_BYTES])
             self._check_blank(stop)
@@ -221,6 +218,7 @@ class _Pass:
                 head_timestamp=int(columns.store_timestamp[0]) if head else 0,
                 last_phy=base + int(columns.pos[-1]) if head else start,
                 last_timestamp=int(columns.store_timestamp[-1]) if head else 0,
+                torso_from=None if blank or head is None else self._torso_from(base + int(columns.pos[-1])),
             )
         )
 
@@ -331,15 +329,12 @@ class _Pass:
         rest = self._window.data[behind - base : self._end - base].rstrip(b"\0")
         return behind + len(rest) if rest else None
 
-    def _torso_from(self) -> int | None:
-        if self._last is None:
-            return None
-        record = self._frames.record(self._last)
-        if record is None:
+    def _torso_from(self, phy: int) -> int | None:
+        record = self._frames.record(phy)
+        if record is None or record.data[-1]:
             return None
         filled = len(record.data.rstrip(b"\0"))
-        broken = record.has_hole() or not record.crc_holds()
-        return self._last + filled if filled < record.size and broken else None
+        return phy + filled if record.has_hole() or not record.crc_holds() else None
 
 
 class _ChunkDigest:

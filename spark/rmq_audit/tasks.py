@@ -35,7 +35,8 @@ class Stretch:
     Records that follow each other without a gap: [``start``, ``stop``), with what tells old bytes from new at both
     ends.
 
-    A stretch that ends in BLANK stops at the segment's end.
+    A stretch that ends in BLANK stops at the segment's end. ``torso_from`` is the first missing byte when the last
+    record is one whose tail never arrived, as far as its own bytes tell.
     """
 
     start: int
@@ -48,6 +49,7 @@ class Stretch:
     head_timestamp: int
     last_phy: int
     last_timestamp: int
+    torso_from: int | None
 
 
 @attrs.frozen(kw_only=True)
@@ -101,7 +103,6 @@ class Scan:
 
     ``first`` is where its first record starts, ``stop`` where the next split has to begin (None: the chain broke off
     and nothing was found behind). ``dirty_to`` is the end of the last byte that is not zero behind the last stretch.
-    ``torso_from`` is the first missing byte when the very last record is one whose tail never arrived.
     """
 
     split: Split
@@ -111,7 +112,6 @@ class Scan:
     read_bytes: int = 0
     crcs: int = 0
     dirty_to: int | None = None
-    torso_from: int | None = None
     stretches: Sequence[Stretch] = ()
     chunks: Sequence[Chunk] = ()
     runs: Sequence[Run] = ()

@@ -408,14 +408,13 @@ def rewrite(pair: Pair) -> None:
         pair.made.write(root)
 
 
-def plant_junk_behind_blanks(root: Path, chance: random.Random) -> None:
+def plant_junk_behind_blanks(pair: Pair, root: Path, chance: random.Random) -> None:
     """What follows the 8 bytes of a BLANK may be anything, and differ between the sides."""
-    for name in sorted(os.listdir(root / layout.COMMIT_LOG_DIR)):
-        path = root / layout.COMMIT_LOG_DIR / name
-        data = path.read_bytes()
-        at = data.rfind(record.MAGIC_BLANK.to_bytes(4, "big", signed=True))
-        if at > 0:
-            path.write_bytes(data[: at + 4] + chance.randbytes(len(data) - at - 4))
+    for full in range(SEGMENT_BYTES, pair.made.end, SEGMENT_BYTES):
+        last = max((one for one in pair.made.stored if one.phy < full), key=lambda one: one.phy)
+        begin = last.phy + last.size + record.BLANK_BYTES
+        if begin < full:
+            pair.write(root, begin, chance.randbytes(full - begin))
 
 
 def plant_stale_records(pair: Pair, root: Path) -> None:

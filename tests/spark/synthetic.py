@@ -143,7 +143,7 @@ def as_v2(raw: bytes, topic_size: int, properties_size: int) -> bytes:
     return head + raw[8:at] + struct.pack(">h", topic_size) + raw[at + 1 :]
 
 
-def make_store(seed: int, messages: int = 700) -> MadeStore:
+def make_store(seed: int, messages: int = 550) -> MadeStore:
     """
     Return a clean store with every legal trap: bodies that hold stale records, a forged record whose physicalOffset is
     right, bodies full of magics, empty bodies, IPv6 hosts, V2 records, halves of transactions.

@@ -22,7 +22,7 @@ from tests.spark.defects import DEFECTS, Defect, Expected, owned_first, plant_ju
 from tests.spark.support import as_json, audit, causes
 from tests.spark.synthetic import MadeStore, Pair, make_store
 
-SEEDS = (0, 7, 23)
+SEEDS = (0, 23)
 
 
 class StoreCase(SynchronousTestCase):
@@ -47,7 +47,7 @@ class CleanTests(StoreCase):
         for seed in range(4):
             chance = random.Random(seed)
             pair = self.pair(make_store(seed))
-            plant_junk_behind_blanks(pair.slave, chance)
+            plant_junk_behind_blanks(pair, pair.slave, chance)
             for size in (1024, 4096, 64 << 20):
                 result = audit(pair.master, pair.slave, chunk=min(size, 4096), split=size)
                 self.assertEqual((seed, size, result.verdict.value, as_json(result)), (seed, size, "CONSISTENT", []))
@@ -175,7 +175,7 @@ class DefectTests(StoreCase):
 
     def test_many_differing_chunks_are_not_all_looked_into(self) -> None:
         """A bound keeps the cost of a ruined slave small, and the findings say what was not looked into."""
-        pair = self.pair(make_store(6))
+        pair = self.pair(make_store(6, 700))
         for one in pair.made.stored:
             if one.body_size:
                 pair.flip(pair.slave, one.body_at)

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.spark.support import as_json, audit
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
-SEEDS = range(60)
+SEEDS = range(40)
 
 
 def ruin(pair: Pair, chance: random.Random) -> str:

@@ -47,7 +47,7 @@ class CheckpointFile:
     def load(self) -> Checkpoint:
         """Read it; a file that is missing or too short counts as zeros and is made anew."""
         if not self._disk.exists(self._path):
-            self._file = self._disk.create_sparse(self._path, layout.CHECKPOINT_BYTES)
+            self._file = self._disk.create(self._path, layout.CHECKPOINT_BYTES)
             return Checkpoint()
         self._file = self._disk.open(self._path)
         if self._file.size < layout.CHECKPOINT_BYTES:
@@ -163,7 +163,7 @@ class ProgressFile:
     def load(self) -> Progress | None:
         """Return the newest whole half; None when there is none."""
         if not self._disk.exists(self._path):
-            self._file = self._disk.create_sparse(self._path, 2 * _HALF_BYTES)
+            self._file = self._disk.create(self._path, 2 * _HALF_BYTES)
             return None
         self._file = self._disk.open(self._path)
         if self._file.size < 2 * _HALF_BYTES:

@@ -33,7 +33,7 @@ from rmq.store.dispatch import Dispatcher, LastRecord
 from rmq.store.index import Index
 from rmq.store.queues import QueueTable
 from rmq.store.scan import find_record, scan
-from rmq.wire.record import SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
+from rmq.wire.record import BORN_HOST_AT, SECTOR_BYTES, SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
 
 #: buffered units and index entries are written each time so much of the log has been read
 WRITE_EVERY_BYTES = 16 << 20
@@ -264,10 +264,16 @@ class Recovery:
             if flaw is None:
                 return log.end
             following = self._next_record(at, flaw)
-        if self.is_slave and flaw in (Flaw.MAGIC, Flaw.SIZE, Flaw.PHY_OFFSET) and self._is_unsynced(at):
+        if self.is_slave and self._is_unsynced(at) and self._is_garbage(at, flaw):
             # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
             return last
         return at
+
+    def _is_garbage(self, at: int, flaw: Flaw | None) -> bool:
+        """Tell bytes that are no beginning of a record from one that was cut in its first fields."""
+        return flaw in (Flaw.MAGIC, Flaw.SIZE, Flaw.PHY_OFFSET) and any(
+            self.commit_log.read_some(at + BORN_HOST_AT, SECTOR_BYTES)
+        )
 
     def _is_unsynced(self, phy_offset: int) -> bool:
         """Tell whether bytes at an offset may never have been synced."""

@@ -18,6 +18,7 @@ from rmq.store import layout
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.index import Index
+from rmq.store.messages import StoreError
 from rmq.store.queues import QueueTable
 
 _HOUR_MS = 3_600_000
@@ -26,12 +27,12 @@ MANUAL_ROUNDS = 20
 
 
 def hours_of(text: str) -> frozenset[int]:
-    """Return the hours of `deleteWhen`; a ValueError names a piece that is none."""
+    """Return the hours of `deleteWhen`, where 24 and more stand for never; a StoreError names a piece that is none."""
     hours = set()
-    for piece in text.replace(",", ";").split(";"):
+    for piece in text.split(";"):
         if piece.strip():
-            if not piece.strip().isdigit() or not 0 <= int(piece) <= 23:
-                raise ValueError(f"deleteWhen={text!r}: {piece!r} is no hour of the day")
+            if not piece.strip().isdigit():
+                raise StoreError(f"deleteWhen={text!r}: {piece!r} is no hour of the day")
             hours.add(int(piece))
     return frozenset(hours)
 

@@ -77,12 +77,7 @@ class Upkeep:
             if self._index is not None:
                 self._index.write()
         except DiskFull as error:
-            if not self.is_full:
-                self._log.error(
-                    "no room to write consume queues or index, messages are refused until there is: {error}",
-                    error=str(error),
-                )
-            self.is_full = True
+            self._no_room(error)
             return False
         if self.is_full:
             self._log.info("consume queues and index are written again")
@@ -94,8 +89,18 @@ class Upkeep:
         try:
             if self.write() and self._is_due():
                 await self.record(queue_units=-1)
+        except DiskFull as error:
+            self._no_room(error)
         except DiskError as error:
             self._on_failure(error)
+
+    def _no_room(self, error: DiskFull) -> None:
+        if not self.is_full:
+            self._log.error(
+                "no room to write consume queues, index or checkpoint, messages are refused until there is: {error}",
+                error=str(error),
+            )
+        self.is_full = True
 
     def _is_due(self) -> bool:
         grown = self._dispatcher.dispatched - self._recorded_offset

@@ -1,0 +1,171 @@
+"""A slave's store: bytes in any pieces, records as they become complete."""
+
+from __future__ import annotations
+
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.store.config import BrokerRole
+from rmq.store.messages import StoreError
+from rmq.store.store import MessageStore
+from tests.store.support import SYNC, Box, all_records, log_events, message
+
+
+class SlaveTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.master_box = Box()
+        self.master = self.master_box.open()
+        self.results = self.master_box.put_many(300)
+        self.box = Box(2, broker_role=BrokerRole.SLAVE)
+        self.slave = self.box.open()
+
+    def bytes_of(self, start: int, end: int) -> bytes:
+        return self.master.read(start, end - start)
+
+    def feed(self, slave: MessageStore, until: int, rng: Random | None = None) -> None:
+        """Append in pieces, which never reach over the end of a file."""
+        while slave.end_offset < until:
+            start = slave.end_offset
+            size = rng.randint(1, 3000) if rng else 4096
+            slave.append_raw(start, self.bytes_of(start, min(start + size, start + 16384 - start % 16384, until)))
+
+    def test_pieces_of_any_size(self) -> None:
+        """However the bytes are cut, every message appears once its last byte is there, and not before."""
+        seed = 11
+        self.feed(self.slave, self.master.end_offset, Random(seed))
+        self.assertEqual(all_records(self.slave), all_records(self.master), f"seed {seed}")
+
+    def test_byte_by_byte(self) -> None:
+        """A record that comes byte by byte is dispatched with its last one."""
+        arrivals: list[tuple[str, int, int]] = []
+        self.slave.on_arrival(lambda topic, queue_id, end, code: arrivals.append((topic, queue_id, end)))
+        end = self.results[3].next_offset
+        for at in range(end):
+            before = len(arrivals)
+            self.slave.append_raw(at, self.bytes_of(at, at + 1))
+            whole = sum(result.next_offset <= at + 1 for result in self.results[:4])
+            self.assertEqual(len(arrivals), whole)
+            self.assertLessEqual(len(arrivals) - before, 1)
+        self.assertEqual(arrivals, [("Topic", 0, 1), ("Topic", 1, 1), ("Topic", 2, 1), ("Topic", 0, 2)])
+        self.assertEqual(self.slave.dispatched_offset, self.slave.end_offset)
+
+    def test_log_begins_where_the_master_says(self) -> None:
+        """A late slave begins with any file, and its queues begin at the numbers found there."""
+        with self.assertRaises(StoreError) as caught:
+            self.slave.append_raw(16383, b"x")
+        self.assertIn("cannot begin at 16383", str(caught.exception))
+        self.slave.append_raw(16384, self.bytes_of(16384, 20000))
+        self.feed(self.slave, self.master.end_offset)
+        for _ in range(2):
+            self.assertEqual(self.slave.min_phy_offset, 16384)
+            expected = {
+                key: [one for one in records if one.phy_offset >= 16384]
+                for key, records in all_records(self.master).items()
+            }
+            self.assertEqual(all_records(self.slave), expected)
+            for key, records in expected.items():
+                self.assertEqual(self.slave.min_offset(*key), records[0].queue_offset)
+            self.slave = self.box.reopen("kill")
+
+    def test_wrong_places_are_refused(self) -> None:
+        """Bytes that do not continue the log, or reach over the end of a file, change nothing."""
+        self.feed(self.slave, 1000)
+        for offset, size in ((999, 10), (1001, 10), (0, 10), (1000, 16384), (-5, 3)):
+            with self.assertRaises(StoreError) as caught:
+                self.slave.append_raw(offset, bytes(size))
+            self.assertIn(str(offset), str(caught.exception))
+        self.assertEqual(self.slave.end_offset, 1000)
+        self.feed(self.slave, self.master.end_offset)
+        self.assertEqual(all_records(self.slave), all_records(self.master))
+
+    def test_stop_in_the_middle_of_a_record(self) -> None:
+        """After a clean stop the slave goes on in front of the record that it had in part, and no marker is left."""
+        middle = self.results[50].phy_offset + 60
+        self.feed(self.slave, middle)
+        self.assertEqual((self.slave.end_offset, self.slave.dispatched_offset), (middle, self.results[50].phy_offset))
+        self.box.stop()
+        self.assertFalse(self.box.disk.exists("/store/abort"))
+        self.slave = self.box.open()
+        self.assertEqual(self.slave.end_offset, self.results[50].phy_offset)
+        self.feed(self.slave, self.master.end_offset)
+        self.assertEqual(all_records(self.slave), all_records(self.master))
+
+    def test_killed_in_the_middle_of_a_record(self) -> None:
+        """Wherever a kill cuts a record, even in its last bytes, the slave asks for that record again."""
+        victim = self.results[10]
+        for cut in range(victim.phy_offset + 1, victim.next_offset, 5):
+            box = Box(3, broker_role=BrokerRole.SLAVE)
+            slave = box.open()
+            self.feed(slave, cut)
+            slave = box.reopen("kill")
+            self.assertEqual(slave.end_offset, victim.phy_offset, cut)
+
+    def test_sync_flush(self) -> None:
+        """With SYNC_FLUSH a slave too shows only what is on its disk."""
+        box = Box(4, broker_role=BrokerRole.SLAVE, **SYNC)
+        slave = box.open()
+        self.feed(slave, 3000)
+        self.assertEqual(slave.max_offset("Topic", 0), 0)
+        box.run(0.1)
+        self.assertGreater(slave.max_offset("Topic", 0), 0)
+        self.assertEqual(slave.flushed_offset, 3000)
+
+    def test_damaged_bytes(self) -> None:
+        """Bytes that are no record are told, and passed over once an intact record follows."""
+        victim = self.results[5]
+        self.feed(self.slave, victim.phy_offset)
+        events = log_events(self)
+        self.slave.append_raw(victim.phy_offset, b"\xff" * victim.size)
+        self.assertEqual(self.slave.dispatched_offset, victim.phy_offset)
+        self.feed(self.slave, self.master.end_offset)
+        self.assertEqual(self.slave.dispatched_offset, self.slave.end_offset)
+        self.assertEqual(self.slave.damage, [(victim.phy_offset, victim.next_offset)])
+        self.assertTrue([event for event in events if "damaged" in event["log_format"]])
+        self.assertEqual(self.slave.max_offset("Topic", 2), self.master.max_offset("Topic", 2))
+
+    def test_full_disk(self) -> None:
+        """Without room the bytes are refused and can be sent again later."""
+        self.feed(self.slave, 16384)
+        self.box.disk.capacity_bytes -= self.slave.disk_usage.free_bytes
+        with self.assertRaises(StoreError):
+            self.slave.append_raw(16384, self.bytes_of(16384, 17000))
+        self.assertEqual(self.slave.end_offset, 16384)
+        self.box.disk.recover()
+        self.feed(self.slave, self.master.end_offset)
+        self.assertEqual(all_records(self.slave), all_records(self.master))
+
+    def test_nothing_before_the_start(self) -> None:
+        """A store that is not running takes no bytes."""
+        box = Box(5, broker_role=BrokerRole.SLAVE)
+        slave = box.open(start=False)
+        with self.assertRaises(StoreError):
+            slave.append_raw(0, b"x")
+
+
+class ReadTests(SynchronousTestCase):
+    def test_reading_the_log(self) -> None:
+        """A master's log can be read from its beginning to its end, file by file, and not in front of it."""
+        box = Box()
+        store = box.open()
+        box.put_many(300)
+        offset, pieces = 0, []
+        while piece := store.read(offset, 1000):
+            self.assertTrue(offset // 16384 == (offset + len(piece) - 1) // 16384)
+            pieces.append(piece)
+            offset += len(piece)
+        self.assertEqual(offset, store.end_offset)
+        self.assertEqual(store.read(store.end_offset + 5, 10), b"")
+        with self.assertRaises(StoreError):
+            store.read(-1, 10)
+
+    def test_promoted_slave_goes_on_counting(self) -> None:
+        """A slave that is opened as a master gives out the next numbers."""
+        box = Box()
+        store = box.open()
+        box.put_many(10)
+        log = store.read(0, 10000)
+        other = Box(2, broker_role=BrokerRole.SLAVE)
+        other.open().append_raw(0, log)
+        other.reopen("stop", broker_role=BrokerRole.ASYNC_MASTER)
+        self.assertEqual(other.put(message(0))[0].queue_offset, 4)

@@ -1,0 +1,152 @@
+"""The check of a whole store finds what is planted, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import tempfile
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime.disk import RealDisk
+from rmq.store import check
+from rmq.store.config import StoreConfig
+from rmq.store.layout import CQ_UNIT
+from rmq.store.store import MessageStore
+from tests.store.support import ROOT, SMALL, Box, ThreadClock, message
+
+ZERO = "0" * 20
+
+
+class CheckTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.box = Box()
+        self.box.open()
+        self.results = self.box.put_many(150)
+        self.box.stop()
+        self.box.node.start()
+
+    def kinds(self) -> set[str]:
+        return {one.kind for one in check.check_store(self.box.disk, ROOT, self.box.config)}
+
+    def plant(self, path: str, offset: int, data: bytes) -> None:
+        self.box.disk.open(f"{ROOT}/{path}").write_at(offset, data)
+
+    def test_sound(self) -> None:
+        """Nothing is wrong with a store that was stopped cleanly."""
+        self.assertEqual(self.kinds(), set())
+
+    def test_damage_in_the_log(self) -> None:
+        """A flipped body bit is found at its offset, with all that hangs on it."""
+        self.plant(f"commitlog/{ZERO}", self.results[7].phy_offset + 90, b"?")
+        findings = check.check_store(self.box.disk, ROOT, self.box.config)
+        self.assertEqual([one.offset for one in findings if one.kind == "damaged-record"], [self.results[7].phy_offset])
+        self.assertTrue({"unit-without-record", "queue-number", "wrong-index-entry"} <= self.kinds())
+
+    def test_missing_log_file(self) -> None:
+        """A hole in the log is found."""
+        self.box.disk.create(f"{ROOT}/commitlog/{16384 * 3:020d}", 16384).close()
+        self.assertIn("missing-file", self.kinds())
+
+    def test_bytes_behind_the_end(self) -> None:
+        """Bytes behind the end are noted."""
+        self.plant(f"commitlog/{16384:020d}", 16000, b"x")
+        self.assertEqual(self.kinds(), {"stale-bytes"})
+
+    def test_unit_of_another_message(self) -> None:
+        """A unit that points at a wrong message, size, tag or nowhere is found."""
+        first = self.results[0]
+        path = f"consumequeue/Topic/0/{ZERO}"
+        original = self.box.disk.open(f"{ROOT}/{path}").read_at(0, 40)
+        for at, unit, kind in (
+            (20, CQ_UNIT.pack(first.phy_offset, first.size, 0), "shifted-unit"),
+            (0, CQ_UNIT.pack(first.phy_offset, first.size + 1, 0), "wrong-unit"),
+            (0, CQ_UNIT.pack(first.phy_offset, first.size, 1), "tags-code"),
+            (0, CQ_UNIT.pack(first.phy_offset + 1, first.size, 1), "unit-without-record"),
+            (0, bytes(20), "stale-unit"),
+        ):
+            self.plant(path, at, unit)
+            self.assertIn(kind, self.kinds())
+            self.plant(path, 0, original)
+        self.assertEqual(self.kinds(), set())
+
+    def test_missing_unit(self) -> None:
+        """A message without unit is an error after a clean stop, and a note after a kill."""
+        end = 50 % 20 * 20
+        self.plant(f"consumequeue/Topic/0/{800:020d}", end - 20, bytes(20))
+        found = [one for one in check.check_store(self.box.disk, ROOT, self.box.config) if one.kind == "missing-unit"]
+        self.assertEqual([(one.severity, one.offset) for one in found], [("error", self.results[147].phy_offset)])
+        self.box.disk.create_sparse(f"{ROOT}/abort", 0).close()
+        found = [one for one in check.check_store(self.box.disk, ROOT, self.box.config) if one.kind == "missing-unit"]
+        self.assertEqual([one.severity for one in found], ["note"])
+
+    def test_index(self) -> None:
+        """Wrong entries, chains and slots are found, and keys that are not indexed."""
+        name = self.box.disk.list_dir(f"{ROOT}/index")[0]
+        at = 40 + 64 * 4 + 20
+        original = self.box.disk.open(f"{ROOT}/index/{name}").read_at(at, 20)
+        self.plant(f"index/{name}", at, b"\x01\x02\x03\x04")
+        self.assertTrue({"wrong-index-entry", "missing-index-entry"} <= self.kinds())
+        self.plant(f"index/{name}", at, original)
+        self.plant(f"index/{name}", at + 16, b"\0\0\0\x50")
+        self.assertIn("index-chain", self.kinds())
+        self.plant(f"index/{name}", at, original)
+        self.plant(f"index/{name}", 40, bytes(64 * 4))
+        self.assertEqual(self.kinds(), {"index-slot"})
+
+    def test_many_of_a_kind(self) -> None:
+        """A flood of one kind is cut short, and counted."""
+        self.box.disk.delete_tree(f"{ROOT}/consumequeue")
+        findings = check.check_store(self.box.disk, ROOT, self.box.config)
+        missing = [one for one in findings if one.kind == "missing-unit"]
+        self.assertEqual(len(missing), check.MAX_OF_A_KIND + 1)
+        self.assertEqual(missing[-1].text, "130 more of this kind")
+
+
+class CommandTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.root = tempfile.mkdtemp(prefix="rmq-check-")
+        self.addCleanup(shutil.rmtree, self.root)
+        clock = ThreadClock()
+        disk = RealDisk(clock)
+        self.addCleanup(disk.close)
+        store = MessageStore(disk, clock, StoreConfig(**(SMALL | {"store_path_root_dir": self.root})))
+        store.load()
+        store.start()
+        for number in range(150):
+            store.put(message(number))
+        clock.settle(store.stop())
+
+    def run_check(self, *arguments: str) -> tuple[int, str]:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            status = check.main([*arguments, "--maxHashSlotNum", "64", "--maxIndexNum", "100"])
+        return status, output.getvalue()
+
+    def test_sound(self) -> None:
+        """A sound store gives status 0 and a summary."""
+        status, output = self.run_check(self.root)
+        self.assertEqual(status, 0)
+        self.assertIn("records 150, 0 errors", output)
+
+    def test_errors(self) -> None:
+        """Errors give status 1, each with kind and offset, also as JSON."""
+        with open(f"{self.root}/commitlog/{ZERO}", "r+b") as file:
+            file.seek(90)
+            file.write(b"?")
+        status, output = self.run_check(self.root)
+        self.assertEqual(status, 1)
+        self.assertIn("error damaged-record", output)
+        status, output = self.run_check(self.root, "--json")
+        report = json.loads(output)
+        self.assertEqual((status, report["records"]), (1, 149))
+        self.assertGreater(report["errors"], 0)
+        self.assertEqual(report["findings"][0]["offset"], 0)
+
+    def test_no_store(self) -> None:
+        """A folder that is no store gives status 2 and says so."""
+        status, output = self.run_check(f"{self.root}/index")
+        self.assertEqual(status, 2)
+        self.assertIn("is not there", output)

@@ -73,6 +73,8 @@ class Options:
 
     name_servers: int
     groups: tuple[GroupOptions, ...]
+    #: what a sync of a broker's healthy disk takes, from and to
+    sync_s: tuple[float, float]
     #: configuration keys of all brokers
     store: Mapping[str, str]
     topics: tuple[str, ...]
@@ -91,7 +93,10 @@ class Options:
 
     def lines(self) -> Iterator[str]:
         """Yield the options for a reader."""
-        yield f"{self.name_servers} NameServer(s), {self.producers} producer(s), {self.consumers} consumer(s)"
+        yield (
+            f"{self.name_servers} NameServer(s), {self.producers} producer(s), {self.consumers} consumer(s), "
+            f"syncs take {self.sync_s[0]:g} to {self.sync_s[1]:g} s"
+        )
         yield from map(str, self.groups)
         yield (
             f"topics {', '.join(self.topics)} with {self.queues} queues, made by "
@@ -117,6 +122,7 @@ def draw_options(rng: Random) -> Options:
     return Options(
         name_servers=rng.choice((1, 2)),
         groups=tuple(groups),
+        sync_s=rng.choice(((0.0005, 0.005), (0.005, 0.1), (0.05, 1.0))),
         store={key: str(rng.choice(values)) for key, values in DRAWN.items()},
         topics=("orders", "events")[: rng.choice((1, 2))],
         # Sends go where the topic is, so without an operator a second group might never get one.
@@ -173,6 +179,8 @@ class Cluster:
             for group in options.groups
             for broker_id in range(group.slaves + 1)
         ]
+        for member in self.members:
+            member.node.disk.sync_s = member.node.disk.healthy_sync_s = options.sync_s
         self.producers = [Node(world, self.net, f"producer-{n}") for n in range(options.producers)]
         self.consumers = [Node(world, self.net, f"consumer-{n}") for n in range(options.consumers)]
         self.observer = Node(world, self.net, "observer")

@@ -64,6 +64,10 @@ class SimDisk:
         self._world = node.world
         self._rng = node.world.rng_for(node.name, "disk")
         self.odds = CrashOdds()
+        #: what a sync takes while nothing is wrong
+        self.healthy_sync_s = HEALTHY_SYNC_S
+        #: called with the seconds that it will take, when a sync begins that does not block
+        self.on_sync: Callable[[float], object] = lambda seconds: None
         self.recover()
         self._names: dict[str, Entry] = {"/": FOLDER}
         self._durable_names: dict[str, Entry] = {"/": FOLDER}
@@ -75,7 +79,7 @@ class SimDisk:
     def recover(self) -> None:
         """End every fault: room enough, fast syncs that succeed."""
         self.capacity_bytes = HEALTHY_CAPACITY_BYTES
-        self.sync_s = HEALTHY_SYNC_S
+        self.sync_s = self.healthy_sync_s
         self.fail_syncs = 0
         self.sync_fails: Callable[[str], bool] = lambda path: False
 
@@ -397,7 +401,9 @@ class SimFile:
         done: Deferred[None] = Deferred()
         # What is pending now, counted from the end: a sync that is under way takes from the front.
         change = self.inode.pending[-1] if self.inode.pending else None
-        self._disk.after(self._disk.sync_takes_s(), lambda: self._synced(change, done))
+        takes_s = self._disk.sync_takes_s()
+        self._disk.after(takes_s, lambda: self._synced(change, done))
+        self._disk.on_sync(takes_s)
         return done
 
     def sync_now(self) -> None:

@@ -14,13 +14,15 @@ import attrs
 
 from rmq.runtime.disk import DiskError
 from rmq.runtime.statefile import StateFileError
-from rmq.sim.disk import HEALTHY_CAPACITY_BYTES, HEALTHY_SYNC_S
+from rmq.sim.disk import HEALTHY_CAPACITY_BYTES
 from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.store.messages import StoreError
 
 #: a process that is still ending, or could not start because of its disk, is started again after this
 START_AGAIN_S = 3.0
+#: what a fault that passes soon lasts on the average
+SHORT_S = 4.0
 
 
 class Fault(Protocol):
@@ -158,6 +160,34 @@ class PowerFailure:
 
 
 @attrs.frozen
+class PowerFailureInSync:
+    """The power fails before the next sync has ended."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"power failure of {self.node.name} in a sync"
+
+    def apply(self) -> None:
+        self.node.disk.on_sync = self._fail
+
+    def undo(self) -> None:
+        self.node.disk.on_sync = lambda seconds: None
+        start_again(self.node)
+
+    def _fail(self, seconds: float) -> None:
+        node, process = self.node, self.node.process
+        node.disk.on_sync = lambda seconds: None
+
+        def crash() -> None:
+            if node.process is process:
+                node.crash()
+
+        node.world.schedule(node.world.rng.uniform(0, seconds), crash)
+
+
+@attrs.frozen
 class SlowDisk:
     """Every sync takes as long as this."""
 
@@ -172,7 +202,7 @@ class SlowDisk:
         self.node.disk.sync_s = (self.seconds, self.seconds)
 
     def undo(self) -> None:
-        self.node.disk.sync_s = HEALTHY_SYNC_S
+        self.node.disk.sync_s = self.node.disk.healthy_sync_s
 
 
 @attrs.frozen
@@ -258,8 +288,8 @@ Kind = Callable[[World, Sequence[Node]], Fault]
 
 
 def _two(world: World, nodes: Sequence[Node]) -> tuple[Node, Node]:
-    one, other = world.rng.sample(list(nodes), 2)
-    return one, other
+    one = world.rng.choice(nodes)
+    return one, world.rng.choice([node for node in nodes if node is not one])
 
 
 KINDS: dict[str, Kind] = {
@@ -270,6 +300,7 @@ KINDS: dict[str, Kind] = {
     "kill": lambda world, nodes: Kill(world.rng.choice(nodes)),
     "restart": lambda world, nodes: Restart(world.rng.choice(nodes)),
     "power failure": lambda world, nodes: PowerFailure(world.rng.choice(nodes)),
+    "power failure in a sync": lambda world, nodes: PowerFailureInSync(world.rng.choice(nodes)),
     "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
     "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),
     "failed sync": lambda world, nodes: FailedSync(world.rng.choice(nodes)),
@@ -280,12 +311,20 @@ KINDS: dict[str, Kind] = {
 def draw_plan(
     world: World, nodes: Sequence[Node], *, within_s: float, count: int, kinds: Sequence[str] = tuple(KINDS)
 ) -> list[Planned]:
-    """Draw ``count`` faults that begin and end within ``within_s`` seconds from now, in the order of their begin."""
+    """
+    Draw ``count`` faults that begin and end within ``within_s`` seconds from now, in the order of their begin.
+
+    A machine that is in ``nodes`` more than once is hit more often.
+    """
     plan = []
     for _ in range(count):
         fault = KINDS[world.rng.choice(list(kinds))](world, nodes)
         at_s = world.rng.uniform(0, within_s)
-        plan.append(Planned(at_s=at_s, for_s=world.rng.uniform(0, within_s - at_s), fault=fault))
+        # Half of them pass soon, the others take any part of what is left.
+        for_s = world.rng.uniform(0, within_s - at_s)
+        if world.rng.random() < 0.5:
+            for_s = min(for_s, world.rng.expovariate(1 / SHORT_S))
+        plan.append(Planned(at_s=at_s, for_s=for_s, fault=fault))
     return sorted(plan, key=lambda planned: planned.at_s)
 
 

@@ -21,6 +21,7 @@ from rmq.store.dispatch import Dispatcher
 from rmq.store.messages import BatchEntry, Message, PutResult, PutStatus
 from rmq.store.queues import QueueTable, is_storable_topic
 from rmq.wire.record import (
+    BLANK_BYTES,
     HEADS,
     HOST_MASK,
     MAGIC_V1,
@@ -75,24 +76,31 @@ class Appender:
             if queue is None:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL)
         properties = message.properties
-        stored = self._encode_properties(properties)
+        stored = _encode(properties)
         body = message.body
         if len(stored) > MAX_PROPERTIES_BYTES:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
         if len(body) > self._max_body_bytes:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
-        sys_flag = message.sys_flag & ~HOST_MASK | host_flags(message.born_host, message.store_host)
-        head = _HEAD_V4 if not sys_flag & HOST_MASK else HEADS[sys_flag >> 4 & 3]
+        born_host = message.born_host
+        store_host = message.store_host
+        sys_flag = message.sys_flag & ~HOST_MASK
+        head = _HEAD_V4
+        if len(born_host[0]) != 4 or len(store_host[0]) != 4:
+            sys_flag |= host_flags(born_host, store_host)
+            head = HEADS[sys_flag >> 4 & 3]
         size = head.size + len(body) + len(queue.topic_field) + 2 + len(stored)
         log = self._commit_log
-        if not log.fits(size):
-            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        phy_offset = log.end
+        if phy_offset + size + BLANK_BYTES > log.tail_end:
+            if not log.fits(size):
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
+            try:
+                phy_offset = log.place(size)
+            except DiskError as error:
+                return self._cannot_grow(error)
         transaction = sys_flag & TRANSACTION_MASK
         numbered = transaction == 0 or transaction == TRANSACTION_COMMIT
-        try:
-            phy_offset = log.place(size)
-        except DiskError as error:
-            return self._cannot_grow(error)
         store_timestamp = int(self._clock.seconds() * 1000)
         queue_offset = queue.next if numbered else 0
         try:
@@ -108,9 +116,11 @@ class Appender:
                         phy_offset,
                         sys_flag,
                         message.born_timestamp,
-                        *message.born_host,
+                        born_host[0],
+                        born_host[1],
                         store_timestamp,
-                        *message.store_host,
+                        store_host[0],
+                        store_host[1],
                         message.reconsume_times,
                         message.prepared_transaction_offset,
                         len(body),
@@ -132,7 +142,7 @@ class Appender:
         self._dispatch(phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties)
         if self._in_trouble:
             self._recovered()
-        prefix = self._hosts.get(message.store_host) or self._host(message.store_host)
+        prefix = self._hosts.get(store_host) or self._host(store_host)
         return PutResult(
             PutStatus.PUT_OK,
             phy_offset,
@@ -161,7 +171,7 @@ class Appender:
         head = HEADS[sys_flag >> 4 & 3]
         fixed = head.size + len(queue.topic_field) + 2
         strings = [append_properties(entry.properties, message.properties) for entry in entries]
-        stored = [self._encode_properties(text) for text in strings]
+        stored = [_encode(text) for text in strings]
         sizes = [fixed + len(entry.body) + len(props) for entry, props in zip(entries, stored, strict=True)]
         if any(len(props) > MAX_PROPERTIES_BYTES for props in stored):
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
@@ -230,15 +240,6 @@ class Appender:
             return None
         return self._queues.make(message.topic, message.queue_id)
 
-    @staticmethod
-    def _encode_properties(text: str) -> bytes:
-        try:
-            stored = text.encode()
-        except UnicodeEncodeError:
-            stored = text.encode("utf-8", "replace")  # lone surrogates; Java writes `?` too
-        # A record that ends with NUL could not be told from one whose last bytes were never written.
-        return stored + PROPERTY_SEPARATOR.encode() if stored.endswith(b"\0") else stored
-
     def _host(self, host: tuple[bytes, int]) -> str:
         text = self._hosts.get(host)
         if text is None:
@@ -272,6 +273,16 @@ class Appender:
     def _recovered(self) -> None:
         self._in_trouble = False
         self._log.info("the commit log takes messages again")
+
+
+def _encode(properties: str) -> bytes:
+    """Return properties as they are stored."""
+    try:
+        stored = properties.encode()
+    except UnicodeEncodeError:
+        stored = properties.encode("utf-8", "replace")  # lone surrogates; Java writes `?` too
+    # A record that ends with NUL could not be told from one whose last bytes were never written.
+    return stored if not stored.endswith(b"\0") else stored + PROPERTY_SEPARATOR.encode()
 
 
 def _is_delayed(properties: str) -> bool:

@@ -44,7 +44,8 @@ class CommitLog:
         self.flushed = 0
         self._tail: File | None = None
         self._tail_start = 0
-        self._tail_end = 0
+        #: end of the file that is written to
+        self.tail_end = 0
         #: a file that was made but not begun, because the BLANK before it could not be written
         self._spare: int | None = None
         #: a failed write may have left so many bytes behind ``end``
@@ -160,11 +161,11 @@ class CommitLog:
         self._tail = None
         if self._starts:
             self._tail_start = self._starts[-1]
-            self._tail_end = self._tail_start + self.segment_bytes
+            self.tail_end = self._tail_start + self.segment_bytes
             # A handle of its own: the cache may close what it keeps.
             self._tail = self._disk.open(self.path(self._tail_start))
         else:
-            self._tail_start = self._tail_end = 0
+            self._tail_start = self.tail_end = 0
 
     def _forget(self, start: int) -> None:
         """Delete a file, durably: of two deletions the second must not survive a power failure alone."""
@@ -193,7 +194,7 @@ class CommitLog:
 
         DiskError when the next file could not be made; then nothing has changed.
         """
-        if size + BLANK_BYTES > self._tail_end - self.end:
+        if size + BLANK_BYTES > self.tail_end - self.end:
             self._roll()
         return self.end
 
@@ -216,11 +217,11 @@ class CommitLog:
             self._create(0)
             self._begin(0)
             return
-        self._create(self._tail_end)
-        if self.end < self._tail_end:
+        self._create(self.tail_end)
+        if self.end < self.tail_end:
             # Not before the next file exists: a full disk must leave the log where it was.
-            self.append(blank(self._tail_end - self.end))
-        self._begin(self._tail_end)
+            self.append(blank(self.tail_end - self.end))
+        self._begin(self.tail_end)
 
     def append_raw(self, phy_offset: int, data: bytes) -> None:
         """
@@ -242,7 +243,7 @@ class CommitLog:
         if phy_offset + len(data) > start + self.segment_bytes:
             raise StoreError(f"{len(data)} replicated bytes at {phy_offset} reach beyond the end of their file")
         try:
-            if self.is_empty or phy_offset == self._tail_end:
+            if self.is_empty or phy_offset == self.tail_end:
                 self._create(start)
                 self._begin(start)
             self.append(data)
@@ -286,7 +287,7 @@ class CommitLog:
         self.end = end if self._starts else 0
         self._take_tail()
         changed = 0
-        if self._tail is not None and self.end < self._tail_end and not zeros_behind:
+        if self._tail is not None and self.end < self.tail_end and not zeros_behind:
             changed = self._zero(self._tail, self.end - self._tail_start, self.segment_bytes)
         self._soiled = 0
         for start in self._starts[:-1]:

@@ -31,7 +31,8 @@ from rmq.wire.record import (
     TRANSACTION_ROLLBACK,
     Flaw,
     Frame,
-    find_property,
+    find_marked,
+    property_mark,
     tags_code,
 )
 
@@ -47,6 +48,10 @@ _Pending = tuple[int, int, ConsumeQueue, int, int, int, str]
 #: phyOffset, size, storeTimestamp
 LastRecord = tuple[int, int, int]
 
+_UNIQ_KEY = property_mark(PROPERTY_UNIQ_KEY)
+_KEYS = property_mark(PROPERTY_KEYS)
+_TAGS = property_mark(PROPERTY_TAGS)
+_DELAY = property_mark(PROPERTY_DELAY)
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -146,8 +151,8 @@ class Dispatcher:
         if self._index is not None and transaction != TRANSACTION_ROLLBACK:
             self._index.add(
                 queue,
-                find_property(properties, PROPERTY_UNIQ_KEY),
-                find_property(properties, PROPERTY_KEYS),
+                find_marked(properties, _UNIQ_KEY),
+                find_marked(properties, _KEYS),
                 phy_offset,
                 store_timestamp,
             )
@@ -157,7 +162,7 @@ class Dispatcher:
         self.dispatched = phy_offset + size
 
     def _tags_code(self, topic: str, store_timestamp: int, properties: str) -> int:
-        tags = find_property(properties, PROPERTY_TAGS)
+        tags = find_marked(properties, _TAGS)
         if topic == SCHEDULE_TOPIC:
             delivery = self._delivery_time(store_timestamp, properties)
             if delivery is not None:
@@ -173,7 +178,7 @@ class Dispatcher:
 
     def _delivery_time(self, store_timestamp: int, properties: str) -> int | None:
         """Return when a parked message is due.  Java: ScheduleMessageService#computeDeliverTimestamp"""
-        text = find_property(properties, PROPERTY_DELAY)
+        text = find_marked(properties, _DELAY)
         if text is None or not text.isdigit() or int(text) == 0:
             return None
         level = min(int(text), len(self._delays))

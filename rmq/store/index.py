@@ -217,7 +217,7 @@ class Index:
         if not unique_key and not keys:
             return
         last = self._list[-1] if self._list else None
-        if last is None or last.is_full:
+        if last is None or last.header.index_count >= last.entries:
             last = self._begin()
         if phy < last.header.end_phy_offset:
             return

@@ -258,13 +258,13 @@ class MessageStore:
 
         The longest wait is `syncFlushTimeout` for the disk and `slaveTimeout` for slaves.
         """
-        if self._completion.is_full:
+        if self._completion.is_needed and self._completion.is_full:
             return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
         return self._complete(self._appender.put(message), message.wait_store_msg_ok)
 
     def put_batch(self, message: Message, entries: Sequence[BatchEntry]) -> PutResult | Deferred[PutResult]:
         """Store the messages of a batch, all or none; ``message`` says what they have in common."""
-        if self._completion.is_full:
+        if self._completion.is_needed and self._completion.is_full:
             return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
         return self._complete(self._appender.put_batch(message, entries), message.wait_store_msg_ok)
 

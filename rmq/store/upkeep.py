@@ -22,7 +22,7 @@ from rmq.store.index import Index, IndexState
 from rmq.store.queues import QueueTable
 
 #: progress is recorded after so much log at the latest, so that a start after a crash reads little more than that
-RECORD_EVERY_BYTES = 256 << 20
+RECORD_EVERY_BYTES = 64 << 20
 #: and not more often than this, however much is written
 RECORD_EVERY_MS = 5000
 

@@ -392,19 +392,26 @@ def append_properties(text: str, more: str) -> str:
 
 def find_property(text: str, name: str) -> str | None:
     """Return one property of a properties string, like ``decode_properties(text).get(name)`` but quicker."""
-    mark = name + NAME_VALUE_SEPARATOR
-    if mark not in text:
-        return None
-    start = text.rfind(PROPERTY_SEPARATOR + mark)
-    if start < 0:
-        if not text.startswith(mark):
-            return None
-        start = len(mark)
+    return find_marked(text, property_mark(name))
+
+
+def property_mark(name: str) -> str:
+    """Return what :func:`find_marked` looks for; worth keeping where it is called for every message."""
+    return f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}"
+
+
+def find_marked(text: str, mark: str) -> str | None:
+    """Return the property whose :func:`property_mark` is ``mark``."""
+    start = text.rfind(mark)
+    if start >= 0:
+        start += len(mark)
+    elif text.startswith(mark[1:]):
+        start = len(mark) - 1
     else:
-        start += len(mark) + 1
+        return None
     end = text.find(PROPERTY_SEPARATOR, start)
     value = text[start:] if end < 0 else text[start:end]
-    return value or decode_properties(text).get(name)
+    return value or decode_properties(text).get(mark[1:-1])
 
 
 # ---- ids and hashes ----

@@ -122,7 +122,7 @@ class QueueTable:
 
     async def sync(self) -> None:
         """Sync everything written so far, without blocking; DiskError when a sync failed."""
-        for folder in list(self._new_names):
+        for folder in sorted(self._new_names):
             self._disk.sync_dir(folder)
             self._new_names.discard(folder)
         for queue in list(self):

@@ -1,7 +1,8 @@
 """
-Write docs/compatibility.md from the code: ``python docs/make_compatibility.py``. A test fails when it is out of date.
+Write docs/compatibility.md from the code: ``python docs/make_compatibility.py``.
 
-The tables come from the responder tables of a NameServer and a broker that are built, but not started, in the simulator.
+A test fails when it is out of date. The tables come from the responder tables of a NameServer and a broker that are
+built, but not started, in the simulator.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ PATH = Path(__file__).resolve().parent / "compatibility.md"
 HEAD = """\
 # Compatibility: every request code
 
-Generated from the code by `python docs/make_compatibility.py`. A code that is in neither table of a role is unknown to it;
-both roles answer unknown codes with code 3 (REQUEST_CODE_NOT_SUPPORTED), never with silence.
+Generated from the code by `python docs/make_compatibility.py`. A code that is in neither table of a role is unknown to
+it; both roles answer unknown codes with code 3 (REQUEST_CODE_NOT_SUPPORTED), never with silence.
 
 Peers that the tests in `tests/real` run against: Java clients, brokers, slaves and `mqadmin` 4.9.7 and 5.3.3.
 """

@@ -61,7 +61,7 @@ class Appender:
         self._max_body_bytes = config.max_message_size
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
         # In SYNC_FLUSH mode nobody may see a message that is not yet on disk.
-        self._dispatch = dispatcher.remember if config.is_sync_flush else dispatcher.message
+        self._dispatch = dispatcher.remember if config.is_sync_flush else dispatcher.appended
         self._in_trouble = False
         #: hexadecimal store hosts, as offset ids begin with them
         self._hosts: dict[tuple[bytes, int], str] = {}

@@ -99,6 +99,8 @@ class Dispatcher:
         #: damaged places that were passed over: (offset, offset of the next intact record)
         self.damage: list[tuple[int, int]] = []
         self.listeners: list[ArrivalListener] = []
+        #: a listener is being called
+        self._is_busy = False
 
     def begin_at(self, phy_offset: int, last: LastRecord | None = None) -> None:
         """Go on from an offset that recovery found; ``last`` is the record in front of it, None when it is known."""
@@ -124,6 +126,28 @@ class Dispatcher:
         if len(self._pending) < MAX_PENDING:
             self._pending.append((phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties))
 
+    def appended(
+        self,
+        phy_offset: int,
+        size: int,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        sys_flag: int,
+        store_timestamp: int,
+        properties: str,
+    ) -> None:
+        """Dispatch a message that was just appended, behind all before it: a listener may put messages itself."""
+        if self._is_busy:
+            self.remember(phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties)
+        elif phy_offset >= self.dispatched:
+            self._is_busy = True
+            try:
+                self.message(phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties)
+            finally:
+                self._is_busy = False
+            while self._pending and self.dispatched < self._commit_log.end:
+                self.run(self._commit_log.end)
+
     def message(
         self,
         phy_offset: int,
@@ -136,18 +160,18 @@ class Dispatcher:
     ) -> None:
         """Dispatch one message; its place must be :attr:`dispatched`, or behind a BLANK from there."""
         transaction = sys_flag & TRANSACTION_MASK
+        code = 0
+        is_new = False
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             code = self._tags_code(queue.topic, store_timestamp, properties)
             # The queue is spelled out for the usual case; this runs once a message.
-            if (
+            is_new = (
                 queue.append(queue_offset, phy_offset, size, code)
                 if queue_offset == queue.end
                 else self._append(queue, queue_offset, phy_offset, size, code)
-            ):
-                if not queue.dirty:
-                    self._queues.touched(queue)
-                for listener in self.listeners:
-                    listener(queue.topic, queue.queue_id, queue.end, code)
+            )
+            if is_new and not queue.dirty:
+                self._queues.touched(queue)
         if self._index is not None and transaction != TRANSACTION_ROLLBACK:
             self._index.add(
                 queue,
@@ -160,6 +184,9 @@ class Dispatcher:
         self.last_size = size
         self.store_timestamp = store_timestamp
         self.dispatched = phy_offset + size
+        if is_new:
+            for listener in self.listeners:
+                listener(queue.topic, queue.queue_id, queue.end, code)
 
     def _tags_code(self, topic: str, store_timestamp: int, properties: str) -> int:
         tags = find_marked(properties, _TAGS)
@@ -237,6 +264,15 @@ class Dispatcher:
 
     def run(self, until: int) -> None:
         """Dispatch everything that ends at or before ``until``."""
+        if self._is_busy:
+            return  # whoever is at it goes on to the end
+        self._is_busy = True
+        try:
+            self._run(until)
+        finally:
+            self._is_busy = False
+
+    def _run(self, until: int) -> None:
         pending = self._pending
         while pending:
             phy_offset, size = pending[0][:2]

@@ -291,7 +291,7 @@ class Index:
         found: list[int] = []
         for index in reversed(self._list):
             if index.covers(begin_ms, end_ms):
-                file = self._file(index)
+                file = self._file(index) if index.on_disk else None
                 found += index.find(file, key_hash, begin_ms, end_ms, max_count - len(found))
             if index.header.begin_timestamp < begin_ms or len(found) >= max_count:
                 break

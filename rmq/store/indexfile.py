@@ -207,8 +207,12 @@ class IndexFile:
         header = self.header
         return not (begin_ms > header.end_timestamp or end_ms < header.begin_timestamp)
 
-    def find(self, file: File, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Return up to ``limit`` physical offsets, newest first, of entries with this hash in this time."""
+    def find(self, file: File | None, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """
+        Return up to ``limit`` physical offsets, newest first, of entries with this hash in this time.
+
+        ``file`` may be None as long as nothing was written (``on_disk`` is False).
+        """
         found: list[int] = []
         number = self._slot(file, key_hash % self.slots)
         while 0 < number < self.header.index_count and len(found) < limit:
@@ -243,12 +247,14 @@ class IndexFile:
         """Return the number of the newest entry of a slot, 0 for none."""
         return self._slot(file, slot)
 
-    def _slot(self, file: File, slot: int) -> int:
+    def _slot(self, file: File | None, slot: int) -> int:
         if self._slots is not None:
             return self._slots[slot]
+        assert file is not None
         return int.from_bytes(file.read_at(index_slot_at(slot), INDEX_SLOT_BYTES), "big", signed=True)
 
-    def _entry(self, file: File, number: int) -> tuple[int, int, int, int]:
+    def _entry(self, file: File | None, number: int) -> tuple[int, int, int, int]:
         if number >= self._written and self._entries:
             return INDEX_ENTRY.unpack_from(self._entries, (number - self._written) * INDEX_ENTRY_BYTES)
+        assert file is not None
         return INDEX_ENTRY.unpack(file.read_at(index_entry_at(self.slots, number), INDEX_ENTRY_BYTES))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import dispatch
+from rmq.store.messages import BatchEntry
 from rmq.store.scan import find_record, scan
 from rmq.wire.record import SCHEDULE_TOPIC, Flaw, Frame, tags_code
-from tests.store.support import SYNC, Box, all_records, message
+from tests.store.support import SYNC, Box, all_records, message, queue_records
 
 
 class ArrivalTests(SynchronousTestCase):
@@ -19,6 +20,30 @@ class ArrivalTests(SynchronousTestCase):
         store.on_arrival(lambda *arrival: arrivals.append(arrival))
         box.put(*(message(n, properties=f"TAGS\x01t{n}") for n in range(4)))
         self.assertEqual(arrivals, [("Topic", n % 3, n // 3 + 1, tags_code(f"t{n}")) for n in range(4)])
+
+    def test_listener_that_puts(self) -> None:
+        """A listener may put messages, even in the middle of a batch: all keep their order and their numbers."""
+        for config in ({}, SYNC):
+            box = Box(**config)
+            store = box.open()
+            left = [5]
+
+            def put_another(
+                topic: str, queue_id: int, end: int, code: int, left: list[int] = left, box: Box = box
+            ) -> None:
+                if left[0]:
+                    left[0] -= 1
+                    assert box.store is not None
+                    box.store.put(message(0, body=b"from the listener"))
+
+            store.on_arrival(put_another)
+            store.put_batch(message(0), [BatchEntry(f"entry {n}".encode(), "") for n in range(4)])
+            store.put(message(0))
+            box.run(2)
+            found = queue_records(store, "Topic", 0)
+            self.assertEqual([one.queue_offset for one in found], list(range(10)))
+            self.assertEqual([one.phy_offset for one in found], sorted(one.phy_offset for one in found))
+            self.assertEqual(store.dispatched_offset, store.end_offset)
 
     def test_after_the_sync(self) -> None:
         """With SYNC_FLUSH nobody hears of a message before it is on disk."""
@@ -52,6 +77,17 @@ class TagsTests(SynchronousTestCase):
         self.assertEqual(self.code("Topic", "TAGS\x01TagA"), 2598919)
         self.assertEqual(self.code("Topic", "KEYS\x01x"), 0)
         self.assertEqual(self.code("Topic", "DELAY\x013"), 0)
+
+    def test_more_tags_than_are_remembered(self) -> None:
+        """Each of many tags has its own code, also when it comes again."""
+        self.patch(dispatch, "MAX_TAGS", 10)
+        box = Box()
+        store = box.open()
+        codes: list[int] = []
+        store.on_arrival(lambda topic, queue_id, end, code: codes.append(code))
+        tags = [f"tag{n % 25}" for n in range(100)]
+        box.put(*(message(0, properties=f"TAGS\x01{tag}") for tag in tags))
+        self.assertEqual(codes, [tags_code(tag) for tag in tags])
 
     def test_delays(self) -> None:
         """A parked message carries its time of delivery; a level beyond the last is the last."""

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
-from rmq.store import layout
+from rmq.store import index, layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.index import MAX_PREFIXES, Index, KeyHasher, index_name
 from rmq.store.indexfile import IndexFile, IndexHeader
@@ -36,8 +36,10 @@ class HasherTests(SynchronousTestCase):
         for number in range(5000):
             key = unique_key(number * 7919)
             self.assertEqual(self.hasher.unique(self.queue, key), index_key_hash("TopicTest", key))
+        self.patch(index, "MAX_BLOCKS", 50)
         for number in range(1000):
-            self.hasher.unique(self.queue, f"{number:024X}00000000")
+            key = f"{number:024X}{number * 65537:08X}"
+            self.assertEqual(self.hasher.unique(self.queue, key), index_key_hash("TopicTest", key))
         self.assertLessEqual(len(self.queue.key_prefixes), MAX_PREFIXES)
 
     @settings(max_examples=200, deadline=None)

@@ -118,6 +118,14 @@ class PutTests(SynchronousTestCase):
         (stored,) = queue_records(self.store, "Topic", 0)
         self.assertEqual(stored.properties, b"k\x01\0\x02")
 
+    def test_many_store_hosts(self) -> None:
+        """Ids are right however many hosts there are."""
+        for number in range(250):
+            (result,) = self.box.put(message(number, store_host=(bytes((10, 0, number % 256, 7)), number)))
+            data = self.store.message_at(result.phy_offset)
+            assert data is not None
+            self.assertEqual(result.msg_ids, record.decode_record(data).offset_msg_id)
+
     def test_files_roll(self) -> None:
         """A full file ends with a BLANK for all that is left of it, and the next record begins the next file."""
         results = self.box.put_many(200)
@@ -327,6 +335,20 @@ class SyncFlushTests(SynchronousTestCase):
         self.box.stop()
         self.assertTrue(self.box.disk.exists(f"{ROOT}/abort"))
         self.store = self.box.open()
+        self.assertIs(self.box.put(message(3))[0].status, PutStatus.PUT_OK)
+
+    def test_too_many_wait(self) -> None:
+        """When as many wait as may wait, the next put is refused at once and leaves no trace."""
+        self.store._completion._waits._limit = 3
+        self.box.disk.sync_s = (1.0, 1.0)
+        waiting = [self.store.put(message(number)) for number in range(3)]
+        end = self.store.end_offset
+        for refused in (self.store.put(message(3)), self.store.put_batch(message(3), [BatchEntry(b"x", "")])):
+            assert isinstance(refused, PutResult)
+            self.assertIs(refused.status, PutStatus.OS_PAGE_CACHE_BUSY)
+        self.assertEqual(self.store.end_offset, end)
+        self.box.run(5)
+        self.assertTrue(all(isinstance(one, Deferred) and one.called for one in waiting))
         self.assertIs(self.box.put(message(3))[0].status, PutStatus.PUT_OK)
 
     def test_stop_answers_everybody(self) -> None:

@@ -119,6 +119,16 @@ class EndTests(RecoveryCase):
         (event,) = [event for event in events if "recovered" in event["log_format"]]
         self.assertEqual(event["read_from"], recorded)
 
+    def test_progress_promises_only_what_is_on_disk(self) -> None:
+        """Whatever `checkpoint.rmq` claims survives a power failure, even if nothing else ever synced the log."""
+        self.box.stop()
+        self.store = self.box.open(flush_interval_commit_log=10**9)
+        self.box.put_many(200)
+        before = served(self.store)
+        self.box.run(61)
+        self.assertEqual(self.store.flushed_offset, self.store.end_offset)
+        self.assert_same_after("crash", before)
+
     def test_lock_comes_first(self) -> None:
         """A second store on the same folder is refused before it has touched anything."""
         self.box.put_many(10)

@@ -4,9 +4,9 @@ What must be true of a cluster, one function per invariant; each returns what is
 The functions judge records of a run (`History`, `Copy`, `LogImage`), so that a test can plant a difference and see it
 found. What a fault was allowed to take is no violation; :class:`Losses` is the table of that:
 
-| flush mode of the master | a killed process | a power failure of the master |
+| flush mode of the master | a kill may take | a power failure of the master may take |
 |---|---|---|
-| ASYNC_FLUSH, or the producer did not wait | nothing | what was not synced; acknowledged by SYNC_MASTER: then a slave has it |
+| ASYNC_FLUSH, or the producer did not wait | nothing | what was not synced; a slave has it if SYNC_MASTER said so |
 | SYNC_FLUSH | nothing | nothing |
 """
 
@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from rmq.sim.cluster import ROOT, Cluster, GroupOptions, LogImage, Member
+from rmq.sim.history import Copy, History, Sent, key_of
 from rmq.sim.node import Node
-from rmq.sim.workload import Copy, Sent, key_of
-from rmq.sim.workload import History as History
 from rmq.store import layout
 from rmq.store.check import Finding, check_store
 from rmq.store.config import BrokerRole, FlushDiskType
@@ -106,7 +105,7 @@ class Losses:
         return sent.ack is not None and sent.waits and is_sync and sent.ack.code == ResponseCode.SUCCESS
 
     def may_take(self, sent: Sent, *, was_seen: bool = False) -> bool:
-        """Tell whether the master may have lost a message; consumers of a SYNC_FLUSH master see what it has for sure."""
+        """Tell whether the master may have lost a message; never what a SYNC_FLUSH master showed to consumers."""
         if self.is_durable(sent) or (was_seen and self._groups[sent.group].flush is FlushDiskType.SYNC_FLUSH):
             return False
         end = 1 << 62 if sent.ack is None else sent.ack.phy_offset + len(sent.body) + RECORD_HEAD_BYTES
@@ -132,7 +131,7 @@ class Losses:
         return any(each.from_phy <= phy_offset < each.end for each in self.of_master(group))
 
     def skipped(self, history: History, sent: Sent) -> bool:
-        """Tell whether consumers had been beyond a message's number, because of one that was lost, before it was sent."""
+        """Tell whether consumers were beyond a message's number before it was sent, because of one that was lost."""
         assert sent.ack is not None
         for loss in self.of_master(sent.group):
             for seen in history.seen:
@@ -161,7 +160,10 @@ def same(sent: Sent, record: Record) -> bool:
 
 
 def acked_stays(
-    history: History, copies: Mapping[str, Mapping[Queue, Copy]], slaves: Mapping[str, Sequence[LogImage]], losses: Losses
+    history: History,
+    copies: Mapping[str, Mapping[Queue, Copy]],
+    slaves: Mapping[str, Sequence[LogImage]],
+    losses: Losses,
 ) -> Iterator[str]:
     """
     Every acknowledged message is at its (topic, queue, offset) on its master, byte for byte.
@@ -176,9 +178,12 @@ def acked_stays(
         found = "nothing" if record is None else f"{key_of(record)!r} at log {record.phy_offset}"
         if not losses.may_take(sent):
             yield f"{sent.key} was acknowledged ({sent.ack.code}) at {sent.place}, where there is {found}"
-        elif losses.is_replicated(sent) and not losses.slave_failed_since(sent.group, sent.at_s):
-            if not any(holds(image, sent) for image in slaves[sent.group]):
-                yield f"{sent.key}, lost by its master, was acknowledged as replicated at {sent.place}; no slave has it"
+        elif (
+            losses.is_replicated(sent)
+            and not losses.slave_failed_since(sent.group, sent.at_s)
+            and not any(holds(image, sent) for image in slaves[sent.group])
+        ):
+            yield f"{sent.key}, lost by its master, was acknowledged as replicated at {sent.place}; no slave has it"
 
 
 def at(copy: Copy | None, queue_offset: int) -> Record | None:

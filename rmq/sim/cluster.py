@@ -7,6 +7,7 @@ Files are small, so that minutes of simulated time roll segments, queue files an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from random import Random
 
 import attrs
@@ -18,7 +19,7 @@ from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.runtime.config import load
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
-from rmq.sim.node import Node
+from rmq.sim.node import Builder, Node
 from rmq.sim.world import World
 from rmq.store import layout
 from rmq.store.config import BrokerRole, FlushDiskType
@@ -41,7 +42,7 @@ DRAWN: dict[str, tuple[int, ...]] = {
     "mappedFileSizeCommitLog": (32 << 10, 64 << 10),
     "mappedFileSizeConsumeQueue": (20 * 7, 20 * 50, 20 * 300),
     "maxHashSlotNum": (1, 16, 200),
-    "maxIndexNum": (3, 50, 1000),
+    "maxIndexNum": (20, 100, 1000),
     "flushIntervalCommitLog": (100, 500),
     "flushCommitLogThoroughInterval": (500, 10_000),
     "flushIntervalConsumeQueue": (200, 1000),
@@ -91,6 +92,11 @@ class Options:
     #: the part of sends that are batches
     batched: float
 
+    @property
+    def all_queues(self) -> list[tuple[str, int]]:
+        """Every queue of each topic."""
+        return [(topic, queue_id) for topic in self.topics for queue_id in range(self.queues)]
+
     def lines(self) -> Iterator[str]:
         """Yield the options for a reader."""
         yield (
@@ -122,7 +128,7 @@ def draw_options(rng: Random) -> Options:
     return Options(
         name_servers=rng.choice((1, 2)),
         groups=tuple(groups),
-        sync_s=rng.choice(((0.0005, 0.005), (0.005, 0.1), (0.05, 1.0))),
+        sync_s=rng.choice(((0.0005, 0.005), (0.005, 0.1), (0.02, 0.4))),
         store={key: str(rng.choice(values)) for key, values in DRAWN.items()},
         topics=("orders", "events")[: rng.choice((1, 2))],
         # Sends go where the topic is, so without an operator a second group might never get one.
@@ -216,11 +222,10 @@ class Cluster:
         for node in self.name_servers:
             self._start_soon(node, self._build_namesrv)
         for member in self.members:
-            self._start_soon(member.node, self._builder_of(member))
+            self._start_soon(member.node, partial(self._build_broker, member))
 
-    def _start_soon(self, node: Node, build: object) -> None:
-        delay_s = self.world.rng.uniform(0, 3)
-        self.world.schedule(delay_s, lambda: node.start(build))  # type: ignore[arg-type]
+    def _start_soon(self, node: Node, build: Builder) -> None:
+        self.world.schedule(self.world.rng.uniform(0, 3), lambda: node.start(build))
 
     def _build_namesrv(self, platform: Platform) -> NamesrvService:
         namesrv = NamesrvConfig(
@@ -228,17 +233,14 @@ class Cluster:
         )
         return build_namesrv(platform, NamesrvSetup(namesrv=namesrv))
 
-    def _builder_of(self, member: Member) -> object:
-        def build(platform: Platform) -> BrokerService:
-            return build_broker(
-                platform,
-                self.setup_of(member),
-                host_address=member.node.address,
-                host_name=member.node.name,
-                on_fatal=lambda text: fatal(platform, member.node, text),
-            )
-
-        return build
+    def _build_broker(self, member: Member, platform: Platform) -> BrokerService:
+        return build_broker(
+            platform,
+            self.setup_of(member),
+            host_address=member.node.address,
+            host_name=member.node.name,
+            on_fatal=lambda text: fatal(platform, member.node, text),
+        )
 
     def setup_of(self, member: Member) -> BrokerSetup:
         """Return the configuration of a broker, made the way a properties file is read."""

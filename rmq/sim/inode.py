@@ -137,21 +137,41 @@ class Inode:
         del self.pending[:count]
 
     def crash(self, rng: Random, odds: CrashOdds, note: Callable[..., None]) -> None:
-        """The power went: every change that was not synced meets its fate, on its own."""
+        """
+        The power went: every change that was not synced meets its fate.
+
+        A sector is written whole, with all that was changed in it until then: where a write survives, so do earlier
+        ones of the same sector.
+        """
+        lost: dict[int, list[Write]] = {}
         for change in self.pending:
             fate = rng.random()
-            if fate < odds.kept:
-                change.apply(self.durable)
-            elif isinstance(change, Write) and fate < odds.kept + odds.torn:
+            if isinstance(change, Resize):
+                if fate < odds.kept:
+                    change.apply(self.durable)
+                else:
+                    note("dropped", self.number, "size")
+            elif fate < odds.kept:
+                self._keep(sectors(change), lost)
+            elif fate < odds.kept + odds.torn:
                 note("torn", self.number, change.offset, len(change.data))
-                self._tear(change, rng)
-            elif isinstance(change, Write) and fate < odds.kept + odds.torn + odds.garbage:
+                kept = [(piece, rng.random() < 0.5) for piece in sectors(change)]
+                self._keep([piece for piece, is_kept in kept if is_kept], lost)
+                _lose([piece for piece, is_kept in kept if not is_kept], lost)
+            elif fate < odds.kept + odds.torn + odds.garbage:
                 note("garbage", self.number, change.offset, len(change.data))
-                Write(change.offset, rng.randbytes(len(change.data))).apply(self.durable)
+                self._keep(sectors(Write(change.offset, rng.randbytes(len(change.data)))), lost)
             else:
-                note("dropped", self.number, getattr(change, "offset", "size"))
+                note("dropped", self.number, change.offset)
+                _lose(sectors(change), lost)
         self.pending.clear()
         self.live = self.durable.copy()
+
+    def _keep(self, pieces: list[Write], lost: dict[int, list[Write]]) -> None:
+        for piece in pieces:
+            for earlier in lost.pop(piece.offset // SECTOR_BYTES, ()):
+                earlier.apply(self.durable)
+            piece.apply(self.durable)
 
     def flip_bit(self, offset: int, bit: int) -> None:
         """Rot one bit, on the platter and in memory."""
@@ -159,11 +179,18 @@ class Inode:
             if offset < content.size:
                 content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]))
 
-    def _tear(self, change: Write, rng: Random) -> None:
-        """Keep a part of a write: whole sectors, each with its own luck."""
-        start = 0
-        while start < len(change.data):
-            end = min(len(change.data), start + SECTOR_BYTES - (change.offset + start) % SECTOR_BYTES)
-            if rng.random() < 0.5:
-                Write(change.offset + start, change.data[start:end]).apply(self.durable)
-            start = end
+
+def sectors(write: Write) -> list[Write]:
+    """Cut a write at the borders of sectors."""
+    pieces = []
+    start = 0
+    while start < len(write.data):
+        end = min(len(write.data), start + SECTOR_BYTES - (write.offset + start) % SECTOR_BYTES)
+        pieces.append(Write(write.offset + start, write.data[start:end]))
+        start = end
+    return pieces
+
+
+def _lose(pieces: list[Write], lost: dict[int, list[Write]]) -> None:
+    for piece in pieces:
+        lost.setdefault(piece.offset // SECTOR_BYTES, []).append(piece)

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.logger import LogEvent, formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from zope.interface import implementer
 
 from rmq.remoting.client import RequestFailed
 from rmq.runtime.disk import DiskError
 from rmq.runtime.platform import Platform
 from rmq.sim import checkers
 from rmq.sim.cluster import Cluster, LogImage, Member, Options, draw_options
+from rmq.sim.consumer import Consumer, Observer
 from rmq.sim.faults import Planned, draw_plan, follow, undo_all
+from rmq.sim.history import Copy, History
 from rmq.sim.node import Node
-from rmq.sim.workload import (
-    ASK_TIMEOUT_MS,
-    AUTO_TOPIC,
-    Consumer,
-    Copy,
-    History,
-    Observer,
-    Producer,
-    all_queues,
-)
+from rmq.sim.workload import ASK_TIMEOUT_MS, AUTO_TOPIC, Producer
 from rmq.sim.world import SimError, World
 from rmq.wire.api.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
 from rmq.wire.api.topics import UPDATE_AND_CREATE_TOPIC, CreateTopicHeader
@@ -120,6 +115,7 @@ class Outcome:
         yield f"{verdict} after {self.simulated_s:.0f} simulated seconds, trace {self.digest}"
 
 
+@implementer(ILogObserver)
 class Failures:
     """While entered, collects what is logged as a failure: an exception that nobody expected, or a Deferred's."""
 
@@ -128,15 +124,15 @@ class Failures:
         self.texts: list[str] = []
 
     def __enter__(self) -> Failures:
-        globalLogPublisher.addObserver(self._observe)
+        globalLogPublisher.addObserver(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        globalLogPublisher.removeObserver(self._observe)
+        globalLogPublisher.removeObserver(self)
 
-    def _observe(self, event: LogEvent) -> None:
+    def __call__(self, event: LogEvent) -> None:
         failure = event.get("log_failure")
         if failure is None or (self._disk_may_fail and failure.check(DiskError)):
             return
@@ -146,7 +142,9 @@ class Failures:
 class Run:
     """One run; :meth:`go` does it all."""
 
-    def __init__(self, seed: int, *, plan: str = "all", chaos_s: float = CHAOS_S, options: Options | None = None) -> None:
+    def __init__(
+        self, seed: int, *, plan: str = "all", chaos_s: float = CHAOS_S, options: Options | None = None
+    ) -> None:
         self.world = World(seed)
         self.options = options or draw_options(self.world.rng_for("options"))
         self.cluster = Cluster(self.world, self.options)
@@ -188,9 +186,9 @@ class Run:
         self.history.on_ack.append(self.watch.acknowledged)
         self.cluster.start_servers()
         for node in self.cluster.producers:
-            node.start(lambda platform, node=node: self._producer(platform, node))
+            node.start(partial(self._producer, node))
         for node in self.cluster.consumers:
-            node.start(lambda platform, node=node: self._consumer(platform, node))
+            node.start(partial(self._consumer, node))
         self.cluster.observer.start(self._observer)
         self.world.run_for(4.0)
         if self.options.topics_made_first:
@@ -233,7 +231,7 @@ class Run:
             self.outcome.remarks.append(f"{member.node.name} is switched off for good")
 
     def converge(self) -> None:
-        """Wait until producers are served, copies complete, messages delivered and routes right, as long as it may take."""
+        """Wait, as long as it may take, until producers are served, copies complete, all consumed, routes right."""
         healed_s = self.world.now_s
         self._wait(lambda: self._unserved(healed_s), "producers", healed_s)
         self.history.producing = False
@@ -272,7 +270,7 @@ class Run:
             if isinstance(found, str):
                 yield found
             else:
-                yield from checkers.routes_are_right(addr, *found, self._live())
+                yield from checkers.routes_are_right(addr, found[0], found[1], self._live())
 
     def check(self) -> None:
         """Judge what the living brokers serve."""
@@ -325,11 +323,11 @@ class Run:
 
     # ---- parts ----
 
-    def _producer(self, platform: Platform, node: Node) -> Producer:
+    def _producer(self, node: Node, platform: Platform) -> Producer:
         name = f"{node.name}.{node.incarnation}"
         return Producer(platform, self.cluster.namesrv_addrs, name, self.options, self.history)
 
-    def _consumer(self, platform: Platform, node: Node) -> Consumer:
+    def _consumer(self, node: Node, platform: Platform) -> Consumer:
         name = f"{node.name}.{node.incarnation}"
         return Consumer(platform, self.cluster.namesrv_addrs, name, self.options, self.history)
 
@@ -354,7 +352,7 @@ class Run:
     def _copies_of(self, member: Member) -> Mapping[checkers.Queue, Copy]:
         """Return all that a broker serves; what it refuses to serve is a violation."""
         copies = {}
-        for topic, queue_id in all_queues(self.options):
+        for topic, queue_id in self.options.all_queues:
             found = self._ask(self._observe_queue(member, topic, queue_id))
             if isinstance(found, Copy):
                 copies[topic, queue_id] = found

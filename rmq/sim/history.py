@@ -1,0 +1,109 @@
+"""
+What clients did in a run: what they sent, what they were told, what they got. It outlives every simulated process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from rmq.wire.record import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, Record, encode_properties, find_property
+
+PROPERTY_WAIT = "WAIT"
+
+
+@attrs.frozen(kw_only=True)
+class Ack:
+    """What a broker answered to a stored message."""
+
+    at_s: float
+    code: int
+    queue_id: int
+    queue_offset: int
+    phy_offset: int
+
+
+@attrs.define(eq=False, kw_only=True)
+class Sent:
+    """One message that a producer sent once; ``ack`` stays None when nobody knows what became of it."""
+
+    key: str
+    group: str
+    topic: str
+    queue_id: int
+    tag: str
+    body: bytes
+    at_s: float
+    #: the producer waits for disk and slave
+    waits: bool
+    ack: Ack | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the broker says that it is."""
+        assert self.ack is not None
+        return f"{self.group} {self.topic}:{self.ack.queue_id}@{self.ack.queue_offset} (log {self.ack.phy_offset})"
+
+
+@attrs.frozen(kw_only=True)
+class Seen:
+    """One message as a consumer got it."""
+
+    key: str
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    at_s: float
+    consumer: str
+
+
+class History:
+    """Everything that clients did, on all machines and through all their deaths."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.now_s = now_s
+        self.sent: dict[str, Sent] = {}
+        self.seen: list[Seen] = []
+        #: how often what kind of failure met a send
+        self.refusals: dict[str, int] = {}
+        self.on_ack: list[Callable[[Sent], object]] = []
+        self.producing = True
+
+    @property
+    def acked(self) -> list[Sent]:
+        return [sent for sent in self.sent.values() if sent.ack is not None]
+
+    def acknowledge(self, sent: Sent, ack: Ack) -> None:
+        sent.ack = ack
+        for callback in self.on_ack:
+            callback(sent)
+
+    def refused(self, why: str) -> None:
+        self.refusals[why] = self.refusals.get(why, 0) + 1
+
+
+@attrs.frozen(kw_only=True)
+class Copy:
+    """All that one broker serves of one queue."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    records: list[Record]
+
+
+def properties_of(sent: Sent) -> str:
+    """Return the properties that a message is sent with."""
+    pairs = {PROPERTY_UNIQ_KEY: sent.key, "KEYS": f"k{len(sent.body) % 7}", PROPERTY_TAGS: sent.tag}
+    if not sent.waits:
+        pairs[PROPERTY_WAIT] = "false"
+    return encode_properties(pairs)
+
+
+def key_of(record: Record) -> str:
+    """Return the unique key of a stored message, empty without one."""
+    return find_property(record.properties.decode("utf-8", "replace"), PROPERTY_UNIQ_KEY) or ""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.frames import QUEUES, send_template
 from bench.pairing import Outcome, Plan, Shape, measure, options, parsed_shape, run
-from tests.real.peers import APACHE_4, Site
+from tests.real.peers import APACHE_4, Broker, Site, until
 
 SHAPES = ("c1d1", "c64d1", "c16d16")
 TOPIC = "BenchSend"
+
+
+def stores(server: Broker) -> bool:
+    """Tell whether a send is answered 0: stored, and by a slave too where one is asked for."""
+    with server.probe() as probe:
+        return probe.send_message(TOPIC, 0, b"ready?").code == 0
 
 
 def main() -> int:
@@ -29,10 +36,11 @@ def main() -> int:
         for kind, name in ((arguments.ours, "ours"), (APACHE_4, "apache")):
             namesrv = site.namesrv(kind, f"{name}-namesrv")
             server = site.broker(kind, namesrv.addr, name, **config)
-            if arguments.slave:
-                site.slave(kind, server, namesrv.addr, f"{name}-slave")
             with server.probe() as probe:
                 probe.create_topic(TOPIC, QUEUES)
+            if arguments.slave:
+                site.slave(kind, server, namesrv.addr, f"{name}-slave")
+                until(f"{name} replicates", partial(stores, server))  # Apache's slave first reports after 5 s
             servers.append(server)
         ours, apache = servers
         outcomes = []

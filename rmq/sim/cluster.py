@@ -279,27 +279,18 @@ class LogImage:
             for name in node.disk.list_dir(folder)
             if (start := layout.file_start(name)) is not None
         }
-        self._contents: dict[int, bytes] = {}
         self.start = min(self._paths, default=0)
 
     @property
     def end(self) -> int:
         """One behind the last byte that was written."""
         for start in sorted(self._paths, reverse=True):
-            written = len(self._content(start).rstrip(b"\0"))
+            written = len(self._disk.read_whole(self._paths[start]).rstrip(b"\0"))
             if written:
                 return start + written
         return self.start
 
     def read(self, phy_offset: int, size: int) -> bytes:
         """Return bytes of one file, fewer where there are no more."""
-        for start in self._paths:
-            content = self._content(start) if start <= phy_offset else b""
-            if start <= phy_offset < start + len(content):
-                return content[phy_offset - start : phy_offset - start + size]
-        return b""
-
-    def _content(self, start: int) -> bytes:
-        if start not in self._contents:
-            self._contents[start] = self._disk.read_whole(self._paths[start])
-        return self._contents[start]
+        start = max((start for start in self._paths if start <= phy_offset), default=None)
+        return b"" if start is None else self._disk.peek(self._paths[start], phy_offset - start, size)

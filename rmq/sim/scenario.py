@@ -62,7 +62,7 @@ CHAOS_S = 60.0
 #: brokers are hit so many times more often than others
 BROKER_SHARE = 3
 #: a fault begins about so often
-FAULT_EVERY_S = 7.0
+FAULT_EVERY_S = 4.0
 #: What convergence may take: expiry of a silent broker, a scan, a registration period and a request that hangs. The
 #: slave's longest pause between two dials is shorter.
 CONVERGE_S = 120 + 10 + 30 + 10

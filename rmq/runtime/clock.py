@@ -23,8 +23,8 @@ class Periodic:
 
     The first run comes ``first_s`` seconds after :meth:`start` (default: one interval), the next ones every
     ``interval_s`` seconds. A run whose Deferred or coroutine is still waiting is never overlapped: beats that fall into
-    it are left out. A run that fails is logged with ``name`` and the loop goes on, where a bare LoopingCall stops for
-    good.
+    it are left out. A run that fails is logged with ``name`` (once while the next ones fail in the same way) and the
+    loop goes on, where a bare LoopingCall stops for good.
 
     Java: ScheduledExecutorService#scheduleAtFixedRate
     """
@@ -50,6 +50,9 @@ class Periodic:
         self._first: IDelayedCall | None = None
         self._loop: LoopingCall | None = None
         self._waiting: list[Deferred[None]] = []
+        #: how the last run failed, None when it did not, and how many runs in a row have failed so
+        self._failing: str | None = None
+        self._failures = 0
 
     @property
     def running(self) -> bool:
@@ -97,10 +100,23 @@ class Periodic:
             coroutine: Coroutine[Deferred[Any], Any, object] = result
             result = Deferred.fromCoroutine(coroutine)
         if isinstance(result, Deferred):
-            return result.addErrback(self._report)
+            return result.addCallbacks(self._worked, self._report)
+        self._worked(result)
         return None
 
+    def _worked(self, _: object) -> None:
+        if self._failing is not None:
+            self._log.info(
+                "{name} works again; it had failed {count} times in a row", name=self.name, count=self._failures
+            )
+            self._failing, self._failures = None, 0
+
     def _report(self, failure: Failure) -> None:
-        self._log.failure(
-            "{name} failed; it runs again in {interval_s} s", failure, name=self.name, interval_s=self._interval_s
-        )
+        """Log a failure; not once more while each run fails in the same way, as with a full disk for hours."""
+        text = f"{failure.type}: {failure.getErrorMessage()}"
+        self._failures += 1
+        if text != self._failing:
+            self._failing = text
+            self._log.failure(
+                "{name} failed; it runs again in {interval_s} s", failure, name=self.name, interval_s=self._interval_s
+            )

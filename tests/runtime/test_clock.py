@@ -7,7 +7,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import provider
 
 from rmq.runtime.clock import Periodic, now_ms
 
@@ -57,12 +59,36 @@ class PeriodicTests(SynchronousTestCase):
 
         def fail() -> None:
             self.record()
-            raise RuntimeError("broken scan")
+            raise RuntimeError(f"broken scan {len(self.runs)}")
 
         Periodic(self.clock, 10, fail, name="scan").start()
         self.advance(20)
         self.assertEqual(self.runs, [10, 20])
-        self.assertEqual([str(failure.value) for failure in self.flushLoggedErrors(RuntimeError)], ["broken scan"] * 2)
+        errors = [str(failure.value) for failure in self.flushLoggedErrors(RuntimeError)]
+        self.assertEqual(errors, ["broken scan 1", "broken scan 2"])
+
+    def test_the_same_failure_again_and_again(self) -> None:
+        """A disk that is full for hours gives one failure in the log, and one line when the job works again."""
+        lines: list[str] = []
+
+        def observe(event: LogEvent) -> None:
+            if event.get("log_namespace") == "rmq.runtime.clock.Periodic":
+                lines.append(formatEvent(event))
+
+        def call() -> None:
+            self.record()
+            if self.runs[-1] not in (40, 60):
+                raise RuntimeError("no room")
+
+        observer = provider(ILogObserver)(observe)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        Periodic(self.clock, 10, call, name="persistence").start()
+        self.advance(60)
+        failed = "persistence failed; it runs again in 10 s"
+        again = "persistence works again; it had failed {} times in a row"
+        self.assertEqual(lines, [failed, again.format(3), failed, again.format(1)])
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 
     def test_a_failed_deferred_does_not_end_the_loop(self) -> None:
         """Neither does one whose Deferred fails."""
@@ -85,7 +111,7 @@ class PeriodicTests(SynchronousTestCase):
         async def call() -> None:
             self.record()
             await succeed(None)
-            raise RuntimeError("refused")
+            raise RuntimeError(f"refused {len(self.runs)}")
 
         Periodic(self.clock, 10, call, name="heartbeat").start()
         self.advance(20)

@@ -180,19 +180,25 @@ class RemotingProtocol(Protocol):
         if self._waiting_answers >= MAX_WAITING_ANSWERS:
             self._refuse(command)
             return
+        seconds = self._clock.seconds
+        started_s = seconds()
         written = responders.dispatch(command, channel)
-        if written.__class__ is bytes:
-            self._write(written)
-        elif isinstance(written, Deferred):
+        if isinstance(written, Deferred):
             self._waiting_answers += 1
-            written.addCallback(self._write_late)
+            written.addCallback(self._write_late, command.code, started_s)
+            return
+        responders.stats.observe(command.code, seconds() - started_s)
+        if written is not None:
+            self._write(written)
 
     def _refuse(self, command: RemotingCommand) -> None:
+        self._responders.stats.refused(command.code, ResponseCode.SYSTEM_BUSY)
         if not command.flag & ONEWAY:
             self._write(encode_reply(command, ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK))
 
-    def _write_late(self, answer: bytes | None) -> None:
+    def _write_late(self, answer: bytes | None, code: int, started_s: float) -> None:
         self._waiting_answers -= 1
+        self._responders.stats.observe(code, self._clock.seconds() - started_s)
         if answer is not None:
             self._write(answer)
 

@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmq.remoting.stats import RequestStats
 from rmq.wire import fastjson
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_reply
@@ -162,6 +163,8 @@ class ResponderTable:
         self._lanes: dict[int, Lane] = {}
         #: tried before a frame is decoded at all, for requests of any code; None means "not for me"
         self.frame_lane: FrameLane | None = None
+        #: what was asked; the protocol counts requests here, the table itself refusals
+        self.stats = RequestStats()
         for owner in owners:
             for contract, method in _methods(owner):
                 self._add(contract, method)
@@ -175,8 +178,13 @@ class ResponderTable:
         return frozenset(self._refused)
 
     def without(self, *codes: int) -> ResponderTable:
-        """Return a table like this one that answers all but ``codes``; for the VIP port, which knows no pulls."""
+        """
+        Return a table like this one that answers all but ``codes``; for the VIP port, which knows no pulls.
+
+        Both count into the same :attr:`stats`.
+        """
         table = ResponderTable(refused=self._refused)
+        table.stats = self.stats
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
         return table
@@ -218,16 +226,26 @@ class ResponderTable:
     def _ordinary(self, command: RemotingCommand, channel: Channel) -> Written:
         responder = self._responders.get(command.code)
         if responder is None:
+            self.stats.refused(command.code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
             return encode_reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self._unsupported(command.code))
         answer = responder.call(command, channel)
         if answer.__class__ is Reply or answer is None or answer is NO_REPLY:
-            return _write(command, answer)
+            return self._write(command, answer)
         if isinstance(answer, CoroutineType):
             answer = Deferred.fromCoroutine(answer)
         if not isinstance(answer, Deferred):
             raise TypeError(f"the responder of {command.code} returned {answer!r}")
         later: Deferred[Any] = answer
-        return later.addCallback(_write_late, command).addErrback(self._failed_late, command)
+        return later.addCallback(self._write_late, command).addErrback(self._failed_late, command)
+
+    def _write(self, command: RemotingCommand, answer: Outcome) -> bytes | None:
+        frame = _frame(command, answer)
+        if isinstance(answer, Reply) and answer.code:
+            self.stats.refused(command.code, int(answer.code))
+        return frame
+
+    def _write_late(self, answer: Outcome, command: RemotingCommand) -> bytes | None:
+        return self._write(command, answer)
 
     def _unsupported(self, code: int) -> str:
         why = self._refused.get(code)
@@ -252,6 +270,7 @@ class ResponderTable:
             self._log.failure(
                 "request {code} (opaque {opaque}) failed", failure, code=command.code, opaque=command.opaque
             )
+        self.stats.refused(command.code, int(code))
         if command.flag & ONEWAY:
             self._log.debug("one-way request {code} got no answer: {remark}", code=command.code, remark=remark)
             return None
@@ -279,7 +298,7 @@ def _ext(header: msgspec.Struct | None, extra: Mapping[str, str]) -> dict[str, s
     return fields
 
 
-def _write(command: RemotingCommand, answer: Outcome) -> bytes | None:
+def _frame(command: RemotingCommand, answer: Outcome) -> bytes | None:
     """Return the frame of an answer; a frame that would be too long is refused in its place."""
     if isinstance(answer, NoReply):
         return None
@@ -298,7 +317,3 @@ def _write(command: RemotingCommand, answer: Outcome) -> bytes | None:
         return encode_reply(command, answer.code, answer.remark, _ext(answer.header, answer.ext), body)
     except ProtocolError as error:
         raise Refuse(ResponseCode.SYSTEM_ERROR, f"the answer is too long: {error}") from error
-
-
-def _write_late(answer: Outcome, command: RemotingCommand) -> bytes | None:
-    return _write(command, answer)

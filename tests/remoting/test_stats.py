@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.remoting.responders import Refuse, Reply, Request, ResponderTable, responds_to
 from rmq.remoting.stats import BUCKETS_S, MAX_CODES, MAX_REFUSALS, OTHER_CODES, RequestStats
 from rmq.wire.codes import ResponseCode
+from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import contract
 from tests.remoting.peer import Peer
 
@@ -107,7 +108,7 @@ class CountedTests(SynchronousTestCase):
 
     def test_late_answer(self) -> None:
         """An answer that comes later is counted then, with the time that it took."""
-        self.peer.tell_oneway(96_102)
+        self.peer.tell(RemotingCommand(96_102, 1))
         self.assertEqual(self.table.stats.counts, {})
         self.peer.clock.advance(0.2)
         self.owner.waiting.callback(Reply(code=ResponseCode.SYSTEM_BUSY))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.real.peers import CACHE, jars, require_apache
+from tests.real.piped import Event, PipedClient
 
 SOURCE = Path(__file__).parent / "java" / "Client.java"
-Event = dict[str, Any]
 
 TAGS = ("TagA", "TagB", "标签", "Tag-C")
 
@@ -39,33 +36,16 @@ def compiled(version: str) -> Path:
     return target
 
 
-class JavaClient:
-    """
-    One client process; every event it prints stays in ``events``.
-
-    Commands may overlap: ``begin`` returns an id for ``finish``. AssertionError carries the end of the client's log.
-    """
+class JavaClient(PipedClient):
+    """One client process. Commands may overlap: ``begin`` returns an id for ``finish``."""
 
     def __init__(self, version: str, namesrv: str, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.version, self.log = version, folder / "client.log"
         flags = ["-Xmx160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
         flags += ["-Dfile.encoding=UTF-8", f"-Duser.home={folder}"]
         classpath = f"{compiled(version)}{os.pathsep}{jars(version)}/*"
-        self._log = self.log.open("ab")
-        self._process = subprocess.Popen(
-            ["java", *flags, "-cp", classpath, "Client", namesrv],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-        self.events: list[Event] = []
-        self._changed = threading.Condition()
-        self._ended = False
+        super().__init__(f"client {version}", ["java", *flags, "-cp", classpath, "Client", namesrv], folder)
+        self.version = version
         self._next_id = 0
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def __enter__(self) -> JavaClient:
         return self
@@ -73,27 +53,10 @@ class JavaClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                event = json.loads(line)
-            except ValueError:  # a library printed something
-                self._log.write(line)
-                continue
-            with self._changed:
-                self.events.append(event)
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
     def begin(self, do: str, **arguments: object) -> int:
         """Give the client a command and return its id."""
         self._next_id += 1
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": self._next_id, "do": do, **arguments}).encode() + b"\n")
-        self._process.stdin.flush()
+        self.write_line({"id": self._next_id, "do": do, **arguments})
         return self._next_id
 
     def finish(self, command: int, *, seconds: float = 120.0) -> Event:
@@ -108,25 +71,6 @@ class JavaClient:
 
     def call(self, do: str, *, seconds: float = 120.0, **arguments: object) -> Event:
         return self.finish(self.begin(do, **arguments), seconds=seconds)
-
-    def wait(self, what: str, condition: Callable[[], Event | None], *, seconds: float = 60.0) -> Event:
-        """Wait until ``condition`` (asked after every event) returns something."""
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while not (found := condition()):
-                left = deadline - time.monotonic()
-                if left <= 0 or self._ended:
-                    why = "it ended" if self._ended else f"not within {seconds:.0f} s"
-                    raise AssertionError(f"client {self.version}, {what}: {why}\n{self.tail()}")
-                self._changed.wait(left)
-            return found
-
-    def wait_for_count(self, what: str, count: Callable[[], int], wanted: int, *, seconds: float = 60.0) -> None:
-        """Wait until ``count`` reaches ``wanted``; the error says how far it came."""
-        try:
-            self.wait(what, lambda: {"count": count()} if count() >= wanted else None, seconds=seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{count()} of {wanted}: {error}") from None
 
     # -- the commands
 
@@ -190,26 +134,6 @@ class JavaClient:
         """Return the messages found by ``key=`` or ``msgId=`` (an offset message id)."""
         found: list[Event] = self.call("query", topic=topic, **by)["found"]
         return found
-
-    # -- the end
-
-    def tail(self, lines: int = 30) -> str:
-        self._log.flush()
-        text = self.log.read_text("utf-8", "replace").splitlines()[-lines:]
-        trouble = [json.dumps(e) for e in self.events if e.get("event") in ("trouble", "failed")][-5:]
-        return "\n".join([f"..... {self.log}", *text, *trouble])
-
-    def close(self) -> None:
-        """End the client: its stdin is closed, it shuts its producers and consumers down; killed when it lingers."""
-        if self._process.poll() is None and self._process.stdin is not None:
-            self._process.stdin.close()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._reader.join(10)
-        self._log.close()
 
 
 def content(event: Event) -> tuple[str, str, int, str]:

@@ -25,6 +25,9 @@ from rmq.runtime.diskerror import disk_error, naming
 from rmq.runtime.flusher import Flusher
 from rmq.runtime.realfile import Bytes, RealFile
 
+#: Linux draws it at every start of the machine
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
 
 @attrs.frozen
 class DiskUsage:
@@ -128,6 +131,13 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Take the store's lock: byte 0 of ``path``, which then reads `lock`; DiskLocked when it is held."""
+
+    def boot_id(self) -> str:
+        """
+        What tells one run of the operating system from the next; empty where it does not say.
+
+        While it stays the same, everything that was written is still there, synced or not.
+        """
 
 
 class RealLock:
@@ -293,6 +303,13 @@ class RealDisk:
             os.close(fd)
             raise disk_error(path, error) from error
         return RealLock(fd)
+
+    def boot_id(self) -> str:
+        try:
+            with open(BOOT_ID_FILE, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def _new(self, path: str) -> int:
         with naming(path):

@@ -75,6 +75,7 @@ class SimDisk:
         self._handles: dict[SimFile, None] = {}
         self._locks: dict[str, SimLock] = {}
         self._inodes = 0
+        self._power_failures = 0
 
     def recover(self) -> None:
         """End every fault: room enough, fast syncs that succeed."""
@@ -99,6 +100,7 @@ class SimDisk:
     def crash(self) -> None:
         """The power goes: decide what had reached the platter."""
         self.process_gone()
+        self._power_failures += 1
         ordered = self._rng.random() < 0.5
         alive = True
         for change in self._name_changes:
@@ -284,6 +286,9 @@ class SimDisk:
         file.close()
         self._locks[path] = lock = SimLock(self, path)
         return lock
+
+    def boot_id(self) -> str:
+        return f"{self._node.name} boot {self._power_failures}"
 
     def unlock(self, path: str, lock: SimLock) -> None:
         if self._locks.get(path) is lock:

@@ -78,7 +78,7 @@ class Progress:
 
     The last record before ``offset`` is kept as an anchor: when it is no longer there, another broker has changed the
     store since, and nothing here counts. ``anchor_phy`` -1 stands for a log without any record. ``queue_units`` is the
-    sum of all queue ends after a clean stop, else -1.
+    sum of all queue ends at ``offset``, and ``is_end`` means that nothing follows: written by a clean stop.
     """
 
     segment_bytes: int
@@ -88,6 +88,7 @@ class Progress:
     anchor_size: int
     anchor_timestamp: int
     queue_units: int
+    is_end: bool
     index: IndexState
 
     def check(self, segment_bytes: int, queue_file_bytes: int) -> None:
@@ -103,7 +104,8 @@ class Progress:
                 )
 
 
-#: magic, sequence, commit log file size, queue file size, offset, anchor: offset, size, store time; queue units
+#: Magic, sequence, commit log file size, queue file size, offset, anchor: offset, size, store time; queue units, of
+#: which the complement stands while more may follow.
 _PROGRESS = struct.Struct(">8sqqqqqiqq")
 _PROGRESS_MAGIC = b"rmqckpt1"
 #: name of the newest index file, padded with NULs; its header follows, and the CRC-32 of all that
@@ -123,7 +125,7 @@ def encode_progress(progress: Progress, sequence: int) -> bytes:
         progress.anchor_phy,
         progress.anchor_size,
         progress.anchor_timestamp,
-        progress.queue_units,
+        progress.queue_units if progress.is_end else ~progress.queue_units,
     )
     data += _INDEX_NAME.pack(progress.index.name.encode("ascii")) + progress.index.header.pack()
     return data + zlib.crc32(data).to_bytes(4, "big")
@@ -145,7 +147,8 @@ def decode_progress(data: bytes) -> tuple[int, Progress] | None:
         anchor_phy=phy,
         anchor_size=size,
         anchor_timestamp=timestamp,
-        queue_units=units,
+        queue_units=units if units >= 0 else ~units,
+        is_end=units >= 0,
         index=IndexState(name.rstrip(b"\0").decode("ascii"), IndexHeader.unpack(entry[-layout.INDEX_HEADER_BYTES :])),
     )
     return sequence, progress

@@ -223,6 +223,21 @@ class CommitLog:
             self.append(blank(self.tail_end - self.end))
         self._begin(self.tail_end)
 
+    def compare(self, phy_offset: int, data: bytes) -> int:
+        """Return how many of ``data`` the log holds already; StoreError when it holds others there."""
+        known = min(self.end - phy_offset, len(data))
+        if known <= 0 or self.is_empty:
+            return 0
+        mine = self.read(phy_offset, known)
+        if mine == data[:known]:
+            return known
+        differs = phy_offset + next(at for at in range(known) if mine[at] != data[at])
+        raise StoreError(
+            f"the logs have diverged: this slave's, which ends at {self.end}, differs from its master's at {differs}, "
+            "in a record that both hold. One of the two has lost its last moments and gone on; compare them, and wipe "
+            "the store that is to follow the other"
+        )
+
     def append_raw(self, phy_offset: int, data: bytes) -> None:
         """
         Write replicated bytes at the end; an empty log may begin at the start of any file.

@@ -110,6 +110,15 @@ class StoreConfig:
     ha_housekeeping_interval: int = _millis(20_000, "silence after which a replication connection is closed")
     ha_transfer_batch_size: int = _bytes(32_768, "most bytes of one replication frame", 1)
     ha_master_address: str | None = None
+    ha_transfer_flushed_only: bool = attrs.field(
+        default=False, metadata={"doc": "send slaves only what is on this master's disk"}
+    )
+    ha_ack_after_flush: bool = attrs.field(
+        default=False, metadata={"doc": "a slave acknowledges what is on its disk, not what it has written"}
+    )
+    ha_allowed_peers: str = attrs.field(
+        default="", metadata={"doc": "networks (CIDR) and addresses that may use the HA port; empty: everybody"}
+    )
     ha_slave_fallbehind_max: int = _count(1 << 28, "bytes that a slave may lag and still count for SYNC_MASTER")
     in_sync_replicas: int = _count(
         1, "brokers that have a message before a SYNC_MASTER answers; see the documentation", 1

@@ -213,6 +213,9 @@ class Dispatcher:
 
     def _append(self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, size: int, code: int) -> bool:
         """Append a unit that may be there already, or leave a gap."""
+        if not self.fills_gaps and queue_offset and not queue.end:
+            # Either the queue is as young as the log that is here, or its files are gone; only the whole log knows.
+            raise QueueGap(queue, queue_offset)
         try:
             return queue.append(queue_offset, phy_offset, size, code)
         except QueueGap:

@@ -193,11 +193,11 @@ class Index:
             header.end_timestamp = header.begin_timestamp + seconds * 1000
             self._list[-1] = IndexFile(last.path, self._slots, self._entries, header)
 
-    def resume(self) -> None:
-        """Get ready to add to the last file."""
+    def resume(self, *, in_order: bool) -> None:
+        """Get ready to add to the last file; ``in_order``: of what was written nothing before the rest is lost."""
         if self._list and not self._list[-1].is_full:
             last = self._list[-1]
-            last.resume(self._file(last))
+            last.resume(self._file(last), in_order=in_order)
 
     def state(self) -> IndexState:
         """Return where the index stands."""

@@ -110,12 +110,13 @@ class IndexFile:
         self._slots = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
         self.on_disk = False
 
-    def resume(self, file: File) -> None:
+    def resume(self, file: File, *, in_order: bool) -> None:
         """
         Prepare an existing file for adding: read its slots, and repair those that name entries behind the count.
 
         A process that was killed while it wrote leaves entries, then slots, then no header; walking back from such an
-        entry finds what the slot held before.
+        entry finds what the slot held before. After a power failure (not ``in_order``) the entry may be lost, zeros
+        or one of an earlier life, and a walk over it would end or bend the chain: then all slots are made again.
         """
         slots = array(_SLOT_TYPE, file.read_at(INDEX_HEADER_BYTES, self.slots * INDEX_SLOT_BYTES))
         if sys.byteorder == "little":
@@ -128,7 +129,7 @@ class IndexFile:
                 self._dirty_pages.add(0)  # entries were cut off that no slot names: the header must say so
             return
         for slot, number in enumerate(slots):
-            if not 0 <= number < count and not self._walk_back(file, slot, number):
+            if not 0 <= number < count and not (in_order and self._walk_back(file, slot, number)):
                 self._rebuild_slots(file)
                 break
         self.header.hash_slot_count = self.slots - slots.count(0)

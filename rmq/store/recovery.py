@@ -12,9 +12,15 @@ Where the reading starts, in this order:
 Queues and index are cut back to that offset and made again from the log; queues that turn out to lack numbers, or
 folders that are gone, are made again from the beginning of the log.
 
-Where the log ends: behind the last intact record. Damaged bytes with intact records behind them are passed over,
-logged and kept (an operator wants the later messages, and the bytes may still be of use); only a slave, whose master
-can send them again, cuts the log there when the bytes are younger than its last sync, and saves what it cuts.
+Where the log ends: behind the last intact record. What is damaged with intact records behind it is one of two things:
+
+* The power failed (`abort` names another boot of the machine), and the bytes are younger than the last sync that
+  `checkpoint.rmq` knows of: the disk has kept some writes of the last moments and lost others. The log then ends in
+  front of the damage, as if all of them were lost, which nothing that was promised forbids. To keep the later ones
+  would leave holes that slaves may have filled, two histories with one set of offsets. A slave, whose master sends
+  everything again, goes back to that last sync. What is cut off is saved in `cut/`.
+* Otherwise the bytes have rotted, or somebody wrote over them: they are passed over, logged and kept, and so are the
+  messages behind them.
 
 Java: CommitLog#recoverNormally, #recoverAbnormally
 """
@@ -59,10 +65,14 @@ class Recovery:
     progress: Progress | None
     is_clean: bool
     is_slave: bool
+    #: the machine has been without power since the store was written; None when that is not known
+    lost_power: bool | None = None
     check_crc: bool = True
     #: what was read, for the log line
     read_from: int = attrs.field(init=False, default=0)
     _written_to: int = attrs.field(init=False, default=0)
+    #: where damage by a power failure ends the log
+    _cut_at: int | None = attrs.field(init=False, default=None)
     _log = Logger()
 
     def run(self) -> None:
@@ -135,8 +145,7 @@ class Recovery:
             start = self._start_from_progress(self.progress)
         else:
             start = self._start_from_checkpoint()
-        if self.index is not None:
-            self.index.resume()
+        self._resume_index()
         self.read_from = self._written_to = start
         self.dispatcher.begin_at(start, self._record_before(start))
         self.dispatcher.damage.clear()
@@ -145,6 +154,11 @@ class Recovery:
         end = start if trusted else self._read(start)
         self.dispatcher.fills_gaps = True
         self._finish(end, zeros_behind=trusted)
+
+    def _resume_index(self) -> None:
+        if self.index is not None:
+            # A killed process leaves its writes in their order; a power failure leaves some of them.
+            self.index.resume(in_order=self.lost_power is False)
 
     def _record_before(self, start: int) -> LastRecord:
         """Return the record in front of ``start``, as far as anything there is knows it."""
@@ -164,7 +178,7 @@ class Recovery:
         return (
             self.is_clean
             and progress is not None
-            and progress.queue_units >= 0
+            and progress.is_end
             and start == progress.offset
             and not any(self.commit_log.read_some(start, SIZE_AND_MAGIC.size))
         )
@@ -184,6 +198,11 @@ class Recovery:
                 self._cut(self.commit_log.min_offset)
                 return self.commit_log.min_offset
         self._cut(progress.offset)
+        if self.queues.total_units < progress.queue_units:
+            raise _Rebuild(
+                f"they have {self.queues.total_units} units for the log up to {progress.offset}, where "
+                f"{progress.queue_units} were synced: files are gone"
+            )
         return progress.offset
 
     def _rebuild_index_only(self) -> int:
@@ -204,6 +223,8 @@ class Recovery:
                 self.index.cut(start)
             return start
         start = self._file_older_than(self.checkpoint.min_timestamp)
+        if max_phy < start:
+            start = log.min_offset  # the queues know nothing of what lies before: their files are gone
         if self.index is not None:
             self.index.drop_after(self.checkpoint.index_timestamp)
             start = min(start, max(log.min_offset, log.start_of(max(0, self.index.end_phy_offset))))
@@ -264,9 +285,11 @@ class Recovery:
             if flaw is None:
                 return log.end
             following = self._next_record(at, flaw)
-        if self.is_slave and self._is_unsynced(at) and self._is_garbage(at, flaw):
+            if self._cut_at is not None:
+                return self._cut_at
+        if self._is_cut_at(at) and self._is_garbage(at, flaw):
             # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
-            return last
+            return last if self.is_slave else at
         return at
 
     def _is_garbage(self, at: int, flaw: Flaw | None) -> bool:
@@ -275,9 +298,10 @@ class Recovery:
             self.commit_log.read_some(at + BORN_HOST_AT, SECTOR_BYTES)
         )
 
-    def _is_unsynced(self, phy_offset: int) -> bool:
-        """Tell whether bytes at an offset may never have been synced."""
-        return self.progress is None or phy_offset >= self.progress.offset
+    def _is_cut_at(self, phy_offset: int) -> bool:
+        """Tell whether damage at an offset is the work of a power failure, and ends the log."""
+        lost_power = self.is_slave if self.lost_power is None else self.lost_power
+        return lost_power and (self.progress is None or phy_offset >= self.progress.offset)
 
     def _dispatch(self, phy_offset: int, frame: Frame) -> None:
         self.dispatcher.frame(phy_offset, frame)
@@ -298,16 +322,17 @@ class Recovery:
             if flaw is not Flaw.EMPTY:
                 self._log.warn("the record at {phy_offset} is cut off: {flaw}", phy_offset=at, flaw=flaw.value)
             return None
-        if self.is_slave and self._is_unsynced(at):
-            self._save(at)
+        if self._is_cut_at(at):
+            self._cut_at = self.progress.offset if self.is_slave and self.progress is not None else at
+            self._save(at, self._cut_at)
             return None
         self.dispatcher.note_damage(at, found)
         # Numbers that are missing from now on are those of the damaged records.
         self.dispatcher.fills_gaps = True
         return found
 
-    def _save(self, at: int) -> None:
-        """Keep what a slave cuts off although intact records are in it."""
+    def _save(self, damaged: int, at: int) -> None:
+        """Keep what is cut off although intact records are in it."""
         log = self.commit_log
         pieces = []
         offset = at
@@ -319,21 +344,24 @@ class Recovery:
         self.disk.make_dirs(folder)
         self.disk.write_atomic(path, b"".join(pieces).rstrip(b"\0"))
         self._log.error(
-            "the log of this slave is damaged at {phy_offset} and is cut there, to be had again from the master; "
-            "what followed, with intact records in it, is in {path}",
+            "a power failure has damaged the commit log at {damaged}, behind its last sync; it ends at {phy_offset} now"
+            "{then}. What followed, with intact records in it, is in {path}",
+            damaged=damaged,
             phy_offset=at,
+            then=" and has the rest again from the master" if self.is_slave else "",
             path=path,
         )
 
     def _finish(self, end: int, *, zeros_behind: bool) -> None:
         self._write()
+        last: LastRecord | None = None
         if end < self.dispatcher.dispatched:
             self._cut(end)
-            if self.index is not None:
-                self.index.resume()
+            self._resume_index()
+            last = self._record_before(end)
         synced = self.progress.offset if self.progress is not None else 0
         removed = self.commit_log.cut(end, synced=synced, zeros_behind=zeros_behind)
-        self.dispatcher.begin_at(end)
+        self.dispatcher.begin_at(end, last)
         self._write()
         # Units that were made again from the log have moved the ends of their queues.
         for queue in self.queues:

@@ -38,10 +38,13 @@ from rmq.store.queues import QueueTable
 from rmq.store.reader import Reader
 from rmq.store.recovery import Recovery
 from rmq.store.retention import Retention
+from rmq.store.runningmark import RunningMark
 from rmq.store.upkeep import Upkeep
 
 #: bytes of dirty log that are one "page" of flushCommitLogLeastPages
 PAGE_BYTES = 4096
+#: a slave has at most so much of its log sent again, to compare it
+MAX_COMPARED_BYTES = 8 << 20
 
 
 def physical_memory_bytes() -> int:
@@ -88,6 +91,7 @@ class MessageStore:
             physical_memory_bytes() if memory_bytes is None else memory_bytes,
         )
         self._sync = LogSync(self._commit_log, clock, on_synced=self._synced, on_failure=self._fail)
+        self._running = RunningMark(disk, self._root)
         self._checkpoint_file = CheckpointFile(disk, self._root)
         self._progress_file = ProgressFile(disk, self._root)
         self._upkeep = Upkeep(
@@ -117,6 +121,7 @@ class MessageStore:
         self._loaded = False
         self._started = False
         self._appended: list[Callable[[], None]] = []
+        self._flushed: list[Callable[[], None]] = []
         self._failed: list[Callable[[], None]] = []
         self._failure: DiskError | None = None
         self._sync_flush = config.is_sync_flush
@@ -152,7 +157,7 @@ class MessageStore:
                 self._close()
 
     def _recover(self) -> None:
-        is_clean = not self._disk.exists(layout.abort_path(self._root))
+        is_clean = not self._running.exists()
         progress = self._progress_file.load()
         if progress is not None and self._disk.list_dir(self._commit_log.folder):
             progress.check(self.config.mapped_file_size_commit_log, self.config.consume_queue_file_bytes)
@@ -171,13 +176,15 @@ class MessageStore:
             progress=progress,
             is_clean=is_clean,
             is_slave=self.config.is_slave,
+            lost_power=None if is_clean else self._running.lost_power(),
             check_crc=self.config.check_crc_on_recover,
         )
         if is_clean:
             # From here on files change; a crash must not look like a clean stop.
-            self._disk.create_sparse(layout.abort_path(self._root), 0).close()
-            self._disk.sync_dir(self._root)
+            self._running.begin()
         recovery.run()
+        # Not before: should the process be killed in here, the next one must know of the power failure.
+        self._running.begin()
 
     def start(self) -> None:
         """Take messages, and begin the work in the background."""
@@ -234,10 +241,9 @@ class MessageStore:
                 self._log.info("{cut} bytes of a record that was received in part are cut off", cut=cut)
                 self._commit_log.cut(self._dispatcher.dispatched, synced=self._commit_log.flushed)
         self._commit_log.drop_unused_file()
-        await self._upkeep.record(queue_units=self._queues.total_units)
+        await self._upkeep.record(is_end=True)
         if self._failure is None and self._dispatcher.dispatched == self._commit_log.end:
-            self._disk.delete(layout.abort_path(self._root))
-            self._disk.sync_dir(self._root)
+            self._running.end()
 
     def _close(self) -> None:
         self._loaded = False
@@ -292,12 +298,15 @@ class MessageStore:
         if self._sync_flush:
             self._dispatcher.run(flushed)
         self._completion.synced(flushed)
+        for callback in self._flushed:
+            callback()
 
     def _fail(self, error: DiskError) -> None:
         """A sync failed: what it should have made durable may be lost, and nothing after it can be promised."""
         if self._failure is not None:
             return
         self._failure = error
+        self._running.doubt()
         self._log.critical(
             "a sync failed, the store takes no more messages and the broker must be restarted: {error}",
             error=str(error),
@@ -346,12 +355,16 @@ class MessageStore:
         """
         Append bytes of a master's log at :attr:`end_offset`; cut them as you like, but not over the end of a file.
 
-        An empty log may begin at the start of any file. StoreError, and nothing changed, when the bytes do not continue
-        the log or cannot be written. Records are dispatched once they are complete.
+        Bytes from :attr:`resume_offset` on may come again: they are compared, and a StoreError tells where this log
+        and the master's part. An empty log may begin at the start of any file. StoreError, and nothing changed, when
+        the bytes do not continue the log or cannot be written. Records are dispatched once they are complete.
         """
         if not self._started or self._failure is not None:
             raise StoreError("the store takes no replicated bytes: it has failed or is not running")
-        self._commit_log.append_raw(phy_offset, data)
+        known = self._commit_log.compare(phy_offset, data) if phy_offset >= self.resume_offset else 0
+        if known and known == len(data):
+            return
+        self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)
         if self._dispatcher.dispatched < self._commit_log.min_offset:
             self._dispatcher.begin_at(self._commit_log.min_offset)
         if self._sync_flush:
@@ -361,6 +374,14 @@ class MessageStore:
     def on_appended(self, callback: Callable[[], None]) -> None:
         """Have a function called after each append of a message: replication pushes then."""
         self._appended.append(callback)
+
+    def on_flushed(self, callback: Callable[[], None]) -> None:
+        """Have a function called after each sync of the log, when `flushed_offset` has moved."""
+        self._flushed.append(callback)
+
+    def flush_soon(self) -> None:
+        """Sync the log without waiting for the flush interval: after the sync that is on its way, or at once."""
+        self._sync.request()
 
     def on_arrival(self, callback: ArrivalListener) -> None:
         """Have a function called with (topic, queueId, new end, tagsCode) for each message that can be read now."""
@@ -429,6 +450,7 @@ class MessageStore:
         """Delete the queues of a topic; its records stay in the log until their file expires."""
         self._dispatcher.forget(topic)
         queue_ids = self._queues.delete_topic(topic)
+        self._upkeep.record_soon()
         self._log.info("queues {queue_ids} of topic {topic} deleted", topic=topic, queue_ids=queue_ids)
 
     def delete_expired_soon(self) -> None:
@@ -452,6 +474,18 @@ class MessageStore:
     def end_offset(self) -> int:
         """One behind the last byte of the log; 0 when it is empty."""
         return self._commit_log.end
+
+    @property
+    def resume_offset(self) -> int:
+        """
+        Where a slave asks its master to begin: with the last whole record, so that it sees whether the master has it.
+
+        The end of the log when there is no such record, or a long way to it.
+        """
+        last, end = self._dispatcher.last_phy, self._commit_log.end
+        is_near = self._commit_log.min_offset <= last and end - last <= MAX_COMPARED_BYTES
+        # A report of 0 would mean that this log is empty.
+        return last if last > 0 and is_near else end
 
     @property
     def flushed_offset(self) -> int:

@@ -70,6 +70,11 @@ class Upkeep:
         self._recorded_offset = self._dispatcher.dispatched
         self._recorded_ms = now_ms(self._clock)
 
+    def record_soon(self) -> None:
+        """Record with the next round: what is recorded speaks of queues that are gone."""
+        self._recorded_offset = -1
+        self._recorded_ms = 0
+
     def write(self) -> bool:
         """Write queues and index; False when there was no room for all."""
         try:
@@ -88,7 +93,7 @@ class Upkeep:
         """One round of the background: write, and now and then record."""
         try:
             if self.write() and self._is_due():
-                await self.record(queue_units=-1)
+                await self.record(is_end=False)
         except DiskFull as error:
             self._no_room(error)
         except DiskError as error:
@@ -110,12 +115,11 @@ class Upkeep:
             or (grown >= RECORD_EVERY_BYTES and elapsed_ms >= RECORD_EVERY_MS)
         )
 
-    async def record(self, *, queue_units: int) -> None:
+    async def record(self, *, is_end: bool) -> None:
         """
         Sync everything that is written and record it; the caller has just called :meth:`write`.
 
-        ``queue_units`` is the sum of all queue ends when nothing can follow any more (a clean stop), else -1.
-        DiskError when a sync failed.
+        ``is_end``: nothing can follow any more, this is a clean stop. DiskError when a sync failed.
         """
         dispatcher = self._dispatcher
         progress = Progress(
@@ -125,7 +129,8 @@ class Upkeep:
             anchor_phy=dispatcher.last_phy,
             anchor_size=dispatcher.last_size,
             anchor_timestamp=dispatcher.store_timestamp,
-            queue_units=queue_units,
+            queue_units=self._queues.total_units,
+            is_end=is_end,
             index=self._index.state() if self._index is not None else IndexState(),
         )
         while self._commit_log.flushed < progress.offset and not self._log_sync.failed:

@@ -10,7 +10,7 @@ class MemoryLog:
     Bytes from ``start`` to the end, cut into segments only in thought.
 
     ``refuse`` is the error class that append_raw raises; ``fail_next`` makes the next append_raw raise it,
-    ``fail_read`` every read.
+    ``fail_read`` every read. Nothing is on disk before :meth:`sync`, and who wanted that counts in ``flushes_wanted``.
     """
 
     def __init__(self, segment_bytes: int, refuse: type[Exception] = ValueError, *, start: int = 0) -> None:
@@ -22,6 +22,9 @@ class MemoryLog:
         self._callbacks: list[Callable[[], None]] = []
         self.fail_next = False
         self.fail_read = False
+        self._flushed_callbacks: list[Callable[[], None]] = []
+        self.flushed_offset = 0
+        self.flushes_wanted = 0
         #: bytes of each append_raw
         self.appends: list[int] = []
 
@@ -33,8 +36,24 @@ class MemoryLog:
     def end_offset(self) -> int:
         return self._start + len(self._data) if self._data else 0
 
+    @property
+    def resume_offset(self) -> int:
+        return self.end_offset
+
     def on_appended(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
+
+    def on_flushed(self, callback: Callable[[], None]) -> None:
+        self._flushed_callbacks.append(callback)
+
+    def flush_soon(self) -> None:
+        self.flushes_wanted += 1
+
+    def sync(self, until: int | None = None) -> None:
+        """Let everything, or everything below ``until``, be on disk."""
+        self.flushed_offset = self.end_offset if until is None else until
+        for callback in self._flushed_callbacks:
+            callback()
 
     def read(self, phy_offset: int, limit: int) -> bytes:
         if phy_offset < self._min or self.fail_read:

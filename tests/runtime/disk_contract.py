@@ -379,6 +379,11 @@ class DiskContract:
         error = self.refused(self.disk.lock, self.path("nowhere/lock"))
         self.case.assertNotIsInstance(error, DiskLocked)
 
+    def test_boot_id_stays(self) -> None:
+        """As long as the machine runs it has one boot id."""
+        self.case.assertTrue(self.disk.boot_id())
+        self.case.assertEqual(self.disk.boot_id(), self.disk.boot_id())
+
 
 def raise_failure(result: object) -> object:
     """Return ``result``, or raise it when it is a Failure."""

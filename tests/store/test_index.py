@@ -76,7 +76,7 @@ class IndexCase(SynchronousTestCase):
     def reload(self) -> None:
         self.index = self.make()
         self.index.load()
-        self.index.resume()
+        self.index.resume(in_order=True)
 
     def data(self, number: int = 0) -> bytes:
         name = self.node.disk.list_dir("/store/index")[number]
@@ -175,7 +175,7 @@ class RepairTests(IndexCase):
             self.add(0, 50)
             self.index.write()
             self.index.cut(at * 100)
-            self.index.resume()
+            self.index.resume(in_order=True)
             self.assert_finds(at)
             self.assertEqual(self.find(f"k{at}"), [])
             self.add(at, 50)
@@ -192,7 +192,7 @@ class RepairTests(IndexCase):
         self.index.write()
         self.reload()
         self.index.go_back(state)
-        self.index.resume()
+        self.index.resume(in_order=True)
         self.assertEqual(self.index.state(), state)
         self.assert_finds(12)
         self.add(12, 70)

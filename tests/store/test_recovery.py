@@ -11,6 +11,7 @@ from rmq.store import layout
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
+from rmq.store.runningmark import RunningMark
 from rmq.store.store import MessageStore
 from rmq.wire import record
 from tests.store.support import ROOT, SYNC, Box, all_records, log_events, message, queue_records
@@ -178,6 +179,39 @@ class LostFileTests(RecoveryCase):
                     self.assertEqual(len(found), 1, (how, parts, number))
         self.box.stop()
         self.assert_sound()
+
+    def test_queues_lost_after_progress(self) -> None:
+        """Queues that are gone after a crash are noticed although no record behind the last progress tells."""
+        self.box.run(61)
+        for how, parts in (("kill", ("consumequeue",)), ("kill", ("consumequeue", "Topic", "1"))):
+            self.store = self.box.reopen("stop")
+            self.box.put_many(3, 300)
+            self.box.run(61)
+            self.before = served(self.store)
+            getattr(self.box, how)()
+            self.lose(*parts)
+            self.store = self.box.open()
+            self.assertEqual(served(self.store), self.before, (how, parts))
+
+    def test_queue_lost_before_new_messages(self) -> None:
+        """A lost queue of which the log behind the last progress has messages is made again from the start."""
+        self.box.run(61)
+        self.box.put_many(9, 300)
+        before = served(self.store)
+        self.box.kill()
+        self.lose("checkpoint.rmq")
+        self.lose("consumequeue", "Topic", "1")
+        self.store = self.box.open()
+        self.assertEqual(served(self.store), before)
+
+    def test_deleted_topic_stays_deleted(self) -> None:
+        """A topic that was deleted before a crash does not come back with a rebuild of its queues."""
+        self.box.put(message(0, topic="Other"))
+        self.box.run(61)
+        self.store.delete_topic("Topic")
+        self.box.run(3)
+        self.store = self.box.reopen("kill")
+        self.assertEqual(self.store.queues(), [("Other", 0)])
 
     def test_all_at_once(self) -> None:
         """The commit log alone is enough."""
@@ -456,8 +490,8 @@ class DamageTests(RecoveryCase):
         findings = [one for one in check_store(self.box.disk, ROOT, self.box.config) if one.severity == "error"]
         self.assertEqual([(one.kind, one.offset) for one in findings[:1]], [("damaged-record", self.victim.phy_offset)])
 
-    def test_slave_cuts_what_its_master_still_has(self) -> None:
-        """A slave cuts an unsynced damaged end to get it again, and saves what it cuts."""
+    def slave_of(self, recorded: int) -> bytes:
+        """Let the store be a slave's with the same log, synced, whose progress is ``recorded``; return the log."""
         self.box.stop()
         whole = b"".join(
             self.box.disk.read_whole(self.path("commitlog", name))
@@ -465,18 +499,118 @@ class DamageTests(RecoveryCase):
         )[: self.store.end_offset]
         self.box = Box(broker_role=BrokerRole.SLAVE)
         self.store = self.box.open()
-        for at in range(0, len(whole), 4096):
-            self.store.append_raw(at, whole[at : at + 4096])
+        self.feed(whole, recorded)
+        self.box.run(61)
+        self.feed(whole, len(whole))
         self.assertEqual(served(self.store), self.before)
+        self.box.run(11)
+        self.assertEqual(self.store.flushed_offset, len(whole))
+        return whole
+
+    def feed(self, whole: bytes, until: int) -> None:
+        at = self.store.end_offset
+        while at < until:
+            cut = min(at + 4096 - at % 4096, until)
+            self.store.append_raw(at, whole[at:cut])
+            at = cut
+
+    def test_slave_cuts_what_its_master_still_has(self) -> None:
+        """After a power failure a slave with a damaged end goes back to its last sync, and saves what it cuts."""
+        recorded = self.results[90].next_offset
+        whole = self.slave_of(recorded)
+        self.box.crash()
+        self.damage(90, b"?")
+        events = log_events(self)
+        self.store = self.box.open()
+        self.assertEqual((self.store.end_offset, self.store.damage), (recorded, []))
+        (event,) = [event for event in events if "power failure has damaged" in event["log_format"]]
+        self.assertEqual((event["damaged"], event["phy_offset"]), (self.victim.phy_offset, recorded))
+        saved = self.box.disk.read_whole(self.path("cut", layout.file_name(recorded)))
+        self.assertEqual(saved[-1000:], whole[recorded:].rstrip(b"\0")[-1000:])
+        self.feed(whole, len(whole))
+        self.assertEqual(served(self.store), self.before)
+
+    def test_slave_that_was_killed_keeps_everything(self) -> None:
+        """A kill takes nothing, so what is damaged in a slave then is rot: it is passed over, and told."""
+        self.slave_of(self.results[90].next_offset)
         self.box.kill()
         self.damage(90, b"?")
         self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.results[-1].next_offset)
+        self.assertEqual(self.store.damage, [(self.victim.phy_offset, self.victim.next_offset)])
+
+    def test_master_after_a_power_failure(self) -> None:
+        """
+        A master whose unsynced end is damaged by a power failure ends in front of the damage: it keeps no hole that
+        its slaves may have filled. What it cuts is saved; what was synced before is not touched.
+        """
+        self.box.stop()
+        self.store = self.box.open()
+        synced = self.store.end_offset
+        late = self.box.put_many(20, 300)
+        self.box.run(11)
+        self.box.crash()
+        self.victim = late[5]
+        self.damage(90, b"?")
+        self.store = self.box.open()
         self.assertEqual(self.store.end_offset, self.victim.phy_offset)
-        saved = self.box.disk.read_whole(self.path("cut", layout.file_name(self.victim.phy_offset)))
-        self.assertEqual(saved[200:], whole[self.victim.phy_offset + 200 :].rstrip(b"\0"))
-        at = self.store.end_offset
-        while at < len(whole):
-            cut = min(at + 4096 - at % 4096, len(whole))
-            self.store.append_raw(at, whole[at:cut])
-            at = cut
-        self.assertEqual(served(self.store), self.before)
+        self.assertTrue(self.box.disk.exists(self.path("cut", layout.file_name(self.victim.phy_offset))))
+        (result,) = self.box.put(message(300, queue_id=late[5].queue_offset % 3))
+        self.assertEqual(result.phy_offset, self.victim.phy_offset)
+        self.assertGreater(result.phy_offset, synced)
+        self.box.stop()
+        self.assert_sound()
+
+    def test_rot_of_synced_bytes_before_a_power_failure(self) -> None:
+        """Behind the last sync a power failure is no excuse to cut: damage there is rot, and passed over."""
+        self.box.run(61)
+        self.box.crash()
+        self.damage(90, b"?")
+        for name in ("consumequeue",):
+            self.box.disk.delete_tree(self.path(name))
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, self.results[-1].next_offset)
+        self.assertEqual(self.store.damage, [(self.victim.phy_offset, self.victim.next_offset)])
+
+
+class RunningMarkTests(RecoveryCase):
+    """The file `abort` tells a kill from a power failure."""
+
+    def mark(self) -> RunningMark:
+        return RunningMark(self.box.disk, ROOT)
+
+    def test_kill_and_power_failure(self) -> None:
+        """The mark names the boot in which it was set; at the next boot the power is known to have failed."""
+        self.box.kill()
+        self.assertTrue(self.mark().exists())
+        self.assertFalse(self.mark().lost_power())
+        self.box.crash()
+        self.assertTrue(self.mark().lost_power())
+        self.store = self.box.open()
+        self.assertFalse(self.mark().lost_power())
+        self.box.stop()
+        self.assertFalse(self.mark().exists())
+
+    def test_a_mark_of_apache(self) -> None:
+        """An empty mark, or one with a process id, says nothing of the power."""
+        self.box.kill()
+        for content in (b"", b"12345"):
+            self.box.disk.write_atomic(self.path("abort"), content)
+            self.assertIsNone(self.mark().lost_power())
+
+    def test_failed_sync(self) -> None:
+        """After a failed sync pages may be gone: the next start is as careful as after a power failure."""
+        self.box.put_many(10)
+        self.box.disk.fail_syncs = 1
+        self.box.run(11)
+        self.assertFalse(self.store.is_writable)
+        self.box.kill()
+        self.assertTrue(self.mark().lost_power())
+
+    def test_full_disk(self) -> None:
+        """A start finds no room for the mark's content, and goes on without it."""
+        self.box.stop()
+        self.box.disk.fill()
+        self.store = self.box.open()
+        self.assertTrue(self.mark().exists())
+        self.box.disk.recover()

@@ -73,9 +73,31 @@ class SlaveTests(SynchronousTestCase):
         self.feed(self.slave, 1000)
         for offset, size in ((999, 10), (1001, 10), (0, 10), (1000, 16384), (-5, 3)):
             with self.assertRaises(StoreError) as caught:
-                self.slave.append_raw(offset, bytes(size))
+                self.slave.append_raw(offset, b"\xff" * size)
             self.assertIn(str(offset), str(caught.exception))
         self.assertEqual(self.slave.end_offset, 1000)
+        self.feed(self.slave, self.master.end_offset)
+        self.assertEqual(all_records(self.slave), all_records(self.master))
+
+    def test_the_last_record_again(self) -> None:
+        """From its last whole record on a slave compares: the same bytes again are fine, others part the logs."""
+        end = self.results[50].phy_offset + 60
+        self.feed(self.slave, end)
+        again = self.slave.resume_offset
+        self.assertEqual(again, self.results[49].phy_offset)
+        data = self.master.read(again, end - again + 20)
+        self.slave.append_raw(again, data[:30])
+        self.assertEqual(self.slave.end_offset, end)
+        with self.assertRaises(StoreError) as caught:
+            self.slave.append_raw(again + 30, data[30:40] + b"\xff" + data[41:])
+        self.assertIn(
+            f"diverged: this slave's, which ends at {end}, differs from its master's at {again + 40}",
+            str(caught.exception),
+        )
+        self.slave.append_raw(again + 30, data[30:])
+        self.assertEqual(self.slave.end_offset, end + 20)
+        with self.assertRaises(StoreError):
+            self.slave.append_raw(again - 1, self.master.read(again - 1, 10))
         self.feed(self.slave, self.master.end_offset)
         self.assertEqual(all_records(self.slave), all_records(self.master))
 

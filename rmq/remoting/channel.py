@@ -17,14 +17,13 @@ from twisted.logger import Logger
 
 from rmq.remoting.correlator import Correlator, TooManyWaiting
 from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.wire import fastjson
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, encode_ext
-from rmq.wire.frames import ProtocolError
+from rmq.wire.frames import FrameDecoder, ProtocolError
 
-#: bytes written to a peer that does not read them; beyond that its connection is cut
-MAX_UNSENT_BYTES = 64 * 1024 * 1024
 #: bytes written to a peer that does not read them; beyond that one-way requests to it are dropped
 MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
 #: seconds that a closing connection has for what is still unsent
@@ -79,7 +78,15 @@ class Channel:
 
     _log = Logger()
 
-    def __init__(self, transport: Any, clock: IReactorTime, id: int) -> None:
+    def __init__(
+        self,
+        transport: Any,
+        clock: IReactorTime,
+        id: int,
+        limits: RemotingLimits = DEFAULT_LIMITS,
+        decoder: FrameDecoder | None = None,
+        grew: Callable[[int], object] | None = None,
+    ) -> None:
         self.id = id
         self.peer, self.peer_host = describe_peer(transport.getPeer())
         #: when something was last read or written, in seconds of the clock
@@ -94,6 +101,9 @@ class Channel:
         self._lost = False
         self._paused = False
         self._unsent_bytes = 0
+        self._most_unsent_bytes = limits.server_channel_max_unsent_bytes
+        self._decoder = decoder
+        self._grew = grew
 
     def __repr__(self) -> str:
         return f"<Channel {self.id} {self.peer}>"
@@ -113,13 +123,18 @@ class Channel:
         """How many of our requests this peer has not answered yet."""
         return len(self._calls)
 
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are kept because this peer is slow: answers it does not read, a frame it has not completed."""
+        return self._unsent_bytes + (0 if self._decoder is None else self._decoder.buffered_bytes)
+
     # out
 
     def write(self, frames: bytes) -> None:
         """
         Send whole frames, as far as the channel is open.
 
-        When MAX_UNSENT_BYTES are written to a peer that does not read, the connection is cut.
+        When serverChannelMaxUnsentBytes are written to a peer that does not read, the connection is cut.
         """
         if self._reason is not None:
             return
@@ -127,13 +142,15 @@ class Channel:
         self._transport.write(frames)
         if self._paused:
             self._unsent_bytes += len(frames)
-            if self._unsent_bytes > MAX_UNSENT_BYTES:
+            if self._unsent_bytes > self._most_unsent_bytes:
                 self._log.warn(
                     "{peer} is cut off: it does not read its answers, {unsent_bytes} bytes are waiting",
                     peer=self.peer,
                     unsent_bytes=self._unsent_bytes,
                 )
                 self.abort("does not read its answers")
+            elif self._grew is not None:
+                self._grew(len(frames))
 
     def send_command(self, command: RemotingCommand) -> None:
         """Send a command as it is; a ProtocolError when it is too long."""

@@ -20,7 +20,9 @@ from rmq.remoting.channel import Channel, Response
 from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import ResponderTable
+from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
+from rmq.runtime.tls import ClientTls
 from rmq.wire.contract import Contract
 
 __all__ = [
@@ -48,7 +50,8 @@ RB = TypeVar("RB")
 
 class RemotingClient(Service):
     """
-    Ask servers; ``responders`` answers what they ask back (without it: code 3).
+    Ask servers; ``responders`` answers what they ask back (without it: code 3). With ``tls`` every connection is a TLS
+    connection.
 
     A lost connection fails what waits for it at once and is made anew by the next request. Nothing is retried.
     """
@@ -62,11 +65,13 @@ class RemotingClient(Service):
         responders: ResponderTable | None = None,
         idle_seconds: float = IDLE_SECONDS,
         name: str = "remoting client",
+        tls: ClientTls | None = None,
     ) -> None:
         self.setName(name)
         self._platform = platform
         self._responders = ResponderTable() if responders is None else responders
         self._idle_seconds = idle_seconds
+        self._tls = tls
         self._channels: dict[str, Channel] = {}
         self._dials: dict[str, _Dial] = {}
         self._open: dict[int, Channel] = {}
@@ -158,6 +163,13 @@ class RemotingClient(Service):
     def _start(self, dial: _Dial, host: str, port: int) -> None:
         platform = self._platform
         endpoint = platform.endpoint_factory(platform.reactor, host, port)
+        if self._tls is not None:
+            try:
+                endpoint = self._tls.wrap(endpoint, host)
+            except ConfigError as error:
+                self._dials.pop(dial.addr, None)
+                dial.failed(f"cannot connect to {dial.addr}: {error}")
+                return
         connecting: Deferred[Any] = endpoint.connect(_Outgoing(self))
         dial.connecting = connecting
         connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, platform.reactor)

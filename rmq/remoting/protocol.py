@@ -22,7 +22,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.remoting.channel import Channel
+from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.remoting.responders import ResponderTable
+from rmq.runtime.tls import loss_text
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
 from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
@@ -33,7 +35,18 @@ MAX_WAITING_ANSWERS = 65_535
 MAX_COLLECTED_BYTES = 256 * 1024
 
 OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
-_TLS_HANDSHAKE = 0x16
+TLS_HANDSHAKE = 0x16
+
+#: Asked once with the transport and the first bytes of a connection. True: they are frames. False: they were taken, and
+#: what they mean comes later (TLS). Raises ProtocolError for a peer that is not wanted.
+Admit = Callable[[Any, bytes], bool]
+
+
+def plain_only(transport: Any, first: bytes) -> bool:
+    """Let no TLS in."""
+    if first[0] == TLS_HANDSHAKE:
+        raise ProtocolError("it begins a TLS handshake, which this port does not offer")
+    return True
 
 
 @implementer(IPushProducer)
@@ -42,7 +55,8 @@ class RemotingProtocol(Protocol):
     One connection of a server or a client.
 
     ``opened`` and ``closed`` are called with its channel, once each. ``idle_seconds`` after the last byte in either
-    direction the connection is closed.
+    direction the connection is closed, and also when a frame that has begun is not complete after twice that time.
+    ``grew`` is told the bytes that are kept for this peer because it is slow.
     """
 
     _log = Logger()
@@ -56,6 +70,9 @@ class RemotingProtocol(Protocol):
         idle_seconds: float,
         opened: Callable[[Channel], object],
         closed: Callable[[Channel, str], object],
+        admit: Admit = plain_only,
+        limits: RemotingLimits = DEFAULT_LIMITS,
+        grew: Callable[[int], object] | None = None,
     ) -> None:
         self._responders = responders
         self._clock = clock
@@ -63,7 +80,12 @@ class RemotingProtocol(Protocol):
         self._idle_seconds = idle_seconds
         self._opened = opened
         self._closed = closed
+        self._admit = admit
+        self._limits = limits
+        self._grew = grew
         self._decoder = FrameDecoder()
+        #: the unfinished frame that the last look for idleness found
+        self._seen_unfinished = 0
         self._idle: IDelayedCall | None = None
         self._sniffed = False
         self._paused = False
@@ -81,7 +103,7 @@ class RemotingProtocol(Protocol):
         transport: Any = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-        self.channel = Channel(transport, self._clock, self._id)
+        self.channel = Channel(transport, self._clock, self._id, self._limits, self._decoder, self._grew)
         transport.registerProducer(self, True)
         self._idle = self._clock.callLater(self._idle_seconds, self._check_idle)
         self._opened(self.channel)
@@ -91,12 +113,11 @@ class RemotingProtocol(Protocol):
         if not channel.is_open:
             return
         channel.last_active_s = self._clock.seconds()
-        if not self._sniffed:
-            self._sniffed = True
-            if data[0] == _TLS_HANDSHAKE:
-                self._drop("it begins a TLS handshake, which this port does not offer")
-                return
         try:
+            if not self._sniffed:
+                self._sniffed = True
+                if not self._admit(self.transport, data):
+                    return
             frames = self._decoder.receive(data)
         except ProtocolError as error:
             self._drop(str(error))
@@ -106,12 +127,14 @@ class RemotingProtocol(Protocol):
             self._held += frames
         elif frames:
             self._run(frames)
+        elif self._grew is not None:
+            self._grew(len(data))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._idle is not None and self._idle.active():
             self._idle.cancel()
         self._held.clear()
-        text = "closed by the peer" if reason.check(ConnectionDone) else str(reason.value)
+        text = "closed by the peer" if reason.check(ConnectionDone) else loss_text(reason.value)
         self.channel.lost(text)
         self._closed(self.channel, self.channel.close_reason or text)
 
@@ -233,5 +256,11 @@ class RemotingProtocol(Protocol):
         if rest <= 0:
             self._log.info("{peer} is idle for {seconds} s and closed", peer=channel.peer, seconds=self._idle_seconds)
             channel.close(f"idle for {self._idle_seconds:g} s")
+        elif self._decoder.buffered_bytes and self._decoder.unfinished == self._seen_unfinished:
+            self._drop(
+                f"it sent {self._decoder.buffered_bytes} bytes of a frame and has not completed it for "
+                f"{self._idle_seconds:g} s and more"
+            )
         else:
+            self._seen_unfinished = self._decoder.unfinished
             self._idle = self._clock.callLater(rest, self._check_idle)

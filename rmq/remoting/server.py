@@ -17,14 +17,15 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
 from rmq.remoting.channel import Channel, describe_peer
-from rmq.remoting.protocol import RemotingProtocol
+from rmq.remoting.limits import DEFAULT_LIMITS, HeldBytes, RemotingLimits
+from rmq.remoting.protocol import RemotingProtocol, plain_only
 from rmq.remoting.responders import ResponderTable
+from rmq.remoting.tls import admission
 from rmq.runtime.platform import Platform
+from rmq.runtime.tls import ServerTls
 
 #: connections that wait to be accepted
 BACKLOG = 1024
-#: connections of one port; more are closed at once
-MAX_CONNECTIONS = 100_000
 #: Java: serverChannelMaxIdleTimeSeconds
 IDLE_SECONDS = 120.0
 
@@ -33,7 +34,8 @@ class RemotingServer(Service):
     """
     Listen on ``host``:``port`` and have requests answered by ``responders`` while the service runs.
 
-    Port 0 takes a free one; :attr:`port` says which. ``name`` is for the log.
+    Port 0 takes a free one; :attr:`port` says which. ``name`` is for the log. Without ``tls`` the port is plain;
+    several ports may share one.
     """
 
     _log = Logger()
@@ -47,6 +49,8 @@ class RemotingServer(Service):
         responders: ResponderTable,
         idle_seconds: float = IDLE_SECONDS,
         name: str,
+        tls: ServerTls | None = None,
+        limits: RemotingLimits = DEFAULT_LIMITS,
     ) -> None:
         self.setName(name)
         self.host = host
@@ -59,6 +63,11 @@ class RemotingServer(Service):
         self._closed_listeners: list[Callable[[Channel, str], object]] = []
         self._next_id = 0
         self._emptied: Deferred[None] | None = None
+        self._admit = plain_only if tls is None else admission(tls)
+        self._limits = limits
+        self._held = HeldBytes(limits.server_max_held_bytes, self._channels.values)
+        #: connections are refused at the moment, which is logged once
+        self._full = False
 
     @property
     def channels(self) -> Collection[Channel]:
@@ -98,12 +107,20 @@ class RemotingServer(Service):
 
     def build_protocol(self, address: IAddress | None) -> Protocol | None:
         """Return the protocol of a new connection, None to refuse it."""
-        if len(self._channels) >= MAX_CONNECTIONS:
-            peer, _ = describe_peer(address)
-            self._log.warn(
-                "{peer} is refused: {name} has {count} connections", peer=peer, name=self.name, count=MAX_CONNECTIONS
-            )
+        count = len(self._channels)
+        if count >= self._limits.server_max_connections:
+            if not self._full:
+                self._full = True
+                peer, _ = describe_peer(address)
+                self._log.warn(
+                    "{peer} is refused, and so is who follows: {name} has {count} connections, as many as "
+                    "serverMaxConnections allows",
+                    peer=peer,
+                    name=self.name,
+                    count=count,
+                )
             return None
+        self._full = False
         self._next_id += 1
         return RemotingProtocol(
             self.responders,
@@ -112,6 +129,9 @@ class RemotingServer(Service):
             idle_seconds=self.idle_seconds,
             opened=self._opened,
             closed=self._closed,
+            admit=self._admit,
+            limits=self._limits,
+            grew=self._held.grew,
         )
 
     def _opened(self, channel: Channel) -> None:

@@ -52,6 +52,8 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._need = _LENGTH.size
         self._broken: ProtocolError | None = None
+        #: changes with every frame that is left unfinished, so who looks twice can tell a slow frame from many frames
+        self.unfinished = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -85,6 +87,7 @@ class FrameDecoder:
             return frames
         if position < len(data):
             buffer += memoryview(data)[position:] if position else data
+            self.unfinished += 1
         return frames
 
     def check(self) -> None:

@@ -6,6 +6,7 @@ The far end of one connection, without sockets: a protocol of ours on a recordin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -19,7 +20,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.remoting.channel import Channel
-from rmq.remoting.protocol import RemotingProtocol
+from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
+from rmq.remoting.protocol import Admit, RemotingProtocol, plain_only
 from rmq.remoting.responders import ResponderTable
 from rmq.wire import fastjson
 from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, decode_commands, encode_command
@@ -90,6 +92,9 @@ class Peer:
     responders: ResponderTable = attrs.field(factory=ResponderTable)
     clock: Clock = attrs.field(factory=Clock)
     idle_seconds: float = 120.0
+    admit: Admit = plain_only
+    limits: RemotingLimits = DEFAULT_LIMITS
+    grew: Callable[[int], object] | None = None
     transport: RecordingTransport = attrs.field(factory=RecordingTransport)
     opened: list[Channel] = attrs.field(factory=list)
     closed: list[tuple[Channel, str]] = attrs.field(factory=list)
@@ -104,6 +109,9 @@ class Peer:
             idle_seconds=self.idle_seconds,
             opened=self.opened.append,
             closed=lambda channel, reason: self.closed.append((channel, reason)),
+            admit=self.admit,
+            limits=self.limits,
+            grew=self.grew,
         )
         self.protocol.makeConnection(self.transport)
 

@@ -9,10 +9,8 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.remoting import channel as channel_module
 from rmq.remoting.channel import (
     CLOSE_GRACE_S,
-    MAX_UNSENT_BYTES,
     MAX_UNSENT_ONEWAY_BYTES,
     Channel,
     Response,
@@ -21,6 +19,7 @@ from rmq.remoting.channel import (
 )
 from rmq.remoting.correlator import MAX_WAITING_REQUESTS
 from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.remoting.limits import RemotingLimits
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
@@ -334,10 +333,9 @@ class CloseTests(SynchronousTestCase):
 
 class UnsentTests(SynchronousTestCase):
     def test_limit(self) -> None:
-        """A peer that reads nothing is cut off when MAX_UNSENT_BYTES wait for it."""
-        self.patch(channel_module, "MAX_UNSENT_BYTES", 100_000)
-        self.assertEqual(MAX_UNSENT_BYTES, 64 * 1024 * 1024)
-        peer = Peer()
+        """A peer that reads nothing is cut off when serverChannelMaxUnsentBytes wait for it."""
+        self.assertEqual(RemotingLimits().server_channel_max_unsent_bytes, 64 * 1024 * 1024)
+        peer = Peer(limits=RemotingLimits(server_channel_max_unsent_bytes=100_000))
         peer.channel.write(bytes(70_000))
         peer.channel.write(bytes(30_000))
         self.assertFalse(peer.transport.aborted)
@@ -347,8 +345,7 @@ class UnsentTests(SynchronousTestCase):
 
     def test_peer_that_reads(self) -> None:
         """Bytes that were read do not count."""
-        self.patch(channel_module, "MAX_UNSENT_BYTES", 100_000)
-        peer = Peer()
+        peer = Peer(limits=RemotingLimits(server_channel_max_unsent_bytes=100_000))
         for _ in range(10):
             peer.channel.write(bytes(70_000))
             peer.channel.write(bytes(900))

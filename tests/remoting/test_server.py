@@ -12,11 +12,11 @@ from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.remoting import server as server_module
 from rmq.remoting.channel import CLOSE_GRACE_S, Channel
+from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import Request, ResponderTable, responds_to
-from rmq.remoting.server import MAX_CONNECTIONS, RemotingServer
+from rmq.remoting.server import RemotingServer
 from rmq.runtime.disk import Disk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
@@ -51,19 +51,24 @@ class ServerCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
         self.pings = Pings()
+        self.start(DEFAULT_LIMITS)
+
+    def start(self, limits: RemotingLimits) -> None:
+        """Have a server listen; it is the one that :meth:`connect` reaches."""
         self.server = RemotingServer(
             platform_of(self.reactor),
             host="127.0.0.1",
             port=10911,
             responders=ResponderTable(self.pings),
             name="broker",
+            limits=limits,
         )
         self.server.startService()
 
     def connect(self, port: int = 50_000) -> tuple[RemotingProtocol, RecordingTransport]:
         """Have a client connect; its protocol and the server's end of the wire."""
         address = IPv4Address("TCP", "192.0.2.7", port)
-        factory = self.reactor.tcpServers[0][1]
+        factory = self.reactor.tcpServers[-1][1]
         protocol = factory.buildProtocol(address)
         assert isinstance(protocol, RemotingProtocol)
         transport = RecordingTransport(port=port)
@@ -136,11 +141,11 @@ class ConnectionTests(ServerCase):
         self.assertTrue(wire.disconnecting)
 
     def test_limit(self) -> None:
-        """Connections beyond MAX_CONNECTIONS are refused, and taken again when there is room."""
-        self.assertEqual(MAX_CONNECTIONS, 100_000)
-        self.patch(server_module, "MAX_CONNECTIONS", 1)
+        """Connections beyond serverMaxConnections are refused, and taken again when there is room."""
+        self.assertEqual(DEFAULT_LIMITS.server_max_connections, 100_000)
+        self.start(RemotingLimits(server_max_connections=1))
         protocol, _ = self.connect()
-        factory = self.reactor.tcpServers[0][1]
+        factory = self.reactor.tcpServers[-1][1]
         self.assertIsNone(factory.buildProtocol(IPv4Address("TCP", "192.0.2.8", 1)))
         protocol.connectionLost(Failure(ConnectionDone()))
         self.assertIsNotNone(factory.buildProtocol(IPv4Address("TCP", "192.0.2.8", 1)))

@@ -1,0 +1,46 @@
+"""
+TLS and plain connections on one port: the first byte of a connection tells which it is.
+
+Java: NettyRemotingServer.TlsModeHandler
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.interfaces import ITLSTransport
+
+from rmq.remoting.protocol import TLS_HANDSHAKE, Admit
+from rmq.runtime.config import ConfigError
+from rmq.runtime.tls import ServerTls, TlsMode
+from rmq.wire.frames import ProtocolError
+
+
+def admission(tls: ServerTls) -> Admit:
+    """
+    Return what a port asks about the first bytes of each connection.
+
+    A plain frame begins with 0 or 1, because no frame is longer than 16 MiB, a TLS handshake with 0x16.
+    """
+    creator = tls.creator()
+
+    def admit(transport: Any, first: bytes) -> bool:
+        if first[0] != TLS_HANDSHAKE:
+            if tls.mode is TlsMode.ENFORCING:
+                raise ProtocolError("it does not begin with a TLS handshake, and tls.server.mode=enforcing")
+            return True
+        if tls.mode is TlsMode.DISABLED:
+            raise ProtocolError("it begins a TLS handshake, and TLS is disabled here (tls.server.mode, certificates)")
+        if not ITLSTransport.providedBy(transport):
+            raise ProtocolError("it begins a TLS handshake, which the reactor of this process cannot take")
+        try:
+            tls.context()
+        except ConfigError as error:
+            raise ProtocolError(f"it begins a TLS handshake: {error}") from error
+        stream: Any = transport
+        stream.startTLS(creator)
+        # What stands between the transport and its protocol since then wants the bytes that were already read.
+        stream.protocol.dataReceived(first)
+        return False
+
+    return admit

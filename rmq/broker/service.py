@@ -111,7 +111,7 @@ class BrokerService(MultiService):
             SendBackResponder(self.state),
             TopicResponder(self.state),
             AdminResponder(self.state),
-            ReplicationResponder(self.state),
+            ReplicationResponder(self.state, self.ha.status),
             refused=REFUSED,
         )
         if answers_at_once(setup.store):

@@ -52,11 +52,13 @@ class Acks:
                 slave.certain = False
         self._slaves[connection] = SlaveAck(host, offset, start_offset)
 
-    def report(self, connection: int, offset: int) -> None:
-        """Take a later report; one below its predecessor changes nothing."""
+    def report(self, connection: int, offset: int) -> int:
+        """Take a later report and return the one before; one below its predecessor changes nothing."""
         slave = self._slaves[connection]
-        slave.offset = max(slave.offset, offset)
+        before = slave.offset
+        slave.offset = max(before, offset)
         slave.certain = True
+        return before
 
     def leave(self, connection: int) -> None:
         """Forget a connection, also one that never joined."""
@@ -69,11 +71,15 @@ class Acks:
 
     def healthy(self, next_offset: int) -> bool:
         """Tell whether ``need`` slaves are so near to ``next_offset`` that waiting for them makes sense."""
-        near = 0
-        for slave in self._counted():
-            if next_offset - max(slave.offset, slave.start_offset) < self._max_lag_bytes:
-                near += 1
-        return near >= self.need
+        return sum(self._is_near(slave, next_offset) for slave in self._counted()) >= self.need
+
+    def is_near(self, connection: int, next_offset: int) -> bool:
+        """Tell whether waiting for this one makes sense; not for one that never joined."""
+        slave = self._slaves.get(connection)
+        return slave is not None and self._is_near(slave, next_offset)
+
+    def _is_near(self, slave: SlaveAck, next_offset: int) -> bool:
+        return next_offset - max(slave.offset, slave.start_offset) < self._max_lag_bytes
 
     def _counted(self) -> list[SlaveAck]:
         if self.need == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import attrs
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.internet.protocol import ServerFactory
@@ -11,11 +12,14 @@ from twisted.logger import Logger
 
 from rmq.ha.acks import ReplicaWaits
 from rmq.ha.alarms import Alarms
-from rmq.ha.master import MasterSession, MasterState, ReadableLog
+from rmq.ha.lag import EndMarks
+from rmq.ha.master import Given, MasterSession, MasterState, ReadableLog
+from rmq.ha.peers import AllowedPeers
 from rmq.ha.protocols import MasterConnection
 from rmq.ha.session import Close, CloseKind, SessionLimits
-from rmq.ha.status import SlaveStatus
+from rmq.ha.status import ACK_LATENCY_MS, SlaveStatus
 from rmq.runtime.clock import now_ms
+from rmq.runtime.histogram import Histogram
 from rmq.store.messages import PutStatus
 
 #: connections without a first report; one more pushes the oldest of the host that has most of them out
@@ -25,7 +29,19 @@ MAX_WAITING = 64
 MAX_SLAVES = 64
 
 #: refusals that mean that a replica needs its operator
-ALARMING = frozenset({CloseKind.AHEAD, CloseKind.TOO_FAR_BEHIND})
+ALARMING = frozenset({CloseKind.AHEAD, CloseKind.DIVERGED, CloseKind.TOO_FAR_BEHIND})
+
+
+@attrs.define
+class _Meter:
+    """What is measured of one connection."""
+
+    connected_ms: int
+    connected_s: float
+    #: where the last look found the transfer, and what it made since the one before
+    seen_offset: int = -1
+    bytes_per_second: int = 0
+    ack_latency_ms: float = -1.0
 
 
 class MasterHub(ServerFactory):
@@ -38,21 +54,38 @@ class MasterHub(ServerFactory):
     _log = Logger()
     noisy = False
 
-    def __init__(self, clock: IReactorTime, log: ReadableLog, limits: SessionLimits, waits: ReplicaWaits) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        log: ReadableLog,
+        limits: SessionLimits,
+        waits: ReplicaWaits,
+        *,
+        allowed: AllowedPeers,
+        is_source: bool,
+    ) -> None:
         self._clock = clock
         self._commit_log = log
         self._limits = limits
         self._waits = waits
+        self._allowed = allowed
+        #: set by the first start; a slave passes on what another broker wrote, and so cannot know what is possible
+        self._given: Given | None = None
+        self._is_source = is_source
         self._alarms = Alarms()
+        self._marks = EndMarks()
         self._numbers = 0
         self._connections: dict[int, MasterConnection] = {}
-        self._connected_ms: dict[int, int] = {}
+        self._meters: dict[int, _Meter] = {}
         self._lost: dict[int, Deferred[None]] = {}
         self._pump_later: IDelayedCall | None = None
         self._deadline: IDelayedCall | None = None
         self._stopped = False
-        self.refusals = 0
+        #: dropped connections by reason, since the start
+        self.refusals: Counter[CloseKind] = Counter()
         self.last_refusal = ""
+        #: milliseconds from a push to its acknowledgement
+        self.ack_latency_ms = Histogram(ACK_LATENCY_MS)
 
     # what the service calls
 
@@ -80,6 +113,10 @@ class MasterHub(ServerFactory):
         """Heartbeats, silence, and whatever a pump may have missed; to be called about once a second."""
         for connection in list(self._connections.values()):
             connection.tick()
+        for number, meter in self._meters.items():
+            session = self._connections[number].session
+            meter.bytes_per_second = session.next_offset - meter.seen_offset if meter.seen_offset >= 0 else 0
+            meter.seen_offset = session.next_offset
         self._pump_all()
 
     def stop(self) -> Deferred[None]:
@@ -96,7 +133,10 @@ class MasterHub(ServerFactory):
         return DeferredList(lost).addCallback(lambda _: None)
 
     def start(self) -> None:
-        """Serve (again)."""
+        """Serve (again); the log must be loaded."""
+        if self._is_source and self._given is None:
+            self._given = Given(self._commit_log.end_offset)
+        self._marks.note(self._commit_log.end_offset, self._clock.seconds())
         self._stopped = False
 
     def status(self) -> tuple[SlaveStatus, ...]:
@@ -113,6 +153,10 @@ class MasterHub(ServerFactory):
     def buildProtocol(self, addr: IAddress | None) -> MasterConnection | None:
         if self._stopped:
             return None
+        host = str(getattr(addr, "host", ""))
+        if not self._allowed.admits(host):
+            self._complain(host, Close(CloseKind.FORBIDDEN, "it is in no network of haAllowedPeers"), host)
+            return None
         self._numbers += 1
         return MasterConnection(self, self._clock, self._numbers)
 
@@ -123,19 +167,19 @@ class MasterHub(ServerFactory):
             self._push_out(waiting)
         at_ms = now_ms(self._clock)
         self._connections[connection.number] = connection
-        self._connected_ms[connection.number] = at_ms
+        self._meters[connection.number] = _Meter(at_ms, self._clock.seconds())
         self._lost[connection.number] = Deferred()
         self._log.debug("{addr} connected to the HA port", addr=connection.addr)
-        return MasterSession(self._commit_log, self._limits, now_ms=at_ms)
+        return MasterSession(self._commit_log, self._limits, now_ms=at_ms, given=self._given)
 
     def acknowledged(self, connection: MasterConnection, offset: int) -> None:
         """A slave holds everything below ``offset``."""
         acks = self._waits.acks
         session = connection.session
         if connection.number in acks:
-            acks.report(connection.number, offset)
+            self._measure(connection.number, acks.report(connection.number, offset), offset)
         elif len(acks) >= MAX_SLAVES:
-            self.refused(connection, Close(CloseKind.PROTOCOL_ERROR, f"there are {MAX_SLAVES} slaves already"))
+            self.refused(connection, Close(CloseKind.TOO_MANY, f"there are {MAX_SLAVES} slaves already"))
             connection.drop("too many slaves")
             return
         else:
@@ -156,15 +200,18 @@ class MasterHub(ServerFactory):
         if close.kind is CloseKind.SILENT and connection.session.request_offset < 0:
             self._log.debug("{addr} left the HA port without a report", addr=connection.addr)
             return
-        self.refusals += 1
-        self.last_refusal = f"{connection.addr}: {close.kind.value}: {close.reason}"
-        withheld = self._alarms.admit((connection.host, close.kind), now_ms(self._clock))
+        self._complain(connection.host, close, connection.addr)
+
+    def _complain(self, host: str, close: Close, addr: str) -> None:
+        self.refusals[close.kind] += 1
+        self.last_refusal = f"{addr}: {close.kind.value}: {close.reason}"
+        withheld = self._alarms.admit((host, close.kind), now_ms(self._clock))
         if withheld is None:
             return
         write = self._log.error if close.kind in ALARMING else self._log.warn
         write(
             "HA connection of {addr} dropped, {kind}: {reason} (the same {withheld} times unsaid before)",
-            addr=connection.addr,
+            addr=addr,
             kind=close.kind.value,
             reason=close.reason,
             withheld=withheld,
@@ -174,16 +221,18 @@ class MasterHub(ServerFactory):
         """A connection counts no more, because it is lost or about to be. Harmless when repeated."""
         if self._connections.pop(connection.number, None) is None:
             return
-        del self._connected_ms[connection.number]
+        del self._meters[connection.number]
         acks = self._waits.acks
         if connection.number not in acks:
             return
         acks.leave(connection.number)
         self._log.info(
-            "slave {addr} has left at offset {offset}: {why}",
+            "slave {addr} has left at offset {offset}, {lag} bytes before the end: {why}; slaves left: {slaves}",
             addr=connection.addr,
             offset=connection.session.ack_offset,
+            lag=self._commit_log.end_offset - connection.session.ack_offset,
             why=why,
+            slaves=len(acks),
         )
         if len(acks) < acks.need:
             self._waits.fail_all(PutStatus.SLAVE_NOT_AVAILABLE)
@@ -199,8 +248,17 @@ class MasterHub(ServerFactory):
 
     def _pump_all(self) -> None:
         self._cancel_pump()
+        self._marks.note(self._commit_log.end_offset, self._clock.seconds())
         for connection in list(self._connections.values()):
             connection.pump()
+
+    def _measure(self, number: int, before: int, offset: int) -> None:
+        """Note how long an acknowledgement took."""
+        meter, now_s = self._meters[number], self._clock.seconds()
+        waited_s = self._marks.waited_s(before, offset, meter.connected_s, now_s)
+        if waited_s is not None:
+            meter.ack_latency_ms = waited_s * 1000
+            self.ack_latency_ms.observe(meter.ack_latency_ms)
 
     def _cancel_pump(self) -> None:
         if self._pump_later is not None:
@@ -241,20 +299,27 @@ class MasterHub(ServerFactory):
         victim = next(connection for connection in waiting if connection.host == busiest)
         self.refused(
             victim,
-            Close(CloseKind.PROTOCOL_ERROR, f"{MAX_WAITING} connections without a report, most of them from this host"),
+            Close(CloseKind.TOO_MANY, f"{MAX_WAITING} connections without a report, most of them from this host"),
         )
         victim.drop("too many connections without a report")
 
     def _status_of(self, connection: MasterConnection) -> SlaveStatus:
         session = connection.session
+        meter = self._meters[connection.number]
         served = session.state is not MasterState.WAIT_FIRST
+        end = self._commit_log.end_offset
+        age_s = self._marks.age_s(max(session.ack_offset, session.start_offset), self._clock.seconds())
         return SlaveStatus(
             addr=connection.addr,
             state=session.state,
-            connected_ms=self._connected_ms[connection.number],
+            connected_ms=meter.connected_ms,
             request_offset=session.request_offset,
             ack_offset=session.ack_offset,
             next_offset=session.next_offset,
-            lag_bytes=self._commit_log.end_offset - session.ack_offset if served else -1,
+            lag_bytes=end - session.ack_offset if served else -1,
+            lag_seconds=age_s if served else -1.0,
+            in_sync=self._waits.acks.is_near(connection.number, end),
             sent_bytes=session.next_offset - session.start_offset if served else 0,
+            bytes_per_second=meter.bytes_per_second,
+            ack_latency_ms=meter.ack_latency_ms,
         )

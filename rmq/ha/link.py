@@ -29,11 +29,23 @@ class AppendableLog(Protocol):
     def end_offset(self) -> int:
         """One behind the last byte; 0 when the log is empty."""
 
+    @property
+    def resume_offset(self) -> int:
+        """From where the master's bytes are wanted: the end, or a little before it, to be compared."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before is on disk."""
+
+    def flush_soon(self) -> None:
+        """Sync without waiting for the flush interval."""
+
     def append_raw(self, phy_offset: int, data: bytes) -> None:
         """
         Append bytes of the master's log at ``phy_offset``.
 
-        That must be the end of the log or, when it is empty, the start of a segment; ``data`` does not cross the end
+        That must be the end of the log, a place between `resume_offset` and the end (what is there is compared) or,
+        when the log is empty, the start of a segment; ``data`` does not cross the end
         of a segment. Raises StoreError or DiskError.
         """
 
@@ -59,6 +71,7 @@ class SlaveLink:
         dial: Callable[[str, int], IStreamClientEndpoint],
         backoff: Backoff,
         appended: Callable[[], None],
+        ack_after_flush: bool = False,
     ) -> None:
         self._clock = clock
         self._commit_log = log
@@ -66,6 +79,7 @@ class SlaveLink:
         self._dial = dial
         self._backoff = backoff
         self._appended = appended
+        self._ack_after_flush = ack_after_flush
         self._alarms = Alarms()
         self._client: ClientService | None = None
         self._attempts: _Attempts | None = None
@@ -73,6 +87,10 @@ class SlaveLink:
         self._connected_ms = 0
         self._ending: list[Deferred[None]] = []
         self._last_error = ""
+        self._seen_bytes = 0
+        self._bytes_per_second = 0
+        #: connections that were ended because of what the master sent
+        self.refused_masters = 0
         self.master_addr: str | None = None
 
     def set_master(self, addr: str | None) -> None:
@@ -103,16 +121,28 @@ class SlaveLink:
     def tick(self) -> None:
         """Reports and silence; to be called about once a second."""
         if self._connection is not None:
+            received = self._connection.session.received_bytes
+            self._bytes_per_second, self._seen_bytes = max(0, received - self._seen_bytes), received
             self._connection.tick()
+
+    def synced(self) -> None:
+        """More of the log is on disk."""
+        if self._ack_after_flush and self._connection is not None:
+            self._connection.synced(self._commit_log.flushed_offset)
 
     def status(self) -> LinkStatus:
         """Return how it stands."""
         connection = self._connection
+        session = connection.session if connection is not None else None
         return LinkStatus(
             master_addr=self.master_addr,
-            connected=connection is not None,
-            connected_ms=self._connected_ms if connection is not None else 0,
-            frames=connection.session.frames if connection is not None else 0,
+            connected=session is not None,
+            connected_ms=self._connected_ms if session is not None else 0,
+            frames=session.frames if session is not None else 0,
+            last_read_ms=session.last_read_ms if session is not None else 0,
+            last_write_ms=session.last_write_ms if session is not None else 0,
+            bytes_per_second=self._bytes_per_second if session is not None else 0,
+            refused=self.refused_masters,
             last_error=self._last_error,
         )
 
@@ -121,16 +151,29 @@ class SlaveLink:
     def append(self, phy_offset: int, data: bytes) -> None:
         """Append to the log and tell those who follow this broker."""
         self._commit_log.append_raw(phy_offset, data)
+        if self._ack_after_flush:
+            self._commit_log.flush_soon()
         self._appended()
 
     def opened(self, connection: SlaveConnection) -> SlaveSession:
         """Begin a session from the log's own end."""
         at_ms = now_ms(self._clock)
-        end_offset = self._commit_log.end_offset
+        resume_offset = self._commit_log.resume_offset
         self._connection = connection
         self._connected_ms = at_ms
-        self._log.info("connected to master {addr}, asking for {offset}", addr=self.master_addr, offset=end_offset)
-        return SlaveSession(self._limits, end_offset=end_offset, now_ms=at_ms)
+        self._seen_bytes = 0
+        flushed = None
+        if self._ack_after_flush:
+            self._commit_log.flush_soon()
+            flushed = self._commit_log.flushed_offset
+        self._log.info("connected to master {addr}, asking for {offset}", addr=self.master_addr, offset=resume_offset)
+        return SlaveSession(
+            self._limits,
+            end_offset=resume_offset,
+            log_end=self._commit_log.end_offset,
+            now_ms=at_ms,
+            flushed=flushed,
+        )
 
     def received(self, connection: SlaveConnection) -> None:
         """Something came in; a frame that fits is what health means."""
@@ -139,6 +182,7 @@ class SlaveLink:
 
     def refused(self, close: Close) -> None:
         """The session ends itself."""
+        self.refused_masters += 1
         self._complain(close.kind, f"{close.kind.value}: {close.reason}")
 
     def append_failed(self, phy_offset: int, error: Exception) -> None:

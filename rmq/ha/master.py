@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
-from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Send, SessionLimits
+import attrs
+
+from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Piece, Send, SessionLimits
 from rmq.ha.stream import MAX_BATCH_BYTES, ReportDecoder, encode_heartbeat, encode_transfer_header
 
 #: The only low words with which a controller-mode (AutoSwitch) slave can begin: two flags of 16 bits behind state 1.
@@ -26,6 +28,18 @@ class ReadableLog(Protocol):
 
     def read(self, phy_offset: int, limit: int) -> bytes:
         """Return 1 to ``limit`` bytes from ``phy_offset`` on, of one segment; nothing at the end of the log."""
+
+
+@attrs.define
+class Given:
+    """
+    Up to where a slave can hold this log: where it ended when this process began, then whatever was sent since.
+
+    A slave that reports more, though less than the end, has bytes of its own there: the master lost them in a crash
+    and has written others in their place.
+    """
+
+    offset: int
 
 
 class MasterState(enum.Enum):
@@ -54,9 +68,11 @@ class MasterSession:
     Java: HAConnection, DefaultHAConnection
     """
 
-    def __init__(self, log: ReadableLog, limits: SessionLimits, *, now_ms: int) -> None:
+    def __init__(self, log: ReadableLog, limits: SessionLimits, *, now_ms: int, given: Given | None = None) -> None:
         self._log = log
         self._limits = limits
+        #: shared by the sessions of a process; None where the log grows by somebody else's bytes (a slave's)
+        self._given = given
         self._batch_bytes = max(1, min(limits.batch_bytes, MAX_BATCH_BYTES))
         self._reports = ReportDecoder()
         self._paused = False
@@ -107,20 +123,28 @@ class MasterSession:
                     f"the next byte of the slave is {self.next_offset}, but the log was deleted up to {minimum}",
                 )
             )
-        pieces: list[bytes] = []
-        segment_bytes = self._limits.segment_bytes
+        pieces: list[Piece] = []
+        segment_bytes, batch_bytes = self._limits.segment_bytes, self._batch_bytes
         while budget_bytes > 0:
             position = self.next_offset
-            limit = min(self._batch_bytes, segment_bytes - position % segment_bytes)
-            chunk = self._log.read(position, limit)
-            if not chunk:
+            # One read for many frames: their bodies are views of it.
+            whole = max(batch_bytes, budget_bytes - budget_bytes % batch_bytes)
+            data = self._log.read(position, min(whole, segment_bytes - position % segment_bytes))
+            if not data:
                 break
-            pieces.append(encode_transfer_header(position, len(chunk)))
-            pieces.append(chunk)
-            self.next_offset = position + len(chunk)
-            budget_bytes -= len(chunk)
+            if len(data) <= batch_bytes:
+                pieces += (encode_transfer_header(position, len(data)), data)
+            else:
+                view = memoryview(data)
+                for at in range(0, len(data), batch_bytes):
+                    body = view[at : at + batch_bytes]
+                    pieces += (encode_transfer_header(position + at, len(body)), body)
+            self.next_offset = position + len(data)
+            budget_bytes -= len(data)
         if not pieces:
             return []
+        if self._given is not None and self.next_offset > self._given.offset:
+            self._given.offset = self.next_offset
         self._last_write_ms = now_ms
         return [Send(tuple(pieces))]
 
@@ -179,6 +203,14 @@ class MasterSession:
                     CloseKind.TOO_FAR_BEHIND,
                     f"the slave asks for offset {report}, but the log of this master begins at {minimum}: "
                     "wipe the slave's store so that it starts anew",
+                )
+            if self._given is not None and report > self._given.offset:
+                return Close(
+                    CloseKind.DIVERGED,
+                    f"the slave reports {report}, the log of this master ends at {end}, but since the start of this "
+                    f"master no slave was sent more than {self._given.offset}: the slave holds "
+                    f"{report - self._given.offset} bytes of another history. Compare and cut it (python -m "
+                    "rmq.ha.rejoin), or, if its store is a copy made of this running master, restart this master",
                 )
         elif report > self.next_offset:
             return Close(

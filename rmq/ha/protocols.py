@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.ha.master import MasterSession
+from rmq.ha.output import SLICE_BYTES, Output, output_for
 from rmq.ha.session import Acknowledge, Action, Append, Close, Send
 from rmq.ha.slave import SlaveSession
 from rmq.runtime.clock import now_ms
@@ -27,15 +28,9 @@ if TYPE_CHECKING:
     from rmq.ha.hub import MasterHub
     from rmq.ha.link import SlaveLink
 
-#: What a connection sends before it lets others run. Twisted pauses a producer at 64 KiB of unsent bytes, so with one
-#: slice more a connection never holds more than OUTPUT_BOUND_BYTES.
-SLICE_BYTES = 512 * 1024
-OUTPUT_BOUND_BYTES = 1024 * 1024
-
 CONNECTION_DONE = Failure(ConnectionDone())
 
 
-@implementer(IPushProducer)
 class MasterConnection(Protocol):
     """One slave's connection (or that of somebody who found the port)."""
 
@@ -51,18 +46,20 @@ class MasterConnection(Protocol):
         self.host = ""
         self.addr = ""
         self.session: MasterSession
+        self._output: Output
 
     def connectionMade(self) -> None:
         self.host, self.addr = peer_of(self)
         no_delay(self)
         self.session = self._hub.opened(self)
-        self.transport.registerProducer(self, True)
+        self._output = output_for(self.transport, full=self.session.pause, free=self._room_again)
 
     def dataReceived(self, data: bytes) -> None:
         self._perform(self.session.receive(data, now_ms(self._clock)))
 
     def connectionLost(self, reason: Failure = CONNECTION_DONE) -> None:
         self._cancel()
+        self._output.stop()
         self._hub.left(self, reason.getErrorMessage())
         self._hub.lost(self)
 
@@ -91,24 +88,19 @@ class MasterConnection(Protocol):
     def drop(self, why: str) -> None:
         """End the connection at once, whatever is unsent."""
         self._cancel()
+        self._output.stop()
         self._hub.left(self, why)
         abort(self)
 
-    def pauseProducing(self) -> None:
-        self.session.pause()
-
-    def resumeProducing(self) -> None:
+    def _room_again(self) -> None:
         self.session.resume()
         self.pump()
-
-    def stopProducing(self) -> None:
-        self._cancel()
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Send(pieces):
-                    self.transport.writeSequence(pieces)
+                    self._output.send(pieces)
                 case Acknowledge(offset):
                     self._hub.acknowledged(self, offset)
                 case Close():
@@ -157,6 +149,11 @@ class SlaveConnection(Protocol):
         if self._open:
             self._perform(self.session.tick(now_ms(self._clock)))
 
+    def synced(self, flushed: int) -> None:
+        """Everything below ``flushed`` is on this slave's disk."""
+        if self._open:
+            self._perform(self.session.synced(flushed, now_ms(self._clock)))
+
     def drop(self) -> None:
         """End the connection at once; what still arrives is not looked at."""
         self._open = False
@@ -183,7 +180,7 @@ class SlaveConnection(Protocol):
                         self.drop()
                         return
                 case Send(pieces):
-                    self.transport.writeSequence(pieces)
+                    self.transport.write(b"".join(pieces))
                 case Close():
                     self._link.refused(action)
                     self.drop()

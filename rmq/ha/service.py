@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
 from rmq.ha.acks import Acks, ReplicaWaits
 from rmq.ha.backoff import Backoff
+from rmq.ha.flushed import FlushedLog
 from rmq.ha.hub import MasterHub
 from rmq.ha.link import AppendableLog, SlaveLink, parse_addr
 from rmq.ha.master import ReadableLog
+from rmq.ha.peers import AllowedPeers
 from rmq.ha.session import SessionLimits
 from rmq.ha.status import HAStatus
 from rmq.ha.stream import MAX_BATCH_BYTES
 from rmq.runtime.clock import Periodic
 from rmq.runtime.platform import Platform
+from rmq.runtime.tls import ClientTls, ServerTls
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutStatus
 
@@ -33,17 +38,51 @@ class ReplicatedLog(ReadableLog, AppendableLog, Protocol):
     def end_offset(self) -> int:
         """One behind the last byte; 0 when the log is empty."""
 
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before is on disk."""
+
+    def flush_soon(self) -> None:
+        """Sync without waiting for the flush interval."""
+
+    def on_flushed(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called after each sync."""
+
     def on_appended(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called after each append."""
+
+
+def secured_by(server: ServerTls, client: ClientTls, clock: IReactorTime) -> Secured:
+    """Return TLS with the certificates of a broker's remoting port and of its own connections."""
+
+    def port(factory: IProtocolFactory) -> IProtocolFactory:
+        # pyOpenSSL is an extra: only who configures TLS needs it.
+        from twisted.protocols.tls import TLSMemoryBIOFactory
+
+        server.load()
+        wrapped: IProtocolFactory = TLSMemoryBIOFactory(server.creator(), False, factory, clock)
+        return wrapped
+
+    return Secured(port=port, dial=client.wrap)
+
+
+@attrs.frozen(kw_only=True)
+class Secured:
+    """TLS around both directions of replication; brokers with it and without it do not understand each other."""
+
+    port: Callable[[IProtocolFactory], IProtocolFactory]
+    #: takes the endpoint and the host that it dials
+    dial: Callable[[IStreamClientEndpoint, str], IStreamClientEndpoint]
 
 
 class HAService(Service):
     """
     Listen on ``haListenPort`` for slaves, whatever the role; follow a master when the role is SLAVE.
 
-    A ``haMasterAddress`` that is no address is a ValueError. The store must be loaded before the start. A port in use
-    makes ``startService`` raise CannotListenError. The stop answers every waiting put with FLUSH_SLAVE_TIMEOUT and
-    fires when all connections are gone; a stopped service may be started again.
+    A ``haMasterAddress`` that is no address, or an item of ``haAllowedPeers`` that is none, is a ValueError. The
+    store must be loaded before the start. A port in use makes ``startService`` raise CannotListenError. The stop
+    answers every waiting put with FLUSH_SLAVE_TIMEOUT and fires when all connections are gone; a stopped service may
+    be started again.
 
     ``wait_for_slaves`` makes this a `Replication` for the store.
 
@@ -54,7 +93,14 @@ class HAService(Service):
     name = "ha"
 
     def __init__(
-        self, platform: Platform, store: ReplicatedLog, config: StoreConfig, *, host: str, role: BrokerRole
+        self,
+        platform: Platform,
+        store: ReplicatedLog,
+        config: StoreConfig,
+        *,
+        host: str,
+        role: BrokerRole,
+        secured: Secured | None = None,
     ) -> None:
         self._platform = platform
         self._store = store
@@ -72,20 +118,41 @@ class HAService(Service):
         # 5.x would not wait at all.
         need = max(1, config.in_sync_replicas - 1)
         self._waits = ReplicaWaits(Acks(need=need, max_lag_bytes=config.ha_slave_fallbehind_max))
-        self._hub = MasterHub(clock, store, limits, self._waits)
+        self._secured = secured
+        self._allowed = AllowedPeers(config.ha_allowed_peers)
+        flushed_only = config.ha_transfer_flushed_only
+        self._hub = MasterHub(
+            clock,
+            FlushedLog(store) if flushed_only else store,
+            limits,
+            self._waits,
+            allowed=self._allowed,
+            is_source=role is not BrokerRole.SLAVE,
+        )
         self._link = SlaveLink(
             clock,
             store,
             limits,
-            dial=lambda host, port: platform.endpoint_factory(clock, host, port),
+            dial=self._endpoint,
             backoff=Backoff(platform.rng),
             appended=self._hub.appended,
+            ack_after_flush=config.ha_ack_after_flush,
         )
+        store.on_flushed(self._link.synced)
         if config.ha_master_address:
             parse_addr(config.ha_master_address)
         self._housekeeping = Periodic(clock, TICK_S, self._tick, name="HA housekeeping")
         self._port: Any = None
-        store.on_appended(self._hub.appended)
+        if flushed_only:
+            # Slaves wait for the disk, so the disk must not wait for its interval.
+            store.on_appended(store.flush_soon)
+            store.on_flushed(self._hub.appended)
+        else:
+            store.on_appended(self._hub.appended)
+
+    def _endpoint(self, host: str, port: int) -> IStreamClientEndpoint:
+        endpoint = self._platform.endpoint_factory(self._platform.reactor, host, port)
+        return endpoint if self._secured is None else self._secured.dial(endpoint, host)
 
     @property
     def port(self) -> int:
@@ -95,12 +162,18 @@ class HAService(Service):
         return int(self._port.getHost().port)
 
     def startService(self) -> None:
-        self._port = self._platform.reactor.listenTCP(self._config.ha_listen_port, self._hub, interface=self._host)
+        factory: Any = self._hub if self._secured is None else self._secured.port(self._hub)
+        self._port = self._platform.reactor.listenTCP(self._config.ha_listen_port, factory, interface=self._host)
         super().startService()
         self._hub.start()
         self._housekeeping.start()
         self._log.info(
-            "replication listens on {host}:{port} as {role}", host=self._host, port=self.port, role=self._role.name
+            "replication listens on {host}:{port} as {role}, for {allowed}, {secured}",
+            host=self._host,
+            port=self.port,
+            role=self._role.name,
+            allowed=self._allowed,
+            secured="in plain text" if self._secured is None else "over TLS",
         )
         if self._config.ha_transfer_batch_size > MAX_BATCH_BYTES:
             self._log.warn(
@@ -150,13 +223,16 @@ class HAService(Service):
     def status(self) -> HAStatus:
         """Return every connection with its offsets, and the counters."""
         return HAStatus(
+            is_slave=self._role is BrokerRole.SLAVE,
             end_offset=self._store.end_offset,
             slaves=self._hub.status(),
             waiting_connections=self._hub.waiting_connections,
-            refused=self._hub.refusals,
+            refused=self._hub.refusals.total(),
+            refusals=dict(self._hub.refusals),
             last_refusal=self._hub.last_refusal,
             pending_puts=len(self._waits),
             timeouts=self._waits.timeouts,
+            ack_latency_ms=self._hub.ack_latency_ms,
             link=self._link.status() if self._role is BrokerRole.SLAVE else None,
         )
 

@@ -24,19 +24,29 @@ class CloseKind(enum.Enum):
     PROTOCOL_ERROR = "protocol error"
     #: the slave holds more than its master: its history is another one
     AHEAD = "slave ahead of its master"
+    #: the slave holds bytes that this master never sent: once it was ahead, and the master has grown past it
+    DIVERGED = "slave with another history"
     #: the slave wants bytes that the master has deleted
     TOO_FAR_BEHIND = "slave too far behind"
     #: the master's next byte is not the slave's next byte
     MISMATCH = "offset mismatch"
+    #: the address is not in haAllowedPeers
+    FORBIDDEN = "address not allowed"
+    #: there is no room for one more
+    TOO_MANY = "too many connections"
     #: nothing was read for too long
     SILENT = "silence"
 
 
+#: bytes that nobody changes any more
+Piece = bytes | memoryview
+
+
 @attrs.frozen
 class Send:
-    """Write ``pieces`` one behind the other. They begin and end with whole frames."""
+    """Write ``pieces``, none of them empty, one behind the other. They begin and end with whole frames."""
 
-    pieces: tuple[bytes, ...]
+    pieces: tuple[Piece, ...]
 
 
 @attrs.frozen

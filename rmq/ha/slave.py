@@ -7,6 +7,8 @@ from rmq.ha.stream import StreamError, TransferDecoder, encode_report
 
 #: A report goes out at least once for so many appended bytes, however many arrive in one read.
 REPORT_EVERY_BYTES = 1024 * 1024
+#: A master that says so often "nothing new" has nothing more. Apache's may say it once before it begins to send.
+AHEAD_AFTER_HEARTBEATS = 2
 
 
 class SlaveSession:
@@ -16,21 +18,33 @@ class SlaveSession:
     The session keeps the end of the log by its own Append actions, so the shell must perform them in order and drop the
     session when one fails. It returns no Append that the checks did not let through; after a Close it returns nothing.
 
+    With ``flushed`` (how far the log is on disk) it reports no more than that, as :meth:`synced` tells it; the first
+    report waits until all that is asked for behind is on disk, because a master sends from there on.
+
     Java: HAClient, DefaultHAClient
     """
 
-    def __init__(self, limits: SessionLimits, *, end_offset: int, now_ms: int) -> None:
+    def __init__(
+        self, limits: SessionLimits, *, end_offset: int, now_ms: int, log_end: int = 0, flushed: int | None = None
+    ) -> None:
         self._limits = limits
         self._frames = TransferDecoder()
         self._paused = False
         self._closed = False
         self._unreported_bytes = 0
+        self._flushed = flushed
+        self._reported = -1
+        #: where the log itself ends; what the master sends below is only compared
+        self._log_end = log_end
+        self._idle_frames = 0
         self._last_read_ms = now_ms
         self._last_write_ms = now_ms
-        #: the next byte that the log wants; 0 stands for an empty log, too
+        #: the next byte that is wanted of the master; 0 stands for an empty log, too
         self.end_offset = end_offset
         #: frames that passed the checks, heartbeats included
         self.frames = 0
+        #: bodies that were appended or compared
+        self.received_bytes = 0
 
     def connected(self, now_ms: int) -> list[Action]:
         """Begin: a master sends nothing before the first report."""
@@ -47,7 +61,7 @@ class SlaveSession:
         while True:
             while piece := frames.next_piece():
                 self._append(piece, actions)
-                if self._unreported_bytes >= REPORT_EVERY_BYTES:
+                if self._unreported_bytes >= REPORT_EVERY_BYTES and self._owes_report:
                     actions += self._report(now_ms)
             try:
                 header = frames.next_header()
@@ -59,9 +73,24 @@ class SlaveSession:
             if refusal is not None:
                 return [*actions, *self._close(*refusal)]
             self._accept(*header)
-        if self._unreported_bytes:
+        if self._owes_report:
             actions += self._report(now_ms)
         return actions
+
+    def synced(self, flushed: int, now_ms: int) -> list[Action]:
+        """Everything below ``flushed`` is on disk; only for a session that was made with such an offset."""
+        self._flushed = flushed
+        return self._report(now_ms) if self._owes_report and not self._closed else []
+
+    @property
+    def last_read_ms(self) -> int:
+        """When the master was heard last, or the connection began."""
+        return self._last_read_ms
+
+    @property
+    def last_write_ms(self) -> int:
+        """When the last report was made, or the connection began."""
+        return self._last_write_ms
 
     def pause(self) -> None:
         """The way out is full: keep the newest report until :meth:`resume`."""
@@ -70,7 +99,7 @@ class SlaveSession:
     def resume(self, now_ms: int) -> list[Action]:
         """The way out is free again: send a report that is owed."""
         self._paused = False
-        return self._report(now_ms) if self._unreported_bytes and not self._closed else []
+        return self._report(now_ms) if self._owes_report and not self._closed else []
 
     def tick(self, now_ms: int) -> list[Action]:
         """Report after a while without a write, Close after a longer while without a read."""
@@ -99,6 +128,12 @@ class SlaveSession:
                 CloseKind.MISMATCH,
                 f"the master sends offset {phy_offset}, the log of this slave ends at {self.end_offset}",
             )
+        self._idle_frames = 0 if size else self._idle_frames + 1
+        if self._idle_frames >= AHEAD_AFTER_HEARTBEATS and phy_offset < self._log_end:
+            return CloseKind.AHEAD, (
+                f"the log of the master ends at {phy_offset}, that of this slave at {self._log_end}: this slave holds "
+                f"{self._log_end - phy_offset} bytes that its master does not have"
+            )
         if phy_offset % segment_bytes + size > segment_bytes:
             return CloseKind.PROTOCOL_ERROR, (
                 f"the frame at offset {phy_offset} with {size} bytes crosses the end of a segment of "
@@ -115,13 +150,25 @@ class SlaveSession:
         actions.append(Append(self.end_offset, piece))
         self.end_offset += len(piece)
         self._unreported_bytes += len(piece)
+        self.received_bytes += len(piece)
+
+    @property
+    def _held(self) -> int:
+        """What may be reported now."""
+        return self.end_offset if self._flushed is None else min(self.end_offset, self._flushed)
+
+    @property
+    def _owes_report(self) -> bool:
+        return self._unreported_bytes > 0 if self._flushed is None else self._held > self._reported
 
     def _report(self, now_ms: int) -> list[Action]:
-        if self._paused:
+        held = self._held
+        if self._paused or (self._reported < 0 and held < self.end_offset):
             return []
         self._unreported_bytes = 0
+        self._reported = held
         self._last_write_ms = now_ms
-        return [Send((encode_report(self.end_offset),))]
+        return [Send((encode_report(held),))]
 
     def _close(self, kind: CloseKind, reason: str) -> list[Action]:
         self._closed = True

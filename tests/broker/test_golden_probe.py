@@ -42,6 +42,7 @@ ON_PURPOSE = {
     86: (3, "no access control; Apache keeps silent"),
     89: (16, "4.9.7 had no black list of keys"),
     98: (3, "no access control; Apache keeps silent"),
+    107: (0, "5.x's haStatus is answered"),
 }
 
 #: the code is the same, the text is not Java's: opaque -> why

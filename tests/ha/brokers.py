@@ -81,11 +81,12 @@ class ServiceCase(SynchronousTestCase):
         self.brokers.append(broker)
         return broker
 
-    def master(self, size: int = 0, **config: Any) -> Broker:
-        master = self.broker(BrokerRole.SYNC_MASTER, MASTER_PORT, **config)
-        if size:
-            master.log.grow(random.Random(size).randbytes(size))
-        return master
+    def master(self, size: int = 0, port: int = MASTER_PORT, **config: Any) -> Broker:
+        """Start a master whose log holds ``size`` bytes of its former life."""
+        log = MemoryLog(SEGMENT, StoreError)
+        log.grow(random.Random(size).randbytes(size))
+        log.sync()
+        return self.broker(BrokerRole.SYNC_MASTER, port, log=log, **config)
 
     def slave(self, port: int = SLAVE_PORT, *, of: str | None = "10.0.0.9:10912", **config: Any) -> Broker:
         slave = self.broker(BrokerRole.SLAVE, port, **config)

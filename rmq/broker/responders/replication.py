@@ -1,12 +1,16 @@
 """
-What slaves ask for.
+What slaves ask for, and how replication stands.
 
-Java: AdminBrokerProcessor#getAllTopicConfig, #getAllConsumerOffset, #getAllDelayOffset, #getAllSubscriptionGroup
+Java: AdminBrokerProcessor#getAllTopicConfig, #getAllConsumerOffset, #getAllDelayOffset, #getAllSubscriptionGroup,
+#getBrokerHaStatus
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rmq.broker.state import BrokerState
+from rmq.ha.status import HAStatus, LinkStatus, SlaveStatus
 from rmq.remoting.responders import Reply, Request, responds_to
 from rmq.wire import fastjson
 from rmq.wire.api.replication import (
@@ -14,8 +18,12 @@ from rmq.wire.api.replication import (
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     GET_ALL_TOPIC_CONFIG,
+    GET_BROKER_HA_STATUS,
     AllConsumerOffset,
     AllTopicConfig,
+    HAClientInfo,
+    HAConnectionInfo,
+    HARuntimeInfo,
     MappingDataVersion,
 )
 
@@ -23,8 +31,9 @@ from rmq.wire.api.replication import (
 class ReplicationResponder:
     """The broker's tables as a whole."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, replication: Callable[[], HAStatus]) -> None:
         self._state = state
+        self._replication = replication
 
     @responds_to(GET_ALL_TOPIC_CONFIG)
     def topics(self, request: Request[None, None]) -> Reply:
@@ -55,3 +64,57 @@ class ReplicationResponder:
     @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def groups(self, request: Request[None, None]) -> Reply:
         return Reply(body=self._state.groups.snapshot())
+
+    @responds_to(GET_BROKER_HA_STATUS)
+    def replication(self, request: Request[None, None]) -> Reply:
+        """
+        Java: DefaultHAService#getRuntimeInfo
+        """
+        return Reply(body=runtime_info(self._replication()))
+
+
+def runtime_info(status: HAStatus) -> HARuntimeInfo:
+    """Return what code 907 answers: a master tells of its slaves, a slave of its master, both of what they refused."""
+    info = HARuntimeInfo(
+        master=not status.is_slave,
+        ha_connection_info=[_connection(slave) for slave in status.slaves],
+        in_sync_slave_nums=status.in_sync_slaves,
+        refused=status.refused,
+        last_refusal=status.last_refusal,
+        pending_puts=status.pending_puts,
+        timeouts=status.timeouts,
+    )
+    if status.is_slave:
+        info.ha_client_runtime_info = _client(status.link, status.end_offset)
+    else:
+        info.master_commit_log_max_offset = status.end_offset
+    return info
+
+
+def _connection(slave: SlaveStatus) -> HAConnectionInfo:
+    return HAConnectionInfo(
+        addr=slave.addr,
+        slave_ack_offset=slave.ack_offset,
+        diff=slave.lag_bytes,
+        in_sync=slave.in_sync,
+        transferred_byte_in_second=slave.bytes_per_second,
+        transfer_from_where=slave.next_offset,
+        state=slave.state.value,
+        lag_seconds=round(slave.lag_seconds, 3),
+        ack_latency_millis=round(slave.ack_latency_ms, 3),
+    )
+
+
+def _client(link: LinkStatus | None, end_offset: int) -> HAClientInfo:
+    if link is None:
+        return HAClientInfo(max_offset=end_offset)
+    return HAClientInfo(
+        master_addr=link.master_addr or "",
+        transferred_byte_in_second=link.bytes_per_second,
+        max_offset=end_offset,
+        last_read_timestamp=link.last_read_ms,
+        last_write_timestamp=link.last_write_ms,
+        activated=link.connected,
+        last_error=link.last_error,
+        refused=link.refused,
+    )

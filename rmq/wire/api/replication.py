@@ -55,6 +55,64 @@ class AllDelayOffset(msgspec.Struct, rename="camel", kw_only=True):
     offset_table: dict[int, int] = {}
 
 
+class HAConnectionInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    One slave of a master; the last three fields are ours alone.
+
+    Java: HARuntimeInfo.HAConnectionRuntimeInfo
+    """
+
+    addr: str
+    slave_ack_offset: int
+    #: bytes between the master's end and the acknowledgement
+    diff: int
+    in_sync: bool
+    transferred_byte_in_second: int
+    transfer_from_where: int
+    state: str = ""
+    lag_seconds: float = 0.0
+    #: from the push of fresh bytes to their acknowledgement, -1 before one
+    ack_latency_millis: float = -1.0
+
+
+class HAClientInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    A slave's way to its master; times are milliseconds since 1970. The last two fields are ours alone.
+
+    Java: HARuntimeInfo.HAClientRuntimeInfo
+    """
+
+    master_addr: str = ""
+    transferred_byte_in_second: int = 0
+    max_offset: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+    activated: bool = False
+    last_error: str = ""
+    refused: int = 0
+
+
+class HARuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    How replication stands; the last four fields are ours alone.
+
+    Java: HARuntimeInfo of 5.x
+    """
+
+    master: bool
+    master_commit_log_max_offset: int = 0
+    in_sync_slave_nums: int = 0
+    ha_connection_info: list[HAConnectionInfo] = []
+    ha_client_runtime_info: HAClientInfo = msgspec.field(default_factory=HAClientInfo)
+    #: connections refused since the start
+    refused: int = 0
+    last_refusal: str = ""
+    pending_puts: int = 0
+    timeouts: int = 0
+
+
+GET_BROKER_HA_STATUS = contract(RequestCode.GET_BROKER_HA_STATUS, reply_body=HARuntimeInfo)
 GET_ALL_TOPIC_CONFIG = contract(RequestCode.GET_ALL_TOPIC_CONFIG, reply_body=AllTopicConfig)
 GET_ALL_CONSUMER_OFFSET = contract(RequestCode.GET_ALL_CONSUMER_OFFSET, reply_body=AllConsumerOffset)
 #: The body is AllDelayOffset in JSON; it is typed as bytes because a slave stores it word for word.

@@ -20,7 +20,7 @@ from rmq.sim.cluster import ROOT, Cluster, GroupOptions, LogImage, Member
 from rmq.sim.history import Copy, History, Sent, key_of
 from rmq.sim.node import Node
 from rmq.store import layout
-from rmq.store.check import Finding, check_store
+from rmq.store.check import check_store
 from rmq.store.config import BrokerRole, FlushDiskType
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.api.routes import ClusterInfo, TopicRouteData
@@ -116,19 +116,17 @@ class Losses:
         return any(each.group == group and not each.is_master and each.at_s >= since_s for each in self.failures)
 
     def may_diverge(self, member: Member) -> bool:
-        """
-        Tell whether a slave may have kept what its master lost, and so stand for another history in its queues.
-
-        The protocol has no means to notice that once the master's log has grown beyond the slave's; until then the
-        slave is refused.
-        """
+        """Tell whether a slave may have kept what its master lost; the two must part then, and not go on as one."""
         return not member.is_master and any(
             member.node.name in each.ahead for each in self.of_master(member.group.name)
         )
 
-    def may_differ(self, group: str, phy_offset: int) -> bool:
-        """Tell whether copies may differ at a place: the master wrote there again what a slave had otherwise."""
-        return any(each.from_phy <= phy_offset < each.end for each in self.of_master(group))
+    def forget(self, member: Member) -> None:
+        """A slave has begun anew: from now on it must agree with its master."""
+        self.failures = [
+            attrs.evolve(each, ahead=tuple(name for name in each.ahead if name != member.node.name))
+            for each in self.failures
+        ]
 
     def skipped(self, history: History, sent: Sent) -> bool:
         """Tell whether consumers were beyond a message's number before it was sent, because of one that was lost."""
@@ -225,7 +223,7 @@ class ReplicaWatch:
 # ---- 2: copies agree ----
 
 
-def replicas_agree(master: Member, slave: Member, losses: Losses) -> Iterator[str]:
+def replicas_agree(master: Member, slave: Member) -> Iterator[str]:
     """Where both logs hold bytes they are equal. A slave may begin at the start of a later file."""
     one, other = LogImage(master.node), LogImage(slave.node)
     start, end = max(one.start, other.start), min(one.end, other.end)
@@ -234,52 +232,42 @@ def replicas_agree(master: Member, slave: Member, losses: Losses) -> Iterator[st
     for offset in range(start, end, step):
         size = min(step, end - offset)
         left, right = one.read(offset, size), other.read(offset, size)
-        if left == right:
-            continue
-        wrong = [offset + n for n in range(size) if left[n : n + 1] != right[n : n + 1]]
-        wrong = [place for place in wrong if not losses.may_differ(master.group.name, place)]
-        if wrong and told < 3:
+        if left != right and told < 3:
             told += 1
+            wrong = [offset + n for n in range(size) if left[n : n + 1] != right[n : n + 1]]
             yield f"{slave.node.name} differs from its master at {wrong[0]} ({len(wrong)} bytes of this page)"
 
 
-def slave_is_complete(master: Member, slave: Member, losses: Losses) -> Iterator[str]:
-    """After healing a slave has all that its master has, unless it holds bytes that its master has lost."""
+def slave_is_complete(master: Member, slave: Member) -> Iterator[str]:
+    """After healing a slave has all that its master has, and nothing else."""
     end, copied = master.broker.store.end_offset, slave.broker.store.end_offset
-    if copied == end:
-        return
-    if copied > end and losses.may_diverge(slave):
-        if master.broker.ha.status().refused == 0:
-            yield f"{slave.node.name} is ahead of its master ({copied}, {end}) and was never refused"
-        return
-    yield f"{slave.node.name} ends at {copied}, its master at {end}"
+    if copied != end:
+        yield f"{slave.node.name} ends at {copied}, its master at {end}"
+
+
+def is_parted(master: Member, slave: Member) -> bool:
+    """Tell whether one of the two has said that the other stands for another history."""
+    if slave.broker.store.end_offset == master.broker.store.end_offset:
+        return False
+    link = slave.broker.ha.status().link
+    said = "" if link is None else link.last_error
+    return "diverged" in said or "ahead" in said or master.broker.ha.status().refused > 0
 
 
 # ---- 3: queues and index are what the log dictates ----
 
-#: what a log may show where a power failure hit bytes that were not synced
-TORN = ("damaged-record", "torso", "queue-number")
 
-
-def store_is_sound(member: Member, cluster: Cluster, losses: Losses) -> Iterator[str]:
-    """`rmq.store.check` finds no error in a broker that was stopped; of a slave that diverged nothing is demanded."""
-    if losses.may_diverge(member):
-        return
+def store_is_sound(member: Member, cluster: Cluster) -> Iterator[str]:
+    """`rmq.store.check` finds no error in a broker that was stopped."""
     for finding in check_store(member.node.disk, ROOT, cluster.setup_of(member).store):
-        if finding.severity == "error" and not _torn(finding, member, losses):
+        if finding.severity == "error":
             yield f"{member.node.name}: {finding.kind} {finding.where} at {finding.offset}: {finding.text}"
-
-
-def _torn(finding: Finding, member: Member, losses: Losses) -> bool:
-    group = member.group.name
-    hit = any(each.from_phy <= finding.offset for each in losses.of_master(group))
-    return finding.kind in TORN and hit
 
 
 # ---- 4: numbers ----
 
 
-def queue_is_dense(name: str, group: str, copy: Copy, losses: Losses) -> Iterator[str]:
+def queue_is_dense(name: str, copy: Copy) -> Iterator[str]:
     """A queue serves one record for each number from its minimum to its end, and that record carries the number."""
     where = f"{name} {copy.topic}:{copy.queue_id}"
     if copy.min_offset + len(copy.records) != copy.max_offset:
@@ -287,7 +275,7 @@ def queue_is_dense(name: str, group: str, copy: Copy, losses: Losses) -> Iterato
     for number, record in enumerate(copy.records, copy.min_offset):
         if (record.topic, record.queue_id) != (copy.topic, copy.queue_id):
             yield f"{where} has a record of {record.topic}:{record.queue_id} as number {number}"
-        elif record.queue_offset != number and not losses.of_master(group):
+        elif record.queue_offset != number:
             yield f"{where} has number {record.queue_offset} as number {number}"
 
 

@@ -280,6 +280,12 @@ class LogImage:
             if (start := layout.file_start(name)) is not None
         }
         self.start = min(self._paths, default=0)
+        self._kept: dict[int, bytes] | None = None
+
+    def keep(self) -> LogImage:
+        """Hold the bytes themselves from now on, whatever becomes of the disk."""
+        self._kept = {start: self._disk.read_whole(path) for start, path in self._paths.items()}
+        return self
 
     @property
     def end(self) -> int:
@@ -293,4 +299,6 @@ class LogImage:
     def read(self, phy_offset: int, size: int) -> bytes:
         """Return bytes of one file, fewer where there are no more."""
         start = max((start for start in self._paths if start <= phy_offset), default=None)
+        if self._kept is not None:
+            return b"" if start is None else self._kept[start][phy_offset - start : phy_offset - start + size]
         return b"" if start is None else self._disk.peek(self._paths[start], phy_offset - start, size)

@@ -77,6 +77,14 @@ class SimDisk:
         self._inodes = 0
         self._power_failures = 0
 
+    def replace(self) -> None:
+        """Put in a new, empty disk; the machine must be without a process."""
+        assert self._node.process is None, "disks are replaced in machines that rest"
+        self._note("replaced")
+        self._names = {"/": FOLDER}
+        self._durable_names = {"/": FOLDER}
+        self._name_changes.clear()
+
     def recover(self) -> None:
         """End every fault: room enough, fast syncs that succeed."""
         self.capacity_bytes = HEALTHY_CAPACITY_BYTES

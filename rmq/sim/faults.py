@@ -188,6 +188,24 @@ class PowerFailureInSync:
 
 
 @attrs.frozen
+class NewDisk:
+    """The machine fails, and comes back with an empty disk; for slaves, whose master has everything."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"{self.node.name} gets a new disk"
+
+    def apply(self) -> None:
+        self.node.crash()
+        self.node.disk.replace()
+
+    def undo(self) -> None:
+        start_again(self.node)
+
+
+@attrs.frozen
 class SlowDisk:
     """Every sync takes as long as this."""
 
@@ -301,6 +319,7 @@ KINDS: dict[str, Kind] = {
     "restart": lambda world, nodes: Restart(world.rng.choice(nodes)),
     "power failure": lambda world, nodes: PowerFailure(world.rng.choice(nodes)),
     "power failure in a sync": lambda world, nodes: PowerFailureInSync(world.rng.choice(nodes)),
+    "new disk": lambda world, nodes: NewDisk(world.rng.choice(nodes)),
     "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
     "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),
     "failed sync": lambda world, nodes: FailedSync(world.rng.choice(nodes)),

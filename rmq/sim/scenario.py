@@ -37,7 +37,7 @@ T = TypeVar("T")
 PLANS: dict[str, tuple[str, ...]] = {
     "quiet": (),
     "kills": ("kill", "restart"),
-    "power": ("power failure", "power failure in a sync", "kill"),
+    "power": ("power failure", "power failure in a sync", "kill", "new disk"),
     "network": ("half partition", "partition", "clog", "reset"),
     "all": (
         "half partition",
@@ -48,6 +48,7 @@ PLANS: dict[str, tuple[str, ...]] = {
         "restart",
         "power failure",
         "power failure in a sync",
+        "new disk",
         "slow disk",
         "full disk",
         "failed sync",
@@ -56,6 +57,8 @@ PLANS: dict[str, tuple[str, ...]] = {
 }
 #: these happen to servers only
 DISK_KINDS = ("power failure in a sync", "slow disk", "full disk", "failed sync", "clock step")
+#: these happen to slaves only
+SLAVE_KINDS = ("new disk",)
 
 #: brokers register, slaves connect, topics get their routes
 WARM_UP_S = 4.0
@@ -166,6 +169,8 @@ class Run:
         self.kinds = draw_kinds(self.world, plan)
         self._chaos_s = chaos_s
         self._retired: list[Member] = []
+        #: logs of slaves as they were before an operator let them begin anew
+        self._old_images: dict[str, list[LogImage]] = {}
         self.outcome = Outcome(seed=seed, plan_name=plan, options=self.options, plan=[])
 
     def go(self) -> Outcome:
@@ -218,13 +223,19 @@ class Run:
         if not self.kinds:
             return []
         count = max(1, round(self._chaos_s / FAULT_EVERY_S))
-        anywhere = [kind for kind in self.kinds if kind not in DISK_KINDS]
+        anywhere = [kind for kind in self.kinds if kind not in DISK_KINDS + SLAVE_KINDS]
         servers_only = [kind for kind in self.kinds if kind in DISK_KINDS]
+        slaves_only = [kind for kind in self.kinds if kind in SLAVE_KINDS]
         brokers = [member.node for member in self.cluster.members] * BROKER_SHARE
-        parts = [(anywhere, self.cluster.nodes + brokers), (servers_only, self.cluster.servers + brokers)]
+        slaves = [member.node for member in self.cluster.members if not member.is_master]
+        parts = [
+            (anywhere, self.cluster.nodes + brokers),
+            (servers_only, self.cluster.servers + brokers),
+            (slaves_only, slaves),
+        ]
         plan: list[Planned] = []
         for kinds, nodes in parts:
-            if kinds:
+            if kinds and nodes:
                 share = max(1, round(count * len(kinds) / len(self.kinds)))
                 plan += draw_plan(self.world, nodes, within_s=self._chaos_s, count=share, kinds=kinds)
         return sorted(plan, key=lambda planned: planned.at_s)
@@ -268,13 +279,25 @@ class Run:
 
     def _incomplete(self) -> Iterator[str]:
         for slave in self._live_slaves():
-            yield from checkers.slave_is_complete(self.cluster.master_of(slave.group.name), slave, self.losses)
+            master = self.cluster.master_of(slave.group.name)
+            if self.losses.may_diverge(slave) and checkers.is_parted(master, slave):
+                self._begin_anew(slave)
+            yield from checkers.slave_is_complete(master, slave)
         for member in self._live():
             store = member.broker.store
             if store.dispatched_offset != store.end_offset:
                 yield f"{member.node.name} has dispatched {store.dispatched_offset} of {store.end_offset}"
             if member.broker.ha.status().pending_puts:
                 yield f"{member.node.name} has puts that wait for slaves"
+
+    def _begin_anew(self, slave: Member) -> None:
+        """Do what an operator does with a slave that holds what its master has lost: an empty store, and a start."""
+        self.outcome.remarks.append(f"{slave.node.name} has parted from its master and begins anew")
+        self.world.settle(slave.node.stop(), STOP_S)
+        self._old_images.setdefault(slave.group.name, []).append(LogImage(slave.node).keep())
+        slave.node.disk.replace()
+        self.losses.forget(slave)
+        slave.node.start()
 
     def _wrong_routes(self) -> Iterator[str]:
         for addr in self.cluster.namesrv_addrs:
@@ -288,7 +311,10 @@ class Run:
         """Judge what the living brokers serve."""
         copies = {master.group.name: self._copies_of(master) for master in self.cluster.masters}
         images = {
-            master.group.name: [LogImage(slave.node) for slave in self.cluster.slaves_of(master)]
+            master.group.name: [
+                *(LogImage(slave.node) for slave in self.cluster.slaves_of(master)),
+                *self._old_images.get(master.group.name, ()),
+            ]
             for master in self.cluster.masters
         }
         violations = self.outcome.violations
@@ -297,13 +323,10 @@ class Run:
         violations += few(checkers.seen_is_true(self.history))
         for group, queues in copies.items():
             for copy in queues.values():
-                violations += few(checkers.queue_is_dense(group, group, copy, self.losses))
+                violations += few(checkers.queue_is_dense(group, copy))
         for slave in self._live_slaves():
-            if self.losses.may_diverge(slave):
-                self.outcome.remarks.append(f"{slave.node.name} may hold what its master lost in a power failure")
-                continue
             for copy in self._copies_of(slave).values():
-                violations += few(checkers.queue_is_dense(slave.node.name, slave.group.name, copy, self.losses))
+                violations += few(checkers.queue_is_dense(slave.node.name, copy))
 
     def stop(self) -> None:
         """Stop clients, slaves, masters and NameServers, in order and each in order."""
@@ -327,9 +350,9 @@ class Run:
         outcome = self.outcome
         for slave in self._live_slaves():
             master = self.cluster.master_of(slave.group.name)
-            outcome.violations += checkers.replicas_agree(master, slave, self.losses)
+            outcome.violations += checkers.replicas_agree(master, slave)
         for member in self._live():
-            outcome.violations += few(checkers.store_is_sound(member, self.cluster, self.losses))
+            outcome.violations += few(checkers.store_is_sound(member, self.cluster))
         away = {member.node for member in self._retired}
         outcome.violations += checkers.nothing_left(node for node in self.world.nodes.values() if node not in away)
 

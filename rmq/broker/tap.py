@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 from twisted.application.service import IService
-from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,6 +23,7 @@ from rmq.broker.dump import DumpError
 from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
+from rmq.runtime.http import Face
 from rmq.runtime.platform import real_platform
 from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import RmqOptions
@@ -36,6 +36,8 @@ class Options(RmqOptions):
     """Options of a broker."""
 
     synopsis = "[options]"
+    role_name = "rmq-broker"
+    log_name = "broker.log"
     longdesc = (
         "An Apache RocketMQ compatible Broker. SIGUSR1 makes it write a consistency dump of itself below dumpDir, "
         "for rmq-audit."
@@ -53,16 +55,11 @@ def setup_of(options: Options) -> BrokerSetup:
 
 
 class TwistdBroker(BrokerService):
-    """A broker as the service of a process: what keeps it from starting ends the process with one line."""
+    """A broker as the service of a process, which SIGUSR1 makes dump itself."""
 
     def startService(self) -> None:
         signal.signal(signal.SIGUSR1, self._dump_asked_for)
-        try:
-            super().startService()
-        except (StoreError, StateFileError, DiskError, CannotListenError) as error:
-            # sys.stderr is twistd's log by now.
-            print(f"rmq-broker cannot start: {error}", file=sys.__stderr__, flush=True)
-            raise SystemExit(1) from error
+        super().startService()
 
     def _dump_asked_for(self, signum: int, frame: FrameType | None) -> None:
         self.state.clock.callFromThread(self._dump)  # type: ignore[attr-defined]
@@ -97,7 +94,19 @@ def makeService(options: Options) -> IService:
         )
     except (ConfigError, StoreError) as error:
         raise SystemExit(f"rmq-broker cannot start: {error}") from error
-    return options.top_service(broker, {"broker": broker, "state": broker.state, "store": broker.store})
+
+    def face() -> Face:
+        # prometheus_client is not needed, and not installed, where nobody asks for metrics.
+        from rmq.broker.face import broker_face
+
+        return broker_face(broker)
+
+    return options.top_service(
+        broker,
+        {"broker": broker, "state": broker.state, "store": broker.store, "ha": broker.ha},
+        face=face,
+        start_errors=(StoreError, StateFileError, DiskError),
+    )
 
 
 def first_address() -> str:

@@ -78,6 +78,10 @@ class KVConfig:
         values = self._table.get(namespace)
         return None if values is None else dict(values)
 
+    def sizes(self) -> dict[str, int]:
+        """Return how many values each namespace has."""
+        return {namespace: len(values) for namespace, values in sorted(self._table.items())}
+
     def log_all(self) -> None:
         """Write the table to the log.  Java: KVConfigManager#printAllPeriodically"""
         for namespace, values in sorted(self._table.items()):

@@ -15,6 +15,7 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from rmq.namesrv.config import NamesrvSetup
+from rmq.namesrv.counts import NamesrvCounts
 from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.lanes import RouteLane
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
@@ -48,15 +49,17 @@ class NamesrvService(MultiService):
     ) -> None:
         super().__init__()
         clock = platform.reactor
-        self._clock = clock
+        self.clock = clock
         self._announce = announce
+        self.counts = NamesrvCounts()
         self.settings = Settings(platform.disk, setup)
         self.kv = KVConfig(platform.disk, setup.namesrv.kv_config_path)
         self.routes = RouteTable()
         self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock)
         brokers = BrokerResponders(self.routes, self.kv, self.settings, clock)
         self.responders = ResponderTable(self.look_ups, brokers, AdminResponders(self.kv, self.settings))
-        self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteLane(self.routes, self.settings))
+        self.lane = RouteLane(self.routes, self.settings)
+        self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
         self.server = RemotingServer(
             platform,
             host=setup.netty.bind_address,
@@ -82,7 +85,7 @@ class NamesrvService(MultiService):
         Java: NamesrvController#initialize, #start
         """
         self.kv.load()
-        self.look_ups.started_ms = now_ms(self._clock)
+        self.look_ups.started_ms = now_ms(self.clock)
         try:
             super().startService()
         except CannotListenError:
@@ -99,8 +102,11 @@ class NamesrvService(MultiService):
         return DeferredList([super().stopService(), *stopped])
 
     def _scan(self) -> None:
-        now = now_ms(self._clock)
-        for live in self.routes.expire(now):
+        began_s = self.clock.seconds()
+        now = now_ms(self.clock)
+        gone = self.routes.expire(now)
+        self.counts.scans.observe(self.clock.seconds() - began_s)
+        for live in gone:
             self._gone(live, f"silent for {now - live.last_update_ms} ms")
             if isinstance(live.channel, Channel):
                 live.channel.close(f"broker {live.broker_name} was silent for too long")

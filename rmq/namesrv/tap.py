@@ -10,14 +10,17 @@ import sys
 
 import attrs
 from twisted.application.service import IService
-from twisted.internet.error import CannotListenError
+from twisted.logger import Logger
 
 from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
-from rmq.namesrv.service import NamesrvService, build_namesrv
+from rmq.namesrv.service import build_namesrv
 from rmq.runtime.diskerror import DiskError
+from rmq.runtime.http import Face
 from rmq.runtime.platform import real_platform
 from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import RmqOptions
+
+_log = Logger()
 
 
 class Options(RmqOptions):
@@ -25,6 +28,8 @@ class Options(RmqOptions):
 
     synopsis = "[options]"
     longdesc = "An Apache RocketMQ compatible NameServer."
+    role_name = "rmq-namesrv"
+    log_name = "namesrv.log"
 
     def __init__(self) -> None:
         super().__init__(CONFIG_CLASSES)
@@ -43,26 +48,27 @@ def setup_of(options: Options) -> NamesrvSetup:
     return NamesrvSetup(namesrv=namesrv, netty=netty, extra=options.unknown)
 
 
-class TwistdNamesrv(NamesrvService):
-    """A NameServer as the service of a process: what keeps it from starting ends the process with one line."""
-
-    def startService(self) -> None:
-        try:
-            super().startService()
-        except (StateFileError, DiskError, CannotListenError) as error:
-            # sys.stderr is twistd's log by now.
-            print(f"rmq-namesrv cannot start: {error}", file=sys.__stderr__, flush=True)
-            raise SystemExit(1) from error
-
-
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
     from twisted.internet import reactor
 
-    service = build_namesrv(real_platform(reactor), setup_of(options), announce=_say, service=TwistdNamesrv)
-    return options.top_service(service, {"namesrv": service, "routes": service.routes})
+    namesrv = build_namesrv(real_platform(reactor), setup_of(options), announce=_say)
+
+    def face() -> Face:
+        # prometheus_client is not needed, and not installed, where nobody asks for metrics.
+        from rmq.namesrv.face import namesrv_face
+
+        return namesrv_face(namesrv)
+
+    return options.top_service(
+        namesrv,
+        {"namesrv": namesrv, "routes": namesrv.routes},
+        face=face,
+        start_errors=(StateFileError, DiskError),
+    )
 
 
 def _say(line: str) -> None:
+    _log.info("{line}", line=line)
     # sys.stdout is twistd's log by now; whoever waits for Apache's line waits for exactly that line.
     print(line, file=sys.__stdout__, flush=True)

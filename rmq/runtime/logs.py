@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
+import attrs
 from twisted.logger import (
     FileLogObserver,
     FilteringLogObserver,
@@ -23,14 +24,43 @@ from twisted.python.logfile import LogFile
 
 from rmq.runtime.properties import ConfigError
 
-#: as Apache's: five files of 100 MB besides the current one
-ROTATE_BYTES = 100_000_000
-ROTATED_FILES = 5
-
 CONSOLE = "-"
+
+#: below the home directory, where users of Apache look first
+DEFAULT_FOLDER = os.path.join("logs", "rocketmqlogs")
+
+#: a smaller file would be rotated with every few lines
+MIN_ROTATE_BYTES = 10_000
+#: each rotation renames all old files
+MAX_OLD_FILES = 1000
+_FACTORS = {"k": 1000, "m": 1000_000, "g": 1000_000_000}
 
 #: what twisted.logger itself puts into every event; the rest are the fields of the call
 _OWN_FIELDS = frozenset({"log_logger", "log_level", "log_namespace", "log_source", "log_format", "log_time"})
+
+
+@attrs.frozen(kw_only=True)
+class Rotation:
+    """When a log file makes room for a new one, and how many full ones are kept: 5 of 100 MB."""
+
+    size_bytes: int = 100_000_000
+    old_files: int = 5
+
+
+@attrs.frozen(kw_only=True)
+class TwistdLog:
+    """What the options of `twistd` itself say about the log; of a process without `twistd` nothing."""
+
+    is_daemon: bool = False
+    #: ``--logfile``
+    path: str | None = None
+    #: ``--syslog`` or ``--logger``, None when neither is given
+    elsewhere: str | None = None
+
+
+def default_path(name: str, folder: str | None = None) -> str:
+    """Return where a role in the background logs to: ``~/logs/rocketmqlogs/NAME``, or NAME in ``folder``."""
+    return os.path.join(os.path.abspath(folder or os.path.join(os.path.expanduser("~"), DEFAULT_FOLDER)), name)
 
 
 def start_logging(*, path: str | None, json: bool, level: str) -> Callable[[], None]:
@@ -44,16 +74,15 @@ def start_logging(*, path: str | None, json: bool, level: str) -> Callable[[], N
     return lambda: globalLogPublisher.removeObserver(observer)
 
 
-def make_observer(*, path: str | None, json: bool, level: str) -> ILogObserver:
+def make_observer(*, path: str | None, json: bool, level: str, rotation: Rotation | None = None) -> ILogObserver:
     """
     Return an observer that writes text or JSON lines to ``path`` (None or ``-``: standard output).
 
-    A file rotates at 100 MB, five old ones are kept. ``level`` is a level, or several parts joined by commas of which
-    ``namespace=level`` sets one name space: ``info,rmq.store=debug``. Raises ConfigError for a level that does not
-    exist and for a file that cannot be opened.
+    ``level`` is a level, or several parts joined by commas of which ``namespace=level`` sets one name space:
+    ``info,rmq.store=debug``. Raises ConfigError for a level that does not exist and for a file that cannot be opened.
     """
     predicate = _levels(level)
-    out = sys.stdout if path in (None, CONSOLE) else _open_log(str(path))
+    out = sys.stdout if path in (None, CONSOLE) else _open_log(str(path), rotation or Rotation())
     observer = FileLogObserver(out, json_line if json else TextLines().format)
     return FilteringLogObserver(observer, [predicate])
 
@@ -126,12 +155,31 @@ def _levels(level: str) -> LogLevelFilterPredicate:
     return predicate
 
 
-def _open_log(path: str) -> TextIO:
+def parse_rotation(size: str | None, count: str | None) -> Rotation:
+    """Return the rotation that the options --logFileSize (bytes, or with k, M, G) and --logFileCount say."""
+    rotation = Rotation()
+    if size is not None:
+        number, factor = size.strip(), 1
+        if number[-1:].lower() in _FACTORS:
+            number, factor = number[:-1], _FACTORS[number[-1].lower()]
+        if not (number.isascii() and number.isdecimal()) or int(number) * factor < MIN_ROTATE_BYTES:
+            raise ConfigError(f"--logFileSize {size!r}: a number of bytes from {MIN_ROTATE_BYTES} on, as in 100M")
+        rotation = attrs.evolve(rotation, size_bytes=int(number) * factor)
+    if count is not None:
+        if not (count.isascii() and count.isdecimal()) or not 0 < int(count) <= MAX_OLD_FILES:
+            raise ConfigError(f"--logFileCount {count!r}: a number of old files from 1 to {MAX_OLD_FILES}")
+        rotation = attrs.evolve(rotation, old_files=int(count))
+    return rotation
+
+
+def _open_log(path: str, rotation: Rotation) -> TextIO:
     path = os.path.abspath(path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file: Any = LogFile.fromFullPath(path, rotateLength=ROTATE_BYTES, maxRotatedFiles=ROTATED_FILES)
+        file: Any = LogFile.fromFullPath(path, rotateLength=rotation.size_bytes, maxRotatedFiles=rotation.old_files)
     except OSError as error:
         raise ConfigError(f"log file {path}: {error.strerror}") from error
+    if not os.access(os.path.dirname(path), os.W_OK):
+        raise ConfigError(f"log file {path}: its directory is not writable, so the file could not be rotated")
     out: TextIO = file
     return out

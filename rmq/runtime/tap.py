@@ -11,15 +11,16 @@ import importlib.metadata
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.application.service import IService, MultiService
+from twisted.internet.error import CannotListenError
 from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
 
-from rmq.runtime import logs, manhole
+from rmq.runtime import http, logs, manhole
 from rmq.runtime.config import (
     ConfigError,
     ConfigField,
@@ -34,6 +35,9 @@ from rmq.runtime.properties import format_properties
 
 COMMAND_LINE = "command line"
 NAMESRV_KEY = "namesrvAddr"
+
+#: what has an effect on the log, in the order in which they are named in complaints
+LOG_OPTIONS = ("logFile", "logDir", "logFileSize", "logFileCount", "logJson", "logLevel")
 
 #: where the text of an option begins in --help
 INDENT = 30
@@ -53,6 +57,11 @@ class RmqOptions(usage.Options):
 
     _log = Logger()
 
+    #: what operators call the role
+    role_name = "rmq"
+    #: the name of the role's log file; a role without one logs where `twistd` does
+    log_name: str | None = None
+
     optFlags: list[Any] = [
         ["printConfigItem", "p", "Print every configuration key with its value and exit."],
         ["printImportantConfig", "m", "Print the important configuration keys with their values and exit."],
@@ -61,8 +70,12 @@ class RmqOptions(usage.Options):
     optParameters: list[Any] = [
         ["configFile", "c", None, "Properties file to read."],
         [NAMESRV_KEY, "n", None, "NameServer addresses, host:port;host:port."],
-        ["logFile", None, None, "Write the log to this file ('-': standard output) instead of where twistd does."],
+        ["logFile", None, None, "Write the log to this file ('-': standard output)."],
+        ["logDir", None, None, "Write the log to a file in this folder; in the background ~/logs/rocketmqlogs."],
+        ["logFileSize", None, None, "Rotate the log file at this size in bytes, or with k, M, G (default: 100M)."],
+        ["logFileCount", None, None, "Keep so many rotated log files (default: 5)."],
         ["logLevel", None, None, "Level to log: info, or info,rmq.store=debug."],
+        ["http", None, None, "Status page, metrics for Prometheus and health check at [HOST:]PORT; HOST is 127.0.0.1."],
         ["manhole", None, None, "Python prompt into the process on 127.0.0.1: PORT, or ssh:PORT:AUTHORIZED_KEYS."],
     ]
 
@@ -108,27 +121,37 @@ class RmqOptions(usage.Options):
             self._load()
             if self["manhole"] is not None:
                 manhole.parse_manhole(self["manhole"])
+            if self["http"] is not None:
+                http.parse_http(self["http"])
             self._print_and_exit()
-            if self["logFile"] is not None or self["logJson"] or self["logLevel"] is not None:
-                self.log_observer = logs.make_observer(
-                    path=self["logFile"], json=bool(self["logJson"]), level=self["logLevel"] or "info"
-                )
+            self.log_observer = self._make_observer()
         except ConfigError as error:
             raise usage.UsageError(str(error)) from error
 
-    def top_service(self, role: IService, namespace: Mapping[str, Any]) -> MultiService:
+    def top_service(
+        self,
+        role: IService,
+        namespace: Mapping[str, Any],
+        *,
+        face: Callable[[], http.Face] | None = None,
+        start_errors: tuple[type[Exception], ...] = (),
+    ) -> MultiService:
         """
-        Return what ``makeService`` hands to `twistd`: ``role`` with the log and the manhole of the command line.
+        Return what ``makeService`` hands to `twistd`: ``role`` with log, HTTP port and manhole of the command line.
 
-        ``namespace`` is what the manhole's prompt offers. Ends the process when the manhole cannot be made.
+        ``namespace`` is what the manhole's prompt offers, ``face`` makes what HTTP shows. A start that fails with one
+        of ``start_errors`` ends the process with one line, and so does a manhole or HTTP port that cannot be made.
         """
-        top = TopService(self.log_observer)
-        role.setServiceParent(top)
-        if self["manhole"] is not None:
-            try:
+        top = TopService(self.role_name, self.log_observer, start_errors, is_daemon=self._twistd_log.is_daemon)
+        try:
+            if self["http"] is not None and face is not None:
+                # First, so that a port that is taken is found before the role begins, and answers until it has ended.
+                http.make_http_service(self["http"], face).setServiceParent(top)
+            role.setServiceParent(top)
+            if self["manhole"] is not None:
                 manhole.make_manhole_service(self["manhole"], dict(namespace)).setServiceParent(top)
-            except ConfigError as error:
-                raise SystemExit(str(error)) from error
+        except ConfigError as error:
+            raise SystemExit(f"{self.role_name} cannot start: {error}") from error
         return top
 
     def getUsage(self, width: int | None = None) -> str:
@@ -179,6 +202,45 @@ class RmqOptions(usage.Options):
             close = did_you_mean(key, self.config_classes)
             hint = f"; did you mean {close}?" if close else ""
             self._warn("{source}: unknown key {key}{hint}", source=sources[key], key=key, hint=hint)
+
+    @property
+    def _twistd_log(self) -> logs.TwistdLog:
+        """What `twistd`'s own options before the name of the role say about the log."""
+        twistd = getattr(self, "parent", None)
+        if twistd is None:
+            return logs.TwistdLog()
+        elsewhere = "--syslog" if twistd.get("syslog") else "--logger" if twistd.get("logger") else None
+        return logs.TwistdLog(
+            is_daemon=not twistd.get("nodaemon", True), path=twistd.get("logfile") or None, elsewhere=elsewhere
+        )
+
+    def _make_observer(self) -> ILogObserver | None:
+        """
+        Return where the log goes, None for where `twistd` sends it.
+
+        What the operator told `twistd` counts. Without that, a role in the background has a file of its own, where
+        Apache's users look for it; one in the foreground has the console.
+        """
+        twistd = self._twistd_log
+        rotation = logs.parse_rotation(self["logFileSize"], self["logFileCount"])
+        own = [name for name in LOG_OPTIONS if self[name] not in (None, 0)]
+        places = [name for name in ("logFile", "logDir") if self[name] is not None]
+        if twistd.elsewhere is not None and own:
+            raise ConfigError(f"--{own[0]} has no effect with twistd's {twistd.elsewhere}: leave one of them away")
+        if twistd.path is not None and places:
+            raise ConfigError(f"--{places[0]} and twistd's --logfile both say where the log goes: leave one away")
+        path: str | None = self["logFile"] or twistd.path
+        is_in_background = twistd.is_daemon and twistd.path is None and twistd.elsewhere is None
+        if path is None and self.log_name is not None and (self["logDir"] is not None or is_in_background):
+            path = logs.default_path(self.log_name, self["logDir"])
+            print(f"the log goes to {path}", flush=True)
+        elif not own:
+            return None
+        if path == logs.CONSOLE and twistd.is_daemon:
+            raise ConfigError("the log cannot go to standard output in the background: use twistd --nodaemon")
+        return logs.make_observer(
+            path=path, json=bool(self["logJson"]), level=self["logLevel"] or "info", rotation=rotation
+        )
 
     def _read_file(self) -> dict[str, str]:
         if self["configFile"] is None:
@@ -244,18 +306,60 @@ class RmqOptions(usage.Options):
         return lines + _help_lines("--version", "Print the version and exit.", width)
 
 
-class TopService(MultiService):
-    """The outermost service of a process; gives `twistd`'s application the log observer of the command line."""
+class StartError(Exception, SystemExit):
+    """
+    Ends the process with status 1 and without a traceback.
 
-    def __init__(self, log_observer: ILogObserver | None) -> None:
+    `twistd` shows ordinary exceptions of a background process (their first 100 bytes) on the terminal that started it,
+    and of a SystemExit nothing; this is both.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = 1
+
+
+class TopService(MultiService):
+    """
+    The outermost service of a process.
+
+    It gives `twistd`'s application the log observer of the command line, and turns ``start_errors`` and a port that is
+    taken into one line.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        role_name: str,
+        log_observer: ILogObserver | None,
+        start_errors: tuple[type[Exception], ...] = (),
+        *,
+        is_daemon: bool,
+    ) -> None:
         super().__init__()
+        self._role_name = role_name
         self._log_observer = log_observer
+        self._start_errors: tuple[type[Exception], ...] = (CannotListenError, *start_errors)
+        self._is_daemon = is_daemon
 
     def setServiceParent(self, parent: Any) -> None:
         # makeService has no other way to the application, and an observer added later would double twistd's own.
         if self._log_observer is not None and isinstance(parent, Componentized):
             parent.setComponent(ILogObserver, self._log_observer)
         super().setServiceParent(parent)
+
+    def startService(self) -> None:
+        try:
+            super().startService()
+        except self._start_errors as error:
+            text = f"{self._role_name} cannot start: {error}"
+            if self._is_daemon:
+                self._log.critical("{text}", text=text)
+            else:
+                # sys.stderr is twistd's log by now.
+                print(text, file=sys.__stderr__, flush=True)
+            raise StartError(text) from error
 
 
 def check_addresses(text: str) -> None:

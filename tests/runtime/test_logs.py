@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.config import ConfigError
-from rmq.runtime.logs import TextLines, json_line, make_observer, start_logging
+from rmq.runtime.logs import Rotation, TextLines, default_path, json_line, make_observer, parse_rotation, start_logging
 
 
 def event(text: str = "broker {name} is gone", **fields: Any) -> dict[str, Any]:
@@ -138,10 +138,43 @@ class ObserverTests(SynchronousTestCase):
 
     def test_rotation(self) -> None:
         """A full file makes room for a new one, and old ones are limited."""
-        self.patch(sys.modules["rmq.runtime.logs"], "ROTATE_BYTES", 100)
-        observer = make_observer(path=f"{self.root}/a.log", json=False, level="info")
+        rotation = Rotation(size_bytes=100, old_files=3)
+        observer = make_observer(path=f"{self.root}/a.log", json=False, level="info", rotation=rotation)
         for number in range(60):
             observer(event("event {number} with some text", number=number))
         names = sorted(os.listdir(self.root))
-        self.assertEqual(names, ["a.log", *(f"a.log.{number}" for number in range(1, 6))])
+        self.assertEqual(names, ["a.log", *(f"a.log.{number}" for number in range(1, 4))])
         self.assertIn("event 59", self.read(f"{self.root}/a.log"))
+
+    def test_folder_that_cannot_be_written(self) -> None:
+        """A file in a folder without room for rotated files is refused at once, not after the first 100 MB."""
+        with open(f"{self.root}/a.log", "w", encoding="utf-8"):
+            pass
+        self.patch(os, "access", lambda path, mode: path != self.root)
+        error = self.assertRaises(ConfigError, make_observer, path=f"{self.root}/a.log", json=False, level="info")
+        self.assertEqual(
+            str(error), f"log file {self.root}/a.log: its directory is not writable, so the file could not be rotated"
+        )
+
+
+class PlaceTests(SynchronousTestCase):
+    def test_default(self) -> None:
+        """Where users of Apache look first, or in the folder that was given."""
+        self.patch(os, "environ", {**os.environ, "HOME": "/home/me"})
+        self.assertEqual(default_path("namesrv.log"), "/home/me/logs/rocketmqlogs/namesrv.log")
+        self.assertEqual(default_path("broker.log", "/var/log/rmq"), "/var/log/rmq/broker.log")
+
+    def test_rotation_options(self) -> None:
+        """Sizes are bytes or have a factor; without options five files of 100 MB are kept."""
+        self.assertEqual(parse_rotation(None, None), Rotation(size_bytes=100_000_000, old_files=5))
+        self.assertEqual(parse_rotation("10M", "20"), Rotation(size_bytes=10_000_000, old_files=20))
+        self.assertEqual(
+            [parse_rotation(size, None).size_bytes for size in ("20k", "20000", "1G")], [20000, 20000, 10**9]
+        )
+
+    def test_wrong_rotation(self) -> None:
+        """Nonsense names the option."""
+        for size in ("", "M", "ten", "10 MB", "-1", "9k", "1.5M"):
+            self.assertIn("--logFileSize", str(self.assertRaises(ConfigError, parse_rotation, size, None)))
+        for count in ("", "0", "x", "1001", "-1"):
+            self.assertIn("--logFileCount", str(self.assertRaises(ConfigError, parse_rotation, None, count)))

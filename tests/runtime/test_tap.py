@@ -5,17 +5,22 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
-from twisted.application.service import Application, IServiceCollection, MultiService
+from twisted.application.service import Application, IServiceCollection, MultiService, Service
 from twisted.internet.testing import EventLoggingObserver
 from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.tap import RmqOptions, check_addresses
+from rmq.runtime import logs
+from rmq.runtime.http import Face, HttpService
+from rmq.runtime.tap import RmqOptions, StartError, TopService, check_addresses
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +44,9 @@ class OtherKeys:
 
 
 class Options(RmqOptions):
+    role_name = "rmq-role"
+    log_name = "role.log"
+
     def __init__(self) -> None:
         super().__init__((RoleKeys, StoreKeys), {"listenPort": "9876"})
 
@@ -209,6 +217,14 @@ class WrongInputTests(TapCase):
         self.assertIn("'loud'", self.wrong("--logLevel", "loud"))
         blocked = self.file("")
         self.assertIn(blocked, self.wrong("--logFile", f"{blocked}/x.log"))
+        self.assertIn(blocked, self.wrong("--logDir", f"{blocked}/logs"))
+        self.assertIn("--logFileSize 'big'", self.wrong("--logFileSize", "big"))
+        self.assertIn("--logFileCount '0'", self.wrong("--logFileCount", "0"))
+
+    def test_wrong_http(self) -> None:
+        """Nonsense for the HTTP port is found before anything starts."""
+        for text in ("x", "", ":80", "80:", "host:65536", "a b:1", "http://h:1", "1,2"):
+            self.assertIn(f"--http {text!r}", self.wrong("--http", text), text)
 
     def test_usage_after_an_error_is_short(self) -> None:
         """After a mistake `twistd` prints the ordinary options, not two hundred keys."""
@@ -258,6 +274,38 @@ class TopServiceTests(TapCase):
         with open(path, encoding="utf-8") as file:
             self.assertIn('"message": "hello"', file.read())
 
+    def test_http(self) -> None:
+        """--http adds a service that starts before the role's, so that a port that is taken is found first."""
+        role = MultiService()
+        top = self.parse("--http", "0.0.0.0:0").top_service(role, {}, face=nothing_to_show)
+        first, second = top
+        assert isinstance(first, HttpService)
+        self.assertEqual((str(first.address), second), ("0.0.0.0:0", role))
+
+    def test_http_without_prometheus_client(self) -> None:
+        """Without the extra the process ends with the command that installs it."""
+
+        def face() -> Face:
+            raise ImportError("No module named 'prometheus_client'")
+
+        options = self.parse("--http", "0")
+        error = self.assertRaises(SystemExit, options.top_service, MultiService(), {}, face=face)
+        self.assertEqual(
+            str(error.code),
+            "rmq-role cannot start: --http needs the extra rmq[metrics]: pip install 'rmq[metrics]' "
+            "(No module named 'prometheus_client')",
+        )
+
+    def test_http_costs_nothing_when_off(self) -> None:
+        """Without --http neither twisted.web nor prometheus_client is imported."""
+        program = (
+            "import sys, rmq.namesrv.tap as n, rmq.broker.tap as b; n.Options().parseOptions([]);"
+            "b.Options().parseOptions([]);"
+            "print(sorted(m for m in sys.modules if m in ('twisted.web.http', 'prometheus_client')))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+        self.assertEqual(done.stdout, "[]\n")
+
     def test_manhole(self) -> None:
         """--manhole adds a service beside the role's."""
         top = self.parse("--manhole", "0").top_service(MultiService(), {"broker": self})
@@ -268,3 +316,112 @@ class TopServiceTests(TapCase):
         options = self.parse("--manhole", f"ssh:0:{self.root}/none")
         error = self.assertRaises(SystemExit, options.top_service, MultiService(), {})
         self.assertIn(f"{self.root}/none", str(error.code))
+
+
+def nothing_to_show() -> Face:
+    return Face(collectors=(), pages={}, health=lambda: None)
+
+
+def twistd_options(told: Mapping[str, object]) -> Any:
+    return {"nodaemon": 0, "logfile": None, "syslog": 0, "logger": None, **told}
+
+
+class FailingRole(Service):
+    def startService(self) -> None:
+        raise OSError("no such disk")
+
+
+class StartErrorTests(TapCase):
+    def start(self, top: MultiService) -> StartError:
+        self.patch(sys, "__stderr__", self.err)
+        error = self.assertRaises(StartError, top.startService)
+        assert isinstance(error, StartError)
+        return error
+
+    def test_foreground(self) -> None:
+        """An expected error of a start is one line on standard error, and the process ends with 1."""
+        top = self.parse().top_service(FailingRole(), {}, start_errors=(OSError,))
+        error = self.start(top)
+        self.assertEqual((self.err.getvalue(), error.code), ("rmq-role cannot start: no such disk\n", 1))
+
+    def test_background(self) -> None:
+        """A background process has no standard error: the line is in its log, and twistd shows it."""
+        top = TopService("rmq-role", None, (OSError,), is_daemon=True)
+        FailingRole().setServiceParent(top)
+        error = self.start(top)
+        self.assertEqual(self.err.getvalue(), "")
+        self.assertIsInstance(error, Exception)  # what twistd reports to the terminal
+        self.assertEqual(str(error), "rmq-role cannot start: no such disk")
+        texts = [str(event["log_format"]).format(**event) for event in self.events if "text" in event]
+        self.assertEqual(texts, [str(error)])
+
+    def test_unexpected(self) -> None:
+        """Anything else keeps its traceback."""
+        top = self.parse().top_service(FailingRole(), {}, start_errors=(ValueError,))
+        self.assertRaises(OSError, top.startService)
+
+
+class LogPlaceTests(TapCase):
+    """Where the log goes, by what twistd and the role were told."""
+
+    def place(self, twistd: Mapping[str, object], *arguments: str) -> str | None:
+        """Return the path of the role's own log file; None when twistd decides."""
+        self.out.truncate(0)
+        self.out.seek(0)
+        options = Options()
+        options.parent = twistd_options(twistd)
+        made: list[str | None] = []
+
+        def make_observer(*, path: str | None, **_: object) -> object:
+            made.append(path)
+            return object()
+
+        self.patch(logs, "make_observer", make_observer)
+        options.parseOptions(arguments)
+        return made[0] if made else None
+
+    def refused(self, twistd: Mapping[str, object], *arguments: str) -> str:
+        return str(self.assertRaises(usage.UsageError, self.place, twistd, *arguments))
+
+    def test_background(self) -> None:
+        """In the background there is a file where Apache's users look for it, and its path is told."""
+        self.patch(os, "environ", {**os.environ, "HOME": self.root})
+        path = f"{self.root}/logs/rocketmqlogs/role.log"
+        self.assertEqual(self.place({}), path)
+        self.assertEqual(self.out.getvalue(), f"the log goes to {path}\n")
+        self.assertEqual(self.place({}, "--logJson"), path)
+
+    def test_background_with_own_place(self) -> None:
+        """A file or a folder of one's own wins."""
+        self.assertEqual(self.place({}, "--logDir", self.root), f"{self.root}/role.log")
+        self.assertEqual(self.place({}, "--logFile", f"{self.root}/x"), f"{self.root}/x")
+        self.assertEqual(self.place({}, "--logFile", f"{self.root}/x", "--logDir", "/y"), f"{self.root}/x")
+
+    def test_operator_told_twistd(self) -> None:
+        """What twistd itself was told wins over the default; options of the role only change what is written there."""
+        cases: tuple[Mapping[str, object], ...]
+        cases = ({"logfile": "t.log"}, {"syslog": 1}, {"logger": "a.b"}, {"logfile": "-", "nodaemon": 1})
+        for told in cases:
+            self.assertIsNone(self.place(told), told)
+        self.assertEqual(self.place({"logfile": "t.log"}, "--logJson"), "t.log")
+        self.assertIn("--logFile and twistd's --logfile", self.refused({"logfile": "t.log"}, "--logFile", "x"))
+        self.assertIn("--logDir and twistd's --logfile", self.refused({"logfile": "t.log"}, "--logDir", "x"))
+        self.assertIn("--logJson has no effect with twistd's --syslog", self.refused({"syslog": 1}, "--logJson"))
+
+    def test_foreground(self) -> None:
+        """In the foreground the log is twistd's, on the console, unless the role was told otherwise."""
+        self.assertIsNone(self.place({"nodaemon": 1}))
+        self.assertEqual(self.out.getvalue(), "")
+        self.assertEqual(self.place({"nodaemon": 1}, "--logDir", self.root), f"{self.root}/role.log")
+
+    def test_console_in_the_background(self) -> None:
+        """A background process has no console."""
+        self.assertIn("twistd --nodaemon", self.refused({}, "--logFile", "-"))
+
+    def test_printing_the_configuration_opens_no_log(self) -> None:
+        """-p of a process that would go to the background leaves no file behind."""
+        self.patch(os, "environ", {**os.environ, "HOME": self.root})
+        options = Options()
+        options.parent = twistd_options({})
+        self.assertRaises(SystemExit, options.parseOptions, ["-p"])
+        self.assertEqual(os.listdir(self.root), [])

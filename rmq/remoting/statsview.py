@@ -1,0 +1,66 @@
+"""The counted requests of a port under the names of their codes, as Apache's metrics show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from rmq.remoting.stats import BUCKETS_S, RequestStats
+from rmq.wire.codes import RequestCode, ResponseCode
+
+#: all codes that have no name: a peer may send any number
+UNKNOWN = "unknown"
+
+_REQUEST_NAMES = {int(code): code.name.lower() for code in RequestCode}
+_RESPONSE_NAMES = {int(code): code.name.lower() for code in ResponseCode}
+
+
+def request_name(code: int) -> str:
+    """Return ``get_routeinfo_by_topic`` for 105.  Java: RemotingMetricsConstant#REQUEST_CODE_MAP"""
+    return _REQUEST_NAMES.get(code, UNKNOWN)
+
+
+def response_name(code: int) -> str:
+    """Return ``topic_not_exist`` for 17."""
+    return _RESPONSE_NAMES.get(code, UNKNOWN)
+
+
+@attrs.define
+class Timed:
+    """Answers to one kind of request: their number, seconds altogether, and number by class of BUCKETS_S."""
+
+    count: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = attrs.field(factory=lambda: [0] * (len(BUCKETS_S) + 1))
+
+    def add(self, stats: RequestStats, code: int) -> None:
+        self.count += stats.counts.get(code, 0)
+        self.seconds += stats.sums.get(code, 0.0)
+        for index, number in enumerate(stats.buckets.get(code, ())):
+            self.buckets[index] += number
+
+
+def timed_by_name(stats: RequestStats) -> dict[str, Timed]:
+    """Return what was answered by name of its code; what has no name is one entry."""
+    found: dict[str, Timed] = {}
+    for code in list(stats.counts):
+        found.setdefault(request_name(code), Timed()).add(stats, code)
+    return found
+
+
+def timed_of(stats: RequestStats, codes: Iterable[int]) -> Timed:
+    """Return what was answered to ``codes`` together."""
+    timed = Timed()
+    for code in codes:
+        timed.add(stats, int(code))
+    return timed
+
+
+def refusals_by_name(stats: RequestStats) -> dict[tuple[str, str], int]:
+    """Return how often which request was refused with which response, by names."""
+    found: dict[tuple[str, str], int] = {}
+    for (code, response), count in list(stats.refusals.items()):
+        names = (request_name(code), response_name(response))
+        found[names] = found.get(names, 0) + count
+    return found

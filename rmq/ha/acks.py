@@ -18,6 +18,8 @@ class SlaveAck:
     offset: int
     #: where its copy begins when it joined empty; bytes before are not missed
     start_offset: int
+    #: where its copy begins: it acknowledges what lies before without having it
+    copy_start: int
     #: False from the moment another connection of the same host joined until the next report on this one
     certain: bool = True
 
@@ -50,7 +52,7 @@ class Acks:
         for slave in self._slaves.values():
             if slave.host == host:
                 slave.certain = False
-        self._slaves[connection] = SlaveAck(host, offset, start_offset)
+        self._slaves[connection] = SlaveAck(host, offset, start_offset, 0 if offset else start_offset)
 
     def report(self, connection: int, offset: int) -> int:
         """Take a later report and return the one before; one below its predecessor changes nothing."""
@@ -68,6 +70,15 @@ class Acks:
         """Return the offset below which ``need`` slaves hold everything, -1 when there are not so many."""
         offsets = sorted((slave.offset for slave in self._counted()), reverse=True)
         return offsets[self.need - 1] if len(offsets) >= self.need else -1
+
+    @property
+    def copies_start(self) -> int:
+        """Behind this offset every slave that counts has what it acknowledges."""
+        return max((slave.copy_start for slave in self._counted()), default=0)
+
+    def holds(self, next_offset: int) -> bool:
+        """Tell whether ``need`` slaves hold the record that ends at ``next_offset``."""
+        return sum(slave.copy_start < next_offset <= slave.offset for slave in self._counted()) >= self.need
 
     def healthy(self, next_offset: int) -> bool:
         """Tell whether ``need`` slaves are so near to ``next_offset`` that waiting for them makes sense."""
@@ -125,9 +136,20 @@ class ReplicaWaits:
         return self._waits.next_deadline_ms
 
     def advance(self) -> None:
-        """Answer all that enough slaves hold by now."""
-        if len(self._waits):
-            answer(self._waits.reached(self.acks.reached()), PutStatus.PUT_OK)
+        """
+        Answer all that enough slaves hold by now.
+
+        A slave that came back empty begins with the last segment: nobody may be told that it has what lies before.
+        """
+        if not len(self._waits):
+            return
+        done = self._waits.reached(self.acks.reached())
+        if done and done[0].next_offset <= self.acks.copies_start:
+            missed = [request for request in done if not self.acks.holds(request.next_offset)]
+            self.timeouts += len(missed)
+            answer(missed, PutStatus.FLUSH_SLAVE_TIMEOUT)
+            done = [request for request in done if request not in missed]
+        answer(done, PutStatus.PUT_OK)
 
     def expire(self, now_ms: int) -> None:
         """Answer those whose deadline has come."""

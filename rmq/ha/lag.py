@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-#: places of the log whose time is remembered; then every second one is forgotten
+#: places of the log whose time is remembered; then they are thinned out
 MAX_MARKS = 1024
+#: of marks that are older than so many times their distance one is enough; keeps about 700 of a month
+COARSENESS = 32
 
 
 class EndMarks:
@@ -13,7 +15,7 @@ class EndMarks:
     When the end of the log was where. Times are seconds of one clock, offsets physical.
 
     A mark is made at each push and each second, so answers are right to a second while the log rests, to a turn of the
-    reactor while it grows, and coarser for what is long ago.
+    reactor while it grows, and to some percent for what is long ago.
     """
 
     def __init__(self) -> None:
@@ -35,11 +37,18 @@ class EndMarks:
         offsets.append(end_offset)
         self._times.append(now_s)
         if len(offsets) > MAX_MARKS:
-            keep = slice(len(offsets) % 2, None, 2)
-            # The newest stays: it tells a log that rests from one that grows.
-            self._offsets, self._times = [*offsets[keep], offsets[-1]], [*self._times[keep], self._times[-1]]
-            if self._offsets[-2] == self._offsets[-1]:
-                del self._offsets[-1], self._times[-1]
+            self._thin_out(now_s)
+
+    def _thin_out(self, now_s: float) -> None:
+        """Keep the newest mark and, going back, those whose distance from the one kept before is worth their age."""
+        kept = [len(self._times) - 1]
+        for at in range(len(self._times) - 2, -1, -1):
+            time_s = self._times[at]
+            if (self._times[kept[-1]] - time_s) * COARSENESS >= now_s - time_s:
+                kept.append(at)
+        del kept[MAX_MARKS // 4 * 3 :]
+        kept.reverse()
+        self._offsets, self._times = [self._offsets[at] for at in kept], [self._times[at] for at in kept]
 
     def age_s(self, offset: int, now_s: float) -> float:
         """Return for how long the byte at ``offset`` has been there; 0 when there is none."""

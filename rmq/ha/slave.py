@@ -79,7 +79,7 @@ class SlaveSession:
 
     def synced(self, flushed: int, now_ms: int) -> list[Action]:
         """Everything below ``flushed`` is on disk; only for a session that was made with such an offset."""
-        self._flushed = flushed
+        self._flushed = max(flushed, self._flushed or 0)
         return self._report(now_ms) if self._owes_report and not self._closed else []
 
     @property

@@ -160,6 +160,22 @@ class ReplicaWaitsTests(SynchronousTestCase):
         waits.advance()
         self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
 
+    def test_an_empty_slave_does_not_vouch_for_what_it_never_gets(self) -> None:
+        """A slave with a new disk begins with the last segment; puts that waited for what lies before get no OK."""
+        some = acks(max_lag_bytes=10_000)
+        some.join(1, "a", 100, start_offset=100)
+        waits = ReplicaWaits(some)
+        answers: list[PutStatus] = []
+        for next_offset in (500, 1000, 1500):
+            waiting = waits.wait(next_offset, 5000)
+            assert isinstance(waiting, Deferred)
+            waiting.addCallback(answers.append)
+        some.join(2, "a", 0, start_offset=1000)
+        some.report(2, 1500)
+        waits.advance()
+        timeout = PutStatus.FLUSH_SLAVE_TIMEOUT
+        self.assertEqual((answers, waits.timeouts), ([timeout, timeout, PutStatus.PUT_OK], 2))
+
     def test_too_many_wait(self) -> None:
         """The queue is bounded: whoever finds it full is told that no slave has confirmed in time."""
         waits = self.waits()

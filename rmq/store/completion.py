@@ -43,6 +43,10 @@ class Completion:
         """True when too many wait; the next put should be refused."""
         return self._waits.full
 
+    def __len__(self) -> int:
+        """How many puts wait for the disk."""
+        return len(self._waits)
+
     def complete(self, result: PutResult, waits: bool) -> PutResult | Deferred[PutResult]:
         """Return the final result, or a Deferred of it; ``waits`` is the producer's wish."""
         if self._sync_flush:

@@ -15,7 +15,11 @@ from twisted.python.failure import Failure
 
 from rmq.runtime.clock import now_ms
 from rmq.runtime.disk import DiskError
+from rmq.runtime.histogram import Histogram
 from rmq.store.commitlog import CommitLog
+
+#: upper ends of the classes of sync times, in seconds
+SYNC_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class LogSync:
@@ -46,6 +50,9 @@ class LogSync:
         self._waiting: list[Deferred[None]] = []
         #: when the last sync began
         self.last_ms = 0
+        self._began_s = 0.0
+        #: how long syncs took
+        self.seconds = Histogram(SYNC_BOUNDS_S)
 
     @property
     def in_flight(self) -> bool:
@@ -78,6 +85,7 @@ class LogSync:
         self._in_flight = True
         self._again = False
         self.last_ms = now_ms(self._clock)
+        self._began_s = self._clock.seconds()
         # All are asked for at once: a file may be closed by the time that another one's sync has ended.
         syncs = [file.sync() for file in self._commit_log.unsynced(target)]
         left = len(syncs)
@@ -94,6 +102,7 @@ class LogSync:
     def _done(self, target: int) -> None:
         self._commit_log.flushed = target
         self._in_flight = False
+        self.seconds.observe(self._clock.seconds() - self._began_s)
         # The next one may start before those who waited hear of this one: it takes along what they do meanwhile.
         if self._again:
             self.request()

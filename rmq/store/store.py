@@ -23,6 +23,7 @@ from rmq.store.completion import Completion
 from rmq.store.config import StoreConfig
 from rmq.store.dispatch import ArrivalListener, Dispatcher, delay_levels
 from rmq.store.flush import LogSync
+from rmq.store.health import LoadReport, StoreHealth
 from rmq.store.index import Index
 from rmq.store.messages import (
     BatchEntry,
@@ -125,6 +126,7 @@ class MessageStore:
         self._failed: list[Callable[[], None]] = []
         self._failure: DiskError | None = None
         self._sync_flush = config.is_sync_flush
+        self._load_report: LoadReport | None = None
 
     @property
     def replication(self) -> Replication | None:
@@ -157,6 +159,7 @@ class MessageStore:
                 self._close()
 
     def _recover(self) -> None:
+        began_s = self._clock.seconds()
         is_clean = not self._running.exists()
         progress = self._progress_file.load()
         if progress is not None and self._disk.list_dir(self._commit_log.folder):
@@ -185,6 +188,11 @@ class MessageStore:
         recovery.run()
         # Not before: should the process be killed in here, the next one must know of the power failure.
         self._running.begin()
+        self._load_report = LoadReport(
+            is_clean=is_clean,
+            seconds=self._clock.seconds() - began_s,
+            read_bytes=max(0, self._commit_log.end - recovery.read_from),
+        )
 
     def start(self) -> None:
         """Take messages, and begin the work in the background."""
@@ -521,6 +529,22 @@ class MessageStore:
     def disk_usage(self) -> DiskUsage:
         """Room on the disk of the commit log."""
         return self._retention.usage()
+
+    def health(self) -> StoreHealth:
+        """Return what metrics and the status page show beside the offsets."""
+        return StoreHealth(
+            is_writable=self.is_writable,
+            failure=None if self._failure is None else str(self._failure),
+            is_disk_full=self._retention.is_disk_full,
+            log_disk=self._retention.usage(),
+            queue_disk=self._retention.queue_usage(),
+            segments=len(self._commit_log.starts),
+            queues=len(self._queues.keys()),
+            damaged_parts=len(self._dispatcher.damage),
+            puts_waiting_for_disk=len(self._completion),
+            sync_seconds=self._sync.seconds,
+            load=self._load_report,
+        )
 
     def runtime_info(self) -> dict[str, str]:
         """Return the store's part of a broker's runtime information (code 28)."""

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from rmq.broker.config5x import BrokerConfig5x
+from rmq.remoting.access import AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.store.config import BrokerRole, StoreConfig
 
@@ -123,7 +124,7 @@ class BrokerConfig:
     transaction_time_out: int = _unused(6000)
     transaction_check_max: int = _unused(15)
     transaction_check_interval: int = _unused(60_000)
-    acl_enable: bool = _key(False, "not supported: true is a start-up error")
+    acl_enable: bool = _key(False, "check who asks, by the accounts of aclFile")
     store_reply_message_enable: bool = _unused(True)
     enable_detail_stat: bool = _unused(True)
     auto_delete_unused_stats: bool = _unused(False)
@@ -179,7 +180,7 @@ class NettyClientConfig:
     client_socket_rcv_buf_size: int = _unused(0)
     client_pooled_byte_buf_allocator_enable: bool = _unused(False)
     client_close_socket_if_timeout: bool = _unused(True)
-    use_tls: bool = _key(False, "no effect: TLS is not supported", key="useTLS")
+    use_tls: bool = _key(False, "connect to NameServers and the master with TLS, as tls.enable", key="useTLS")
 
 
 #: What one properties file is loaded into, in this order.
@@ -195,6 +196,7 @@ class BrokerSetup:
     client: NettyClientConfig = attrs.field(factory=NettyClientConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
     extra: BrokerConfig5x = attrs.field(factory=BrokerConfig5x)
+    access: AccessSetup = attrs.field(factory=AccessSetup)
 
     @property
     def is_slave(self) -> bool:
@@ -253,7 +255,17 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
         broker_ip2=broker.broker_ip2 or ip1,
     )
     store = attrs.evolve(store, ha_listen_port=setup.server.listen_port + 1)
-    return attrs.evolve(setup, broker=broker, store=store)
+    return attrs.evolve(setup, broker=broker, store=store, access=_access(setup))
+
+
+def _access(setup: BrokerSetup) -> AccessSetup:
+    """Return the access setup with what BrokerConfig and NettyClientConfig say about it too."""
+    access = setup.access
+    if setup.broker.acl_enable:
+        access = attrs.evolve(access, acl=attrs.evolve(access.acl, acl_enable=True))
+    if setup.client.use_tls and access.tls.enable is None:
+        access = attrs.evolve(access, tls=attrs.evolve(access.tls, enable=True))
+    return access
 
 
 def _check_ip(key: str, value: str) -> None:
@@ -265,10 +277,6 @@ def _check_ip(key: str, value: str) -> None:
 
 
 def _refuse_unsupported(setup: BrokerSetup) -> None:
-    if setup.broker.acl_enable:
-        raise ConfigError(
-            "aclEnable=true is not supported: the broker would run unprotected; remove the key to run it so"
-        )
     if (setup.extra.enable_controller_mode or "").strip().lower() == "true":
         raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
     if setup.store.enable_d_leger_commit_log:

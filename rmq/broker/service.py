@@ -42,6 +42,8 @@ from rmq.broker.state import BrokerState
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
 from rmq.ha.service import HAService
+from rmq.remoting.access import Access
+from rmq.remoting.acl import BROKER_ADMIN_CODES
 from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
@@ -91,7 +93,10 @@ class BrokerService(MultiService):
         self._boot_timer: IDelayedCall | None = None
         self._config_dir = os.path.join(setup.store.store_path_root_dir, "config")
         self.store = MessageStore(platform.disk, self._clock, setup.store)
-        self.client = RemotingClient(platform, name="broker client")
+        self.access = Access(
+            platform, setup.access, rocketmq_home=setup.broker.rocketmq_home, admin_codes=BROKER_ADMIN_CODES
+        )
+        self.client = RemotingClient(platform, name="broker client", tls=self.access.client_tls, sign=self.access.sign)
         self.state = self._make_state(config_path)
         self.registration = Registration(
             self.client, RegistrationTerms.of(setup), self.state.topics.snapshot, self._clock, setup.namesrv_addrs
@@ -116,6 +121,7 @@ class BrokerService(MultiService):
         )
         if answers_at_once(setup.store):
             self.responders.add_lane(RequestCode.SEND_MESSAGE_V2, SendLane(self.state, sends))
+        self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self.vip_server = self._listener("broker VIP", setup.server.listen_port - VIP_PORT_DISTANCE, vip_responders)
@@ -133,7 +139,14 @@ class BrokerService(MultiService):
         self._periodic = self._make_periodic()
         self._subscribe()
         #: in the order of their start; :meth:`stopService` says how they stop
-        self._parts: list[Service] = [self.client, self.ha, self.server, self.vip_server, self.registration]
+        self._parts: list[Service] = [
+            self.access,
+            self.client,
+            self.ha,
+            self.server,
+            self.vip_server,
+            self.registration,
+        ]
         if setup.is_slave:
             self._parts.append(self.metadata_sync)
         for part in self._parts:
@@ -190,6 +203,8 @@ class BrokerService(MultiService):
             responders=responders,
             idle_seconds=config.server_channel_max_idle_time_seconds,
             name=name,
+            tls=self.access.tls,
+            limits=self.access.limits,
         )
         server.on_channel_closed(self._channel_closed)
         return server
@@ -305,6 +320,7 @@ class BrokerService(MultiService):
             await self._step("writing delay offsets", state.delays.persist)
         await self._step("closing the store", self.store.stop)
         await self._step("closing client connections", self.client.stopService)
+        await self._step("forgetting certificates and accounts", self.access.stopService)
         self._log.info("broker {name} at {address} has stopped", name=self.setup.name, address=self.setup.address)
 
     async def _step(self, what: str, call: Callable[[], object]) -> None:

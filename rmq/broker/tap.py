@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.dump import DumpError
 from rmq.broker.service import BrokerService, build_broker
+from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.http import Face
@@ -45,13 +46,15 @@ class Options(RmqOptions):
 
     def __init__(self) -> None:
         defaults = {"namesrvAddr": os.environ["NAMESRV_ADDR"]} if os.environ.get("NAMESRV_ADDR") else {}
-        super().__init__(CONFIG_CLASSES, defaults)
+        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES), defaults)
 
 
 def setup_of(options: Options) -> BrokerSetup:
     """Return what parsed options say."""
-    broker, server, client, store, extra = options.configs
-    return BrokerSetup(broker=broker, server=server, client=client, store=store, extra=extra)
+    broker, server, client, store, extra, *access = options.configs
+    return BrokerSetup(
+        broker=broker, server=server, client=client, store=store, extra=extra, access=AccessSetup.of(access)
+    )
 
 
 class TwistdBroker(BrokerService):
@@ -105,7 +108,7 @@ def makeService(options: Options) -> IService:
         broker,
         {"broker": broker, "state": broker.state, "store": broker.store, "ha": broker.ha},
         face=face,
-        start_errors=(StoreError, StateFileError, DiskError),
+        start_errors=(StoreError, StateFileError, DiskError, ConfigError),
     )
 
 

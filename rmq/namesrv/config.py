@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from rmq.remoting.access import AccessSetup
+
 _NO_THREADS = "sizes a thread pool in Apache; one thread does everything here"
 _UNSUPPORTED = "no effect: not supported"
 
@@ -129,3 +131,4 @@ class NamesrvSetup:
     namesrv: NamesrvConfig = attrs.field(factory=NamesrvConfig)
     netty: NettyServerConfig = attrs.field(factory=NettyServerConfig)
     extra: dict[str, str] = attrs.field(factory=dict)
+    access: AccessSetup = attrs.field(factory=AccessSetup)

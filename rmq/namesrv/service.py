@@ -21,10 +21,13 @@ from rmq.namesrv.lanes import RouteLane
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
 from rmq.namesrv.routes import LiveBroker, RouteTable
 from rmq.namesrv.settings import Settings
+from rmq.remoting.access import Access
+from rmq.remoting.acl import NAMESRV_ADMIN_CODES
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
 from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
 from rmq.wire.codes import RequestCode
 
@@ -59,6 +62,11 @@ class NamesrvService(MultiService):
         brokers = BrokerResponders(self.routes, self.kv, self.settings, clock)
         self.responders = ResponderTable(self.look_ups, brokers, AdminResponders(self.kv, self.settings))
         self.lane = RouteLane(self.routes, self.settings)
+        self.access = Access(
+            platform, setup.access, rocketmq_home=setup.namesrv.rocketmq_home, admin_codes=NAMESRV_ADMIN_CODES
+        )
+        self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
+        self.access.setServiceParent(self)
         self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
         self.server = RemotingServer(
             platform,
@@ -67,6 +75,8 @@ class NamesrvService(MultiService):
             responders=self.responders,
             idle_seconds=setup.netty.server_channel_max_idle_time_seconds,
             name="namesrv",
+            tls=self.access.tls,
+            limits=self.access.limits,
         )
         self.server.on_channel_closed(self._channel_closed)
         self.server.setServiceParent(self)
@@ -81,14 +91,15 @@ class NamesrvService(MultiService):
         Load the key-value table and listen.
 
         Raises StateFileError when its file is broken, DiskError when it cannot be read, CannotListenError; then nothing
-        is left running.
+        is left running. ConfigError when certificates or accounts cannot be used.
         Java: NamesrvController#initialize, #start
         """
         self.kv.load()
         self.look_ups.started_ms = now_ms(self.clock)
         try:
             super().startService()
-        except CannotListenError:
+        except (CannotListenError, ConfigError):
+            self.access.stopService()
             self.running = False
             raise
         for periodic in self._periodic:

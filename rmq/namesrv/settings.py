@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from twisted.logger import Logger
 
 from rmq.namesrv.config import CONFIG_CLASSES, UNSUPPORTED_SWITCHES, NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.remoting.access import ACCESS_KEYS
 from rmq.runtime.config import config_fields, to_properties, update
 from rmq.runtime.disk import Disk
 from rmq.runtime.statefile import write_state
@@ -33,6 +34,8 @@ class Settings:
         self.namesrv: NamesrvConfig = setup.namesrv
         self.netty: NettyServerConfig = setup.netty
         self._extra = dict(setup.extra)
+        # In the file, because it was read from there, but shown to nobody.
+        self._secret = dict(setup.access.changed())
         self._known = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
         self._warn_of_unsupported()
 
@@ -42,7 +45,7 @@ class Settings:
 
     def black_listed(self, values: Mapping[str, str]) -> list[str]:
         """Return the keys of ``values`` that may not be changed over the wire."""
-        black = ALWAYS_BLACK | {key.strip() for key in self.namesrv.config_black_list.split(";")}
+        black = ALWAYS_BLACK | ACCESS_KEYS | {key.strip() for key in self.namesrv.config_black_list.split(";")}
         return sorted(black & values.keys())
 
     def update(self, values: Mapping[str, str]) -> None:
@@ -54,7 +57,7 @@ class Settings:
         """
         namesrv, netty = update(self.namesrv, values), update(self.netty, values)
         extra = {key: values.get(key, value) for key, value in self._extra.items()}
-        text = to_properties(namesrv, netty, extra=extra)
+        text = to_properties(namesrv, netty, extra={**extra, **self._secret})
         write_state(self._disk, self.namesrv.config_store_path, text.encode())
         self.namesrv, self.netty, self._extra = namesrv, netty, extra
         for key in sorted(values):

@@ -14,6 +14,8 @@ from twisted.logger import Logger
 
 from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
 from rmq.namesrv.service import build_namesrv
+from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
+from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.http import Face
 from rmq.runtime.platform import real_platform
@@ -32,27 +34,30 @@ class Options(RmqOptions):
     log_name = "namesrv.log"
 
     def __init__(self) -> None:
-        super().__init__(CONFIG_CLASSES)
+        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES))
 
     def _load(self) -> None:
         super()._load()
         # The file of -c is the one that updateNamesrvConfig writes; -p shows it too.
         if self.config_file is not None:
-            namesrv, netty = self.configs
-            self.configs = (attrs.evolve(namesrv, config_store_path=self.config_file), netty)
+            namesrv, *others = self.configs
+            self.configs = (attrs.evolve(namesrv, config_store_path=self.config_file), *others)
 
 
 def setup_of(options: Options) -> NamesrvSetup:
     """Return what parsed options say."""
-    namesrv, netty = options.configs
-    return NamesrvSetup(namesrv=namesrv, netty=netty, extra=options.unknown)
+    namesrv, netty, *access = options.configs
+    return NamesrvSetup(namesrv=namesrv, netty=netty, extra=options.unknown, access=AccessSetup.of(access))
 
 
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
     from twisted.internet import reactor
 
-    namesrv = build_namesrv(real_platform(reactor), setup_of(options), announce=_say)
+    try:
+        namesrv = build_namesrv(real_platform(reactor), setup_of(options), announce=_say)
+    except ConfigError as error:
+        raise SystemExit(f"rmq-namesrv cannot start: {error}") from error
 
     def face() -> Face:
         # prometheus_client is not needed, and not installed, where nobody asks for metrics.
@@ -64,7 +69,7 @@ def makeService(options: Options) -> IService:
         namesrv,
         {"namesrv": namesrv, "routes": namesrv.routes},
         face=face,
-        start_errors=(StateFileError, DiskError),
+        start_errors=(StateFileError, DiskError, ConfigError),
     )
 
 

@@ -104,6 +104,8 @@ class Channel:
         self._most_unsent_bytes = limits.server_channel_max_unsent_bytes
         self._decoder = decoder
         self._grew = grew
+        #: signs our own requests to this peer, before they are sent
+        self.sign: Callable[[RemotingCommand], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Channel {self.id} {self.peer}>"
@@ -164,7 +166,10 @@ class Channel:
         """
         if self._reason is not None or self._unsent_bytes > MAX_UNSENT_ONEWAY_BYTES:
             return False
-        self.send_command(request_command(contract, header, body, opaque=0, flag=ONEWAY))
+        command = request_command(contract, header, body, opaque=0, flag=ONEWAY)
+        if self.sign is not None:
+            self.sign(command)
+        self.send_command(command)
         return True
 
     def invoke(
@@ -197,6 +202,8 @@ class Channel:
         except TooManyWaiting as error:
             return fail(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
         command.opaque = opaque
+        if self.sign is not None:
+            self.sign(command)
         try:
             frame = encode_command(command)
         except ProtocolError:

@@ -23,6 +23,7 @@ from rmq.remoting.responders import ResponderTable
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls import ClientTls
+from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 
 __all__ = [
@@ -51,7 +52,7 @@ RB = TypeVar("RB")
 class RemotingClient(Service):
     """
     Ask servers; ``responders`` answers what they ask back (without it: code 3). With ``tls`` every connection is a TLS
-    connection.
+    connection; ``sign`` signs every request.
 
     A lost connection fails what waits for it at once and is made anew by the next request. Nothing is retried.
     """
@@ -66,12 +67,14 @@ class RemotingClient(Service):
         idle_seconds: float = IDLE_SECONDS,
         name: str = "remoting client",
         tls: ClientTls | None = None,
+        sign: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
         self.setName(name)
         self._platform = platform
         self._responders = ResponderTable() if responders is None else responders
         self._idle_seconds = idle_seconds
         self._tls = tls
+        self._sign = sign
         self._channels: dict[str, Channel] = {}
         self._dials: dict[str, _Dial] = {}
         self._open: dict[int, Channel] = {}
@@ -212,6 +215,7 @@ class RemotingClient(Service):
         )
 
     def _opened(self, channel: Channel) -> None:
+        channel.sign = self._sign
         self._open[channel.id] = channel
 
     def _closed(self, channel: Channel, _reason: str) -> None:

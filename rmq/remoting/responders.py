@@ -10,7 +10,7 @@ Java: NettyRemotingAbstract#processRequestCommand, NettyRequestProcessor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from types import CoroutineType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -96,6 +96,7 @@ Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Out
 Written = bytes | Deferred[bytes | None] | None
 Lane = Callable[[RemotingCommand, "Channel"], bytes | None]
 FrameLane = Callable[[Frame, "Channel"], bytes | None]
+Guard = Callable[[RemotingCommand, "Channel"], None]
 
 _Self = TypeVar("_Self")
 _Answer = TypeVar("_Answer", bound=Answer)
@@ -165,9 +166,28 @@ class ResponderTable:
         self.frame_lane: FrameLane | None = None
         #: what was asked; the protocol counts requests here, the table itself refusals
         self.stats = RequestStats()
+        self._guard: Guard | None = None
         for owner in owners:
             for contract, method in _methods(owner):
                 self._add(contract, method)
+
+    def guard_with(self, guard: Guard, codes: Collection[int] | None = None) -> None:
+        """
+        Ask ``guard`` before each request is answered, or only before those of ``codes``; it raises :class:`Refuse`.
+
+        With all requests guarded there is no frame lane any more: it answers what nobody has looked at.
+        """
+        if codes is None:
+            self.frame_lane = None
+            self._guard = guard
+        else:
+            guarded = frozenset(map(int, codes))
+
+            def some(command: RemotingCommand, channel: Channel) -> None:
+                if command.code in guarded:
+                    guard(command, channel)
+
+            self._guard = some
 
     def codes(self) -> frozenset[int]:
         """Return the request codes that are answered."""
@@ -185,6 +205,7 @@ class ResponderTable:
         """
         table = ResponderTable(refused=self._refused)
         table.stats = self.stats
+        table._guard = self._guard
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
         return table
@@ -205,6 +226,8 @@ class ResponderTable:
         Returns the frame of the answer, a Deferred of it that never fails (None: no answer), or None for no answer.
         """
         try:
+            if self._guard is not None:
+                self._guard(command, channel)
             lane = self._lanes.get(command.code)
             written: Written = None if lane is None else lane(command, channel)
             if written is None:

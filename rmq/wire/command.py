@@ -97,6 +97,10 @@ class RemotingCommand:
             ext = self._ext = decode_strings(ext)
         return ext
 
+    @ext_fields.setter
+    def ext_fields(self, fields: Mapping[str, str]) -> None:
+        self._ext = fields
+
     def decode_header(self, header: type[H]) -> H:
         """Return the extFields as ``header``; a BadField names what is missing or wrong."""
         return self.read_header(header_codec(header))

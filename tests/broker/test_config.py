@@ -220,10 +220,18 @@ class ResolveTests(SynchronousTestCase):
         self.assertEqual(resolved("brokerRole=SLAVE\nbrokerId=3\n").broker.broker_id, 3)
 
     def test_unsafe_promises_are_refused(self) -> None:
-        """Who asks for access control or a controller must not get a broker without."""
-        for key in ("aclEnable", "enableControllerMode", "enableDLegerCommitLog"):
+        """Who asks for a controller must not get a broker without."""
+        for key in ("enableControllerMode", "enableDLegerCommitLog"):
             error = self.assertRaises(ConfigError, resolved, f"{key}=true\n")
             self.assertIn(key, str(error))
+
+    def test_access(self) -> None:
+        """Apache's aclEnable and useTLS, of BrokerConfig and NettyClientConfig, are those of the access setup."""
+        access = resolved("aclEnable=true\nuseTLS=true\n").access
+        self.assertTrue(access.acl.acl_enable)
+        self.assertTrue(access.tls.enable)
+        self.assertFalse(resolved("").access.acl.acl_enable)
+        self.assertIsNone(resolved("").access.tls.enable)
 
     def test_a_host_name_is_no_address(self) -> None:
         """brokerIP1 goes into message ids as bytes; a host name is named in the error."""

@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from rmq.broker.config import BrokerSetup
 from rmq.broker.state import BrokerState
+from rmq.remoting.access import ACCESS_KEYS
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.config import ConfigError, decode_properties, to_properties, update
 from rmq.runtime.disk import DiskError
@@ -26,6 +27,9 @@ from rmq.wire.api.admin import (
 )
 from rmq.wire.api.common import DataVersion, KVTable
 from rmq.wire.codes import MQ_VERSION, ResponseCode, version_desc
+
+#: Never changed over the wire, whatever configBlackList says.  Java: AdminBrokerProcessor#initConfigBlackList
+ALWAYS_BLACK = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 
 _S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
 
@@ -61,7 +65,8 @@ class AdminResponder:
         except ConfigError as error:
             self._log.warn("{peer} sent a bad configuration: {error}", peer=request.channel.peer, error=error)
             raise Refuse(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
-        black_list = {key.strip() for key in state.setup.broker.config_black_list.split(";")}
+        black_list = ALWAYS_BLACK | ACCESS_KEYS
+        black_list |= {key.strip() for key in state.setup.broker.config_black_list.split(";")}
         if black_list & changes.keys():
             raise Refuse(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         try:

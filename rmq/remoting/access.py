@@ -1,0 +1,94 @@
+"""Who gets in, and what a process says about itself when it knocks elsewhere: TLS, accounts and limits together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+from twisted.application.service import MultiService
+
+from rmq.remoting.acl import AclConfig, acl_of, signer_of
+from rmq.remoting.limits import RemotingLimits
+from rmq.remoting.responders import ResponderTable
+from rmq.runtime.config import ConfigError, config_fields, format_value
+from rmq.runtime.platform import Platform
+from rmq.runtime.tls import ClientTls, ServerTls, TlsConfig, resolve_tls
+
+#: in the order of AccessSetup's fields
+ACCESS_CLASSES: tuple[type, ...] = (TlsConfig, AclConfig, RemotingLimits)
+
+
+def _keys() -> frozenset[str]:
+    kinds: tuple[Any, ...] = ACCESS_CLASSES
+    return frozenset(field.key for kind in kinds for field in config_fields(kind))
+
+
+#: Never changed over the wire: whoever may change them may let himself in.
+ACCESS_KEYS = _keys()
+
+
+@attrs.frozen(kw_only=True)
+class AccessSetup:
+    """The configuration of it, as loaded."""
+
+    tls: TlsConfig = attrs.field(factory=TlsConfig)
+    acl: AclConfig = attrs.field(factory=AclConfig)
+    limits: RemotingLimits = attrs.field(factory=RemotingLimits)
+
+    @classmethod
+    def of(cls, configs: Collection[Any]) -> AccessSetup:
+        """Return the setup of loaded configs, one for each of ACCESS_CLASSES, in order."""
+        tls, acl, limits = configs
+        return cls(tls=tls, acl=acl, limits=limits)
+
+    def changed(self) -> Mapping[str, str]:
+        """
+        Return the keys that are not as by default.
+
+        Who writes a configuration file anew has to keep them; they hold passwords and are not for the wire.
+        """
+        parts: tuple[Any, ...] = (self.tls, self.acl, self.limits)
+        return {
+            field.key: format_value(getattr(config, field.name))
+            for config in parts
+            for field in config_fields(config.__class__)
+            if getattr(config, field.name) != field.default
+        }
+
+
+class Access(MultiService):
+    """
+    The parts made from an :class:`AccessSetup`; starts before the ports, so that they know certificates and accounts.
+
+    Making one raises ConfigError for a setup that cannot work, starting it for files that cannot be used.
+    """
+
+    def __init__(
+        self, platform: Platform, setup: AccessSetup, *, rocketmq_home: str | None, admin_codes: Collection[int]
+    ) -> None:
+        super().__init__()
+        clock, disk = platform.reactor, platform.disk
+        terms = resolve_tls(setup.tls, disk)
+        self.limits = setup.limits
+        self.tls = ServerTls(disk, clock, terms)
+        self.client_tls = ClientTls(disk, clock, terms) if terms.dial else None
+        self.acl = acl_of(setup.acl, rocketmq_home, disk, clock, admin_codes)
+        self.sign = signer_of(setup.acl, disk)
+        self.tls.setServiceParent(self)
+        if self.acl is not None:
+            self.acl.setServiceParent(self)
+
+    def guard(self, responders: ResponderTable, codes: Collection[int] | None = None) -> None:
+        """Have requests of ``codes`` (default: all) checked, if access control is on."""
+        if self.acl is not None:
+            responders.guard_with(self.acl.check, codes)
+
+    def startService(self) -> None:
+        try:
+            if self.client_tls is not None:
+                self.client_tls.load()
+            super().startService()
+        except ConfigError:
+            self.stopService()
+            raise

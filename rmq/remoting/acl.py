@@ -1,0 +1,517 @@
+"""
+Access control with Apache's accounts and signatures: who may ask for what.
+
+Accounts come from files in the form of Apache's ``plain_acl.yml``, which may change while they are in use. PyYAML
+(extra ``acl``) is imported when the first one is read.
+
+Java: PlainAccessValidator, PlainPermissionManager, PlainPermissionChecker, AclSigner, AclClientRPCHook
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+import attrs
+import msgspec
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import Refuse
+from rmq.runtime.clock import Periodic
+from rmq.runtime.config import ConfigError
+from rmq.runtime.disk import Disk
+from rmq.runtime.diskerror import DiskError
+from rmq.wire import fastjson
+from rmq.wire.api.clients import HeartbeatData
+from rmq.wire.codes import RequestCode, ResponseCode
+from rmq.wire.command import RemotingCommand
+
+ACCESS_KEY = "AccessKey"
+SECURITY_TOKEN = "SecurityToken"
+SIGNATURE = "Signature"
+#: an extField that clients add after they have signed
+_UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
+
+#: accessKey and secretKey must be longer, as in Apache
+MIN_KEY_CHARS = 6
+#: how often the files are looked at
+REFRESH_S = 5.0
+#: the same refusal is logged again after so long
+QUIET_S = 60.0
+#: refusals that are remembered for that
+MAX_TOLD = 1000
+
+DENY, PUB, SUB = 0, 4, 8
+_PERMS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+RETRY_PREFIX = "%RETRY%"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+#: what Apache's brokers of 4.9 put before the reason
+REMARK_PREFIX = "org.apache.rocketmq.acl.common.AclException: "
+
+#: Only admins may ask a Broker for these.  Java: Permission#ADMIN_CODE
+BROKER_ADMIN_CODES = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+#: Only admins may ask a NameServer for these; nothing else is looked at there. What Brokers and clients ask stays open,
+#: and so does 217, which Brokers of 5.x send.
+NAMESRV_ADMIN_CODES = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class AclConfig:
+    """Keys of access control. Apache finds its file by the location alone."""
+
+    acl_enable: bool = attrs.field(default=False, metadata={"doc": "check who asks, by the accounts of aclFile"})
+    acl_file: str | None = attrs.field(
+        default=None,
+        metadata={
+            "doc": "accounts in the form of plain_acl.yml, a file or a folder of *.yml; "
+            "without it conf/plain_acl.yml below rocketmqHome"
+        },
+    )
+    acl_tools_file: str | None = attrs.field(
+        default=None,
+        metadata={"doc": "accessKey and secretKey with which this process signs its own requests, as tools.yml"},
+    )
+
+
+# signatures
+
+
+def signature(ext_fields: Mapping[str, str], body: bytes | None, secret_key: str) -> str:
+    """
+    Return the signature over the values of all extFields, sorted by key, and the body.
+
+    Java: AclUtils#calSignature
+    """
+    keys = sorted(ext_fields.keys() - _UNSIGNED, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
+    content = "".join(ext_fields[key] for key in keys).encode("utf-8", "replace") + (body or b"")
+    return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode()
+
+
+@attrs.frozen(kw_only=True)
+class Credentials:
+    """What signs requests."""
+
+    access_key: str
+    secret_key: str = attrs.field(repr=False)
+    security_token: str | None = attrs.field(default=None, repr=False)
+
+    def sign(self, command: RemotingCommand) -> None:
+        """Add the account and the signature to a request that is otherwise complete.  Java: AclClientRPCHook"""
+        fields = dict(command.ext_fields)
+        fields[ACCESS_KEY] = self.access_key
+        if self.security_token is not None:
+            fields[SECURITY_TOKEN] = self.security_token
+        fields[SIGNATURE] = signature(fields, command.body, self.secret_key)
+        command.ext_fields = fields
+
+
+# addresses
+
+
+@attrs.frozen
+class AddressPattern:
+    """
+    Addresses as Apache's files write them: ``*``, ``192.0.2.7``, ``192.0.2.*``, ``192.0.2.1-10``, ``192.0.*.*``,
+    ``192.0.2.{4,5}``, several of them joined by commas, and the same for IPv6.
+
+    ``alternatives`` hold a lowest and a highest number for each of the 4 or 8 segments; None is everybody.
+    """
+
+    alternatives: tuple[tuple[tuple[int, int], ...] | None, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> AddressPattern:
+        """Raises ValueError, with the part that is wrong."""
+        return cls(tuple(_alternative(part) for part in _split_address(text)))
+
+    def matches(self, host: str) -> bool:
+        """Say whether ``host``, an address without port, is one of them."""
+        if None in self.alternatives:
+            return True
+        try:
+            segments = _segments(ip_address(host.partition("%")[0]))
+        except ValueError:
+            return False
+        return any(
+            ranges is not None
+            and len(ranges) == len(segments)
+            and all(low <= number <= high for number, (low, high) in zip(segments, ranges, strict=True))
+            for ranges in self.alternatives
+        )
+
+
+def _split_address(text: str) -> Iterator[str]:
+    text = text.strip()
+    if text.endswith("}"):
+        head, brace, last = text[:-1].partition("{")
+        if not brace or not head.endswith((".", ":")):
+            raise ValueError(f"{text!r} is no address: {{...}} stands for the last segment")
+        yield from (head + item.strip() for item in last.split(","))
+    elif text:
+        yield from (item.strip() for item in text.split(","))
+
+
+def _alternative(text: str) -> tuple[tuple[int, int], ...] | None:
+    if text in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
+        return None
+    if not any(sign in text for sign in "*-"):
+        return tuple((number, number) for number in _segments(ip_address(text)))
+    is_v6 = ":" in text
+    base, highest, count = (16, 0xFFFF, 8) if is_v6 else (10, 255, 4)
+    parts = text.split(":" if is_v6 else ".")
+    if len(parts) != count:
+        raise ValueError(f"{text!r} is no address: {count} segments are needed around * and -")
+    ranges = []
+    for part in parts:
+        low, dash, high = part.strip().partition("-")
+        span = (0, highest) if part.strip() == "*" else (int(low, base), int(high if dash else low, base))
+        if not 0 <= span[0] <= span[1] <= highest:
+            raise ValueError(f"{text!r} is no address: {part!r} is outside 0..{highest:{'x' if is_v6 else 'd'}}")
+        ranges.append(span)
+    return tuple(ranges)
+
+
+def _segments(address: IPv4Address | IPv6Address) -> list[int]:
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if isinstance(address, IPv4Address):
+        return list(address.packed)
+    return [int(part, 16) for part in address.exploded.split(":")]
+
+
+# files
+
+
+class _AccountEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    access_key: str | int
+    secret_key: str | int
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+class _AclEntries(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    global_white_remote_addresses: list[str] | None = None
+    accounts: list[_AccountEntry] | None = None
+    data_version: list[Any] | None = None
+
+
+class _ToolsEntries(msgspec.Struct, rename="camel"):
+    access_key: str | int
+    secret_key: str | int
+    security_token: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Account:
+    """One account. ``perms`` holds topics, and groups as the names of their retry topics."""
+
+    access_key: str
+    secret_key: str = attrs.field(repr=False)
+    white: AddressPattern
+    admin: bool
+    default_topic_perm: int
+    default_group_perm: int
+    perms: Mapping[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class AclRules:
+    """What a set of files says."""
+
+    white: tuple[AddressPattern, ...] = ()
+    accounts: Mapping[str, Account] = attrs.field(factory=dict)
+
+    def problem(self, command: RemotingCommand, host: str, admin_codes: Collection[int]) -> str | None:
+        """
+        Return why ``host`` may not make this request, in Apache's words; None when it may.
+
+        Java: PlainPermissionManager#validate, PlainPermissionChecker#check
+        """
+        if any(pattern.matches(host) for pattern in self.white):
+            return None
+        fields = command.ext_fields
+        access_key = fields.get(ACCESS_KEY)
+        if not access_key:
+            return "No accessKey is configured"
+        account = self.accounts.get(access_key)
+        if account is None:
+            return f"No acl config for {access_key}"
+        if account.white.matches(host):
+            return None
+        expected = signature(fields, command.body, account.secret_key)
+        # Bytes, because compare_digest takes no text beyond ASCII, and the peer may send any.
+        if not hmac.compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected.encode()):
+            return f"Check signature failed for accessKey={access_key}"
+        if command.code in admin_codes and not account.admin:
+            return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
+        return _perm_problem(account, needed_perms(command))
+
+
+def _perm_problem(account: Account, needed: Mapping[str, int]) -> str | None:
+    if needed.get(TRACE_TOPIC) == PUB or (account.admin and not account.perms):
+        return None
+    for resource, perm in needed.items():
+        is_group = resource.startswith(RETRY_PREFIX)
+        default = account.default_group_perm if is_group else account.default_topic_perm
+        owned = account.perms.get(resource, default)
+        if not owned & perm:
+            name = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group else f"topic {resource}"
+            return f"No default permission for {name}"
+    return None
+
+
+def needed_perms(command: RemotingCommand) -> dict[str, int]:
+    """
+    Return topic -> PUB or SUB, and retry topic of a group -> SUB, that a request to a Broker needs.
+
+    Differs from Apache in two places: a batch (320) and a lite pull (361) need what a send and a pull need.
+    Java: PlainAccessResource#parse, PlainAccessValidator#parse
+    """
+    fields = command.ext_fields
+    needed: dict[str, int] = {}
+
+    def group(name: str | None) -> None:
+        needed[RETRY_PREFIX + (name or "").removeprefix(RETRY_PREFIX)] = SUB
+
+    def topic(name: str | None, perm: int, of_group: str | None) -> None:
+        if name is not None and name.startswith(RETRY_PREFIX):
+            group(of_group if of_group is not None else name)
+        else:
+            needed[name or ""] = perm
+
+    match command.code:
+        case RequestCode.SEND_MESSAGE:
+            topic(fields.get("topic"), PUB, fields.get("group"))
+        case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+            topic(fields.get("b"), PUB, fields.get("a"))
+        case RequestCode.CONSUMER_SEND_MSG_BACK:
+            group(fields.get("group"))
+        case RequestCode.PULL_MESSAGE | RequestCode.LITE_PULL_MESSAGE | RequestCode.UPDATE_CONSUMER_OFFSET:
+            topic(fields.get("topic"), SUB, None)
+            group(fields.get("consumerGroup"))
+        case RequestCode.QUERY_MESSAGE:
+            topic(fields.get("topic"), SUB, None)
+        case RequestCode.UNREGISTER_CLIENT:
+            if fields.get("consumerGroup"):
+                group(fields.get("consumerGroup"))
+        case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            group(fields.get("consumerGroup"))
+        case RequestCode.HEART_BEAT:
+            for data in fastjson.decode(command.body or b"{}", HeartbeatData).consumer_data_set or ():
+                group(data.group_name)
+                for subscription in data.subscription_data_set or ():
+                    topic(subscription.topic, SUB, None)
+    return needed
+
+
+def parse_rules(files: Mapping[str, bytes]) -> AclRules:
+    """Return the rules of files in the form of plain_acl.yml (path -> content); raises ConfigError naming the file."""
+    white: list[AddressPattern] = []
+    accounts: dict[str, Account] = {}
+    for path, data in files.items():
+        entries = _read_yaml(data, _AclEntries, path)
+        try:
+            white += [AddressPattern.parse(text) for text in entries.global_white_remote_addresses or ()]
+            for entry in entries.accounts or ():
+                account = _account(entry)
+                if account.access_key in accounts:
+                    raise ValueError(f"the accessKey {account.access_key} is there twice")
+                accounts[account.access_key] = account
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    return AclRules(white=tuple(white), accounts=accounts)
+
+
+def parse_credentials(data: bytes, path: str) -> Credentials:
+    """Return the account of a file in the form of tools.yml; raises ConfigError."""
+    entries = _read_yaml(data, _ToolsEntries, path)
+    return Credentials(
+        access_key=str(entries.access_key),
+        secret_key=str(entries.secret_key),
+        security_token=entries.security_token,
+    )
+
+
+def _read_yaml(data: bytes, kind: type[Any], path: str) -> Any:
+    try:
+        if not data.strip():
+            return kind()
+        return msgspec.yaml.decode(data, type=kind)
+    except ImportError as error:
+        raise ConfigError(f"{path}: reading it needs PyYAML (pip install 'rmq[acl]'): {error}") from error
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _account(entry: _AccountEntry) -> Account:
+    access_key, secret_key = str(entry.access_key), str(entry.secret_key)
+    if len(access_key) <= MIN_KEY_CHARS or len(secret_key) <= MIN_KEY_CHARS:
+        raise ValueError(f"accessKey and secretKey of {access_key!r} must have more than {MIN_KEY_CHARS} characters")
+    perms = dict(_resource(text) for text in entry.topic_perms or ())
+    perms |= {RETRY_PREFIX + name: perm for name, perm in (_resource(text) for text in entry.group_perms or ())}
+    return Account(
+        access_key=access_key,
+        secret_key=secret_key,
+        white=AddressPattern.parse(entry.white_remote_address or ""),
+        admin=entry.admin,
+        default_topic_perm=_perm(entry.default_topic_perm or "DENY"),
+        default_group_perm=_perm(entry.default_group_perm or "DENY"),
+        perms=perms,
+    )
+
+
+def _resource(text: str) -> tuple[str, int]:
+    name, equals, perm = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"{text!r} is no permission of the form name=PUB|SUB")
+    return name.strip(), _perm(perm)
+
+
+def _perm(text: str) -> int:
+    try:
+        return _PERMS[text.strip()]
+    except KeyError:
+        raise ValueError(f"{text!r} is no permission; one of {', '.join(_PERMS)} is expected") from None
+
+
+# the shell
+
+
+class Acl(Service):
+    """
+    The accounts of ``path`` (a file, or a folder of ``*.yml`` and ``*.yaml``) in use.
+
+    While the service runs, the files are read again every REFRESH_S; broken ones change nothing but the log.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, clock: IReactorTime, path: str, admin_codes: Collection[int]) -> None:
+        self.rules = AclRules()
+        self._disk = disk
+        self._clock = clock
+        self._path = path
+        self._admin_codes = admin_codes
+        self._files: dict[str, bytes] = {}
+        self._trouble = ""
+        self._told: dict[str, float] = {}
+        self._refresh = Periodic(clock, REFRESH_S, self.refresh, name=f"refresh of {path}")
+
+    def startService(self) -> None:
+        """Raises ConfigError, naming the file, when the accounts cannot be read."""
+        self._take(self._read())
+        super().startService()
+        self._refresh.start()
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return self._refresh.stop()
+
+    def refresh(self) -> None:
+        """Read the files again and use them if they have changed and are sound."""
+        try:
+            files = self._read()
+            if files != self._files:
+                self._take(files)
+        except ConfigError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._log.error("access control: {error}; the accounts read before stay in use", error=error)
+            return
+        self._trouble = ""
+
+    def check(self, command: RemotingCommand, channel: Channel) -> None:
+        """Raise Refuse (NO_PERMISSION) unless this request may be made."""
+        host = channel.peer.rpartition(":")[0]
+        problem = self.rules.problem(command, host, self._admin_codes)
+        if problem is None:
+            return
+        self._tell(f"{host}, request {command.code}: {problem}")
+        raise Refuse(ResponseCode.NO_PERMISSION, REMARK_PREFIX + problem)
+
+    def _tell(self, text: str) -> None:
+        """Log a refusal, but not the same one with every retry of a client."""
+        now = self._clock.seconds()
+        if now < self._told.get(text, now):
+            return
+        if len(self._told) >= MAX_TOLD:
+            self._told.clear()
+        self._told[text] = now + QUIET_S
+        self._log.warn("access control refuses {text}", text=text)
+
+    def _read(self) -> dict[str, bytes]:
+        disk, path = self._disk, self._path
+        try:
+            if not disk.is_dir(path):
+                return {path: disk.read_whole(path)}
+            names = [name for name in disk.list_dir(path) if name.endswith((".yml", ".yaml"))]
+            return {os.path.join(path, name): disk.read_whole(os.path.join(path, name)) for name in names}
+        except DiskError as error:
+            raise ConfigError(f"aclFile: {error}") from error
+
+    def _take(self, files: dict[str, bytes]) -> None:
+        rules = parse_rules(files)
+        self.rules, self._files = rules, files
+        self._log.info(
+            "access control: {count} accounts of {path} are in use, {admins} of them admins",
+            count=len(rules.accounts),
+            path=self._path,
+            admins=sum(account.admin for account in rules.accounts.values()),
+        )
+
+
+def acl_of(
+    config: AclConfig, rocketmq_home: str | None, disk: Disk, clock: IReactorTime, admin_codes: Collection[int]
+) -> Acl | None:
+    """Return the service that ``config`` asks for, None for none; raises ConfigError when no file is named."""
+    if not config.acl_enable:
+        return None
+    if config.acl_file is not None:
+        path = config.acl_file
+    elif rocketmq_home:
+        path = os.path.join(rocketmq_home, "conf", "plain_acl.yml")
+    else:
+        raise ConfigError("aclEnable=true needs aclFile, the file with the accounts (or rocketmqHome)")
+    return Acl(disk, clock, path, admin_codes)
+
+
+def signer_of(config: AclConfig, disk: Disk) -> Callable[[RemotingCommand], None] | None:
+    """Return what signs our own requests, None without aclToolsFile; raises ConfigError."""
+    if config.acl_tools_file is None:
+        return None
+    try:
+        data = disk.read_whole(config.acl_tools_file)
+    except DiskError as error:
+        raise ConfigError(f"aclToolsFile: {error}") from error
+    return parse_credentials(data, config.acl_tools_file).sign

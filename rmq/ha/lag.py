@@ -59,9 +59,9 @@ class EndMarks:
         """
         Return how long the first bytes between two acknowledgements have waited for the second one.
 
-        None when no mark lies between them, or one from before ``since_s``: that is catching up, not waiting.
+        None when no mark lies between them, or one not after ``since_s``: that is catching up, not waiting.
         """
         at = bisect_right(self._offsets, before)
-        if at == len(self._offsets) or self._offsets[at] > offset or self._times[at] < since_s:
+        if at == len(self._offsets) or self._offsets[at] > offset or self._times[at] <= since_s:
             return None
         return max(0.0, now_s - self._times[at])

@@ -64,6 +64,11 @@ class Write:
     offset: int
     data: bytes
 
+    @property
+    def is_whole(self) -> bool:
+        """True for exactly one whole sector."""
+        return self.offset % SECTOR_BYTES == 0 and len(self.data) == SECTOR_BYTES
+
     def apply(self, content: SparseBytes) -> None:
         content.write(self.offset, self.data)
 
@@ -159,8 +164,12 @@ class Inode:
                 self._keep([piece for piece, is_kept in kept if is_kept], lost)
                 _lose([piece for piece, is_kept in kept if not is_kept], lost)
             elif fate < odds.kept + odds.torn + odds.garbage:
-                note("garbage", self.number, change.offset, len(change.data))
-                self._keep(sectors(Write(change.offset, rng.randbytes(len(change.data)))), lost)
+                # Noise instead of what was written; never in a sector that holds something else, too.
+                pieces = sectors(change)
+                noise = [Write(each.offset, rng.randbytes(SECTOR_BYTES)) for each in pieces if each.is_whole]
+                note("garbage", self.number, change.offset, len(noise))
+                self._keep(noise, lost)
+                _lose([each for each in pieces if not each.is_whole], lost)
             else:
                 note("dropped", self.number, change.offset)
                 _lose(sectors(change), lost)

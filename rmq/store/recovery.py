@@ -18,7 +18,8 @@ Where the log ends: behind the last intact record. What is damaged with intact r
   `checkpoint.rmq` knows of: the disk has kept some writes of the last moments and lost others. The log then ends in
   front of the damage, as if all of them were lost, which nothing that was promised forbids. To keep the later ones
   would leave holes that slaves may have filled, two histories with one set of offsets. A slave, whose master sends
-  everything again, goes back to that last sync. What is cut off is saved in `cut/`.
+  everything again, goes back to that last sync, also when only its very end is torn. What is cut off is saved in
+  `cut/`.
 * Otherwise the bytes have rotted, or somebody wrote over them: they are passed over, logged and kept, and so are the
   messages behind them.
 
@@ -287,9 +288,9 @@ class Recovery:
             following = self._next_record(at, flaw)
             if self._cut_at is not None:
                 return self._cut_at
-        if self._is_cut_at(at) and self._is_garbage(at, flaw):
+        if self.is_slave and self._is_cut_at(at) and self._is_garbage(at, flaw):
             # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
-            return last if self.is_slave else at
+            return last
         return at
 
     def _is_garbage(self, at: int, flaw: Flaw | None) -> bool:
@@ -299,7 +300,7 @@ class Recovery:
         )
 
     def _is_cut_at(self, phy_offset: int) -> bool:
-        """Tell whether damage at an offset is the work of a power failure, and ends the log."""
+        """Tell whether damage at an offset may be the work of a power failure, and ends the log."""
         lost_power = self.is_slave if self.lost_power is None else self.lost_power
         return lost_power and (self.progress is None or phy_offset >= self.progress.offset)
 
@@ -317,6 +318,11 @@ class Recovery:
     def _next_record(self, at: int, flaw: Flaw) -> int | None:
         """Return where to read on behind a damaged place; None when the log ends there."""
         log = self.commit_log
+        if self.is_slave and self.lost_power and flaw is not Flaw.EMPTY and self._is_cut_at(at):
+            # What looks intact in front of a torn place may be torn as well where no CRC covers it.
+            self._cut_at = log.min_offset if self.progress is None else self.progress.offset
+            self._save(at, self._cut_at)
+            return None
         found = find_record(log, at + 1, log.end, not_before_ms=self.dispatcher.store_timestamp)
         if found is None:
             if flaw is not Flaw.EMPTY:
@@ -332,7 +338,7 @@ class Recovery:
         return found
 
     def _save(self, damaged: int, at: int) -> None:
-        """Keep what is cut off although intact records are in it."""
+        """Keep what is cut off although intact records may be in it."""
         log = self.commit_log
         pieces = []
         offset = at
@@ -345,7 +351,7 @@ class Recovery:
         self.disk.write_atomic(path, b"".join(pieces).rstrip(b"\0"))
         self._log.error(
             "a power failure has damaged the commit log at {damaged}, behind its last sync; it ends at {phy_offset} now"
-            "{then}. What followed, with intact records in it, is in {path}",
+            "{then}. What followed is in {path}",
             damaged=damaged,
             phy_offset=at,
             then=" and has the rest again from the master" if self.is_slave else "",

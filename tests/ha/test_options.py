@@ -155,7 +155,7 @@ class FiguresTests(ServiceCase):
     def test_lag_in_bytes_and_seconds(self) -> None:
         """A slave that stops reporting falls behind in bytes and in seconds, and is even again when it catches up."""
         master, _ = self.master(1000), self.slave()
-        self.net.deliver()
+        self.net.run(1)
         (status,) = master.ha.status().slaves
         self.assertEqual((status.lag_bytes, status.lag_seconds, status.in_sync), (0, 0.0, True))
         self.net.ends[0].stuck = True

@@ -46,7 +46,12 @@ BANNED_MODULES = {"threading", "random", "secrets", "uuid"}
 #: what `typing` needs of a banned module is harmless: the class of an injected generator, never the module's functions
 ALLOWED_FROM = {("random", "Random")}
 
-EXCEPT_EXCEPTION_FILES = {"rmq/remoting/responders.py", "rmq/remoting/protocol.py", "rmq/runtime/clock.py"}
+EXCEPT_EXCEPTION_FILES = {
+    "rmq/remoting/responders.py",
+    "rmq/remoting/protocol.py",
+    "rmq/runtime/clock.py",
+    "rmq/runtime/leanreactor.py",
+}
 
 
 def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
@@ -163,7 +168,7 @@ class EdgeTests(SynchronousTestCase):
         self.assertEqual(wrong, [])
 
     def test_few_places_catch_everything(self) -> None:
-        """``except Exception`` stands in three files only."""
+        """``except Exception`` stands in a few files only."""
         wrong = []
         for path, tree in modules("rmq"):
             if path in EXCEPT_EXCEPTION_FILES:

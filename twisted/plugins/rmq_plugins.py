@@ -1,5 +1,6 @@
-"""What `twistd` finds of rmq: the two commands ``rmq-namesrv`` and ``rmq-broker``."""
+"""What `twistd` finds of rmq: the commands ``rmq-namesrv`` and ``rmq-broker``, and their fast reactor ``rmq-lean``."""
 
+from twisted.application.reactors import Reactor
 from twisted.application.service import ServiceMaker
 
 namesrv = ServiceMaker(
@@ -14,4 +15,10 @@ broker = ServiceMaker(
     "rmq.broker.tap",
     "An Apache RocketMQ compatible Broker (ASYNC_MASTER, SYNC_MASTER or SLAVE).",
     "rmq-broker",
+)
+
+lean_reactor = Reactor(
+    "rmq-lean",
+    "rmq.runtime.leanreactor",
+    "epoll(7) with TCP connections that send at once; the fast one for rmq-namesrv and rmq-broker (Linux).",
 )

@@ -1,0 +1,191 @@
+"""
+The reactor ``rmq-lean``: Twisted's epoll reactor with TCP transports that send at once and events that cost less.
+
+Half of what a small request costs a Twisted server is Twisted's own: ``transport.write`` only queues, which takes two
+``epoll_ctl`` and a turn of the reactor for each answer, and every event runs through ``callWithLogger``. Here
+
+* :meth:`EagerWrites.write` gives bytes to the socket at once when nothing is queued before them, and leaves to the
+  ordinary way whatever the socket does not take, whatever is special and every error; so the order of bytes, producers
+  and ends of connections are Twisted's own, and ``connectionLost`` never runs inside ``write``;
+* :meth:`LeanReactor.doPoll` calls ``doRead`` of a selectable directly when its class says ``lean = True`` and reading
+  is all there is to do. The price: what a protocol logs with `twisted.python.log` while it reads carries no system
+  prefix (`twisted.logger` events never did).
+
+`tests/reactor` runs Twisted's own reactor tests against this one. It builds upon private names of Twisted, so a Twisted
+without them is refused when the module is imported.
+
+It is chosen by ``twistd --reactor rmq-lean ...``; nothing else of rmq knows of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from functools import partial
+from typing import Any
+
+from twisted.internet import tcp
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST, installReactor
+from twisted.python import log
+
+try:
+    from twisted.internet.epollreactor import EPOLLIN, EPollReactor
+except ImportError as error:
+    raise ImportError(
+        "the reactor rmq-lean needs epoll(7), which only Linux has; without --reactor rmq runs on Twisted's own"
+    ) from error
+
+#: errors of send that reading is told too: full, or closed by the peer before
+_TELLS_LATER = (errno.EWOULDBLOCK, errno.ENOBUFS, errno.EPIPE)
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+_PRIVATE = (
+    (EPollReactor, ("_doReadOrWrite", "_disconnectSelectable")),
+    (tcp.Connection, ("_aborting", "_writeDisconnecting", "_writeDisconnected", "TLS", "SEND_LIMIT")),
+    (tcp.Connector, ("_makeTransport",)),
+    (tcp.Port, ("_fromListeningDescriptor",)),
+    (tcp.Server, ("_fromConnectedSocket",)),
+)
+for _owner, _names in _PRIVATE:
+    for _name in _names:
+        if not hasattr(_owner, _name):
+            raise ImportError(
+                f"the reactor rmq-lean does not fit this Twisted: {_owner.__name__} has no {_name};"
+                " without --reactor rmq runs on Twisted's own"
+            )
+
+
+def _read_broken(transport: Any) -> Any:
+    """
+    Read from a socket whose error :meth:`EagerWrites.write` was told.
+
+    The kernel tells an error once and then pretends that the peer closed the connection in an orderly way.
+    """
+    why = transport.__class__.doRead(transport)
+    return CONNECTION_LOST if why is CONNECTION_DONE else why
+
+
+class EagerWrites:
+    """A mixin before a TCP transport: bytes go to the socket at once where Twisted's way would only delay them."""
+
+    #: LeanReactor may call doRead directly
+    lean = True
+
+    def write(self: Any, data: bytes) -> None:
+        if (
+            data.__class__ is bytes
+            and not self._tempDataLen
+            and not self.dataBuffer
+            and self.connected
+            and not self.disconnecting
+            and not self._aborting
+            # a pull producer is asked for more when the reactor has written, so it must be the reactor that writes
+            and (self.producer is None or self.streamingProducer)
+            and not self.producerPaused
+            and not self._writeDisconnecting
+            and not self._writeDisconnected
+            and not self.TLS
+            # long answers take turns with the other connections
+            and 0 < len(data) <= self.SEND_LIMIT
+        ):
+            try:
+                sent = self.socket.send(data)
+            except OSError as error:
+                # Full, or broken: the reactor finds out which, and ends the connection outside of this call.
+                sent = 0
+                if error.errno not in _TELLS_LATER:
+                    transport: Any = self
+                    transport.doRead = partial(_read_broken, transport)
+            if sent == len(data):
+                return
+            if sent:
+                data = data[sent:]
+        super().write(data)  # type: ignore[misc]
+
+
+class LeanServer(EagerWrites, tcp.Server):
+    """An accepted connection."""
+
+
+class LeanClient(EagerWrites, tcp.Client):
+    """A connection that we made."""
+
+
+class LeanPort(tcp.Port):
+    """A listening port whose connections are lean."""
+
+    transport = LeanServer
+
+
+class LeanConnector(tcp.Connector):
+    """Makes lean connections."""
+
+    def _makeTransport(self) -> tcp.Client:
+        return LeanClient(self.host, self.port, self.bindAddress, self, self.reactor)
+
+
+class LeanReactor(EPollReactor):
+    """An epoll reactor whose TCP connections, in both directions, are eager and lean; all else is Twisted's."""
+
+    def doPoll(self, timeout: float | None) -> None:
+        """
+        Wait for events and have them worked on.
+
+        Twisted: EPollReactor#doPoll, _PollLikeMixin#_doReadOrWrite
+        """
+        selectables = self._selectables
+        try:
+            events = self._poller.poll(-1 if timeout is None else timeout, len(selectables))
+        except OSError as error:
+            if error.errno == errno.EINTR:
+                return
+            raise
+        for fd, event in events:
+            selectable = selectables.get(fd)
+            if selectable is None:
+                continue
+            if event != EPOLLIN or not getattr(selectable, "lean", False):
+                log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
+                continue
+            reading = True
+            try:
+                if selectable.fileno() != fd:
+                    log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
+                    continue
+                why = selectable.doRead()
+                if not why:
+                    continue
+            except BaseException as failed:  # noqa: BLE001 - as in Twisted: it costs this connection only
+                log.callWithLogger(selectable, log.err)
+                why, reading = failed, False
+            log.callWithLogger(selectable, self._disconnectSelectable, selectable, why, reading)
+
+    doIteration = doPoll
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> LeanPort:
+        listening = LeanPort(port, factory, backlog, interface, self)
+        listening.startListening()
+        return listening
+
+    def connectTCP(
+        self, host: str, port: int, factory: Any, timeout: float = 30.0, bindAddress: Any = None
+    ) -> LeanConnector:
+        connector = LeanConnector(host, port, factory, timeout, bindAddress, self)
+        connector.connect()
+        return connector
+
+    def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: Any) -> Any:
+        if addressFamily not in _INTERNET:
+            return super().adoptStreamPort(fileDescriptor, addressFamily, factory)
+        listening = LeanPort._fromListeningDescriptor(self, fileDescriptor, addressFamily, factory)
+        listening.startListening()
+        return listening
+
+    def adoptStreamConnection(self, fileDescriptor: int, addressFamily: int, factory: Any) -> Any:
+        if addressFamily not in _INTERNET:
+            return super().adoptStreamConnection(fileDescriptor, addressFamily, factory)
+        return LeanServer._fromConnectedSocket(fileDescriptor, addressFamily, factory, self)
+
+
+def install() -> None:
+    """Make this the reactor of the process; called by `twistd`, before anything else imports a reactor."""
+    installReactor(LeanReactor())

@@ -1,0 +1,451 @@
+"""
+Tests of the reactor ``rmq-lean``: when bytes are sent at once, when not, and what an event costs and may do.
+
+Twisted's own reactor tests run against it in tests/reactor. The sockets here are the two ends of a socketpair, and the
+reactor is turned by hand.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import subprocess
+import sys
+import unittest
+from typing import Any
+
+from twisted.internet import tcp
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+try:
+    from rmq.runtime.leanreactor import EagerWrites, LeanClient, LeanPort, LeanReactor, LeanServer
+except ImportError as error:
+    raise unittest.SkipTest(str(error)) from error
+
+PEER = ("192.0.2.7", 40_001)
+
+
+class Recorder(Protocol):
+    """Keeps what it is told; ``answer`` makes an answer of what is received."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost: list[Failure] = []
+        self.calls: list[str] = []
+        self.fault: Exception | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+        if self.fault is not None:
+            raise self.fault
+
+    def connectionLost(self, reason: Failure = Failure(ConnectionDone())) -> None:  # noqa: B008
+        self.lost.append(reason)
+
+    # as a producer
+
+    def pauseProducing(self) -> None:
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.calls.append("resume")
+
+    def stopProducing(self) -> None:
+        self.calls.append("stop")
+
+
+class CountingSocket:
+    """A socket that notes what is sent through it, and may take less or nothing."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+        self.sent: list[bytes] = []
+        #: how many bytes the next send takes, an error instead, or None for all
+        self.takes: int | OSError | None = None
+
+    def send(self, data: bytes | memoryview) -> int:
+        if isinstance(self.takes, OSError):
+            raise self.takes
+        part = bytes(data)[: self.takes]
+        self.sent.append(part)
+        return self._real.send(part)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class LeanCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.reactor = LeanReactor()
+        ours, self.peer = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(self.peer.close)
+        self.peer.settimeout(10)
+        self.socket = CountingSocket(ours)
+        self.protocol = Recorder()
+        self.transport: Any = LeanServer(
+            self.socket,  # type: ignore[arg-type]
+            self.protocol,
+            PEER,
+            None,  # type: ignore[arg-type]
+            1,
+            self.reactor,
+        )
+        self.transport.repstr = "lean"
+        self.protocol.makeConnection(self.transport)
+        self.addCleanup(self._close)
+
+    def _close(self) -> None:
+        self.reactor.removeAll()
+        for reader in list(self.reactor._internalReaders):
+            self.reactor.removeReader(reader)
+            reader.connectionLost(None)
+        self.reactor._poller.close()
+
+    def turn(self) -> None:
+        """Let the reactor work on what there is to do now."""
+        self.reactor.runUntilCurrent()
+        self.reactor.doIteration(0)
+
+    @property
+    def waits_for_writing(self) -> bool:
+        return self.transport in self.reactor.getWriters()
+
+
+class EagerWriteTests(LeanCase):
+    def test_at_once(self) -> None:
+        """Bytes that the socket takes are with the peer when write returns, and the reactor is not asked to write."""
+        self.transport.write(b"answer")
+        self.assertEqual(self.peer.recv(100), b"answer")
+        self.assertFalse(self.waits_for_writing)
+
+    def test_in_order(self) -> None:
+        """What the socket does not take waits, and everything after it waits behind it."""
+        self.socket.takes = 2
+        self.transport.write(b"abcd")
+        self.socket.takes = None
+        self.transport.write(b"ef")
+        self.assertEqual(self.socket.sent, [b"ab"])
+        self.assertTrue(self.waits_for_writing)
+        self.turn()
+        self.assertEqual(self.peer.recv(100), b"abcdef")
+        self.assertFalse(self.waits_for_writing)
+        self.transport.write(b"gh")
+        self.assertEqual(self.peer.recv(100), b"gh")
+
+    def test_full(self) -> None:
+        """A full socket costs nothing but the wait."""
+        self.socket.takes = BlockingIOError(errno.EAGAIN, "full")
+        self.transport.write(b"abcd")
+        self.assertTrue(self.waits_for_writing)
+        self.socket.takes = None
+        self.turn()
+        self.assertEqual(self.peer.recv(100), b"abcd")
+
+    def test_broken(self) -> None:
+        """An error ends the connection, but never inside write."""
+        self.socket.takes = ConnectionResetError(errno.ECONNRESET, "reset")
+        self.transport.write(b"abcd")
+        self.assertEqual(self.protocol.lost, [])
+        self.turn()
+        self.assertEqual(len(self.protocol.lost), 1)
+        self.assertTrue(self.protocol.lost[0].check(ConnectionLost))
+        self.transport.write(b"nobody reads this")
+
+    def test_reset(self) -> None:
+        """A reset that write meets first ends the connection as one that was lost, after what had still arrived."""
+        self.peer.send(b"last words")
+        self.peer.close()
+        self.socket.takes = ConnectionResetError(errno.ECONNRESET, "reset")
+        self.transport.write(b"abcd")
+        self.turn()
+        self.turn()
+        self.assertEqual(self.protocol.received, b"last words")
+        (reason,) = self.protocol.lost
+        self.assertTrue(reason.check(ConnectionLost))
+
+    def test_not_bytes(self) -> None:
+        """Only bytes are written, as in Twisted."""
+        for wrong in ("text", bytearray(b"x"), memoryview(b"x")):
+            self.assertRaises(TypeError, self.transport.write, wrong)
+        self.assertEqual(self.socket.sent, [])
+
+    def test_nothing(self) -> None:
+        """Writing nothing does nothing."""
+        self.transport.write(b"")
+        self.assertEqual(self.socket.sent, [])
+        self.assertFalse(self.waits_for_writing)
+
+    def test_long(self) -> None:
+        """More than SEND_LIMIT goes out in turns with the other connections."""
+        data = bytes(self.transport.SEND_LIMIT + 1)
+        self.transport.write(data)
+        self.assertEqual(self.socket.sent, [])
+        self.assertTrue(self.waits_for_writing)
+
+    def test_closing(self) -> None:
+        """After loseConnection everything takes the reactor's way, and what was written before arrives."""
+        self.transport.write(b"first")
+        self.transport.loseConnection()
+        self.transport.write(b" last")
+        self.assertEqual(self.socket.sent, [b"first"])
+        self.turn()
+        self.turn()
+        self.assertEqual(self.peer.recv(100), b"first last")
+        self.assertEqual(self.peer.recv(100), b"")
+        self.assertEqual(len(self.protocol.lost), 1)
+
+    def test_aborted(self) -> None:
+        """After abortConnection nothing is sent any more."""
+        self.transport.write(b"first")
+        self.transport.abortConnection()
+        self.transport.write(b"last")
+        self.assertEqual(self.socket.sent, [b"first"])
+        self.turn()
+        self.assertEqual(len(self.protocol.lost), 1)
+
+    def test_half_closing(self) -> None:
+        """The same after loseWriteConnection."""
+        self.transport.loseWriteConnection()
+        self.transport.write(b"last")
+        self.assertEqual(self.socket.sent, [])
+        self.turn()
+        self.assertEqual(self.peer.recv(100), b"last")
+        self.assertEqual(self.peer.recv(100), b"")
+
+    def test_lost(self) -> None:
+        """A lost connection swallows writes."""
+        self.peer.close()
+        self.turn()
+        self.assertEqual(len(self.protocol.lost), 1)
+        self.transport.write(b"x")
+        self.assertEqual(self.socket.sent, [])
+
+    def test_push_producer(self) -> None:
+        """A push producer is paused when too much waits and resumed when it is sent; not for what is sent at once."""
+        self.transport.registerProducer(self.protocol, True)
+        self.transport.write(bytes(100_000))
+        self.assertEqual(self.protocol.calls, [])
+        self.assertEqual(len(self.socket.sent), 1)
+        self.socket.takes = 10
+        self.transport.write(bytes(100_000))
+        self.assertEqual(self.protocol.calls, ["pause"])
+        self.transport.write(b"behind")
+        self.assertEqual(len(self.socket.sent), 2)
+        self.socket.takes = None
+        received = 0
+        while received < 200_006:
+            received += len(self.peer.recv(300_000))
+            self.turn()
+        self.assertEqual(self.protocol.calls[-1], "resume")
+
+    def test_pull_producer(self) -> None:
+        """A pull producer is asked for more by the reactor, so its bytes take the reactor's way."""
+        self.transport.registerProducer(self.protocol, False)
+        self.assertEqual(self.protocol.calls, ["resume"])
+        self.transport.write(b"a")
+        self.assertEqual(self.socket.sent, [])
+        self.turn()
+        self.assertEqual(self.peer.recv(100), b"a")
+        self.assertEqual(self.protocol.calls, ["resume", "resume"])
+
+    def test_tls(self) -> None:
+        """Once TLS is on, plain bytes never reach the socket: they go to the TLS layer."""
+        written: list[bytes] = []
+        self.protocol.write = written.append  # type: ignore[attr-defined]
+        self.transport.TLS = True
+        self.transport.write(b"secret")
+        self.assertEqual((written, self.socket.sent), ([b"secret"], []))
+
+    def test_sequence(self) -> None:
+        """A sequence is sent in order with the writes around it."""
+        self.transport.write(b"a")
+        self.transport.writeSequence([b"b", b"c"])
+        self.transport.write(b"d")
+        self.turn()
+        self.assertEqual(self.peer.recv(100), b"abcd")
+
+
+class LeanPollTests(LeanCase):
+    def test_reads(self) -> None:
+        """What arrives is given to the protocol."""
+        self.peer.send(b"request")
+        self.turn()
+        self.assertEqual(self.protocol.received, b"request")
+
+    def test_no_context(self) -> None:
+        """Reading costs no log context, writing for a stranger's selectable keeps it."""
+        entered: list[Any] = []
+        real = log.callWithLogger
+
+        def counted(selectable: Any, *call: Any) -> Any:
+            entered.append(selectable)
+            return real(selectable, *call)
+
+        self.patch(log, "callWithLogger", counted)
+        self.peer.send(b"request")
+        self.turn()
+        self.assertEqual(entered, [])
+        self.socket.takes = 1
+        self.transport.write(b"answer")
+        self.turn()
+        self.assertEqual(entered, [self.transport])
+
+    def test_fault(self) -> None:
+        """A protocol that raises is logged and loses its connection; the reactor goes on."""
+        self.protocol.fault = ValueError("bug")
+        self.peer.send(b"request")
+        self.turn()
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        (reason,) = self.protocol.lost
+        self.assertIs(reason.value, self.protocol.fault)
+        self.assertNotIn(self.transport, self.reactor.getReaders())
+
+    def test_peer_gone(self) -> None:
+        """The end of the peer is a clean end."""
+        self.peer.close()
+        self.turn()
+        (reason,) = self.protocol.lost
+        self.assertTrue(reason.check(ConnectionDone))
+
+    def test_wrong_descriptor(self) -> None:
+        """A selectable that lost its descriptor is disconnected, not read."""
+        self.peer.send(b"request")
+        self.transport.fileno = lambda: -1
+        self.turn()
+        self.assertEqual(self.protocol.received, b"")
+        self.assertEqual(len(self.protocol.lost), 1)
+
+    def test_removed_meanwhile(self) -> None:
+        """A connection that another one's event closed is left alone in the same round."""
+        ours, far = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(far.close)
+        other = Recorder()
+        transport: Any = LeanServer(ours, other, PEER, None, 2, self.reactor)  # type: ignore[arg-type]
+        both = {self.protocol: transport, other: self.transport}
+        for protocol, victim in both.items():
+            protocol.makeConnection(victim)  # each closes the other one's transport
+            protocol.dataReceived = lambda data, victim=victim: victim.stopReading()  # type: ignore[method-assign,misc]
+        self.peer.send(b"1")
+        far.send(b"2")
+        self.turn()
+        self.assertEqual(len(self.reactor.getReaders()), 1 + len(self.reactor._internalReaders))
+
+    def test_who_is_lean(self) -> None:
+        """TCP connections opt in; nothing else that the reactor reads does."""
+        self.assertTrue(LeanServer.lean)
+        self.assertTrue(LeanClient.lean)
+        self.assertFalse(hasattr(LeanPort, "lean"))
+        self.assertFalse(hasattr(tcp.Server, "lean"))
+        self.assertTrue(issubclass(LeanClient, EagerWrites))
+
+
+class SocketsTests(SynchronousTestCase):
+    """The reactor's own ports and connections."""
+
+    def test_both_ends(self) -> None:
+        """listenTCP and connectTCP give lean transports on IPv4, and bytes arrive on both sides."""
+        reactor = LeanReactor()
+        accepted: list[Recorder] = []
+
+        class Accept(Factory):
+            noisy = False
+
+            def buildProtocol(self, addr: Any) -> Recorder:
+                accepted.append(Recorder())
+                return accepted[-1]
+
+        dialled = Recorder()
+        port = reactor.listenTCP(0, Accept(), interface="127.0.0.1")
+        factory = _Dial(dialled)
+        connector = reactor.connectTCP("127.0.0.1", port.getHost().port, factory)
+        for _ in range(1000):
+            if dialled.transport is not None and accepted and accepted[0].transport is not None:
+                break
+            reactor.runUntilCurrent()
+            reactor.doIteration(0.01)
+        client: Any = dialled.transport
+        server: Any = accepted[0].transport
+        self.assertIs(client.__class__, LeanClient)
+        self.assertIs(server.__class__, LeanServer)
+        client.write(b"ask")
+        server.write(b"answer")
+        for _ in range(1000):
+            if dialled.received and accepted[0].received:
+                break
+            reactor.runUntilCurrent()
+            reactor.doIteration(0.01)
+        self.assertEqual((accepted[0].received, dialled.received), (b"ask", b"answer"))
+        port.stopListening()
+        connector.disconnect()
+        for _ in range(1000):
+            if dialled.lost and accepted[0].lost and not port.connected:
+                break
+            reactor.runUntilCurrent()
+            reactor.doIteration(0.01)
+        self.assertEqual((len(dialled.lost), len(accepted[0].lost)), (1, 1))
+        reactor._poller.close()
+
+
+class _Dial(Factory):
+    noisy = False
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+
+    def buildProtocol(self, addr: Any) -> Protocol:
+        return self._protocol
+
+    def startedConnecting(self, connector: object) -> None:
+        pass
+
+    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
+        reason.raiseException()
+
+    def clientConnectionLost(self, connector: object, reason: Failure) -> None:
+        pass
+
+
+class InstallTests(SynchronousTestCase):
+    def run_python(self, program: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    def test_by_name(self) -> None:
+        """The plugin's short name installs it as the reactor of the process."""
+        done = self.run_python(
+            "from twisted.application.reactors import installReactor; installReactor('rmq-lean')\n"
+            "from twisted.internet import reactor; print(reactor.__class__.__name__)"
+        )
+        self.assertEqual(done.stdout, "LeanReactor\n", done.stderr)
+
+    def test_no_epoll(self) -> None:
+        """Where there is no epoll the module says so in one sentence, and how to go on."""
+        done = self.run_python(
+            "import select; del select.epoll\n"
+            "try:\n    import rmq.runtime.leanreactor\n"
+            "except ImportError as error: print(error)"
+        )
+        self.assertIn("needs epoll(7)", done.stdout, done.stderr)
+
+    def test_other_twisted(self) -> None:
+        """A Twisted without the private names that are used is refused, naming them."""
+        done = self.run_python(
+            "from twisted.internet import tcp; del tcp.Server._fromConnectedSocket\n"
+            "try:\n    import rmq.runtime.leanreactor\n"
+            "except ImportError as error: print(error)"
+        )
+        self.assertIn("Server has no _fromConnectedSocket", done.stdout, done.stderr)
+
+    def test_stock_stays_default(self) -> None:
+        """The plugins import neither a reactor nor anything heavy."""
+        done = self.run_python(
+            "import sys; import twisted.plugins.rmq_plugins\n"
+            "heavy = ('twisted.internet.reactor', 'twisted.internet.tcp', 'rmq.', 'msgspec', 'twisted.conch')\n"
+            "print([name for name in sys.modules if name.startswith(heavy)])"
+        )
+        self.assertEqual(done.stdout, "[]\n", done.stderr)

@@ -307,7 +307,7 @@ class ServerTls(Service):
                 "set tls.server.certPath and tls.server.keyPath to a real one"
             )
             self._options = _test_options(int(self._clock.seconds()))
-            _ask_clients(self._options.getContext(), ClientAuth.OPTIONAL)
+            _ask_clients(self._options.getContext(), ClientAuth.OPTIONAL, verify=False)
         context: Context = self._options.getContext()
         return context
 
@@ -426,8 +426,10 @@ def loss_text(error: BaseException | None) -> str:
     """Return why a connection was lost, for people; OpenSSL's and service-identity's own texts are none."""
     module = type(error).__module__
     if module == "OpenSSL.SSL":
-        reasons = error.args[0] if error is not None and error.args else ()
-        texts = [str(entry[-1]) for entry in reasons if entry] if isinstance(reasons, list | tuple) else [str(reasons)]
+        args = () if error is None else error.args
+        # Either one list of (library, function, reason), or a number and a text.
+        reasons = args[0] if args and isinstance(args[0], list | tuple) else [args] if args else []
+        texts = [str(entry[-1]) for entry in reasons if entry]
         return f"TLS: {', '.join(texts) or 'the handshake failed'}"
     if module.startswith("service_identity"):
         return "TLS: the server's certificate is not for the address that was dialled"
@@ -466,30 +468,28 @@ def _options(identity: Identity, files: dict[str, bytes], client_auth: ClientAut
     from twisted.internet.ssl import CertificateOptions
 
     own, ends = _own(identity, files)
+    if identity.verify:
+        own["trustRoot"] = _trust(identity, files)
     try:
-        if identity.verify:
-            options = CertificateOptions(
-                trustRoot=_trust(identity, files), requireCertificate=client_auth is ClientAuth.REQUIRE, **own
-            )
-        else:
-            options = CertificateOptions(**own)
+        options = CertificateOptions(**own)
         context = options.getContext()
     except SSL.Error as error:
         raise ConfigError(f"TLS: {identity.key_path} is not the key of {identity.cert_path}") from error
-    if not identity.verify:
-        _ask_clients(context, client_auth)
+    if identity.side == "server":
+        _ask_clients(context, client_auth, verify=identity.verify)
     return options, ends
 
 
-def _ask_clients(context: Any, client_auth: ClientAuth) -> None:
-    """Ask for a certificate and take any, as Apache's InsecureTrustManagerFactory does."""
+def _ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
+    """Ask for a certificate; without ``verify`` take any, as Apache's InsecureTrustManagerFactory does."""
     from OpenSSL import SSL
 
+    flags = SSL.VERIFY_NONE
     if client_auth is not ClientAuth.NONE:
         flags = SSL.VERIFY_PEER
-        if client_auth is ClientAuth.REQUIRE:
-            flags |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
-        context.set_verify(flags, lambda *_: True)
+    if client_auth is ClientAuth.REQUIRE:
+        flags |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+    context.set_verify(flags, lambda *found: bool(found[-1]) or not verify)
 
 
 def _own(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], _Ends]:

@@ -1,0 +1,489 @@
+"""TLS: what its keys mean, one port for both, certificates that change, and dials that verify."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+from typing import Any
+
+import attrs
+from OpenSSL.SSL import Error
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from rmq.remoting.channel import Response
+from rmq.remoting.client import RemotingClient, Unreachable
+from rmq.remoting.responders import Request, ResponderTable, responds_to
+from rmq.remoting.tls import admission
+from rmq.runtime.config import ConfigError, load
+from rmq.runtime.disk import RealDisk
+from rmq.runtime.platform import Platform
+from rmq.runtime.tls import (
+    REFRESH_S,
+    ClientAuth,
+    ClientTls,
+    ServerTls,
+    TlsConfig,
+    TlsMode,
+    TlsTerms,
+    loss_text,
+    resolve_tls,
+)
+from rmq.wire.command import RemotingCommand, decode_commands, encode_command
+from rmq.wire.contract import contract
+from tests.remoting.certificates import Authority, Pem
+from tests.remoting.peer import Peer, RecordingTransport
+from tests.remoting.test_server import platform_of
+from tests.remoting.tlspeer import SslEnd, TlsTransport
+
+PING = contract(96_001)
+AUTHORITY = Authority()
+
+
+class Pings:
+    @responds_to(PING)
+    def ping(self, request: Request[None, None]) -> None:
+        """Success."""
+
+
+def ping(opaque: int = 7) -> bytes:
+    return encode_command(RemotingCommand(PING.code, opaque))
+
+
+class TlsCase(SynchronousTestCase):
+    """A folder for certificates, and a clock at a time at which they are valid."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC).timestamp())
+        self.disk = RealDisk(self.clock)
+        self.addCleanup(self.disk.close)
+        self.folder = os.path.abspath(self.mktemp())
+        os.makedirs(self.folder)
+        self.ca = self.write("ca.pem", AUTHORITY.pem)
+
+    def write(self, name: str, data: bytes | str) -> str:
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+        return path
+
+    def install(self, pem: Pem) -> dict[str, str]:
+        """Put a certificate in its place; the keys that name it."""
+        return {
+            "tls.server.certPath": self.write("server.pem", pem.certificate),
+            "tls.server.keyPath": self.write("server.key", pem.key),
+        }
+
+    def terms(self, values: dict[str, str] | None = None) -> TlsTerms:
+        """The terms of these keys, with a file beside them that no machine's own one stands in for."""
+        path = self.write("tls.properties", "") if not values or "tls.config.file" not in values else ""
+        values = {"tls.config.file": path, **(values or {})}
+        return resolve_tls(load((TlsConfig,), values, "test").configs[0], self.disk)
+
+    def server(self, values: dict[str, str] | None = None) -> ServerTls:
+        tls = ServerTls(self.disk, self.clock, self.terms(values))
+        tls.startService()
+        self.addCleanup(tls.stopService)
+        return tls
+
+
+class TermsTests(TlsCase):
+    def refused(self, **values: str) -> str:
+        given = {key.replace("_", "."): value for key, value in values.items()}
+        return str(self.assertRaises(ConfigError, self.terms, given))
+
+    def test_defaults(self) -> None:
+        """As in Apache: TLS is offered beside plain connections, and not used for our own."""
+        terms = self.terms()
+        self.assertEqual((terms.mode, terms.dial, terms.client_auth), (TlsMode.PERMISSIVE, False, ClientAuth.NONE))
+
+    def test_file(self) -> None:
+        """tls.config.file is read, its mode counts too, and what is given elsewhere beats it."""
+        path = self.write("own.properties", "tls.server.mode=enforcing\ntls.server.need.client.auth=OPTIONAL\n")
+        terms = self.terms({"tls.config.file": path})
+        self.assertEqual((terms.mode, terms.client_auth, terms.dial), (TlsMode.ENFORCING, ClientAuth.OPTIONAL, True))
+        terms = self.terms({"tls.config.file": path, "tls.server.mode": "disabled", "tls.enable": "false"})
+        self.assertEqual((terms.mode, terms.dial), (TlsMode.DISABLED, False))
+
+    def test_missing_file(self) -> None:
+        """A file that was named must be there."""
+        self.assertIn("no such file", str(self.assertRaises(ConfigError, self.terms, {"tls.config.file": "/no/file"})))
+
+    def test_mistyped_key_in_the_file(self) -> None:
+        """A key that nobody knows is refused: the door that it should shut would stand open."""
+        path = self.write("own.properties", "tls.server.need.clientAuth=require\n")
+        error = self.assertRaises(ConfigError, self.terms, {"tls.config.file": path})
+        self.assertIn("tls.server.need.clientAuth", str(error))
+
+    def test_bad_values(self) -> None:
+        """Apache takes any word for permissive and none; here it stops the start and is named."""
+        for key in ("tls.server.mode", "tls.server.need.client.auth"):
+            text = str(self.assertRaises(ConfigError, self.terms, {key: "enforced"}))
+            self.assertIn(f"{key}='enforced'", text)
+
+    def test_no_certificates_wanted(self) -> None:
+        """Without test mode and certificate there is no TLS; who enforces it must name a certificate."""
+        self.assertIs(self.terms({"tls.test.mode.enable": "false"}).mode, TlsMode.DISABLED)
+        text = self.refused(**{"tls.test.mode.enable": "false", "tls.server.mode": "enforcing"})
+        self.assertIn("tls.server.certPath", text)
+
+    def test_test_mode_against_others(self) -> None:
+        """A test mode that was asked for would silently undo verification: refused."""
+        for key in ("tls.client.authServer", "tls.server.authClient"):
+            self.assertIn(key, self.refused(**{"tls.test.mode.enable": "true", key: "true"}))
+        self.assertIn("certPath", self.refused(**{"tls.test.mode.enable": "true", **self.install(AUTHORITY.issue())}))
+
+    def test_half_a_pair(self) -> None:
+        """A certificate without key is refused."""
+        self.assertIn("only one is given", self.refused(**{"tls.server.certPath": self.ca}))
+
+    def test_verification_without_question(self) -> None:
+        """Certificates of clients cannot be verified when clients are not asked for any."""
+        self.assertIn("need.client.auth", self.refused(**{"tls.server.authClient": "true"}))
+
+    def test_password_is_not_shown(self) -> None:
+        """The password does not get into texts about the terms."""
+        terms = self.terms({"tls.server.keyPassword": "geheim", **self.install(AUTHORITY.issue())})
+        self.assertNotIn("geheim", repr(terms))
+
+
+class PortCase(TlsCase):
+    """A port to connect to."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.context = ssl.create_default_context(cafile=self.ca)
+
+    def connect(self, tls: ServerTls) -> tuple[Peer, TlsTransport]:
+        transport = TlsTransport()
+        peer = Peer(ResponderTable(Pings()), self.clock, transport=transport, admit=admission(tls))
+        transport.protocol = peer.protocol
+        return peer, transport
+
+    def ask(self, tls: ServerTls, context: ssl.SSLContext | None = None) -> SslEnd:
+        """Have a TLS client connect and ask once; AssertionError without an answer."""
+        _, transport = self.connect(tls)
+        far = SslEnd(context or self.context, transport)
+        far.run(transport.protocol)
+        far.write(ping(opaque=31))
+        far.run(transport.protocol)
+        (answer,) = decode_commands(far.received)
+        self.assertEqual((answer.code, answer.opaque), (0, 31))
+        return far
+
+    def with_certificate(self, pem: Pem) -> ssl.SSLContext:
+        """A client that shows ``pem``."""
+        context = ssl.create_default_context(cafile=self.ca)
+        context.load_cert_chain(self.write("client.pem", pem.certificate), self.write("client.key", pem.key))
+        return context
+
+
+class PortTests(PortCase):
+    """One port, both kinds of connections."""
+
+    def test_tls_and_plain(self) -> None:
+        """A permissive port answers both, TLS clients see the certificate."""
+        tls = self.server(self.install(AUTHORITY.issue()))
+        self.assertIn(self.ask(tls).version, ("TLSv1.2", "TLSv1.3"))
+        peer, transport = self.connect(tls)
+        peer.send(ping())
+        self.assertEqual(len(decode_commands(transport.raw.read())), 1)
+
+    def test_byte_by_byte(self) -> None:
+        """It is the first byte that decides, whatever comes with it."""
+        tls = self.server(self.install(AUTHORITY.issue()))
+        _, transport = self.connect(tls)
+        hello = ssl.MemoryBIO(), ssl.MemoryBIO()
+        raw = self.context.wrap_bio(*hello, server_hostname="127.0.0.1")
+        self.assertRaises(ssl.SSLWantReadError, raw.do_handshake)
+        first = hello[1].read()
+        for position in range(len(first)):
+            transport.protocol.dataReceived(first[position : position + 1])
+        self.assertEqual(transport.raw.read()[:1], b"\x16")
+
+    def test_many_requests_in_one_record(self) -> None:
+        """Answers to one record go out together and in order."""
+        tls = self.server(self.install(AUTHORITY.issue()))
+        _, transport = self.connect(tls)
+        far = SslEnd(self.context, transport)
+        far.run(transport.protocol)
+        far.write(b"".join(ping(opaque) for opaque in range(50)))
+        far.run(transport.protocol)
+        self.assertEqual([answer.opaque for answer in decode_commands(far.received)], list(range(50)))
+
+    def test_enforcing_refuses_plain(self) -> None:
+        """A plain connection to an enforcing port is closed, with the reason in the log."""
+        tls = self.server({"tls.server.mode": "enforcing", **self.install(AUTHORITY.issue())})
+        peer, transport = self.connect(tls)
+        with capturedLogs() as logs:
+            peer.send(ping())
+        self.assertTrue(peer.is_cut)
+        self.assertEqual(transport.raw.read(), b"")
+        self.assertIn("tls.server.mode=enforcing", logs[-1]["why"])
+        self.ask(tls)
+
+    def test_disabled_refuses_tls(self) -> None:
+        """A TLS connection to a port without TLS is closed, with the reason in the log; plain ones work."""
+        tls = self.server({"tls.server.mode": "disabled"})
+        peer, transport = self.connect(tls)
+        with capturedLogs() as logs:
+            SslEnd(self.context, transport).run(transport.protocol)
+        self.assertTrue(peer.is_cut)
+        self.assertIn("TLS is disabled here", logs[-1]["why"])
+        peer, transport = self.connect(tls)
+        peer.send(ping())
+        self.assertEqual(len(decode_commands(transport.raw.read())), 1)
+
+    def test_test_mode(self) -> None:
+        """Without certificates a self-signed one is made with the first handshake, and the log says what it is."""
+        tls = self.server()
+        with capturedLogs() as logs:
+            first = self.ask(tls, _trusting_all())
+            second = self.ask(tls, _trusting_all())
+        self.assertEqual(first.certificate(), second.certificate())
+        self.assertEqual([event["log_level"] for event in logs if "test mode" in event["log_format"]], [LogLevel.warn])
+
+    def test_password(self) -> None:
+        """A key under a password is used; with a wrong one the start says which file and which key."""
+        values = self.install(AUTHORITY.issue(password="geheim"))
+        self.ask(self.server({**values, "tls.server.keyPassword": "geheim"}))
+        for given in ({}, {"tls.server.keyPassword": "falsch"}):
+            tls = ServerTls(self.disk, self.clock, self.terms({**values, **given}))
+            text = str(self.assertRaises(ConfigError, tls.startService))
+            self.assertIn("server.key", text)
+            self.assertIn("tls.server.keyPassword", text)
+
+    def test_wrong_files(self) -> None:
+        """What is no certificate, or another one's key, stops the start, and the file is named."""
+        pem = AUTHORITY.issue()
+        for certificate, key, name in (
+            (b"nonsense", pem.key, "server.pem"),
+            (pem.certificate, AUTHORITY.issue().key, "is not the key of"),
+            (pem.certificate, b"nonsense", "server.key"),
+        ):
+            tls = ServerTls(self.disk, self.clock, self.terms(self.install(Pem(certificate, key))))
+            self.assertIn(name, str(self.assertRaises(ConfigError, tls.startService)))
+        values = self.install(pem)
+        os.remove(values["tls.server.keyPath"])
+        tls = ServerTls(self.disk, self.clock, self.terms(values))
+        self.assertIn("server.key", str(self.assertRaises(ConfigError, tls.startService)))
+
+    def test_garbage_after_the_first_byte(self) -> None:
+        """What begins like a handshake and is none costs its connection, and nobody a traceback."""
+        tls = self.server(self.install(AUTHORITY.issue()))
+        peer, transport = self.connect(tls)
+        transport.protocol.dataReceived(b"\x16" + bytes(range(200)))
+        self.assertTrue(transport.raw.disconnecting)
+        transport.protocol.connectionLost(_lost())
+        self.assertTrue(peer.closed[0][1].startswith("TLS: "), peer.closed)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_client_certificates(self) -> None:
+        """Who is asked for a certificate and has none, or a stranger's, does not get in."""
+        values = {
+            "tls.server.need.client.auth": "require",
+            "tls.server.authClient": "true",
+            "tls.server.trustCertPath": self.ca,
+            **self.install(AUTHORITY.issue()),
+        }
+        tls = self.server(values)
+        self.ask(tls, self.with_certificate(AUTHORITY.issue("client")))
+        stranger = self.with_certificate(Authority("stranger").issue("client"))
+        for context in (self.context, stranger):
+            with self.assertRaises((ssl.SSLError, ValueError)):
+                self.ask(tls, context)
+
+    def test_any_client_certificate(self) -> None:
+        """Without authClient any certificate will do, but there must be one, as in Apache."""
+        tls = self.server({"tls.server.need.client.auth": "require", **self.install(AUTHORITY.issue())})
+        self.ask(tls, self.with_certificate(Authority("stranger").issue("client")))
+        with self.assertRaises((ssl.SSLError, ValueError)):
+            self.ask(tls)
+
+
+class ReloadTests(PortCase):
+    """Certificates that change while the port is open."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.old = AUTHORITY.issue("old")
+        self.tls = self.server(self.install(self.old))
+
+    def name(self) -> bytes:
+        return self.ask(self.tls).certificate()
+
+    def test_new_certificate(self) -> None:
+        """A new certificate is shown to new connections within REFRESH_S."""
+        before = self.name()
+        self.clock.advance(REFRESH_S)
+        self.assertEqual(self.name(), before)
+        self.install(AUTHORITY.issue("new"))
+        self.clock.advance(REFRESH_S)
+        after = self.name()
+        self.assertNotEqual(after, before)
+        self.assertIn(b"new", after)
+
+    def test_old_connections_go_on(self) -> None:
+        """A connection made before the change is not disturbed by it."""
+        _, transport = self.connect(self.tls)
+        far = SslEnd(self.context, transport)
+        far.run(transport.protocol)
+        self.install(AUTHORITY.issue("new"))
+        self.clock.advance(REFRESH_S)
+        far.write(ping())
+        far.run(transport.protocol)
+        self.assertEqual(len(decode_commands(far.received)), 1)
+
+    def test_broken_files(self) -> None:
+        """With broken files the old certificate stays, and the log says so once; repaired ones are taken."""
+        before = self.name()
+        with capturedLogs() as logs:
+            self.write("server.pem", b"-----BEGIN CERTIFICATE-----\nhalf")
+            self.clock.pump([REFRESH_S] * 3)
+        self.assertEqual([event["log_level"] for event in logs], [LogLevel.error])
+        self.assertIn("server.pem", str(logs[0]["error"]))
+        self.assertEqual(self.name(), before)
+        self.install(AUTHORITY.issue("new"))
+        self.clock.advance(REFRESH_S)
+        self.assertNotEqual(self.name(), before)
+
+    def test_half_changed(self) -> None:
+        """Between the change of the certificate and that of its key the old pair stays."""
+        before, new = self.name(), AUTHORITY.issue("new")
+        self.write("server.pem", new.certificate)
+        self.clock.advance(REFRESH_S)
+        self.assertEqual(self.name(), before)
+        self.write("server.key", new.key)
+        self.clock.advance(REFRESH_S)
+        self.assertNotEqual(self.name(), before)
+
+    def test_missing_files(self) -> None:
+        """Deleted files disturb nobody."""
+        os.remove(os.path.join(self.folder, "server.pem"))
+        self.clock.advance(REFRESH_S)
+        self.assertTrue(self.name())
+
+    def test_expiry(self) -> None:
+        """A certificate that ends soon is worth a warning."""
+        soon = datetime.datetime(2030, 1, 10, tzinfo=datetime.UTC)
+        self.install(AUTHORITY.issue("short", until=soon))
+        with capturedLogs() as logs:
+            self.clock.advance(REFRESH_S)
+        self.assertEqual([event["what"] for event in logs if event["log_level"] is LogLevel.warn], ["ends"])
+
+    def test_stopped(self) -> None:
+        """Nothing is left behind."""
+        self.tls.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+@implementer(IStreamClientEndpoint)
+@attrs.define(eq=False)
+class Wire:
+    """An endpoint that connects at once, to a server end that the test plays."""
+
+    near: RecordingTransport = attrs.field(factory=RecordingTransport)
+    protocol: Any = None
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        self.protocol = protocolFactory.buildProtocol(None)
+        self.protocol.makeConnection(self.near)
+        done: Deferred[Any] = Deferred()
+        done.callback(self.protocol)
+        return done
+
+
+class DialTests(TlsCase):
+    """Our side dials, Python's ssl answers."""
+
+    def dial(self, pem: Pem, values: dict[str, str], host: str = "127.0.0.1") -> Deferred[Response[Any, Any]]:
+        """Ask a server that shows ``pem``; the answer, or how it failed."""
+        tls = ClientTls(self.disk, self.clock, self.terms({"tls.enable": "true", **values}))
+        tls.load()
+        self.wire = Wire()
+        platform: Platform = attrs.evolve(
+            platform_of(self.clock), endpoint_factory=lambda _reactor, _host, _port: self.wire
+        )
+        client = RemotingClient(platform, tls=tls)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.write("far.pem", pem.certificate), self.write("far.key", pem.key))
+        asked = client.invoke(f"{host}:9876", PING, None, None, timeout_ms=3000)
+        far = SslEnd(context, self.wire.near, server_side=True)
+        try:
+            for _ in range(3):
+                far.run(self.wire.protocol)
+                self.clock.advance(0)
+            for command in decode_commands(far.received):
+                far.write(encode_command(RemotingCommand(0, command.opaque, 1)))
+            far.run(self.wire.protocol)
+        except ssl.SSLError:
+            pass
+        if self.wire.near.disconnecting:
+            self.wire.protocol.connectionLost(_lost())
+        return asked
+
+    def test_unverified(self) -> None:
+        """By default certificates are not verified, as in Apache, and the log says so."""
+        with capturedLogs() as logs:
+            self.successResultOf(self.dial(Authority("stranger").issue(), {}))
+        self.assertIn("not verified", logs[0]["log_format"])
+
+    def test_verified(self) -> None:
+        """With authServer a trusted certificate for the dialled address is accepted, by IP and by name."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        self.successResultOf(self.dial(AUTHORITY.issue(), values))
+        self.successResultOf(self.dial(AUTHORITY.issue("broker-a.example"), values, "broker-a.example"))
+
+    def test_stranger(self) -> None:
+        """A certificate that nobody trusted has signed fails the request, with OpenSSL's reason."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        failure = self.failureResultOf(self.dial(Authority("stranger").issue(), values), Unreachable)
+        self.assertIn("TLS: certificate verify failed", str(failure.value))
+
+    def test_wrong_address(self) -> None:
+        """A trusted certificate for another address fails the request."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        for pem, host in (
+            (AUTHORITY.issue(addresses=["192.0.2.1"]), "127.0.0.1"),
+            (AUTHORITY.issue(), "other.example"),
+        ):
+            failure = self.failureResultOf(self.dial(pem, values, host), Unreachable)
+            self.assertIn("not for the address", str(failure.value))
+
+    def test_unreadable_trust(self) -> None:
+        """Files that went bad fail the dial, and say which one."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        tls = ClientTls(self.disk, self.clock, self.terms({"tls.enable": "true", **values}))
+        tls.load()
+        os.remove(self.ca)
+        client = RemotingClient(attrs.evolve(platform_of(self.clock), endpoint_factory=lambda *_: Wire()), tls=tls)
+        failure = self.failureResultOf(client.invoke("127.0.0.1:1", PING, None, None, timeout_ms=1), Unreachable)
+        self.assertIn("ca.pem", str(failure.value))
+
+
+class LossTests(SynchronousTestCase):
+    def test_texts(self) -> None:
+        """Ends are told in words, whatever OpenSSL calls them."""
+        self.assertEqual(loss_text(Error([("SSL routines", "", "bad record mac")])), "TLS: bad record mac")
+        self.assertEqual(loss_text(Error()), "TLS: the handshake failed")
+        self.assertEqual(loss_text(Error(-1, "Unexpected EOF")), "TLS: Unexpected EOF")
+        self.assertEqual(loss_text(ConnectionResetError("reset")), "reset")
+
+
+def _trusting_all() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _lost() -> Failure:
+    return Failure(ConnectionLost())

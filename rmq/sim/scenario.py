@@ -7,7 +7,7 @@ Nothing is judged before everything is healed and recovered, but for what must b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from rmq.sim.cluster import Cluster, LogImage, Member, Options, draw_options
 from rmq.sim.consumer import Consumer, Observer
 from rmq.sim.faults import Planned, draw_plan, follow, undo_all
 from rmq.sim.history import Copy, History
+from rmq.sim.lookups import wrong_lookups
 from rmq.sim.node import Node
 from rmq.sim.workload import ASK_TIMEOUT_MS, AUTO_TOPIC, Producer
 from rmq.sim.world import SimError, World
@@ -324,9 +325,19 @@ class Run:
         for group, queues in copies.items():
             for copy in queues.values():
                 violations += few(checkers.queue_is_dense(group, copy))
+        for master in self.cluster.masters:
+            self._look_up(master, copies[master.group.name].values())
         for slave in self._live_slaves():
-            for copy in self._copies_of(slave).values():
+            served = self._copies_of(slave).values()
+            for copy in served:
                 violations += few(checkers.queue_is_dense(slave.node.name, copy))
+            self._look_up(slave, served)
+
+    def _look_up(self, member: Member, copies: Iterable[Copy]) -> None:
+        """Find messages by key and by time."""
+        rng = self.world.rng_for("look-ups", member.node.name)
+        wrong = self._ask(wrong_lookups(self.observer, member.node.name, member.addr, copies, rng))
+        self.outcome.violations += few(iter(wrong))
 
     def stop(self) -> None:
         """Stop clients, slaves, masters and NameServers, in order and each in order."""

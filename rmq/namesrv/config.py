@@ -68,11 +68,17 @@ class NamesrvConfig:
     un_register_broker_queue_capacity: int = _key(
         3000, "sizes a queue in Apache; brokers are unregistered at once here", key="unRegisterBrokerQueueCapacity"
     )
-    support_acting_master: bool = _key(False, _UNSUPPORTED)
-    notify_min_broker_id_changed: bool = _key(False, _UNSUPPORTED)
+    support_acting_master: bool = _key(
+        False, "show the first slave of a 5.x group without master as its master, for reading"
+    )
+    notify_min_broker_id_changed: bool = _key(
+        False, "tell the brokers of a group (905) when another one has the smallest broker id"
+    )
     enable_controller_in_namesrv: bool = _key(False, _UNSUPPORTED)
     need_wait_for_service: bool = _key(False, "refuse route look-ups for waitSecondsForService after the start")
-    delete_topic_with_broker_registration: bool = _key(False, _UNSUPPORTED)
+    delete_topic_with_broker_registration: bool = _key(
+        False, "forget topics of a broker that its registration lacks; not with 4.9 brokers, they register parts"
+    )
     enable_all_topic_list: bool = _key(True, "answer the list of all topics (206)")
     enable_topic_list: bool = _key(True, "answer the lists of a cluster's and of unit topics (224, 311, 312, 313)")
     wait_seconds_for_service: int = _key(45, "seconds, see needWaitForService", range=(0, None))
@@ -113,10 +119,7 @@ CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig)
 #: What these keys switch on in Apache does not exist here; whoever sets them must hear of it.
 UNSUPPORTED_SWITCHES = (
     "cluster_test",
-    "support_acting_master",
-    "notify_min_broker_id_changed",
     "enable_controller_in_namesrv",
-    "delete_topic_with_broker_registration",
 )
 
 

@@ -6,6 +6,7 @@ The table calls its ``on_event`` with each while it changes; heartbeats and unch
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 
 import attrs
@@ -42,7 +43,7 @@ class EventKind(Enum):
     WIPED = "WIPED"
     #: an admin made all topics of a group writable
     WRITE_ADDED = "WRITE_ADDED"
-    #: a group lost one topic
+    #: a group lost topics: an admin deleted one, or deleteTopicWithBrokerRegistration those that were not registered
     TOPIC_DELETED = "TOPIC_DELETED"
     #: an admin put a topic on a group by hand
     TOPIC_REGISTERED = "TOPIC_REGISTERED"
@@ -58,7 +59,8 @@ class RouteEvent:
     ``at_ms`` is epoch milliseconds. ``broker_addr`` is empty and ``broker_id`` None where a whole group is meant.
     ``cluster`` is that of the registration. ``peer`` is the ``ip:port`` of the connection that caused it, empty when
     none did. ``topics`` are the first MAX_EVENT_TOPICS of the ``topic_count`` topics that came, changed or went with
-    the event. ``reason`` is a clause for an operator.
+    the event. ``reason`` is a clause for an operator. ``concerns`` are all those topics, only while ``on_event`` is
+    called: whoever keeps events copies what he needs of them and keeps the event without.
     """
 
     at_ms: int
@@ -72,3 +74,4 @@ class RouteEvent:
     topics: tuple[str, ...] = ()
     topic_count: int = 0
     reason: str = ""
+    concerns: Collection[str] = attrs.field(default=(), eq=False, repr=False)

@@ -6,6 +6,8 @@ Java: DefaultRequestProcessor, and of 5.x ClientRequestProcessor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -13,7 +15,7 @@ from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.routes import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.config import ConfigError, decode_properties
 from rmq.runtime.disk import DiskError
 from rmq.wire import fastjson
@@ -29,7 +31,7 @@ from rmq.wire.api.kv import (
     NamespaceHeader,
     PutKVConfigHeader,
 )
-from rmq.wire.api.register_body import RegisterBodyError, body_crc32, decode_register_body
+from rmq.wire.api.register_body import RegisterBodyError, body_crc32, body_digest, decode_register_body
 from rmq.wire.api.routes import (
     ADD_WRITE_PERM_OF_BROKER,
     BROKER_HEARTBEAT,
@@ -69,9 +71,12 @@ from rmq.wire.api.routes import (
     WipeWritePermReply,
 )
 from rmq.wire.codes import ResponseCode
+from rmq.wire.extfields import parse_boolean
 
 #: Senders from this version on (V4_9_4) read standard JSON.
 STRICT_JSON_SINCE = 401
+#: 5.x: extFields beside the header; a broker's zone, and a client that wants the brokers of its own zone only
+ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
@@ -93,7 +98,7 @@ class RouteResponders:
     """
     Route look-ups and lists: what clients and tools ask.
 
-    ``started_ms`` is the time from which ``waitSecondsForService`` counts.
+    ``started_ms`` is the steady time from which ``waitSecondsForService`` counts.
     """
 
     def __init__(self, routes: RouteTable, kv: KVConfig, settings: Settings, clock: IReactorTime) -> None:
@@ -101,13 +106,13 @@ class RouteResponders:
         self._kv = kv
         self._settings = settings
         self._clock = clock
-        self.started_ms = now_ms(clock)
+        self.started_ms = steady_ms(clock)
 
     @property
     def ready(self) -> bool:
         """False while look-ups are refused because the brokers have not had the time to register."""
         config = self._settings.namesrv
-        waited_ms = now_ms(self._clock) - self.started_ms
+        waited_ms = steady_ms(self._clock) - self.started_ms
         return not config.need_wait_for_service or waited_ms >= config.wait_seconds_for_service * 1000
 
     @responds_to(GET_ROUTEINFO_BY_TOPIC)
@@ -115,12 +120,15 @@ class RouteResponders:
         if not self.ready:
             raise Refuse(ResponseCode.SYSTEM_ERROR, "name server not ready")
         topic = request.header.topic
-        route = None if topic is None else self._routes.pick_route(topic)
+        zone_name = _zone_asked_for(request.command.ext_fields)
+        route = None if topic is None else self._routes.pick_route(topic, zone_name=zone_name)
         if topic is None or route is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, no_route_remark(topic))
         if self._settings.namesrv.order_message_enable:
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, topic)
         strict = request.command.version >= STRICT_JSON_SINCE or request.header.accept_standard_json_only
+        if zone_name is not None:  # 5.x encodes a filtered route anew, and always in the old form
+            strict = False
         return Reply(body=encode_route(route, strict=strict))
 
     @responds_to(GET_BROKER_CLUSTER_INFO)
@@ -188,66 +196,74 @@ class BrokerResponders:
         if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
             self._refused(header, request, "the checksum of its body is wrong")
             raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
-        try:
-            body = decode_register_body(data, compressed=header.compressed, version=request.command.version)
-        except RegisterBodyError as error:
-            self._refused(header, request, str(error))
-            raise Refuse(ResponseCode.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody, {error}") from error
-        known = self._routes.group(header.broker_name)
-        reply = self._routes.register_broker(header, body, channel=request.channel, now_ms=now_ms(self._clock))
-        if known is None or known.broker_addrs.get(header.broker_id) != header.broker_addr:
-            self._log.info(
-                "new broker {broker_name} {broker_id} at {broker_addr} in {cluster_name}, {topics} topics, by {peer}",
-                broker_name=header.broker_name,
-                broker_id=header.broker_id,
-                broker_addr=header.broker_addr,
-                cluster_name=header.cluster_name,
-                topics=len(body.topic_config_serialize_wrapper.topic_config_table),
-                peer=request.channel.peer,
+        version = request.command.version
+        digest = body_digest(data, version=version)
+        channel, zone_name = request.channel, request.command.ext_fields.get(ZONE_NAME)
+        now, steady = now_ms(self._clock), steady_ms(self._clock)
+        reply = self._routes.renew(header, digest, channel=channel, now_ms=now, steady_ms=steady, zone_name=zone_name)
+        if reply is None:
+            try:
+                body = decode_register_body(data, compressed=header.compressed, version=version)
+            except RegisterBodyError as error:
+                self._refused(header, request, str(error))
+                raise Refuse(ResponseCode.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody, {error}") from error
+            reply = self._routes.register_broker(
+                header, body, channel=channel, now_ms=now, steady_ms=steady, zone_name=zone_name, digest=digest
             )
         return Reply(header=reply, body=self._order_topics())
 
     @responds_to(UNREGISTER_BROKER)
     def unregister_broker(self, request: Request[BrokerIdentityHeader, None]) -> None:
-        self._routes.unregister_broker(request.header)
-        self._log.info(
-            "broker {broker_name} {broker_id} at {broker_addr} unregistered, by {peer}",
-            broker_name=request.header.broker_name,
-            broker_id=request.header.broker_id,
-            broker_addr=request.header.broker_addr,
-            peer=request.channel.peer,
-        )
+        self._routes.unregister_broker(request.header, channel=request.channel, now_ms=now_ms(self._clock))
 
     @responds_to(QUERY_DATA_VERSION)
     def query_data_version(self, request: Request[BrokerIdentityHeader, DataVersion]) -> Reply:
         changed, known = self._routes.query_data_version(
-            request.header.broker_addr, request.body, channel=request.channel, now_ms=now_ms(self._clock)
+            request.header.broker_name,
+            request.header.broker_addr,
+            request.body,
+            channel=request.channel,
+            now_ms=now_ms(self._clock),
+            steady_ms=steady_ms(self._clock),
         )
         return Reply(header=QueryDataVersionReply(changed=changed), body=known)
 
     @responds_to(BROKER_HEARTBEAT)
     def broker_heartbeat(self, request: Request[BrokerHeartbeatHeader, None]) -> None:
-        self._routes.heartbeat(request.header.broker_addr, channel=request.channel, now_ms=now_ms(self._clock))
+        header = request.header
+        self._routes.heartbeat(
+            header.broker_name,
+            header.broker_addr,
+            channel=request.channel,
+            now_ms=now_ms(self._clock),
+            steady_ms=steady_ms(self._clock),
+        )
 
     @responds_to(WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, request: Request[BrokerNameHeader, None]) -> Reply:
-        count = self._routes.wipe_write_perm(request.header.broker_name)
-        self._log.info("{count} topics of {name} lost WRITE", count=count, name=request.header.broker_name)
+        count = self._routes.wipe_write_perm(
+            request.header.broker_name, peer=request.channel.peer, now_ms=now_ms(self._clock)
+        )
         return Reply(header=WipeWritePermReply(wipe_topic_count=count))
 
     @responds_to(ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, request: Request[BrokerNameHeader, None]) -> Reply:
-        count = self._routes.add_write_perm(request.header.broker_name)
-        self._log.info("{count} topics of {name} got WRITE", count=count, name=request.header.broker_name)
+        count = self._routes.add_write_perm(
+            request.header.broker_name, peer=request.channel.peer, now_ms=now_ms(self._clock)
+        )
         return Reply(header=AddWritePermReply(add_topic_count=count))
 
     @responds_to(DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, request: Request[DeleteTopicInNamesrvHeader, None]) -> None:
-        self._routes.delete_topic(request.header.topic, request.header.cluster_name)
+        self._routes.delete_topic(
+            request.header.topic, request.header.cluster_name, peer=request.channel.peer, now_ms=now_ms(self._clock)
+        )
 
     @responds_to(REGISTER_TOPIC_IN_NAMESRV)
     def register_topic(self, request: Request[RegisterTopicHeader, TopicRouteData]) -> None:
-        self._routes.register_topic(request.header.topic, request.body.queue_datas)
+        self._routes.register_topic(
+            request.header.topic, request.body.queue_datas, peer=request.channel.peer, now_ms=now_ms(self._clock)
+        )
 
     def _order_topics(self) -> KVTable | None:
         if not self._settings.namesrv.return_order_topic_config_to_broker:
@@ -325,6 +341,12 @@ class AdminResponders:
     @responds_to(GET_NAMESRV_CONFIG)
     def get_namesrv_config(self, _: Request[None, None]) -> Reply:
         return Reply(body=self._settings.text().encode())
+
+
+def _zone_asked_for(fields: Mapping[str, str]) -> str | None:
+    """Return the zone that a client wants to stay in; None when it does not care.  Java: ZoneRouteRPCHook"""
+    zone_name = fields.get(ZONE_NAME, "")
+    return zone_name if parse_boolean(fields.get(ZONE_MODE, "")) and zone_name.strip() else None
 
 
 def _topic_list(topics: list[str]) -> Reply:

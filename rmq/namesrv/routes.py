@@ -6,124 +6,234 @@ Java: RouteInfoManager
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 
 import attrs
-import msgspec
 
+from rmq.namesrv.events import MAX_EVENT_TOPICS, EventKind, RouteEvent
+from rmq.namesrv.groups import MASTER_ID, PERM_READ, PERM_WRITE, Group, GroupTable
+from rmq.namesrv.live import Connections, Key, LiveBroker, peer_of
 from rmq.wire.api.common import DataVersion, TopicConfig
 from rmq.wire.api.register_body import RegisterBrokerBody
 from rmq.wire.api.routes import (
-    BrokerData,
     BrokerIdentityHeader,
-    ClusterInfo,
     QueueData,
     RegisterBrokerHeader,
     RegisterBrokerReply,
-    TopicRouteData,
 )
 
-MASTER_ID = 0
-PERM_WRITE, PERM_READ = 2, 4
+__all__ = [
+    "BROKER_EXPIRY_MS",
+    "MASTER_ID",
+    "PERM_READ",
+    "PERM_WRITE",
+    "SYS_FLAG_UNIT",
+    "SYS_FLAG_UNIT_SUB",
+    "LiveBroker",
+    "MinBrokerIdChange",
+    "RoutePolicy",
+    "RouteTable",
+]
+
 SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB = 1, 2
 
 #: A broker unheard of for longer than this is gone, unless it said another time when it registered.
 BROKER_EXPIRY_MS = 120_000
 
 
-@attrs.define(kw_only=True)
-class LiveBroker:
+@attrs.frozen(kw_only=True)
+class RoutePolicy:
     """
-    One broker process, by the address it registered with.
+    What configuration decides about routes.
 
-    ``channel`` is the connection over which it last spoke for itself; when that one ends the broker is gone.
-    Java: BrokerLiveInfo
+    Java: NamesrvConfig#isSupportActingMaster, #isDeleteTopicWithBrokerRegistration
     """
 
-    broker_addr: str
+    support_acting_master: bool = False
+    delete_absent_topics: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class MinBrokerIdChange:
+    """
+    Another broker has the smallest id of its group now, because one came or ``offline_addr`` went.
+
+    Java: NotifyMinBrokerIdChangeRequestHeader
+    """
+
     broker_name: str
-    cluster_name: str
-    data_version: DataVersion
-    ha_server_addr: str
-    channel: object
-    expiry_ms: int
-    last_update_ms: int
+    addrs: Mapping[int, str]
+    offline_addr: str | None = None
+    ha_addr: str | None = None
 
 
-@attrs.define(kw_only=True)
-class _Group:
-    cluster: str
-    addrs: dict[int, str] = attrs.field(factory=dict)
-
-
-class RouteTable:
+class RouteTable(GroupTable):
     """
     Brokers that are there, their topics, and what leads to them.
 
-    A group (a broker name) is there while it has at least one address; its topics go when the last one goes.
-    ``version`` grows with everything that can change the answer to a route look-up, and with nothing else.
-    Times are epoch milliseconds.
+    A group (a broker name) is there while it has at least one address; its topics go when the last one goes. An
+    address is in its group while the broker that registered it lives: what an older connection says or how it ends is
+    of no matter any more once the broker has registered over a newer one.
+
+    ``now_ms`` are epoch milliseconds; silence is measured with ``steady_ms``, milliseconds of a clock that nobody sets
+    (default: ``now_ms``). ``on_event`` hears what changed, when the change is made; ``on_min_broker_id`` when another
+    broker than before has the smallest id of a group.
     """
 
-    def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS) -> None:
-        self.version = 0
+    def __init__(
+        self,
+        *,
+        expiry_ms: int = BROKER_EXPIRY_MS,
+        on_event: Callable[[RouteEvent], object] | None = None,
+        on_min_broker_id: Callable[[MinBrokerIdChange], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.on_event = on_event
+        self.on_min_broker_id = on_min_broker_id
+        self._policy = RoutePolicy()
         self._expiry_ms = expiry_ms
-        self._queues: dict[str, dict[str, QueueData]] = {}
-        self._groups: dict[str, _Group] = {}
-        self._clusters: dict[str, set[str]] = {}
-        self._live: dict[str, LiveBroker] = {}
-        self._filter_servers: dict[str, list[str]] = {}
+        self._generation = 0
+        self._live: dict[Key, LiveBroker] = {}
+        self._connections = Connections()
+
+    @property
+    def policy(self) -> RoutePolicy:
+        """What configuration decides; may be set at any time."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: RoutePolicy) -> None:
+        if policy != self._policy:
+            self._policy = policy
+            self.support_acting_master = policy.support_acting_master
+            self.version += 1
+            for live in self._live.values():
+                live.digest = None
 
     # what brokers say
 
     def register_broker(
-        self, header: RegisterBrokerHeader, body: RegisterBrokerBody, *, channel: object, now_ms: int
+        self,
+        header: RegisterBrokerHeader,
+        body: RegisterBrokerBody,
+        *,
+        channel: object,
+        now_ms: int,
+        steady_ms: int | None = None,
+        zone_name: str | None = None,
+        digest: bytes | None = None,
     ) -> RegisterBrokerReply:
         """
         Take in a broker, or what it says of itself now; return where a slave finds its live master.
 
-        Only a master's topics count. With a new data version they replace what was known of them; with an unchanged one
-        just those come in that the group lacks, so that neither a partial first registration nor changed permissions
-        are lost. Topics that the body lacks stay.
+        Only topics of a master count, or of a 5.x group's first slave while there is no master. With a new data version
+        they replace what was known of them; with an unchanged one just those come in that the group lacks, so that
+        neither a partial first registration nor changed permissions are lost. Topics that the body lacks stay, unless
+        the policy says otherwise. Of two addresses with the same name and id the later registration wins; with 5.x's
+        state versions the higher one.
+
+        ``digest`` stands for the raw body; :meth:`renew` knows it again.
         Java: RouteInfoManager#registerBroker
         """
-        joined = self._join(header)
         topics = body.topic_config_serialize_wrapper
-        known = self._live.get(header.broker_addr)
-        if header.broker_id == MASTER_ID:
-            fresh = joined or known is None or known.data_version != topics.data_version
-            self._take_topics(header.broker_name, topics.topic_config_table, replacing=fresh)
-        timeout_ms = header.heartbeat_timeout_millis
-        self._live[header.broker_addr] = LiveBroker(
-            broker_addr=header.broker_addr,
-            broker_name=header.broker_name,
-            cluster_name=header.cluster_name,
-            data_version=topics.data_version,
-            ha_server_addr=header.ha_server_addr,
-            channel=channel,
-            expiry_ms=timeout_ms if timeout_ms is not None and timeout_ms > 0 else self._expiry_ms,
-            last_update_ms=now_ms,
-        )
-        if body.filter_server_list is not None:
-            self._take_filter_servers(header.broker_addr, body.filter_server_list)
-        return self._master_of(header)
+        known = self._live.get((header.broker_name, header.broker_addr))
+        if known is not None and self._connections.is_older(channel, known.channel):
+            why = f"it registers over an older connection than {known.peer}, over which it has registered since"
+            self._emit(EventKind.FENCED, known, now_ms, why, peer=peer_of(channel))
+            return self._master_of(known)
+        rival = self._holder(header.broker_name, header.broker_id)
+        if rival is known:
+            rival = None
+        if rival is not None and (rival.data_version.state_version or 0) > (topics.data_version.state_version or 0):
+            self._outrank(header, topics.data_version, rival, known, channel, now_ms)
+            return RegisterBrokerReply()
 
-    def unregister_broker(self, broker: BrokerIdentityHeader) -> None:
-        """
-        Let a broker go that says good-bye; another one that has its name and id by now stays.
+        news: list[str] = []
+        live = known or self._arrive(header, topics.data_version, channel)
+        self._heard(live, channel, now_ms, steady_ms, "it registered over another connection")
+        group, taken = self._take_place(live, header, rival, now_ms, news)
+        if taken and known is not None and not news:
+            news.append("it has its place again, which another address had had")
+        replacing = taken or live.data_version != topics.data_version
+        live.data_version = topics.data_version
+        self._describe(live, header, news)
+        self._mark(group, live, zone_name)
+        changed: Collection[str] = ()
+        if _counts(group, live):
+            if self._policy.delete_absent_topics:
+                self._drop_absent(group, live, topics.topic_config_table, now_ms)
+            changed = self._take_topics(group, live, topics.topic_config_table, replacing=replacing)
+        if body.filter_server_list is not None and self._set_filter_servers(
+            group, live.broker_addr, body.filter_server_list
+        ):
+            news.append("it has other filter servers")
+        if taken or changed:
+            self._forget_digests(group)
+        live.digest = digest
+        if known is None:
+            self._emit(EventKind.REGISTERED, live, now_ms, "; ".join(news) or "it was not there", topics=changed)
+        elif changed or news:
+            if changed:
+                news.append(f"{len(changed)} of its topics changed")
+            self._emit(EventKind.CHANGED, live, now_ms, "; ".join(news), topics=changed)
+        return self._master_of(live)
 
-        Java: RouteInfoManager#unregisterBroker
+    def renew(
+        self,
+        header: RegisterBrokerHeader,
+        digest: bytes,
+        *,
+        channel: object,
+        now_ms: int,
+        steady_ms: int | None = None,
+        zone_name: str | None = None,
+    ) -> RegisterBrokerReply | None:
         """
-        live = self._live.get(broker.broker_addr)
-        if live is not None and live.broker_name == broker.broker_name:
-            self._drop([live])
-            return
-        for name, broker_id in self._places_of(broker.broker_addr):
-            if name == broker.broker_name:
-                self._remove_address(name, broker_id)
+        Take a registration that says what the broker's last one said as a sign of life; None when it may be news.
+
+        ``digest`` is that of the raw body, so that it need not be read. Answers what :meth:`register_broker` would.
+        """
+        live = self._live.get((header.broker_name, header.broker_addr))
+        if live is None or live.digest != digest or live.header != header or live.zone_name != zone_name:
+            return None
+        if self._connections.is_older(channel, live.channel):
+            return None
+        self._heard(live, channel, now_ms, steady_ms, "it registered over another connection")
+        self._mark(self._groups[live.broker_name], live, zone_name)
+        return self._master_of(live)
+
+    def unregister_broker(self, broker: BrokerIdentityHeader, *, channel: object = None, now_ms: int = 0) -> bool:
+        """
+        Let a broker go that says good-bye over ``channel``; return whether it went.
+
+        It stays when it has registered since, over a newer connection or under another id, and so does whoever has its
+        name and id by now.
+        Java: RouteInfoManager#unregisterBroker, which knows no such thing
+        """
+        live = self._live.get((broker.broker_name, broker.broker_addr))
+        if live is None:
+            return False
+        peer = peer_of(channel)
+        if self._connections.is_older(channel, live.channel):
+            why = f"its good-bye came over an older connection than {live.peer}, over which it has registered since"
+        elif broker.broker_id != live.broker_id:
+            why = f"its good-bye as {broker.broker_id} came late, it is {live.broker_id} by now"
+        else:
+            self._leave(live, EventKind.UNREGISTERED, "it said good-bye", now_ms, peer)
+            return True
+        self._emit(EventKind.FENCED, live, now_ms, why, peer=peer)
+        return False
 
     def query_data_version(
-        self, broker_addr: str, version: DataVersion, *, channel: object, now_ms: int
+        self,
+        broker_name: str,
+        broker_addr: str,
+        version: DataVersion,
+        *,
+        channel: object,
+        now_ms: int,
+        steady_ms: int | None = None,
     ) -> tuple[bool, DataVersion | None]:
         """
         Return whether ``version`` is news, and the version that is known (None: the broker is unknown).
@@ -131,69 +241,123 @@ class RouteTable:
         For brokers that register only after changes this is the sign of life.
         Java: RouteInfoManager#isBrokerTopicConfigChanged, #queryBrokerTopicConfig, #updateBrokerInfoUpdateTimestamp
         """
-        self.heartbeat(broker_addr, channel=channel, now_ms=now_ms)
-        known = self._live.get(broker_addr)
-        return (True, None) if known is None else (known.data_version != version, known.data_version)
-
-    def heartbeat(self, broker_addr: str, *, channel: object, now_ms: int) -> bool:
-        """Note that a broker lives, and over which connection; False when it is unknown."""
-        known = self._live.get(broker_addr)
+        self.heartbeat(broker_name, broker_addr, channel=channel, now_ms=now_ms, steady_ms=steady_ms)
+        known = self._live.get((broker_name, broker_addr))
         if known is None:
+            return True, None
+        # Who lost its place to a broker that has gone since must register again to have it.
+        vacant = self._holder(broker_name, known.broker_id) is None
+        return vacant or known.data_version != version, known.data_version
+
+    def heartbeat(
+        self, broker_name: str, broker_addr: str, *, channel: object, now_ms: int, steady_ms: int | None = None
+    ) -> bool:
+        """
+        Note that a broker lives; False when it is unknown.
+
+        Over a newer connection than the one that it registered over, it will hang on that one when its own ends. Over
+        an older one it is no sign of life.
+        """
+        live = self._live.get((broker_name, broker_addr))
+        if live is None:
             return False
-        known.last_update_ms = now_ms
-        known.channel = channel
+        if channel is not live.channel:
+            newest = live.channel if live.heir is None else live.heir
+            if self._connections.is_older(channel, live.channel):
+                return True
+            if not self._connections.is_older(channel, newest):
+                self._connections.inherit(live, channel)
+        live.last_update_ms = now_ms
+        live.heard_ms = now_ms if steady_ms is None else steady_ms
         return True
 
     # what becomes of them
 
-    def channel_closed(self, channel: object) -> list[LiveBroker]:
+    def channel_closed(self, channel: object, now_ms: int = 0, reason: str = "") -> list[LiveBroker]:
         """
-        Let the brokers go that last spoke over ``channel``; return them.
+        Let the brokers go that hang on ``channel``; return those that were in routes.
 
-        One that has registered anew over another connection stays.
+        Those that have registered anew over another connection stay, and those that were heard over a newer one since.
         Java: RouteInfoManager#onChannelDestroy
         """
-        return self._drop(live for live in self._live.values() if live.channel is channel)
+        held, lost = self._connections.closed(channel)
+        peer = peer_of(channel)
+        ended = f"its connection {peer} ended" + (f": {reason}" if reason else "")
+        gone = []
+        for live in held:
+            if live.heir is not None:
+                self._reconnect(live, live.heir, now_ms, ended)
+            elif self._leave(live, EventKind.CLOSED, ended, now_ms, peer):
+                gone.append(live)
+        for key in lost:
+            stands = self._live.get(key)
+            if stands is not None:
+                why = f"{ended}, but it has registered over {stands.peer} since"
+                self._emit(EventKind.FENCED, stands, now_ms, why, peer=peer)
+        return gone
 
-    def expire(self, now_ms: int) -> list[LiveBroker]:
+    def expire(self, now_ms: int, steady_ms: int | None = None) -> list[LiveBroker]:
         """
         Let the brokers go that were silent for too long; return them, so that their connections can be closed.
 
         Java: RouteInfoManager#scanNotActiveBroker
         """
-        return self._drop(live for live in self._live.values() if live.last_update_ms + live.expiry_ms < now_ms)
+        steady = now_ms if steady_ms is None else steady_ms
+        silent = [live for live in self._live.values() if live.heard_ms + live.expiry_ms < steady]
+        for live in silent:
+            self._leave(live, EventKind.EXPIRED, f"silent for {steady - live.heard_ms:,} ms", now_ms, live.peer)
+        return silent
+
+    def speaks(self, channel: object) -> bool:
+        """Return whether a broker hangs on ``channel``."""
+        return bool(self._connections.held_by(channel))
 
     # what admins want
 
-    def wipe_write_perm(self, broker_name: str) -> int:
+    def wipe_write_perm(self, broker_name: str, *, peer: str = "", now_ms: int = 0) -> int:
         """
         Take the write permission from all topics of a group, until it registers a change; return their number.
 
         Java: RouteInfoManager#wipeWritePermOfBrokerByLock
         """
-        return self._change_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
+        group = self._groups.get(broker_name)
+        if group is None:
+            return 0
+        count = self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
+        self._emit_group(EventKind.WIPED, group, now_ms, f"wipeWritePerm by {peer or 'an admin'}", group.queues, peer)
+        return count
 
-    def add_write_perm(self, broker_name: str) -> int:
+    def add_write_perm(self, broker_name: str, *, peer: str = "", now_ms: int = 0) -> int:
         """
         Make all topics of a group readable and writable, nothing more; return their number.
 
         Java: RouteInfoManager#addWritePermOfBrokerByLock
         """
-        return self._change_perms(broker_name, lambda _: PERM_READ | PERM_WRITE)
+        group = self._groups.get(broker_name)
+        if group is None:
+            return 0
+        count = self._change_perms(group, lambda _: PERM_READ | PERM_WRITE)
+        why = f"addWritePerm by {peer or 'an admin'}"
+        self._emit_group(EventKind.WRITE_ADDED, group, now_ms, why, group.queues, peer)
+        return count
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+    def delete_topic(self, topic: str, cluster: str | None = None, *, peer: str = "", now_ms: int = 0) -> None:
         """
-        Forget a topic, or its queues on the groups of one cluster.
+        Forget a topic, or its queues on the groups of one cluster. It comes back with a registration that has it.
 
         Java: RouteInfoManager#deleteTopic
         """
-        queues = self._queues.get(topic)
-        if queues is None:
+        entry = self._topics.get(topic)
+        if entry is None:
             return
-        gone = list(queues) if cluster is None else [name for name in queues if self._cluster_of(name) == cluster]
-        self._remove_queues(topic, gone)
+        members = self._clusters.get(cluster, set()) if cluster else self._groups.keys()
+        why = f"deleted by {peer or 'an admin'}" + (f" in cluster {cluster}" if cluster else "")
+        for group in [group for group in entry.groups if group.name in members]:
+            self._remove_topic(group, entry)
+            self._forget_digests(group)
+            self._emit_group(EventKind.TOPIC_DELETED, group, now_ms, why, [topic], peer)
 
-    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> bool:
+    def register_topic(self, topic: str, queues: Iterable[QueueData], *, peer: str = "", now_ms: int = 0) -> bool:
         """
         Add queues to a topic by hand; False, and nothing happens, when one names an unknown group or there is none.
 
@@ -202,194 +366,283 @@ class RouteTable:
         given = {queue.broker_name: queue for queue in queues}
         if not given or any(name not in self._groups for name in given):
             return False
-        self._queues.setdefault(topic, {}).update(given)
+        for name, queue in given.items():
+            group = self._groups[name]
+            self._set_queue(group, topic, queue)
+            self._forget_digests(group)
+            why = f"registered by {peer or 'an admin'}"
+            self._emit_group(EventKind.TOPIC_REGISTERED, group, now_ms, why, [topic], peer)
         self.version += 1
         return True
 
-    # questions
-
-    def pick_route(self, topic: str) -> TopicRouteData | None:
-        """
-        Return where a topic lives, sorted by broker name; None unless one of its groups is there.
-
-        Java: RouteInfoManager#pickupTopicRouteData
-        """
-        queues = self._queues.get(topic)
-        if queues is None:
-            return None
-        names = sorted(queues)
-        brokers = [self._broker_data(name) for name in names if name in self._groups]
-        if not brokers:
-            return None
-        addrs = {addr for broker in brokers for addr in broker.broker_addrs.values()}
-        return TopicRouteData(
-            broker_datas=brokers,
-            filter_server_table={
-                addr: list(self._filter_servers[addr]) for addr in addrs & self._filter_servers.keys()
-            },
-            queue_datas=[queues[name] for name in names],
-        )
-
-    def cluster_info(self) -> ClusterInfo:
-        """Return all groups, and their names by cluster.  Java: RouteInfoManager#getAllClusterInfo"""
-        return ClusterInfo(
-            broker_addr_table={name: self._broker_data(name) for name in self._groups},
-            cluster_addr_table={cluster: sorted(names) for cluster, names in self._clusters.items()},
-        )
-
-    def group(self, broker_name: str) -> BrokerData | None:
-        """Return the addresses of a group; None when it is unknown."""
-        return self._broker_data(broker_name) if broker_name in self._groups else None
-
     def live_brokers(self) -> list[LiveBroker]:
         """Return all brokers that are there, by address."""
-        return [self._live[addr] for addr in sorted(self._live)]
+        return sorted(self._live.values(), key=lambda live: (live.broker_addr, live.broker_name))
 
-    def topics(self) -> list[str]:
-        """Return all topics, sorted."""
-        return sorted(self._queues)
+    # a registration
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics that a cluster has queues of, sorted; none when it is unknown."""
-        names = self._clusters.get(cluster, set())
-        return sorted(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
+    def _holder(self, broker_name: str, broker_id: int) -> LiveBroker | None:
+        """Return who has the place of ``broker_id`` in a group."""
+        group = self._groups.get(broker_name)
+        addr = None if group is None else group.addrs.get(broker_id)
+        return None if addr is None else self._live[broker_name, addr]
 
-    def system_topics(self) -> tuple[list[str], str | None]:
-        """
-        Return the topics that are named after clusters and groups, and the address of some broker.
-
-        Java: RouteInfoManager#getSystemTopicList
-        """
-        addrs = [addr for name in sorted(self._groups) for _, addr in sorted(self._groups[name].addrs.items())]
-        return sorted(self._clusters.keys() | self._groups.keys()), addrs[0] if addrs else None
-
-    def topics_by_flag(self, *, wanted: int, unwanted: int = 0) -> list[str]:
-        """
-        Return the topics whose flags have all bits of ``wanted`` and none of ``unwanted`` on their first group.
-
-        Java: RouteInfoManager#getUnitTopics, #getHasUnitSubTopicList, #getHasUnitSubUnUnitTopicList
-        """
-        return sorted(
-            topic
-            for topic, queues in self._queues.items()
-            if (next(iter(queues.values())).topic_sys_flag & (wanted | unwanted)) == wanted
+    def _arrive(self, header: RegisterBrokerHeader, version: DataVersion, channel: object) -> LiveBroker:
+        self._generation += 1
+        live = LiveBroker(
+            broker_addr=header.broker_addr,
+            broker_name=header.broker_name,
+            broker_id=header.broker_id,
+            cluster_name=header.cluster_name,
+            data_version=version,
+            ha_server_addr=header.ha_server_addr,
+            channel=channel,
+            generation=self._generation,
+            expiry_ms=self._expiry_ms,
+            last_update_ms=0,
+            heard_ms=0,
         )
+        self._live[live.key] = live
+        self._connections.hold(live)
+        return live
 
-    # inside
+    def _heard(self, live: LiveBroker, channel: object, now_ms: int, steady_ms: int | None, why: str) -> None:
+        if channel is not live.channel:
+            self._reconnect(live, channel, now_ms, why)
+        live.last_update_ms = now_ms
+        live.heard_ms = now_ms if steady_ms is None else steady_ms
 
-    def _join(self, header: RegisterBrokerHeader) -> bool:
-        """Give the broker its place in cluster and group; True when nobody had that place before."""
-        names = self._clusters.setdefault(header.cluster_name, set())
-        names.add(header.broker_name)
-        group = self._groups.get(header.broker_name)
-        if group is None:
-            group = self._groups[header.broker_name] = _Group(cluster=header.cluster_name)
-        before = group.addrs.get(header.broker_id)
-        # The same process under another id: a slave has become the master, or the other way round.
-        former = [id_ for id_, addr in group.addrs.items() if addr == header.broker_addr and id_ != header.broker_id]
-        for broker_id in former:
-            del group.addrs[broker_id]
-        group.addrs[header.broker_id] = header.broker_addr
-        if former or before != header.broker_addr:
+    def _reconnect(self, live: LiveBroker, channel: object, now_ms: int, why: str) -> None:
+        before = live.peer
+        self._connections.move(live, channel)
+        self._generation += 1
+        live.generation = self._generation
+        self._emit(EventKind.RECONNECTED, live, now_ms, f"{why} ({before} before)")
+
+    def _take_place(
+        self, live: LiveBroker, header: RegisterBrokerHeader, rival: LiveBroker | None, now_ms: int, news: list[str]
+    ) -> tuple[Group, bool]:
+        """Give the broker its place in cluster and group; True when it has not had that place before."""
+        name, cluster, broker_id = header.broker_name, header.cluster_name, header.broker_id
+        group = self._group_of(name, cluster)
+        if group.addrs.get(broker_id) == live.broker_addr:
+            return group, False
+        min_id = group.min_id
+        if live.broker_id != broker_id:
+            news.append(f"its id is {broker_id}, {live.broker_id} before")
+            # The same process under another id: a slave has become the master, or the other way round.
+            if group.addrs.get(live.broker_id) == live.broker_addr:
+                self._remove_addr(group, live.broker_id)
+        live.broker_id = broker_id
+        group.addrs[broker_id] = live.broker_addr
+        self.version += 1
+        if rival is not None:
+            rival.digest = None
+            group.filter_servers.pop(rival.broker_addr, None)
+            news.append(f"it took the place of {rival.broker_addr}")
+            why = f"{live.broker_addr} registered with the same name and id"
+            self._emit(EventKind.REPLACED, rival, now_ms, why, peer=live.peer)
+        if min_id is not None and broker_id < min_id:
+            self._tell_min_broker_id(group, ha_addr=header.ha_server_addr)
+        return group, True
+
+    def _describe(self, live: LiveBroker, header: RegisterBrokerHeader, news: list[str]) -> None:
+        """Keep what the header says beside name, address and id."""
+        if live.ha_server_addr != header.ha_server_addr:
+            news.append(f"its HA address is {header.ha_server_addr}, {live.ha_server_addr} before")
+        if live.cluster_name != header.cluster_name:
+            news.append(f"its cluster is {header.cluster_name}, {live.cluster_name} before")
+        live.ha_server_addr = header.ha_server_addr
+        live.cluster_name = header.cluster_name
+        timeout_ms = header.heartbeat_timeout_millis
+        live.expiry_ms = timeout_ms if timeout_ms is not None and timeout_ms > 0 else self._expiry_ms
+        live.header = header
+
+    def _mark(self, group: Group, live: LiveBroker, zone_name: str | None) -> None:
+        """Let the group be what its last registration says: its zone, and whether slaves act as masters."""
+        live.zone_name = zone_name
+        acting = live.header is not None and live.header.enable_acting_master is True
+        if (group.zone_name, group.acting_master) != (zone_name, acting):
+            group.zone_name, group.acting_master = zone_name, acting
             self.version += 1
-        return before is None
 
-    def _take_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], *, replacing: bool) -> None:
-        for topic, config in topics.items():
-            queues = self._queues.setdefault(topic, {})
-            before = queues.get(broker_name)
+    def _drop_absent(self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], now_ms: int) -> None:
+        absent = sorted(group.queues.keys() - table.keys())
+        for topic in absent:
+            self._remove_topic(group, self._topics[topic])
+        if absent:
+            self._forget_digests(group)
+            why = f"the registration of {live.broker_addr} lacks them"
+            self._emit_group(EventKind.TOPIC_DELETED, group, now_ms, why, absent, live.peer)
+
+    def _take_topics(
+        self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], *, replacing: bool
+    ) -> Collection[str]:
+        """Return the topics whose queues are others than before."""
+        changed: dict[str, None] = {}
+        queues, mask = group.queues, -1
+        if not replacing and table.keys() <= queues.keys():
+            return changed
+        if live.broker_id != MASTER_ID and group.acting_master:
+            mask = ~PERM_WRITE
+        # Most topics of a broker look alike: one QueueData does for all of them.
+        shapes: dict[tuple[int, int, int, int], QueueData] = {}
+        for topic, config in table.items():
+            before = queues.get(topic)
             if before is not None and not replacing:
                 continue
-            queue = QueueData(
-                broker_name=broker_name,
-                perm=config.perm,
-                read_queue_nums=config.read_queue_nums,
-                topic_sys_flag=config.topic_sys_flag,
-                write_queue_nums=config.write_queue_nums,
-            )
-            if before != queue:
-                queues[broker_name] = queue
-                self.version += 1
+            perm = config.perm & mask
+            shape = (perm, config.read_queue_nums, config.topic_sys_flag, config.write_queue_nums)
+            queue = shapes.get(shape)
+            if queue is None:
+                queue = shapes[shape] = QueueData(
+                    broker_name=group.name,
+                    perm=perm,
+                    read_queue_nums=config.read_queue_nums,
+                    topic_sys_flag=config.topic_sys_flag,
+                    write_queue_nums=config.write_queue_nums,
+                )
+            if before is not queue and before != queue:
+                self._set_queue(group, topic, queue)
+                changed[topic] = None
+            elif before is not queue:
+                queues[topic] = queue
+        if changed:
+            self.version += 1
+        return changed
 
-    def _take_filter_servers(self, broker_addr: str, servers: list[str]) -> None:
-        if servers == self._filter_servers.get(broker_addr, []):
-            return
-        if servers:
-            self._filter_servers[broker_addr] = servers
-        else:
-            del self._filter_servers[broker_addr]
-        self.version += 1
-
-    def _master_of(self, header: RegisterBrokerHeader) -> RegisterBrokerReply:
-        if header.broker_id != MASTER_ID:
-            addr = self._groups[header.broker_name].addrs.get(MASTER_ID)
-            master = None if addr is None else self._live.get(addr)
+    def _master_of(self, live: LiveBroker) -> RegisterBrokerReply:
+        if live.broker_id != MASTER_ID:
+            master = self._holder(live.broker_name, MASTER_ID)
             if master is not None:
                 return RegisterBrokerReply(ha_server_addr=master.ha_server_addr, master_addr=master.broker_addr)
         return RegisterBrokerReply()
 
-    def _drop(self, brokers: Iterable[LiveBroker]) -> list[LiveBroker]:
-        gone = list(brokers)
-        for live in gone:
-            self._forget_live(live.broker_addr)
-            for name, broker_id in self._places_of(live.broker_addr):
-                self._remove_address(name, broker_id)
-        return gone
-
-    def _places_of(self, broker_addr: str) -> list[tuple[str, int]]:
-        return [
-            (name, broker_id)
-            for name, group in self._groups.items()
-            for broker_id, addr in group.addrs.items()
-            if addr == broker_addr
-        ]
-
-    def _forget_live(self, broker_addr: str) -> None:
-        self._live.pop(broker_addr, None)
-        if self._filter_servers.pop(broker_addr, None) is not None:
-            self.version += 1
-
-    def _remove_address(self, broker_name: str, broker_id: int) -> None:
-        """Remove one address of a group, and with the last one the group with all that names it."""
-        group = self._groups[broker_name]
-        del group.addrs[broker_id]
-        self.version += 1
-        if group.addrs:
-            return
-        del self._groups[broker_name]
-        for cluster in [cluster for cluster, names in self._clusters.items() if broker_name in names]:
-            self._clusters[cluster].discard(broker_name)
-            if not self._clusters[cluster]:
-                del self._clusters[cluster]
-        for topic in [topic for topic, queues in self._queues.items() if broker_name in queues]:
-            self._remove_queues(topic, [broker_name])
-
-    def _remove_queues(self, topic: str, broker_names: list[str]) -> None:
-        queues = self._queues[topic]
-        for name in broker_names:
-            del queues[name]
-        if not queues:
-            del self._queues[topic]
-        if broker_names:
-            self.version += 1
-
-    def _change_perms(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._queues.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
-                count += 1
-        if count:
-            self.version += 1
-        return count
-
-    def _cluster_of(self, broker_name: str) -> str | None:
-        group = self._groups.get(broker_name)
-        return None if group is None else group.cluster
-
-    def _broker_data(self, broker_name: str) -> BrokerData:
-        group = self._groups[broker_name]
-        return BrokerData(
-            broker_addrs=dict(sorted(group.addrs.items())), broker_name=broker_name, cluster=group.cluster
+    def _outrank(
+        self,
+        header: RegisterBrokerHeader,
+        version: DataVersion,
+        rival: LiveBroker,
+        known: LiveBroker | None,
+        channel: object,
+        now_ms: int,
+    ) -> None:
+        """Do not let a broker have a place whose holder has a higher state version; nor any other place."""
+        why = (
+            f"it registers with state version {version.state_version or 0}, {rival.broker_addr} has that place"
+            f" with {rival.data_version.state_version}"
         )
+        if known is not None:
+            self._leave(known, EventKind.REPLACED, why, now_ms, peer_of(channel))
+        event = RouteEvent(
+            at_ms=now_ms,
+            kind=EventKind.FENCED,
+            broker_name=header.broker_name,
+            broker_addr=header.broker_addr,
+            broker_id=header.broker_id,
+            cluster=header.cluster_name,
+            peer=peer_of(channel),
+            data_version=version,
+            reason=why,
+        )
+        if self.on_event is not None:
+            self.on_event(event)
+
+    # a departure
+
+    def _leave(self, live: LiveBroker, kind: EventKind, why: str, now_ms: int, peer: str) -> bool:
+        """Let a broker go, and with the last one the group with its topics; False when it was in no route anyway."""
+        del self._live[live.key]
+        self._connections.release(live)
+        group = self._groups.get(live.broker_name)
+        holder = None if group is None else group.addrs.get(live.broker_id)
+        if group is None or holder != live.broker_addr:
+            self._emit(EventKind.FENCED, live, now_ms, f"{why}; {holder or 'another one'} took its place", peer=peer)
+            return False
+        was_min = group.min_id == live.broker_id
+        self._remove_addr(group, live.broker_id)
+        self._forget_digests(group)
+        if not group.addrs:
+            self._remove_group(group)
+            self._emit(kind, live, now_ms, why, peer=peer, topics=group.queues)
+            return True
+        self._emit(kind, live, now_ms, why, peer=peer)
+        if group.acting_master:
+            if group.min_id != MASTER_ID:
+                self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
+                self._emit_group(EventKind.WIPED, group, now_ms, "its master is gone", group.queues, peer)
+            if was_min:
+                self._tell_min_broker_id(group, offline_addr=live.broker_addr)
+        return True
+
+    # inside
+
+    def _members(self, group: Group) -> list[LiveBroker]:
+        return [self._live[group.name, addr] for addr in group.addrs.values()]
+
+    def _forget_digests(self, group: Group) -> None:
+        """Have the next registrations read, because an unchanged one would change something now."""
+        for live in self._members(group):
+            live.digest = None
+
+    def _tell_min_broker_id(self, group: Group, *, offline_addr: str | None = None, ha_addr: str | None = None) -> None:
+        if self.on_min_broker_id is not None:
+            self.on_min_broker_id(
+                MinBrokerIdChange(
+                    broker_name=group.name, addrs=dict(group.addrs), offline_addr=offline_addr, ha_addr=ha_addr
+                )
+            )
+
+    def _emit(
+        self,
+        kind: EventKind,
+        live: LiveBroker,
+        now_ms: int,
+        reason: str,
+        *,
+        peer: str | None = None,
+        topics: Collection[str] = (),
+    ) -> None:
+        if self.on_event is not None:
+            self.on_event(
+                RouteEvent(
+                    at_ms=now_ms,
+                    kind=kind,
+                    broker_name=live.broker_name,
+                    broker_addr=live.broker_addr,
+                    broker_id=live.broker_id,
+                    cluster=live.cluster_name,
+                    peer=live.peer if peer is None else peer,
+                    data_version=live.data_version,
+                    topics=tuple(islice(topics, MAX_EVENT_TOPICS)),
+                    concerns=topics,
+                    topic_count=len(topics),
+                    reason=reason,
+                )
+            )
+
+    def _emit_group(
+        self, kind: EventKind, group: Group, now_ms: int, reason: str, topics: Collection[str], peer: str
+    ) -> None:
+        if self.on_event is not None:
+            self.on_event(
+                RouteEvent(
+                    at_ms=now_ms,
+                    kind=kind,
+                    broker_name=group.name,
+                    cluster=group.cluster,
+                    peer=peer,
+                    topics=tuple(islice(topics, MAX_EVENT_TOPICS)),
+                    concerns=topics,
+                    topic_count=len(topics),
+                    reason=reason,
+                )
+            )
+
+
+def _counts(group: Group, live: LiveBroker) -> bool:
+    """Return whether topics of this broker count: a master's, or those of a 5.x group's first slave without master."""
+    if live.broker_id == MASTER_ID:
+        return True
+    header = live.header
+    return header is not None and header.enable_acting_master is not None and group.min_id == live.broker_id

@@ -12,28 +12,37 @@ from typing import Any
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import CannotListenError
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from rmq.namesrv.config import NamesrvSetup
 from rmq.namesrv.counts import NamesrvCounts
+from rmq.namesrv.events import EventKind, RouteEvent
 from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.lanes import RouteLane
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
-from rmq.namesrv.routes import LiveBroker, RouteTable
+from rmq.namesrv.routes import MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.access import Access
 from rmq.remoting.acl import NAMESRV_ADMIN_CODES
 from rmq.remoting.channel import Channel
+from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
-from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.clock import Periodic, now_ms, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
+from rmq.wire.api.routes import NOTIFY_MIN_BROKER_ID_CHANGE, NotifyMinBrokerIdChangeHeader
 from rmq.wire.codes import RequestCode
 
 FIRST_SCAN_S = 5.0
 FIRST_KV_LOG_S = 60.0
 KV_LOG_INTERVAL_S = 600.0
+
+#: A scan that comes this much later than it should, in seconds, finds a process that stood still, not silent brokers.
+LATE_SCAN_S = 1.0
+
+#: events after which a broker is no longer in its routes
+_DEPARTURES = frozenset({EventKind.REPLACED, EventKind.UNREGISTERED, EventKind.CLOSED, EventKind.EXPIRED})
 
 BOOT_LINE = "The Name Server boot success. serializeType=JSON"
 
@@ -57,7 +66,9 @@ class NamesrvService(MultiService):
         self.counts = NamesrvCounts()
         self.settings = Settings(platform.disk, setup)
         self.kv = KVConfig(platform.disk, setup.namesrv.kv_config_path)
-        self.routes = RouteTable()
+        self.routes = RouteTable(on_event=self._happened, on_min_broker_id=self._min_broker_id_changed)
+        self.settings.on_change(self._set_policy)
+        self._set_policy()
         self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock)
         brokers = BrokerResponders(self.routes, self.kv, self.settings, clock)
         self.responders = ResponderTable(self.look_ups, brokers, AdminResponders(self.kv, self.settings))
@@ -80,7 +91,12 @@ class NamesrvService(MultiService):
         )
         self.server.on_channel_closed(self._channel_closed)
         self.server.setServiceParent(self)
-        scan_s = setup.namesrv.scan_not_active_broker_interval / 1000
+        self._client = RemotingClient(
+            platform, name="namesrv to brokers", tls=self.access.client_tls, sign=self.access.sign
+        )
+        self._client.setServiceParent(self)
+        self._scan_s = scan_s = setup.namesrv.scan_not_active_broker_interval / 1000
+        self._scanned_s: float | None = None
         self._periodic = [
             Periodic(clock, scan_s, self._scan, name="scan of silent brokers", first_s=FIRST_SCAN_S),
             Periodic(clock, KV_LOG_INTERVAL_S, self.kv.log_all, name="log of kv table", first_s=FIRST_KV_LOG_S),
@@ -95,7 +111,7 @@ class NamesrvService(MultiService):
         Java: NamesrvController#initialize, #start
         """
         self.kv.load()
-        self.look_ups.started_ms = now_ms(self.clock)
+        self.look_ups.started_ms = steady_ms(self.clock)
         try:
             super().startService()
         except (CannotListenError, ConfigError):
@@ -112,27 +128,68 @@ class NamesrvService(MultiService):
         stopped = [periodic.stop() for periodic in self._periodic]
         return DeferredList([super().stopService(), *stopped])
 
+    def _set_policy(self) -> None:
+        config = self.settings.namesrv
+        self.routes.policy = RoutePolicy(
+            support_acting_master=config.support_acting_master,
+            delete_absent_topics=config.delete_topic_with_broker_registration,
+        )
+
     def _scan(self) -> None:
         began_s = self.clock.seconds()
-        now = now_ms(self.clock)
-        gone = self.routes.expire(now)
+        before_s, self._scanned_s = self._scanned_s, began_s
+        if before_s is not None and began_s - before_s > self._scan_s + LATE_SCAN_S:
+            # What brokers said meanwhile waits in the sockets: it is read before the next scan.
+            self._log.warn(
+                "the scan of silent brokers is {late_s:.1f} s late, this process stood still: nobody expires this time",
+                late_s=began_s - before_s - self._scan_s,
+            )
+            return
+        gone = self.routes.expire(now_ms(self.clock), steady_ms(self.clock))
         self.counts.scans.observe(self.clock.seconds() - began_s)
         for live in gone:
-            self._gone(live, f"silent for {now - live.last_update_ms} ms")
-            if isinstance(live.channel, Channel):
+            # Over one connection several brokers may speak: the others are alive.
+            if isinstance(live.channel, Channel) and not self.routes.speaks(live.channel):
                 live.channel.close(f"broker {live.broker_name} was silent for too long")
 
     def _channel_closed(self, channel: Channel, reason: str) -> None:
-        for live in self.routes.channel_closed(channel):
-            self._gone(live, f"its connection {channel.peer} ended: {reason}")
+        self.routes.channel_closed(channel, now_ms(self.clock), reason)
 
-    def _gone(self, live: LiveBroker, why: str) -> None:
-        self._log.warn(
-            "broker {broker_name} at {broker_addr} is gone: {why}",
-            broker_name=live.broker_name,
-            broker_addr=live.broker_addr,
-            why=why,
+    def _happened(self, event: RouteEvent) -> None:
+        """Log and count what changed in the routes."""
+        self.counts.happened(event)
+        self._log.emit(
+            LogLevel.warn if event.kind in _DEPARTURES else LogLevel.info,
+            "{kind} {broker_name} {broker_id} {broker_addr} in {cluster}, {topic_count} topics, {peer}: {reason}",
+            kind=event.kind.value,
+            broker_name=event.broker_name,
+            broker_id="-" if event.broker_id is None else event.broker_id,
+            broker_addr=event.broker_addr or "-",
+            cluster=event.cluster,
+            topic_count=event.topic_count,
+            peer=f"by {event.peer}" if event.peer else "by nobody",
+            reason=event.reason,
         )
+
+    def _min_broker_id_changed(self, change: MinBrokerIdChange) -> None:
+        """
+        Tell the brokers of a group who has the smallest id now, with notifyMinBrokerIdChanged.
+
+        Java: RouteInfoManager#notifyMinBrokerIdChanged, #chooseBrokerAddrsToNotify
+        """
+        if not self.settings.namesrv.notify_min_broker_id_changed:
+            return
+        min_id = min(change.addrs)
+        header = NotifyMinBrokerIdChangeHeader(
+            min_broker_id=min_id,
+            min_broker_addr=change.addrs[min_id],
+            offline_broker_addr=change.offline_addr,
+            ha_broker_addr=change.ha_addr,
+        )
+        everybody = change.offline_addr is not None or len(change.addrs) == 1
+        for broker_id, addr in change.addrs.items():
+            if everybody or broker_id != min_id:
+                self._client.oneway(addr, NOTIFY_MIN_BROKER_ID_CHANGE, header, None)
 
 
 def build_namesrv(

@@ -6,7 +6,7 @@ Java: Configuration
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from twisted.logger import Logger
 
@@ -37,7 +37,12 @@ class Settings:
         # In the file, because it was read from there, but shown to nobody.
         self._secret = dict(setup.access.changed())
         self._known = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
+        self._listeners: list[Callable[[], object]] = []
         self._warn_of_unsupported()
+
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Call ``listener()`` after each change."""
+        self._listeners.append(listener)
 
     def text(self) -> str:
         """Return all of it as properties, ``key=value`` lines.  Java: Configuration#getAllConfigsFormatString"""
@@ -66,6 +71,8 @@ class Settings:
             else:
                 self._log.warn("unknown key {key} was not changed", key=key)
         self._warn_of_unsupported()
+        for listener in self._listeners:
+            listener()
 
     def _warn_of_unsupported(self) -> None:
         for field in config_fields(NamesrvConfig):

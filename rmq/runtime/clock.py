@@ -1,4 +1,11 @@
-"""Time in milliseconds, and the loop that every periodic job of a NameServer or Broker runs in."""
+"""
+Time in milliseconds, and the loop that every periodic job of a NameServer or Broker runs in.
+
+There are two times. The *steady* one, ``clock.seconds()``, only ever moves forward and at its own pace: timers,
+silence, deadlines and durations are measured with it. The *wall* time is what people and other machines call now; it
+stamps and shows, and it may be set by ten minutes at any moment. A clock whose wall time can differ from the steady one
+has a ``wall_seconds`` beside ``seconds``, as the reactor of a real process has (see :mod:`rmq.runtime.platform`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +21,12 @@ from twisted.python.failure import Failure
 
 def now_ms(clock: IReactorTime) -> int:
     """Return the wall-clock time of ``clock`` in milliseconds since the epoch, as RocketMQ stamps it."""
+    wall_seconds = getattr(clock, "wall_seconds", None)
+    return int((clock.seconds() if wall_seconds is None else wall_seconds()) * 1000)
+
+
+def steady_ms(clock: IReactorTime) -> int:
+    """Return the steady time of ``clock`` in milliseconds, for durations; its origin means nothing."""
     return int(clock.seconds() * 1000)
 
 

@@ -251,7 +251,7 @@ _STR_KEYS, _INT_KEYS, _OBJECT_KEYS, _UNKNOWN = 0, 1, 2, 4
 
 def _keys(type_: Any, seen: frozenset[Any] = frozenset()) -> int:
     """Return the kinds of map keys in ``type_``, added up: text, integers, objects; and unknown for Any."""
-    if type_ in (str, int, float, bool, bytes, type(None)) or type_ in seen:
+    if type_ in (str, int, float, bool, bytes, type(None), msgspec.UnsetType) or type_ in seen:
         return _STR_KEYS
     origin, args = get_origin(type_), get_args(type_)
     if isinstance(type_, type) and origin is None:

@@ -184,13 +184,15 @@ class DepartureTests(RouteCase):
         self.register(header, topics("orders"))
         self.register(header, topics("orders"), now_ms=100_000)
         self.assertEqual(self.table.expire(220_000), [])
-        answer = self.table.query_data_version(header.broker_addr, version, channel=self.channel, now_ms=220_000)
+        answer = self.table.query_data_version(
+            "broker-a", header.broker_addr, version, channel=self.channel, now_ms=220_000
+        )
         self.assertEqual(answer, (False, version))
         self.assertEqual(self.table.expire(340_000), [])
-        self.assertTrue(self.table.heartbeat(header.broker_addr, channel=self.channel, now_ms=340_000))
+        self.assertTrue(self.table.heartbeat("broker-a", header.broker_addr, channel=self.channel, now_ms=340_000))
         self.assertEqual(self.table.expire(460_000), [])
         self.assertEqual(len(self.table.expire(460_001)), 1)
-        self.assertFalse(self.table.heartbeat(header.broker_addr, channel=self.channel, now_ms=460_001))
+        self.assertFalse(self.table.heartbeat("broker-a", header.broker_addr, channel=self.channel, now_ms=460_001))
 
     def test_group_stays_while_a_slave_lives(self) -> None:
         """When the master goes its topics can still be read from the slave."""
@@ -217,7 +219,9 @@ class DepartureTests(RouteCase):
         """With forceRegister=false the data version query alone moves the broker to its new connection."""
         old, new = object(), object()
         self.register(broker(), topics("orders"), channel=old)
-        self.table.query_data_version("10.0.0.1:10911", DataVersion(counter=1, timestamp=1), channel=new, now_ms=0)
+        self.table.query_data_version(
+            "broker-a", "10.0.0.1:10911", DataVersion(counter=1, timestamp=1), channel=new, now_ms=0
+        )
         self.assertEqual(self.table.channel_closed(old), [])
 
     def test_close_of_a_client(self) -> None:

@@ -149,9 +149,9 @@ class ConfigTests(SynchronousTestCase):
     def test_unsupported_switches_are_reported(self) -> None:
         """Whoever switches on what does not exist here finds a warning with the key in the log."""
         with capturedLogs() as events:
-            Talk(self.mktemp(), support_acting_master=True, cluster_test=True)
+            Talk(self.mktemp(), enable_controller_in_namesrv=True, cluster_test=True)
         warned = {event["key"] for event in events if event["log_level"] is LogLevel.warn}
-        self.assertEqual(warned, {"supportActingMaster", "clusterTest"})
+        self.assertEqual(warned, {"enableControllerInNamesrv", "clusterTest"})
 
     def test_defaults(self) -> None:
         """The scan interval is 10 s; files live in the home directory."""

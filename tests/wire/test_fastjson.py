@@ -182,7 +182,7 @@ class CatalogueTests(SynchronousTestCase):
             b'"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":1,"writeQueueNums":2}}}'
         )
         wrapper = decode(body, TopicConfigWrapper)
-        self.assertEqual(wrapper.data_version, DataVersion(counter=1, timestamp=2))
+        self.assertEqual(wrapper.data_version, DataVersion(counter=1, state_version=4, timestamp=2))
         self.assertEqual(
             wrapper.topic_config_table["T"],
             TopicConfig(

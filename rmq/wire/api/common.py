@@ -13,11 +13,17 @@ class DataVersion(msgspec.Struct, rename="camel", kw_only=True):
     """
     The version of a table: equal means unchanged, there is no order.
 
-    ``timestamp`` is epoch milliseconds. 5.x adds ``stateVersion``, which we neither keep nor send (absent equals 0).
+    ``timestamp`` is epoch milliseconds. ``state_version`` is 5.x's (who was master last); 0 equals absent, and is never
+    sent.
     """
 
     counter: int = 0
+    state_version: int | msgspec.UnsetType = msgspec.UNSET
     timestamp: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.state_version:
+            self.state_version = msgspec.UNSET
 
 
 class MessageQueue(msgspec.Struct, rename="camel", kw_only=True, frozen=True, order=True):

@@ -6,6 +6,7 @@ Java: RegisterBrokerBody
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
@@ -48,6 +49,16 @@ def body_crc32(body: bytes) -> int:
     Java: UtilAll#crc32
     """
     return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def body_digest(body: bytes, *, version: int) -> bytes:
+    """
+    Return 16 bytes that stand for what :func:`decode_register_body` would make of ``body``.
+
+    Bodies of equal digest are equal: 128 bits, where the checksum in the header has 31.
+    """
+    salt = b"bare" if version < BODY_HAS_FILTER_SERVERS_SINCE else b""
+    return hashlib.blake2b(body, digest_size=16, salt=salt).digest()
 
 
 def encode_register_body(body: RegisterBrokerBody, *, compressed: bool = False) -> bytes:

@@ -253,6 +253,21 @@ class GetBrokerMemberGroupBody(msgspec.Struct, rename="camel", kw_only=True):
     broker_member_group: BrokerMemberGroup
 
 
+class NotifyMinBrokerIdChangeHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    What a NameServer tells the brokers of a group when another one than before has the smallest id.
+
+    ``offline_broker_addr``: who went; ``ha_broker_addr``: where the one that came serves replication.
+    Java: NotifyMinBrokerIdChangeRequestHeader
+    """
+
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
 REGISTER_BROKER = contract(
     RequestCode.REGISTER_BROKER, header=RegisterBrokerHeader, body=bytes, reply=RegisterBrokerReply, reply_body=KVTable
 )
@@ -265,6 +280,7 @@ QUERY_DATA_VERSION = contract(
     reply_body=DataVersion,
 )
 BROKER_HEARTBEAT = contract(RequestCode.BROKER_HEARTBEAT, header=BrokerHeartbeatHeader)
+NOTIFY_MIN_BROKER_ID_CHANGE = contract(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header=NotifyMinBrokerIdChangeHeader)
 GET_ROUTEINFO_BY_TOPIC = contract(
     RequestCode.GET_ROUTEINFO_BY_TOPIC, header=GetRouteInfoHeader, reply_body=TopicRouteData
 )

@@ -1,0 +1,66 @@
+"""Single records of a running broker, asked for over its remoting port with a plain blocking socket."""
+
+from __future__ import annotations
+
+import socket
+
+from rmq.ha.link import parse_addr
+from rmq.wire import fastjson
+from rmq.wire.api.common import KVTable
+from rmq.wire.codes import RequestCode, ResponseCode
+from rmq.wire.command import RemotingCommand, decode_command, encode_command
+from rmq.wire.frames import FrameDecoder, ProtocolError
+
+TIMEOUT_S = 10.0
+
+
+class AskError(Exception):
+    """The broker cannot be asked; the text names it and says why."""
+
+
+class BrokerRecords:
+    """
+    The commit log of a broker (Apache's or ours) at "host:port"; its ends are those of the moment of the connect.
+
+    Raises AskError.
+    """
+
+    def __init__(self, addr: str) -> None:
+        self.addr = addr
+        self._opaque = 0
+        self._frames = FrameDecoder()
+        try:
+            self._socket = socket.create_connection(parse_addr(addr), TIMEOUT_S)
+        except (OSError, ValueError) as error:
+            raise AskError(f"{addr}: {error}") from error
+        table = fastjson.decode(self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}).body or b"", KVTable).table
+        try:
+            self.min_offset = int(table["commitLogMinOffset"])
+            self.end_offset = int(table["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            raise AskError(f"{addr} does not tell where its commit log begins and ends: {error}") from error
+
+    def record_at(self, phy_offset: int, size: int) -> bytes | None:
+        answer = self._ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset)})
+        body = answer.body or b""
+        return body if answer.code == ResponseCode.SUCCESS and len(body) == size else None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _ask(self, code: RequestCode, fields: dict[str, str]) -> RemotingCommand:
+        self._opaque += 1
+        request = RemotingCommand(code=code, opaque=self._opaque, ext_fields=fields)
+        try:
+            self._socket.sendall(encode_command(request))
+            while True:
+                data = self._socket.recv(65536)
+                if not data:
+                    raise AskError(f"{self.addr} closed the connection")
+                for frame in self._frames.receive(data):
+                    answer = decode_command(frame)
+                    if answer.is_response and answer.opaque == self._opaque:
+                        return answer
+        except (OSError, ProtocolError) as error:
+            raise AskError(f"{self.addr}: {error}") from error

@@ -147,6 +147,11 @@ class Registration(Service):
             first_s=FIRST_PERIOD_S,
         )
 
+    @property
+    def name_servers(self) -> dict[str, bool | None]:
+        """Each NameServer, and whether it took the last registration; None before the first answer."""
+        return {server.addr: server.reachable for server in self._name_servers}
+
     def on_master(self, callback: MasterListener) -> None:
         """
         Have ``callback(master_addr, ha_server_addr)`` called when a NameServer names the live master of this slave.

@@ -147,6 +147,10 @@ class BrokerStats:
     def find(self, name: str, key: str) -> Counter | None:
         return self._counters.get((name, key))
 
+    def totals(self, name: str) -> list[tuple[str, int]]:
+        """Return (key, value) of all counters of a name."""
+        return [(key, counter.value) for (kind, key), counter in self._counters.items() if kind == name]
+
     def put(self, topic: str, count: int, size_bytes: int) -> None:
         """``count`` messages of ``size_bytes`` altogether were stored."""
         self.puts.total += count

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 import attrs
+
+#: lines of a properties text whose value nobody may read here
+_SECRET = re.compile(r"^([^=\n]*(?:password|passwd|secret|token)[^=\n]*)=[^\n]+$", re.IGNORECASE | re.MULTILINE)
 
 _STYLE = """\
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -23,6 +27,10 @@ th { font-weight: 600; } table.facts th { width: 16rem; }
 pre { background: var(--soft); padding: .7rem; overflow-x: auto; white-space: pre-wrap; }
 input, button { font: inherit; }
 """
+
+
+#: longest text in one place; peers choose names, and may choose a megabyte
+MAX_TEXT_CHARS = 500
 
 
 class Markup(str):
@@ -50,7 +58,10 @@ def esc(value: Text) -> Markup:
         return Markup("-")
     if isinstance(value, int) and not isinstance(value, bool):
         return Markup(f"{value:,}")
-    return Markup(html.escape(str(value)))
+    text = str(value)
+    if len(text) > MAX_TEXT_CHARS:
+        text = text[:MAX_TEXT_CHARS] + "…"
+    return Markup(html.escape(text))
 
 
 def tagged(kind: str, value: Text) -> Markup:
@@ -75,6 +86,11 @@ def paragraph(*parts: Text) -> Markup:
 
 def preformatted(text: str) -> Markup:
     return Markup(f"<pre>{html.escape(text)}</pre>\n")
+
+
+def settings(properties: str) -> Markup:
+    """Return a properties text with the values of passwords and secret keys left out."""
+    return preformatted(_SECRET.sub(r"\1=(not shown)", properties))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Text]], *, nothing: str = "none") -> Markup:

@@ -29,6 +29,8 @@ GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 #: series of one metric that are shown; what is beyond is left out and counted in DROPPED
 MAX_SERIES = 20_000
+#: longest value of a label; longer ones are cut off
+MAX_LABEL_CHARS = 255
 #: series that are written without a pause; about 3 ms
 SLICE_SERIES = 400
 #: a scrape that is not older than this answers the next one too, so that nobody can keep a process busy with scrapes
@@ -48,13 +50,18 @@ _FAMILY = "__rmq_family__"
 
 @attrs.frozen(kw_only=True)
 class Family:
-    """One metric: ``name`` is what Prometheus stores (of a histogram without ``_bucket``), ``help`` one sentence."""
+    """
+    One metric: ``name`` is what Prometheus stores (of a histogram without ``_bucket``), ``help`` one sentence.
+
+    ``slice_series`` is how many of its series may be made without a pause.
+    """
 
     name: str
     kind: str
     help: str
     labels: tuple[str, ...]
     origin: str
+    slice_series: int = SLICE_SERIES
 
     def metric(self, rows: Iterable[Row], fixed: Mapping[str, str]) -> Metric:
         """Return the metric with these rows; ``fixed`` are labels that all have."""
@@ -63,12 +70,12 @@ class Family:
         if self.kind == HISTOGRAM:
             histogram = HistogramMetricFamily(self.name, self.help, labels=names)
             for labels, (bounds, counts, total) in rows:
-                histogram.add_metric([*values, *labels], _cumulative(bounds, counts), total)
+                histogram.add_metric([*values, *map(_label, labels)], _cumulative(bounds, counts), total)
             return histogram
         kind: Any = CounterMetricFamily if self.kind == COUNTER else GaugeMetricFamily
         metric = kind(self.name, self.help, labels=names)
         for labels, value in rows:
-            metric.add_metric([*values, *labels], value)
+            metric.add_metric([*values, *map(_label, labels)], value)
         return cast(Metric, metric)
 
 
@@ -82,6 +89,13 @@ DROPPED = Family(
 )
 
 
+def _label(value: str) -> str:
+    """Return a label's value as it can be written: peers choose names, and may choose a megabyte."""
+    if len(value) > MAX_LABEL_CHARS or not value.isascii():
+        return value[:MAX_LABEL_CHARS].encode("utf-8", "replace").decode()
+    return value
+
+
 def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     """Return (upper end, count of all up to it) as Prometheus wants them; ``counts`` has one more than ``bounds``."""
     ends = [*(f"{bound:g}" for bound in bounds), "+Inf"]
@@ -89,14 +103,15 @@ def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[st
 
 
 def family(
-    name: str, kind: str, help: str, *, labels: Sequence[str] = (), origin: str = OWN
+    name: str, kind: str, help: str, *, labels: Sequence[str] = (), origin: str = OWN, slice_series: int = SLICE_SERIES
 ) -> Callable[[_Method], _Method]:
     """
     Make a method of a :class:`Collector` the source of one metric.
 
-    It returns or yields rows. They are fetched in slices between which everything may change: loop over copies.
+    It returns or yields rows. They are fetched in slices between which everything may change: loop over copies. A
+    method whose rows cost much (a read from disk) says how many of them make a slice.
     """
-    described = Family(name=name, kind=kind, help=help, labels=tuple(labels), origin=origin)
+    described = Family(name=name, kind=kind, help=help, labels=tuple(labels), origin=origin, slice_series=slice_series)
 
     def mark(method: _Method) -> _Method:
         setattr(method, _FAMILY, described)
@@ -132,22 +147,22 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric whole."""
-        for _, pieces in self.in_slices(MAX_SERIES):
-            yield from pieces
+        for name, found in self._methods():
+            yield found.metric(getattr(self, name)(), self._fixed)
 
-    def in_slices(self, series: int = SLICE_SERIES) -> Iterator[tuple[Family, Iterator[Metric]]]:
-        """Yield each metric as pieces of at most ``series`` series; there is at least one piece."""
+    def in_slices(self) -> Iterator[tuple[Family, Iterator[Metric]]]:
+        """Yield each metric in pieces, each of which is made without a pause; there is at least one."""
         self._dropped = 0
         for name, found in self._methods():
-            yield found, self._pieces(found, getattr(self, name), series)
+            yield found, self._pieces(found, getattr(self, name))
 
-    def _pieces(self, found: Family, method: Callable[[], Iterable[Row]], series: int) -> Iterator[Metric]:
+    def _pieces(self, found: Family, method: Callable[[], Iterable[Row]]) -> Iterator[Metric]:
         rows = iter(method())
         shown = itertools.islice(rows, MAX_SERIES)
-        piece = list(itertools.islice(shown, series))
+        piece = list(itertools.islice(shown, found.slice_series))
         yield found.metric(piece, self._fixed)
-        while len(piece) == series:
-            piece = list(itertools.islice(shown, series))
+        while len(piece) == found.slice_series:
+            piece = list(itertools.islice(shown, found.slice_series))
             if piece:
                 yield found.metric(piece, self._fixed)
         self._dropped += sum(1 for _ in rows)
@@ -165,7 +180,7 @@ class ProcessMetrics(Collector):
         super().__init__()
         self._source: PrometheusCollector = ProcessCollector(registry=None)
 
-    def in_slices(self, series: int = SLICE_SERIES) -> Iterator[tuple[Family, Iterator[Metric]]]:
+    def in_slices(self) -> Iterator[tuple[Family, Iterator[Metric]]]:
         for metric in self._source.collect():
             name = metric.name + "_total" if metric.type == COUNTER else metric.name
             found = Family(

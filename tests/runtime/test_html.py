@@ -12,6 +12,7 @@ from rmq.runtime.html import (
     joined,
     link,
     page,
+    settings,
     size_text,
     span_text,
     table,
@@ -46,6 +47,18 @@ class EscapeTests(SynchronousTestCase):
     def test_numbers(self) -> None:
         """Whole numbers are grouped, nothing is a dash."""
         self.assertEqual([esc(1234567), esc(0), esc(None), esc(""), esc(1.5)], ["1,234,567", "0", "-", "-", "1.5"])
+
+    def test_secrets_of_a_configuration(self) -> None:
+        """Values of passwords and secret keys stay where they are."""
+        text = "listenPort=1\ntls.key.Password=geheim\nadminSecretKey=x=y\naccessTokenFile=\n"
+        self.assertEqual(
+            settings(text),
+            "<pre>listenPort=1\ntls.key.Password=(not shown)\nadminSecretKey=(not shown)\naccessTokenFile=\n</pre>\n",
+        )
+
+    def test_long_text(self) -> None:
+        """A name of a megabyte is cut off."""
+        self.assertEqual(esc("x" * 1_000_000), "x" * 500 + "…")
 
     def test_empty_table(self) -> None:
         """A table without rows says so."""

@@ -207,6 +207,21 @@ class MetricsPageTests(HttpCase):
         self.assertEqual(body.count("\nrmq_test_many{"), 50)
         self.assertIn("rocketmq_scrape_series_dropped 10.0\n", body)
 
+    def test_names_that_peers_choose(self) -> None:
+        """Names that are very long, or that have no UTF-8 form, do not spoil the scrape."""
+
+        def rows() -> Iterable[Row]:
+            return [(("\ud800" + "x" * 1000,), 1), (('a"\\\n',), 2), (("größe",), 3)]
+
+        described = Numbers.families()[1]
+        self.patch(
+            Numbers, "many", family(described.name, GAUGE, described.help, labels=["number"])(lambda self: rows())
+        )
+        body = self.ask("/metrics")[2]
+        self.assertIn('number="?' + "x" * 254 + '"} 1.0\n', body)
+        self.assertIn('number="a\\"\\\\\\n"} 2.0\n', body)
+        self.assertIn("größe", body)
+
     def test_floods_cost_one_scrape(self) -> None:
         """Requests that come together or within a second share one scrape."""
         for _ in range(5):

@@ -102,6 +102,11 @@ class BrokerConfig:
     max_delay_time: int = _unused(40)
     region_id: str = _key("DefaultRegion", "MSG_REGION of every answer to a send")
     register_broker_timeout_mills: int = _key(6000, "patience with a NameServer", low=1)
+    slave_offsets_to_master: bool = _key(
+        True,
+        "a slave keeps what consumers committed at it while its master was away and tells the master when it is back; "
+        "false, as Apache: the master's older offsets win",
+    )
     slave_read_enable: bool = _key(False, "send consumers that lag to the slave")
     disable_consume_if_consumer_read_slowly: bool = _unused(False)
     consumer_fallbehind_threshold: int = _unused(17_179_869_184)

@@ -1,13 +1,16 @@
 """
 How a slave gets what is not in the commit log: topics, groups, consumer offsets, delay offsets.
 
+One thing goes the other way, unlike with Apache: offsets that consumers committed at the slave while its master was
+away (Apache overwrites them with the master's older ones, and everything since is consumed again).
+
 Java: SlaveSynchronize
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from twisted.application.service import Service
@@ -16,14 +19,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.groups import SubscriptionGroupTable
-from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.offsets import ConsumerOffsetTable, OwnOffset
 from rmq.broker.topics import TopicTable
-from rmq.remoting.client import RemotingClient, split_addr
+from rmq.remoting.client import Refused, RemotingClient, split_addr
 from rmq.remoting.errors import RequestFailed
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import Disk, DiskError
 from rmq.runtime.statefile import write_state
 from rmq.wire import fastjson
+from rmq.wire.api.offsets import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
@@ -35,6 +39,8 @@ from rmq.wire.api.replication import (
 FIRST_S = 3.0
 PERIOD_S = 10.0
 STEP_TIMEOUT_MS = 3000
+#: offsets that a returning master is told in one round
+MAX_GIVEN_BACK = 1000
 
 DELAY_OFFSET_FILE = "delayOffset.json"
 
@@ -68,6 +74,7 @@ class MetadataSync(Service):
         offsets: ConsumerOffsetTable,
         config_dir: str,
         own_addr: str,
+        offsets_to_master: bool = True,
     ) -> None:
         self._client = client
         self._disk = disk
@@ -76,6 +83,7 @@ class MetadataSync(Service):
         self._offsets = offsets
         self._delay_path = os.path.join(config_dir, DELAY_OFFSET_FILE)
         self._own_addr = own_addr
+        self._offsets_to_master = offsets_to_master
         self._delay_offset: bytes | None = None
         #: the steps that failed when they last ran
         self._failing: dict[str, str] = {}
@@ -158,8 +166,37 @@ class MetadataSync(Service):
 
     async def _sync_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_CONSUMER_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
-        self._offsets.merge(response.body.offset_table)
+        if not self._offsets_to_master:
+            self._offsets.merge(response.body.offset_table)
+            self._offsets.persist()
+            return
+        newer = self._offsets.follow(response.body.offset_table)
         self._offsets.persist()
+        if newer:
+            await self._give_back(master, newer)
+
+    async def _give_back(self, master: str, newer: Sequence[OwnOffset]) -> None:
+        """
+        Tell a master that was away what consumers committed here meanwhile.
+
+        What it refuses (a topic that was deleted) is named once and told again in the next round; so is the rest.
+        """
+        refused = ""
+        for own in newer[:MAX_GIVEN_BACK]:
+            header = UpdateConsumerOffsetHeader(
+                consumer_group=own.group, topic=own.topic, queue_id=own.queue_id, commit_offset=own.offset
+            )
+            try:
+                await self._client.invoke(master, UPDATE_CONSUMER_OFFSET, header, None, timeout_ms=STEP_TIMEOUT_MS)
+            except Refused as error:
+                refused = refused or f"{own.topic}@{own.group} queue {own.queue_id} at {own.offset}: {error}"
+        self._log.info(
+            "master {addr} was told {count} consumer offsets that were committed here while it was away",
+            addr=master,
+            count=min(len(newer), MAX_GIVEN_BACK),
+        )
+        if refused:
+            raise BadTable(f"the master refuses offsets that were committed here: {refused}")
 
     async def _sync_delay_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_DELAY_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)

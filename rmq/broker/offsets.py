@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+import attrs
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -21,6 +22,8 @@ from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 
 FILE_NAME = "consumerOffset.json"
+#: ours alone: what consumers committed at this slave and its master may not have yet
+OWN_FILE_NAME = "slaveConsumerOffset.json"
 TOPIC_GROUP_SEPARATOR = "@"
 
 OffsetMap = Mapping[str, Mapping[int, int]]
@@ -33,11 +36,24 @@ class _OffsetFile(msgspec.Struct, rename="camel", kw_only=True):
     offset_table: dict[str, dict[int, int]] = {}
 
 
+@attrs.frozen
+class OwnOffset:
+    """An offset that was committed at this slave and is newer than its master's."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+
+
 class ConsumerOffsetTable:
     """
     The next queue offset to consume, by ``topic@group`` and queue id.
 
     Changes are in memory until :meth:`persist`, which the broker calls every few seconds and at the end.
+
+    A slave has its master's table. What consumers commit at the slave itself, while the master is away, it remembers
+    until the master has it, so that a returning master, whose offsets are older, does not send them back.
     """
 
     _log = Logger()
@@ -49,6 +65,9 @@ class ConsumerOffsetTable:
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._offsets: dict[str, dict[int, int]] = {}
         self._unsaved = False
+        self._own_path = os.path.join(directory, OWN_FILE_NAME)
+        self._own: dict[str, dict[int, int]] = {}
+        self._own_unsaved = False
 
     @property
     def data_version(self) -> DataVersion:
@@ -67,8 +86,25 @@ class ConsumerOffsetTable:
             self._version = found.data_version or self._version
             self._unsaved = False
 
+    def load_own(self, *, is_slave: bool) -> None:
+        """
+        Read what was committed at this slave before its last stop; a master forgets it, for its table counts.
+
+        Raises StateFileError when what is there cannot be read.
+        """
+        if is_slave:
+            found = read_state(self._disk, self._own_path, lambda data: fastjson.decode(data, _OffsetFile))
+            self._own = found.offset_table if found is not None else {}
+        else:
+            self._disk.delete(self._own_path)
+            self._disk.delete(f"{self._own_path}.bak")
+
     def persist(self) -> None:
         """Write the file if anything has changed since; DiskError when that fails, and the next call tries again."""
+        if self._own_unsaved:
+            own = _OffsetFile(offset_table=self._own)
+            write_state(self._disk, self._own_path, fastjson.encode(own, quote_int_keys=True))
+            self._own_unsaved = False
         if not self._unsaved:
             return
         version = next_version(self._version, now_ms(self._clock))
@@ -98,6 +134,12 @@ class ConsumerOffsetTable:
         queues[queue_id] = offset
         self._unsaved = True
 
+    def commit_at_slave(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset, and remember that the master does not know of it."""
+        self.commit(group, topic, queue_id, offset)
+        self._own.setdefault(_key(topic, group), {})[queue_id] = offset
+        self._own_unsaved = True
+
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """
         Return a committed offset; None when the group never committed this queue.
@@ -124,6 +166,29 @@ class ConsumerOffsetTable:
             if self._offsets.get(key) != queues:
                 self._offsets[key] = dict(queues)
                 self._unsaved = True
+
+    def follow(self, table: OffsetMap) -> list[OwnOffset]:
+        """
+        Take over a master's table as :meth:`merge`, but not to below what was committed here; return what is newer.
+
+        An offset that the master has, or is beyond, is the master's again from then on.
+        """
+        newer: list[OwnOffset] = []
+        combined = dict(table)
+        for key, own in list(self._own.items()):
+            theirs = table.get(key, {})
+            ahead = {queue: offset for queue, offset in own.items() if theirs.get(queue, -1) < offset}
+            if ahead != own:
+                self._own_unsaved = True
+                self._own[key] = ahead
+            if not ahead:
+                del self._own[key]
+                continue
+            combined[key] = {**theirs, **ahead}
+            topic, group = _parts(key)
+            newer += [OwnOffset(topic, group, queue, offset) for queue, offset in ahead.items()]
+        self.merge(combined)
+        return newer
 
     def clone(self, source_group: str, target_group: str, topic: str | None = None) -> None:
         """
@@ -166,7 +231,8 @@ class ConsumerOffsetTable:
     def _remove(self, keys: Iterable[str]) -> None:
         for key in keys:
             del self._offsets[key]
-            self._unsaved = True
+            self._own.pop(key, None)
+            self._unsaved = self._own_unsaved = True
 
 
 def _key(topic: str, group: str) -> str:

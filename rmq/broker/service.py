@@ -134,6 +134,7 @@ class BrokerService(MultiService):
             offsets=self.state.offsets,
             config_dir=self._config_dir,
             own_addr=setup.address,
+            offsets_to_master=setup.broker.slave_offsets_to_master,
         )
         self.dumps = Dumps(self.state)
         self._periodic = self._make_periodic()
@@ -278,6 +279,7 @@ class BrokerService(MultiService):
         state.topics.load()
         state.groups.load()
         state.offsets.load()
+        state.offsets.load_own(is_slave=self.setup.is_slave)
         if not self.setup.is_slave:
             state.delays.load()
         state.topics.add_missing(default_topics(state.topic_defaults))

@@ -65,8 +65,9 @@ class OffsetResponder:
 
     @responds_to(UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:
-        header = request.header
-        self._state.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        header, state = request.header, self._state
+        commit = state.offsets.commit_at_slave if state.is_slave else state.offsets.commit
+        commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return Reply()
 
     @responds_to(SEARCH_OFFSET_BY_TIMESTAMP)

@@ -1,0 +1,23 @@
+"""A hundred thousand random histories of the route table; about a minute and a half."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.namesrv.routes import RouteTable
+from tests.namesrv.histories import failure
+
+HISTORIES = 100_000
+
+
+class RouteHistoryCampaign(SynchronousTestCase):
+    def test_table_equals_model(self) -> None:
+        """Table, model and journal agree after every step of every history; a failure shows the shortest one."""
+        base = random.SystemRandom().randrange(2**32)
+        print(f"\nHISTORIES seed {base}")
+        for number in range(HISTORIES):
+            wrong = failure(RouteTable, f"{base}-{number}")
+            if wrong is not None:
+                self.fail(wrong)

@@ -207,6 +207,8 @@ class ReplicaWatch:
     def __init__(self, cluster: Cluster, losses: Losses) -> None:
         self._cluster = cluster
         self._losses = losses
+        #: so many slaves must have it; inSyncReplicas counts the master
+        self._need = max(1, int(cluster.options.store.get("inSyncReplicas", "1")) - 1)
         self.violations: list[str] = []
         self.checked = 0
 
@@ -216,8 +218,10 @@ class ReplicaWatch:
             return
         self.checked += 1
         slaves = self._cluster.slaves_of(self._cluster.master_of(sent.group))
-        if not any(holds(LogImage(slave.node), sent) for slave in slaves):
-            self.violations.append(f"{sent.key} was acknowledged as replicated at {sent.place}, but no slave has it")
+        have = sum(holds(LogImage(slave.node), sent) for slave in slaves)
+        if have < self._need:
+            who = "no slave has it" if not have else f"{have} of {self._need} slaves have it"
+            self.violations.append(f"{sent.key} was acknowledged as replicated at {sent.place}, but {who}")
 
 
 # ---- 2: copies agree ----

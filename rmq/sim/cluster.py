@@ -20,7 +20,7 @@ from rmq.runtime.config import load
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
 from rmq.sim.node import Builder, Node
-from rmq.sim.world import World
+from rmq.sim.world import SimError, World
 from rmq.store import layout
 from rmq.store.config import BrokerRole, FlushDiskType
 
@@ -168,7 +168,8 @@ class Member:
     def broker(self) -> BrokerService:
         """The broker, which must run."""
         service = self.running
-        assert service is not None, f"{self.node.name} does not run"
+        if service is None:
+            raise SimError(f"{self.node.name} does not run")
         return service
 
 

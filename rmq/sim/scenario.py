@@ -31,6 +31,7 @@ from rmq.sim.workload import ASK_TIMEOUT_MS, AUTO_TOPIC, Producer
 from rmq.sim.world import SimError, World
 from rmq.wire.api.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
 from rmq.wire.api.topics import UPDATE_AND_CREATE_TOPIC, CreateTopicHeader
+from rmq.wire.record import RecordError
 
 T = TypeVar("T")
 
@@ -428,6 +429,8 @@ class Run:
             except RequestFailed as error:
                 # The connection may be from before a power failure, of which the observer hears just now.
                 failed = error
+            except RecordError as error:
+                return f"it serves bytes that are no records: {error}"
         return str(failed)
 
     async def _observe_routes(self, addr: str) -> Any:

@@ -1,0 +1,269 @@
+"""Variants of the product with one bug each, made at run time: checkers that do not find them are worth nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker import offsets as offsets_module
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.ha.acks import Acks
+from rmq.ha.master import MasterSession, MasterState
+from rmq.ha.session import Action, Close, Send
+from rmq.ha.slave import SlaveSession
+from rmq.ha.stream import encode_report
+from rmq.namesrv.routes import RouteTable
+from rmq.runtime.clock import Periodic
+from rmq.runtime.disk import Disk, File
+from rmq.sim.cluster import GroupOptions, Options
+from rmq.sim.scenario import Run
+from rmq.store import recovery as recovery_module
+from rmq.store.completion import Completion
+from rmq.store.config import BrokerRole, FlushDiskType
+from rmq.store.dispatch import Dispatcher
+from rmq.store.flush import LogSync
+from rmq.store.indexfile import IndexFile
+from rmq.store.messages import PutResult, PutStatus
+from rmq.store.queues import QueueTable
+from rmq.store.recovery import Recovery
+from rmq.store.store import MessageStore
+
+ASYNC_MASTER, SYNC_MASTER = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER
+ASYNC_FLUSH, SYNC_FLUSH = FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH
+#: a disk on which much is not synced at any moment
+SLOW_S = (0.1, 0.4)
+#: queues and index are written often, and synced now and then
+BUSY_QUEUES = {"flushIntervalConsumeQueue": "200", "flushConsumeQueueThoroughInterval": "2000"}
+#: a bug that so many seeds do not show is not found
+MAX_SEEDS = 100
+
+
+def options(role: BrokerRole, flush: FlushDiskType, *, slaves: int = 0, **changes: Any) -> Options:
+    """Return a small cluster; ``changes`` are other options than its own."""
+    group = GroupOptions(name="broker-a", role=role, flush=flush, slaves=slaves, slave_flush=ASYNC_FLUSH)
+    plain = Options(
+        name_servers=1,
+        groups=(group,),
+        sync_s=(0.0005, 0.005),
+        store={
+            "mappedFileSizeCommitLog": "65536",
+            "mappedFileSizeConsumeQueue": "1000",
+            "maxHashSlotNum": "16",
+            "maxIndexNum": "100",
+        },
+        topics=("orders",),
+        topics_made_first=True,
+        queues=2,
+        producers=1,
+        consumers=1,
+        send_every_s=0.2,
+        body_bytes=100,
+        batched=0.0,
+    )
+    store = {**plain.store, **changes.pop("store", {})}
+    return attrs.evolve(plain, store=store, **changes)
+
+
+class MutationTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.patches: list[Any] = []
+
+    def plant(self, owner: Any, name: str, variant: Any) -> None:
+        self.patches.append(self.patch(owner, name, variant))
+
+    def find(self, plan: str, words: str, options: Options, *, chaos_s: float = 20, first: int = 0) -> None:
+        """
+        One of a hundred seeds shows the bug, as a violation that says ``words``; the sound product passes that seed.
+
+        ``first`` is a seed near the first one that shows it, for the sake of time.
+        """
+        found: list[str] = []
+        for seed in range(first, first + MAX_SEEDS):
+            found = self.violations(seed, plan, options, chaos_s)
+            if any(words in text for text in found):
+                for patch in self.patches:
+                    patch.restore()
+                self.assertEqual(self.violations(seed, plan, options, chaos_s), [], f"seed {seed}, not broken")
+                return
+        self.fail(f"no seed has shown the bug; the last one: {found}")
+
+    def violations(self, seed: int, plan: str, options: Options, chaos_s: float) -> list[str]:
+        outcome = Run(seed, plan=plan, chaos_s=chaos_s, options=options).go()
+        self.flushLoggedErrors()
+        return outcome.violations
+
+    # ---- acknowledgements ----
+
+    def test_acknowledged_before_the_sync(self) -> None:
+        """A SYNC_FLUSH broker that does not wait for its disk loses acknowledged messages in a power failure."""
+
+        def wait_for_disk(self: Completion, result: PutResult) -> Deferred[PutStatus]:
+            return succeed(PutStatus.PUT_OK)
+
+        self.plant(Completion, "_wait_for_disk", wait_for_disk)
+        self.find("power", "was acknowledged (0) at broker-a", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
+
+    def test_flushed_before_the_sync(self) -> None:
+        """The flushed offset moves when a sync begins, not when it ends."""
+        start = LogSync._start
+
+        def hasty(self: LogSync) -> None:
+            start(self)
+            self._commit_log.flushed = self._commit_log.end
+            self._on_synced(self._commit_log.flushed)
+
+        self.plant(LogSync, "_start", hasty)
+        self.find("power", "was acknowledged (0) at broker-a", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
+
+    def test_shown_before_it_is_durable(self) -> None:
+        """Consumers of a SYNC_FLUSH broker that see messages too early see numbers used twice, or miss messages."""
+        self.plant(Dispatcher, "remember", Dispatcher.message)
+        self.find("power", "number ('broker-a', 'orders'", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
+
+    def test_first_report_unbounded(self) -> None:
+        """A master that believes a slave's first report, whatever it says, acknowledges what no slave has."""
+        bounded = MasterSession._refusal
+
+        def refusal(self: MasterSession, report: int, end: int) -> Close | None:
+            return None if self.state is MasterState.WAIT_FIRST and report > end else bounded(self, report, end)
+
+        self.plant(MasterSession, "_refusal", refusal)
+        lazy = options(SYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.5)
+        self.find("power", "as replicated", lazy)
+
+    def test_slave_acknowledges_what_it_has_not(self) -> None:
+        """A slave that reports the end of a frame when it has the head of it is found out at the first such message."""
+        honest = SlaveSession._report
+
+        def report(self: SlaveSession, now_ms: int) -> list[Action]:
+            ahead = self.end_offset + self._frames.body_left
+            return [Send((encode_report(ahead),)) for _ in honest(self, now_ms)]
+
+        self.plant(SlaveSession, "_report", report)
+        long = options(SYNC_MASTER, ASYNC_FLUSH, slaves=1, body_bytes=4000, send_every_s=0.1)
+        self.find("quiet", "as replicated", long)
+
+    def test_one_slave_counts_for_two(self) -> None:
+        """With inSyncReplicas=3 two slaves must have a message, not one of them twice."""
+
+        def reached(self: Acks) -> int:
+            return max((slave.offset for slave in self._counted()), default=-1) if len(self) >= self.need else -1
+
+        self.plant(Acks, "reached", reached)
+        two = options(SYNC_MASTER, ASYNC_FLUSH, slaves=2, send_every_s=0.1, store={"inSyncReplicas": "3"})
+        self.find("network", "but 1 of 2 slaves have it", two)
+
+    # ---- recovery ----
+
+    def test_recovery_trusts_the_tail(self) -> None:
+        """A recovery that looks at lengths only keeps records that the power failure has torn."""
+        run = Recovery.run
+
+        def trusting(self: Recovery) -> None:
+            self.check_crc = False
+            run(self)
+
+        self.plant(Recovery, "run", trusting)
+        self.plant(recovery_module, "is_torso", lambda frame, end: False)
+        self.find("power", "", options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, body_bytes=4000, send_every_s=0.05))
+
+    def test_holes_are_kept(self) -> None:
+        """A master that keeps what it finds behind unsynced damage has another history than its slave."""
+        self.plant(Recovery, "_is_cut_at", lambda self, phy_offset: False)
+        self.find("power", "differs from its master", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05))
+
+    def test_queues_are_not_cut(self) -> None:
+        """Queues that keep units of messages which a power failure took show nothing, or others, in their place."""
+        self.plant(QueueTable, "cut", lambda self, phy_offset: None)
+        self.find("power", "", options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, send_every_s=0.05, store=BUSY_QUEUES))
+
+    def test_numbers_given_twice(self) -> None:
+        """A broker that goes back by one number after a start gives that number twice."""
+        run = Recovery.run
+
+        def one_less(self: Recovery) -> None:
+            run(self)
+            for queue in self.queues:
+                queue.next = max(0, queue.next - 1)
+
+        self.plant(Recovery, "run", one_less)
+        self.find("kills", "number ('broker-a'", options(ASYNC_MASTER, ASYNC_FLUSH))
+
+    def test_index_walks_over_lost_entries(self) -> None:
+        """An index that walks back over entries which a power failure took loses older messages."""
+        resume = IndexFile.resume
+
+        def walking(self: IndexFile, file: File, *, in_order: bool) -> None:
+            resume(self, file, in_order=True)
+
+        self.plant(IndexFile, "resume", walking)
+        store = {"maxHashSlotNum": "1", "maxIndexNum": "2000", **BUSY_QUEUES}
+        self.find("power", "by the key", options(ASYNC_MASTER, ASYNC_FLUSH, send_every_s=0.05, store=store))
+
+    def test_offsets_written_in_place(self) -> None:
+        """Consumer offsets that are not replaced in one step are gone, or half there, after a power failure."""
+
+        def write_state(disk: Disk, path: str, data: bytes) -> None:
+            disk.delete(path)
+            file = disk.create(path, 0)
+            file.write_at(0, data)
+            file.close()
+
+        self.plant(offsets_module, "write_state", write_state)
+        store = {"flushConsumerOffsetInterval": "500"}
+        self.find("power", "that everyone runs", options(ASYNC_MASTER, ASYNC_FLUSH, store=store))
+
+    # ---- replication ----
+
+    def test_slave_ignores_gaps(self) -> None:
+        """A slave that takes bytes for wherever its log ends differs from a master that begins with a later file."""
+
+        def accept(self: SlaveSession, phy_offset: int, size: int) -> None:
+            self.frames += 1
+
+        self.plant(SlaveSession, "_refusal", lambda self, phy_offset, size: None)
+        self.plant(SlaveSession, "_accept", accept)
+        long = options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, body_bytes=8000, send_every_s=0.1)
+        self.find("quiet", "differs from its master", long)
+
+    def test_nobody_compares(self) -> None:
+        """Sides that only look at offsets go on as one with two histories, once the master has grown again."""
+        refusal = MasterSession._refusal
+
+        def blind(self: MasterSession, report: int, end: int) -> Close | None:
+            self._given = None
+            return refusal(self, report, end)
+
+        self.plant(MasterSession, "_refusal", blind)
+        self.plant(MessageStore, "resume_offset", MessageStore.end_offset)
+        self.find("power", "differs from its master", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05))
+
+    # ---- the rest ----
+
+    def test_offsets_ahead_of_consumers(self) -> None:
+        """A broker that stores an offset beyond the committed one loses a message for the next consumer."""
+        commit = ConsumerOffsetTable.commit
+
+        def ahead(self: ConsumerOffsetTable, group: str, topic: str, queue_id: int, offset: int) -> None:
+            commit(self, group, topic, queue_id, offset + 1)
+
+        self.plant(ConsumerOffsetTable, "commit", ahead)
+        self.find("kills", "never consumed", options(ASYNC_MASTER, ASYNC_FLUSH))
+
+    def test_silent_brokers_stay_listed(self) -> None:
+        """A NameServer that forgets nobody lists a broker that is gone."""
+
+        def nobody(self: RouteTable, *_: object) -> list[Any]:
+            return []
+
+        self.plant(RouteTable, "expire", nobody)
+        self.plant(RouteTable, "channel_closed", nobody)
+        self.find("kills", "alive are", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1), chaos_s=10)
+
+    def test_timers_left_behind(self) -> None:
+        """A loop that goes on after the stop is a leak."""
+        self.plant(Periodic, "stop", lambda self: succeed(None))
+        self.find("quiet", "left a timer", options(ASYNC_MASTER, ASYNC_FLUSH), chaos_s=5)

@@ -22,7 +22,7 @@ from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls
+from rmq.runtime.tls import ClientTls, loss_text
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 
@@ -191,7 +191,7 @@ class RemotingClient(Service):
 
     def _not_dialled(self, failure: Failure, dial: _Dial) -> None:
         self._dials.pop(dial.addr, None)
-        error: object = failure.value
+        error = loss_text(failure.value)
         if failure.check(TimeoutError):
             error = f"no connection within {CONNECT_TIMEOUT_MS} ms"
         elif failure.check(CancelledError):

@@ -16,13 +16,16 @@ import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
+    IHandshakeListener,
     IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
     IReactorTime,
     IStreamClientEndpoint,
 )
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
-from zope.interface import implementer
+from twisted.python.failure import Failure
+from zope.interface import alsoProvides, implementer
 
 from rmq.runtime.clock import Periodic
 from rmq.runtime.config import ConfigError, load
@@ -385,7 +388,12 @@ class ClientTls:
 
 @implementer(IStreamClientEndpoint)
 class _TlsEndpoint:
-    """Twisted's wrapClientTLS, but with a clock of ours instead of the global reactor's."""
+    """
+    Twisted's wrapClientTLS, with two differences: the clock is ours, and connected means that the handshake is over.
+
+    What is written before that makes the TLS layer pause its producer, and a protocol that answers by reading nothing
+    more would wait for ever.
+    """
 
     def __init__(self, endpoint: IStreamClientEndpoint, creator: Any, clock: IReactorTime) -> None:
         self._endpoint = endpoint
@@ -393,11 +401,35 @@ class _TlsEndpoint:
         self._clock = clock
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        from twisted.protocols.tls import TLSMemoryBIOFactory
+        from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+
+        class Layer(TLSMemoryBIOProtocol):
+            """Tells how the handshake ended."""
+
+            shaken: Deferred[Any] | None = None
+
+            def connectionMade(self) -> None:
+                self.shaken = Deferred(lambda _: self.abortConnection())
+                super().connectionMade()
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                told: Failure = getattr(self, "_reason", None) or reason
+                super().connectionLost(reason)
+                if self.shaken is not None and not self.shaken.called:
+                    self.shaken.errback(told)
+
+        def completed(layer: Layer) -> Deferred[Any] | None:
+            inner: Any = layer.wrappedProtocol
+            shaken = layer.shaken
+            if shaken is not None and not shaken.called:
+                inner.handshakeCompleted = lambda: shaken.callback(inner)
+                alsoProvides(inner, IHandshakeListener)
+            return shaken
 
         factory = TLSMemoryBIOFactory(self._creator, True, protocolFactory, self._clock)
+        factory.protocol = Layer
         connected: Deferred[Any] = self._endpoint.connect(factory)
-        return connected.addCallback(lambda outer: outer.wrappedProtocol)
+        return connected.addCallback(completed)
 
 
 @implementer(IOpenSSLServerConnectionCreator)

@@ -77,7 +77,12 @@ class BrokerCollector(Collector):
         own = self._broker.setup.store.broker_role
         return [((role.name,), int(role is own)) for role in BrokerRole]
 
-    @family("rocketmq_broker_permission", GAUGE, "brokerPermission: 2 to write, 4 to read, 6 for both.", origin=APACHE)
+    @family(
+        "rocketmq_broker_permission",
+        GAUGE,
+        "What topics of the broker may be used for (brokerPermission): 2 to write, 4 to read, 6 for both.",
+        origin=APACHE,
+    )
     def permission(self) -> Iterable[Row]:
         yield (), self._state.setup.broker.broker_permission
 

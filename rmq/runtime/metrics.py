@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector as PrometheusCollector
+from prometheus_client.utils import floatToGoString
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -98,7 +99,8 @@ def _label(value: str) -> str:
 
 def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     """Return (upper end, count of all up to it) as Prometheus wants them; ``counts`` has one more than ``bounds``."""
-    ends = [*(f"{bound:g}" for bound in bounds), "+Inf"]
+    # A bound in other units has a rounding error that nobody wants to read.
+    ends = [*(floatToGoString(float(f"{bound:g}")) for bound in bounds), "+Inf"]
     return list(zip(ends, map(float, itertools.accumulate(counts)), strict=True))
 
 

@@ -1,0 +1,224 @@
+"""
+The metrics of a NameServer.
+
+Apache's NameServer has none. The names, units and labels that rocketmq-rust's NameServer uses (semantic.rs and
+metrics/catalog.rs of its rocketmq-observability) are kept where the same thing can be said; what is our own begins with
+``rocketmq_namesrv_`` too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rmq.namesrv.events import EventKind
+from rmq.namesrv.service import NamesrvService
+from rmq.remoting.stats import BUCKETS_S
+from rmq.remoting.statsview import Timed, refusals_by_name, timed_by_name, timed_of
+from rmq.runtime.clock import steady_ms
+from rmq.runtime.metrics import COUNTER, GAUGE, HISTOGRAM, RUST, Collector, Row, family, rows_of
+from rmq.wire.codes import RequestCode
+
+MS, US = 1e3, 1e6
+
+ROUTE_READ, BROKER_CONTROL, ADMIN = "route-read", "broker-control", "admin"
+_ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC.name.lower()
+_BROKER_CONTROL = frozenset(
+    code.name.lower()
+    for code in (
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+    )
+)
+#: what a registration may lead to
+_REGISTRATION_EVENTS = (
+    EventKind.REGISTERED,
+    EventKind.CHANGED,
+    EventKind.RECONNECTED,
+    EventKind.REPLACED,
+    EventKind.FENCED,
+)
+
+
+def request_type(name: str) -> str:
+    """Return rocketmq-rust's class of a request code."""
+    return ROUTE_READ if name == _ROUTE else BROKER_CONTROL if name in _BROKER_CONTROL else ADMIN
+
+
+def _row(timed: Timed, scale: float, *labels: str) -> Row:
+    return labels, ([bound * scale for bound in BUCKETS_S], timed.buckets, timed.seconds * scale)
+
+
+class NamesrvCollector(Collector):
+    """Everything a NameServer tells about itself."""
+
+    def __init__(self, namesrv: NamesrvService) -> None:
+        super().__init__()
+        self._namesrv = namesrv
+        self._stats = namesrv.responders.stats
+
+    # routes
+
+    @family("rocketmq_namesrv_active_brokers", GAUGE, "Broker processes that are registered.", origin=RUST)
+    def active_brokers(self) -> Iterable[Row]:
+        yield (), len(self._namesrv.routes.live_brokers())
+
+    @family("rocketmq_namesrv_brokers", GAUGE, "Broker processes that are registered, by cluster.", labels=["cluster"])
+    def brokers(self) -> Iterable[Row]:
+        numbers = Counter(live.cluster_name for live in self._namesrv.routes.live_brokers())
+        return [((cluster,), number) for cluster, number in sorted(numbers.items())]
+
+    @family(
+        "rocketmq_namesrv_broker_silence_seconds",
+        GAUGE,
+        "Seconds since a broker was last heard of.",
+        labels=["cluster", "broker_name", "broker_id", "broker_addr"],
+    )
+    def broker_silence(self) -> Iterable[Row]:
+        now = steady_ms(self._namesrv.clock)
+        for live in self._namesrv.routes.live_brokers():
+            labels = (live.cluster_name, live.broker_name, str(live.broker_id), live.broker_addr)
+            yield labels, (now - live.heard_ms) / 1000
+
+    @family("rocketmq_namesrv_topics", GAUGE, "Topics that have a route.")
+    def topics(self) -> Iterable[Row]:
+        yield (), len(self._namesrv.routes.topics())
+
+    @family("rocketmq_namesrv_route_changes_total", COUNTER, "Changes of the route table that look-ups can see.")
+    def route_changes(self) -> Iterable[Row]:
+        yield (), self._namesrv.routes.version
+
+    @family(
+        "rocketmq_namesrv_registration_events_total",
+        COUNTER,
+        "Registrations that changed something, by what they did; fenced ones came too late and were ignored.",
+        labels=["result"],
+        origin=RUST,
+    )
+    def registration_events(self) -> Iterable[Row]:
+        events = self._namesrv.counts.events
+        return [((kind.value.lower(),), events[kind]) for kind in _REGISTRATION_EVENTS]
+
+    @family(
+        "rocketmq_namesrv_route_events_total",
+        COUNTER,
+        "Events of the route table by kind; the status page shows the last ones with their reasons.",
+        labels=["event"],
+    )
+    def route_events(self) -> Iterable[Row]:
+        return [((kind.value.lower(),), number) for kind, number in self._namesrv.counts.events.items()]
+
+    @family(
+        "rocketmq_namesrv_expiry_events_total",
+        COUNTER,
+        "Brokers that were removed because they were silent for too long.",
+        labels=["result"],
+        origin=RUST,
+    )
+    def expiry_events(self) -> Iterable[Row]:
+        yield ("expired",), self._namesrv.counts.events[EventKind.EXPIRED]
+
+    @family(
+        "rocketmq_namesrv_expiry_scan_duration",
+        HISTOGRAM,
+        "Microseconds that a scan for silent brokers took.",
+        origin=RUST,
+    )
+    def expiry_scans(self) -> Iterable[Row]:
+        return rows_of(self._namesrv.counts.scans, US)
+
+    # requests
+
+    @family("rocketmq_namesrv_route_request_total", COUNTER, "Route look-ups that were answered.", origin=RUST)
+    def route_requests(self) -> Iterable[Row]:
+        yield (), timed_of(self._stats, [RequestCode.GET_ROUTEINFO_BY_TOPIC]).count
+
+    @family(
+        "rocketmq_namesrv_route_request_latency",
+        HISTOGRAM,
+        "Milliseconds from a route look-up's arrival to its answer.",
+        origin=RUST,
+    )
+    def route_latency(self) -> Iterable[Row]:
+        yield _row(timed_of(self._stats, [RequestCode.GET_ROUTEINFO_BY_TOPIC]), MS)
+
+    @family(
+        "rocketmq_namesrv_route_errors_total",
+        COUNTER,
+        "Route look-ups that were refused: not_found, rejected, or internal (a bug).",
+        labels=["result"],
+        origin=RUST,
+    )
+    def route_errors(self) -> Iterable[Row]:
+        numbers = {"not_found": 0, "rejected": 0, "internal": 0}
+        for (name, response), number in refusals_by_name(self._stats).items():
+            if name == _ROUTE:
+                kind = {"topic_not_exist": "not_found", "system_error": "internal"}.get(response, "rejected")
+                numbers[kind] += number
+        return [((kind,), number) for kind, number in numbers.items()]
+
+    @family(
+        "rocketmq_namesrv_broker_registrations_total",
+        COUNTER,
+        "Registrations that were answered, unchanged ones included.",
+        origin=RUST,
+    )
+    def registrations(self) -> Iterable[Row]:
+        yield (), timed_of(self._stats, [RequestCode.REGISTER_BROKER]).count
+
+    @family(
+        "rocketmq_namesrv_requests_total",
+        COUNTER,
+        "Requests by code: answered with success, rejected with another code, or failed (error: a bug).",
+        labels=["request_type", "request_code", "result"],
+        origin=RUST,
+    )
+    def requests(self) -> Iterable[Row]:
+        refused: Counter[tuple[str, str]] = Counter()
+        for (name, response), number in refusals_by_name(self._stats).items():
+            refused[name, "error" if response == "system_error" else "rejected"] += number
+        for name, timed in timed_by_name(self._stats).items():
+            failures = {result: refused.pop((name, result), 0) for result in ("rejected", "error")}
+            yield (request_type(name), name, "success"), max(0, timed.count - sum(failures.values()))
+            for result, number in failures.items():
+                if number:
+                    yield (request_type(name), name, result), number
+        for (name, result), number in refused.items():
+            yield (request_type(name), name, result), number
+
+    @family(
+        "rocketmq_namesrv_request_handler_latency",
+        HISTOGRAM,
+        "Microseconds from a request's arrival to its answer, by code.",
+        labels=["request_type", "request_code"],
+        origin=RUST,
+    )
+    def request_latency(self) -> Iterable[Row]:
+        for name, timed in timed_by_name(self._stats).items():
+            yield _row(timed, US, request_type(name), name)
+
+    @family(
+        "rocketmq_namesrv_refusals_total",
+        COUNTER,
+        "Requests that were answered with another code than success.",
+        labels=["request_code", "response_code"],
+    )
+    def refusals(self) -> Iterable[Row]:
+        return list(refusals_by_name(self._stats).items())
+
+    # the rest
+
+    @family("rocketmq_namesrv_active_connections", GAUGE, "Connections of this moment.", origin=RUST)
+    def connections(self) -> Iterable[Row]:
+        yield (), len(self._namesrv.server.channels)
+
+    @family("rocketmq_namesrv_route_cache_bytes", GAUGE, "Bytes of whole route replies that are kept.", origin=RUST)
+    def memo_bytes(self) -> Iterable[Row]:
+        yield (), self._namesrv.lane.memo_bytes
+
+    @family("rocketmq_namesrv_kv_entries", GAUGE, "Entries of the key-value table.", labels=["namespace"])
+    def kv_entries(self) -> Iterable[Row]:
+        return [((namespace,), number) for namespace, number in self._namesrv.kv.sizes().items()]

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import attrs
 
 from rmq_audit import inventory, seams
+from rmq_audit.consumers import check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.findings import (
     BOTH,
     MASTER,
     SLAVE,
+    STORE,
     Finding,
     Severity,
     Verdict,
@@ -23,6 +25,7 @@ from rmq_audit.findings import (
 )
 from rmq_audit.history import Log, fault_finding
 from rmq_audit.history import settle as settle_log
+from rmq_audit.indexfiles import check_indexes
 from rmq_audit.inventory import Segment, Store
 from rmq_audit.queues import QueueFiles, check_continuity
 from rmq_audit.replicas import Comparison, Replicas, compare_ends
@@ -36,23 +39,25 @@ class Options:
     How to audit; sizes in bytes.
 
     ``allowed_lag_bytes``: a slave so far behind counts as consistent. ``crc_both``: check the bodies of both sides,
-    instead of the master's and what differs from it.
+    instead of the master's and what differs from it. ``index_slots``: the broker's maxHashSlotNum, where neither a
+    manifest nor the files tell it.
     """
 
     split_bytes: int = seams.SPLIT_BYTES
     chunk_bytes: int = seams.CHUNK_BYTES
     allowed_lag_bytes: int = 0
     crc_both: bool = False
+    index_slots: int | None = None
 
 
 @attrs.define(kw_only=True)
 class Result:
-    """Everything an audit found out."""
+    """Everything an audit found out; ``slave`` is None for a store that was looked at alone."""
 
     verdict: Verdict
     exit_status: int
     master: Log
-    slave: Log
+    slave: Log | None
     segment_bytes: int
     compared_from: int
     compared_to: int
@@ -67,23 +72,37 @@ def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -
     if master.path == slave.path:
         raise inventory.InputError(f"{master.path}: is given as master and as slave")
     inventory.check_same_broker(master, slave)
-    return _Audit(master, slave, engine, options).run()
+    return _Audit([master, slave], engine, options).run()
+
+
+def check(path: str, engine: Engine, options: Options) -> Result:
+    """Audit one store by its own rules; InputError when it is none, EngineError when the engine fails."""
+    return _Audit([inventory.take_inventory(STORE, path)], engine, options).run_alone()
 
 
 class _Audit:
-    """One run over one pair."""
+    """One run over one pair, or over one store."""
 
-    def __init__(self, master: Store, slave: Store, engine: Engine, options: Options) -> None:
-        self._stores = {MASTER: master, SLAVE: slave}
+    def __init__(self, stores: Sequence[Store], engine: Engine, options: Options) -> None:
+        self._stores = {store.side: store for store in stores}
         self._engine = engine
         self._options = options
-        self._segment_bytes = inventory.common_segment_bytes(master, slave)
+        self._segment_bytes = inventory.common_segment_bytes(*stores)
         self._splits = 0
         self._read_again = 0
-        self._coverage = {MASTER: SideCoverage(), SLAVE: SideCoverage()}
+        self._coverage = {store.side: SideCoverage() for store in stores}
         self._findings: list[Finding] = []
 
+    def run_alone(self) -> Result:
+        """Check the only store."""
+        logs = self._read_logs()
+        changed = self._check_files(logs)
+        findings = self._settled(changed)
+        log = logs[STORE]
+        return self._result(log, None, log.start, log.end, changed, findings, None)
+
     def run(self) -> Result:
+        """Compare the pair, and check both stores."""
         logs = self._read_logs()
         master, slave = logs[MASTER], logs[SLAVE]
         replicas = Replicas(master, slave, self._options.chunk_bytes, self._drill)
@@ -92,17 +111,47 @@ class _Audit:
         if comparison.diverged_at is None:
             self._findings += compare_ends(master, slave, self._drill, self._options.allowed_lag_bytes)
         self._check_rest_of_slave(slave, comparison)
-        changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
-        for log in logs.values():
-            self._findings += check_continuity(log)
-            self._findings += QueueFiles(log, self._engine, self._coverage[log.side]).check(live=bool(changed))
-            self._findings += log.findings
+        changed = self._check_files(logs)
         self._vouch(comparison)
+        findings = self._settled(changed)
+        end = max(comparison.begin, comparison.end)
+        return self._result(master, slave, comparison.begin, end, changed, findings, comparison)
+
+    def _check_files(self, logs: dict[str, Log]) -> list[str]:
+        """Hold everything that follows from each log against it; return the files that changed meanwhile."""
+        changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
+        live = bool(changed)
+        furthest = max(log.end for log in logs.values())
+        for side, log in logs.items():
+            coverage = self._coverage[side]
+            self._findings += check_continuity(log)
+            queues = QueueFiles(log, self._engine, coverage)
+            self._findings += queues.check(live=live)
+            self._findings += check_indexes(log, self._engine, coverage, slots=self._options.index_slots, live=live)
+            judge_end = not live and log.end == furthest and not log.unread
+            coverage.consumer_offsets_checked, found = check_consumers(log, queues.bounds, judge_end=judge_end)
+            self._findings += found
+            self._findings += log.findings
+        return changed
+
+    def _settled(self, changed: Sequence[str]) -> list[Finding]:
         if changed:
             _soften_tails(self._findings)
         findings = settle(self._findings)
         for one in findings:
             self._name_store(one)
+        return findings
+
+    def _result(
+        self,
+        master: Log,
+        slave: Log | None,
+        begin: int,
+        end: int,
+        changed: list[str],
+        findings: list[Finding],
+        comparison: Comparison | None,
+    ) -> Result:
         found = verdict(findings)
         return Result(
             verdict=found,
@@ -110,16 +159,16 @@ class _Audit:
             master=master,
             slave=slave,
             segment_bytes=self._segment_bytes,
-            compared_from=comparison.begin,
-            compared_to=max(comparison.begin, comparison.end),
+            compared_from=begin,
+            compared_to=end,
             changed_files=changed,
-            coverage=self._cover(logs, comparison, findings),
+            coverage=self._cover(master, slave, comparison, findings),
             findings=findings,
         )
 
     def _read_logs(self) -> dict[str, Log]:
         """Scan both sides in one go, join their splits, and settle each log."""
-        master_starts = {segment.start for segment in self._stores[MASTER].segments}
+        master_starts = {segment.start for segment in next(iter(self._stores.values())).segments}
         splits: list[Split] = []
         for side, store in self._stores.items():
             for segment in store.segments:
@@ -129,7 +178,7 @@ class _Audit:
                     self._segment_bytes,
                     split_bytes=self._options.split_bytes,
                     chunk_bytes=self._options.chunk_bytes,
-                    crc=side == MASTER or self._options.crc_both or segment.start not in master_starts,
+                    crc=side != SLAVE or self._options.crc_both or segment.start not in master_starts,
                 )
         scans = self._scan(splits)
         logs = {}
@@ -209,9 +258,13 @@ class _Audit:
             one.cluster, one.broker = manifest.cluster, manifest.broker_name
             one.role = None if one.replica == BOTH else manifest.role
 
-    def _cover(self, logs: dict[str, Log], comparison: Comparison, findings: Sequence[Finding]) -> Coverage:
-        for side, log in logs.items():
-            one = self._coverage[side]
+    def _cover(
+        self, master: Log, slave: Log | None, comparison: Comparison | None, findings: Sequence[Finding]
+    ) -> Coverage:
+        for log in (master, slave):
+            if log is None:
+                continue
+            one = self._coverage[log.side]
             one.files = len(log.store.segments)
             one.bytes_total = sum(segment.size_bytes for segment in log.store.segments)
             one.bytes_unread = sum(part.end - part.begin for part in log.unread)
@@ -219,15 +272,16 @@ class _Audit:
             one.records = log.records
             one.chunks = len(log.chunks)
             one.crcs_checked += sum(scan.crcs for scan in log.scans)
+        drilled = {} if comparison is None else comparison.drilled
         return Coverage(
             complete=not any(one.invariant == "AU-COVER" for one in findings),
-            master=self._coverage[MASTER],
-            slave=self._coverage[SLAVE],
-            chunks_compared=comparison.compared,
-            chunks_equal=len(comparison.equal),
-            chunks_different=sum(bool(answer.differences) for answer in comparison.drilled.values()),
-            chunks_drilled=len(comparison.drilled),
-            bytes_compared=comparison.compared_bytes,
+            master=self._coverage[master.side],
+            slave=None if slave is None else self._coverage[slave.side],
+            chunks_compared=0 if comparison is None else comparison.compared,
+            chunks_equal=0 if comparison is None else len(comparison.equal),
+            chunks_different=sum(bool(answer.differences) for answer in drilled.values()),
+            chunks_drilled=len(drilled),
+            bytes_compared=0 if comparison is None else comparison.compared_bytes,
             splits=self._splits,
             splits_read_again=self._read_again,
         )

@@ -1,5 +1,5 @@
 """
-The audit as a zip that Spark's workers import: itself and the two modules of the broker that it reads stores with.
+The audit as a zip that Spark's workers import: itself and the modules of the broker that it reads stores with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import zipfile
 
 #: what the workers need beside this package
-BORROWED = ("rmq.wire.record", "rmq.store.layout")
+BORROWED = ("rmq.wire.record", "rmq.wire.loosejson", "rmq.store.layout")
 
 
 def write_bundle(path: str) -> None:

@@ -13,9 +13,10 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from rmq_audit import report
-from rmq_audit.audit import Options, compare
+from rmq_audit.audit import Options, check, compare
 from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.inventory import InputError
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        return _compare(options)
+        return _run(options)
     except (InputError, EngineError) as error:
         print(f"rmq-audit: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     run_id = str(uuid.uuid4())
     if options.json is not None:
@@ -65,17 +66,18 @@ def _compare(options: argparse.Namespace) -> int:
     engine = _engine(options)
     try:
         began = time.perf_counter()
-        result = compare(
-            options.master,
-            options.slave,
-            engine,
-            Options(
+        if options.command == "check":
+            how = Options(split_bytes=options.split_bytes, index_slots=options.index_slots)
+            result = check(options.store, engine, how)
+        else:
+            how = Options(
                 split_bytes=options.split_bytes,
                 chunk_bytes=options.chunk_bytes,
                 allowed_lag_bytes=options.allow_lag,
                 crc_both=options.crc == "both",
-            ),
-        )
+                index_slots=options.index_slots,
+            )
+            result = compare(options.master, options.slave, engine, how)
         seconds = time.perf_counter() - began
     finally:
         engine.close()
@@ -133,37 +135,56 @@ def _workers(text: str) -> int:
     return int(text)
 
 
+def _slots(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hash slots")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="rmq-audit", description="Prove that the replicas of a RocketMQ broker hold the same bytes.")
+    parser = _Parser(
+        prog="rmq-audit", description="Prove that the stores of RocketMQ brokers are whole and their replicas agree."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    one = commands.add_parser(
-        "compare",
-        help="compare the store directories (or consistency dumps) of a master and a slave",
-        description="Compare the store directories (or consistency dumps) of a master and a slave.",
-        epilog=_EXITS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    one.add_argument("master", metavar="MASTER_DIR", help="store directory of the master")
-    one.add_argument("slave", metavar="SLAVE_DIR", help="store directory of the slave")
-    one.add_argument(
-        "--engine", choices=("spark", "local"), default="spark", help="where the work runs (default: spark)"
-    )
-    one.add_argument("--json", metavar="FILE", help="write the whole result as JSON; - is standard output")
-    one.add_argument(
+    pair = _command(commands, "compare", "compare the store directories (or consistency dumps) of a master and a slave")
+    pair.add_argument("master", metavar="MASTER_DIR", help="store directory of the master")
+    pair.add_argument("slave", metavar="SLAVE_DIR", help="store directory of the slave")
+    pair.add_argument(
         "--allow-lag", type=_bytes, default=0, metavar="SIZE", help="a slave so far behind counts as consistent"
     )
-    one.add_argument(
+    pair.add_argument(
         "--crc",
         choices=("master", "both"),
         default="master",
         help="whose bodies are checked; equal digests vouch for the slave's (default: master)",
     )
+    pair.add_argument(
+        "--chunk-bytes", type=_positive_bytes, default=CHUNK_BYTES, metavar="SIZE", help="bytes a digest covers (1M)"
+    )
+    alone = _command(commands, "check", "check one store directory (or consistency dump) by its own rules")
+    alone.add_argument("store", metavar="DIR", help="store directory")
+    return parser
+
+
+def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
+    """Add a command with the options that all of them have."""
+    one: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.add_argument(
+        "--engine", choices=("spark", "local"), default="spark", help="where the work runs (default: spark)"
+    )
+    one.add_argument("--json", metavar="FILE", help="write the whole result as JSON; - is standard output")
     one.add_argument(
         "--split-bytes", type=_positive_bytes, default=SPLIT_BYTES, metavar="SIZE", help="bytes a task reads (64M)"
     )
     one.add_argument(
-        "--chunk-bytes", type=_positive_bytes, default=CHUNK_BYTES, metavar="SIZE", help="bytes a digest covers (1M)"
+        "--index-slots", type=_slots, metavar="NUMBER", help="maxHashSlotNum of the broker (default: found out)"
     )
     one.add_argument("--workers", type=_workers, help="processes of the local engine (default: one a core)")
     one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")
-    return parser
+    return one

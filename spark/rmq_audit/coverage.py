@@ -19,6 +19,9 @@ class SideCoverage:
     crcs_carried_over: int = 0
     queues: int = 0
     units_checked: int = 0
+    index_files: int = 0
+    index_entries_checked: int = 0
+    consumer_offsets_checked: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -27,7 +30,7 @@ class Coverage:
 
     complete: bool
     master: SideCoverage
-    slave: SideCoverage
+    slave: SideCoverage | None
     chunks_compared: int
     chunks_equal: int
     chunks_different: int

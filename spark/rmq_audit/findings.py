@@ -10,6 +10,8 @@ import attrs
 import xxhash
 
 MASTER, SLAVE, BOTH = "master", "slave", "both"
+#: the side of a store that is looked at alone
+STORE = "store"
 UNDECIDED = "undecided"
 
 MAX_SAMPLES = 10
@@ -47,7 +49,9 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "CL-FRAME": ("every byte up to the end belongs to a record or a BLANK", Severity.ERROR, 3),
     "CL-BLANK": ("a full segment ends in a BLANK of the right size", Severity.ERROR, 4),
     "CL-CRC": ("crc32(body) & 0x7fffffff equals bodyCRC", Severity.ERROR, 4),
+    "CL-PROPCRC": ("the CRC over the whole record equals its __CRC32# property, if it has one", Severity.ERROR, 4),
     "CL-PHY": ("physicalOffset equals the record's position", Severity.ERROR, 4),
+    "CL-TIME": ("store times do not step back by more than a second", Severity.WARN, 5),
     "CL-TAIL": ("no half record at the end", Severity.WARN, 9),
     "CL-STALE": ("nothing lies behind the end", Severity.INFO, 9),
     "RP-LAG": ("the slave has reached the master's end", Severity.WARN, 9),
@@ -56,8 +60,15 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "QO-GAP": ("queue offsets are consecutive", Severity.ERROR, 5),
     "QO-RESTART": ("no queue starts again at 0", Severity.WARN, 5),
     "CQ-MISMATCH": ("each unit names the offset and size of its queue's record", Severity.ERROR, 6),
+    "CQ-TAG": ("tagsCode of each unit is the Java hash of its record's TAGS", Severity.ERROR, 6),
     "CQ-DANGLING": ("no unit points behind the end of the log", Severity.ERROR, 6),
     "CQ-BEHIND": ("every record has its unit", Severity.WARN, 6),
+    "IX-DANGLING": ("each index entry points at a record", Severity.WARN, 6),
+    "IX-HASH": ("each index entry has the hash of a key of its record", Severity.WARN, 6),
+    "IX-CHAIN": ("the chains of the index's hash slots are whole", Severity.WARN, 9),
+    "CO-AHEAD": ("no consumer offset lies beyond its queue's end", Severity.WARN, 9),
+    "CO-BEHIND": ("no consumer offset lies before its queue's begin", Severity.INFO, 9),
+    "CO-ORPHAN": ("each consumer offset belongs to a topic that is known", Severity.INFO, 9),
     "AU-COVER": ("every byte of the inventory was read", Severity.ERROR, 9),
 }
 
@@ -69,7 +80,8 @@ class Finding:
 
     Ranges are half open for physical offsets and closed for queue offsets. ``expected`` is what the master (or the
     rule) says, ``actual`` what the slave (or the damaged side) holds. ``blame`` names the replica that fails its own
-    checks: ``master``, ``slave``, ``both``, or ``undecided`` when neither does.
+    checks: ``master``, ``slave``, ``both``, or ``undecided`` when neither does. A store that is looked at alone has
+    the replica ``store``, and its evidence stands in ``evidence_master``.
     """
 
     invariant: str
@@ -108,6 +120,11 @@ def finding(invariant: str, replica: str, *, severity: Severity | None = None, *
     """Make a finding with the severity of its invariant, unless another is given."""
     chosen = INVARIANTS[invariant][1] if severity is None else severity
     return Finding(invariant=invariant, replica=replica, severity=chosen, **members)
+
+
+def evidence_of(side: str, text: str, phy: int) -> dict[str, Any]:
+    """Return the members of a finding that hold one side's bytes (hex) at ``phy``."""
+    return {"evidence_slave" if side == SLAVE else "evidence_master": text, "evidence_phy": phy}
 
 
 def settle(findings: Sequence[Finding]) -> list[Finding]:
@@ -166,7 +183,7 @@ def _order(one: Finding) -> tuple[int, int, int, str, str, str, int, int]:
 
 
 def _stable_id(one: Finding) -> str:
-    place = (one.invariant, one.replica, one.phy_from, one.topic, one.queue_id, one.queue_offset_from)
+    place = (one.invariant, one.replica, one.phy_from, one.topic, one.queue_id, one.queue_offset_from, one.field)
     return xxhash.xxh3_64_hexdigest("|".join(str(part) for part in place).encode())
 
 
@@ -174,7 +191,8 @@ def _merge_sides(findings: Sequence[Finding]) -> list[Finding]:
     """Make one finding of what was found alike on both replicas: the slave only copied it."""
     kept: dict[tuple[object, ...], Finding] = {}
     for one in findings:
-        what = (one.invariant, one.phy_from, one.phy_to, one.topic, one.queue_id, one.queue_offset_from, one.actual)
+        place = (one.phy_from, one.phy_to, one.topic, one.queue_id, one.queue_offset_from, one.field)
+        what = (one.invariant, *place, one.actual)
         twin = kept.get((*what, MASTER))
         alone = one.invariant.startswith(("RP-", "AU-", "CL-GAP", "CL-TAIL", "CL-STALE"))
         if one.replica == SLAVE and twin is not None and not alone:

@@ -5,16 +5,18 @@ it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 
 from rmq_audit.files import ReadError, read_at
-from rmq_audit.findings import Finding, Severity, finding
+from rmq_audit.findings import UNDECIDED, Finding, Severity, evidence_of, finding
 from rmq_audit.format import MAX_HEADER_BYTES
 from rmq_audit.inventory import Segment, Store
 from rmq_audit.records import EVIDENCE_BYTES, plausible_size, stated_offset
+from rmq_audit.scan import MAX_STEP_BACK_MS, step_back
 from rmq_audit.tasks import Chunk, Fault, Run, Scan, Stretch
 
 
@@ -97,6 +99,7 @@ def settle(store: Store, segment_bytes: int, scans: Sequence[Scan]) -> Log:
         _cut_torso(log, stretches)
     _report_gaps(log)
     _report_damage(log)
+    _report_steps_back(log, stretches)
     _take_tables(log)
     return log
 
@@ -266,7 +269,7 @@ def _report_damage(log: Log) -> None:
         data = log.read(one.begin, EVIDENCE_BYTES)
         zeros = "; it begins with zeros" if data and not data.strip(b"\0") else ""
         text = f"{one.end - one.begin} bytes are no record{zeros}"
-        members: dict[str, Any] = {f"evidence_{log.side}": data.hex(), "evidence_phy": one.begin}
+        members = evidence_of(log.side, data.hex(), one.begin)
         log.findings.append(finding("CL-FRAME", log.side, phy_from=one.begin, phy_to=one.end, detail=text, **members))
     for scan in log.scans:
         for stretch in scan.stretches:
@@ -274,6 +277,23 @@ def _report_damage(log: Log) -> None:
             if stretch.stop == full and not stretch.blank and full <= log.end:
                 text = "the segment ends with a record; RocketMQ always leaves 8 bytes for a BLANK"
                 log.findings.append(finding("CL-BLANK", log.side, phy_from=stretch.last_phy, phy_to=full, detail=text))
+
+
+def _report_steps_back(log: Log, stretches: Sequence[Stretch]) -> None:
+    """Compare store times where two splits or segments meet; inside a split its worker has done so."""
+    for before, after in itertools.pairwise(one for one in stretches if one.records):
+        back = before.last_timestamp - after.head_timestamp
+        if after.start == before.stop and back > MAX_STEP_BACK_MS and after.start < log.end:
+            fault = step_back(
+                before.last_phy,
+                after.start,
+                before.last_timestamp,
+                after.head_timestamp,
+                after.head_topic,
+                after.head_queue_id,
+                after.head_queue_offset,
+            )
+            log.findings.append(fault_finding(log.side, fault))
 
 
 def _take_tables(log: Log) -> None:
@@ -286,7 +306,9 @@ def _take_tables(log: Log) -> None:
             if run.phy_last < log.end:
                 log.runs.append(run)
             elif run.phy_first < run.phy_last == log.end:
-                log.runs.append(attrs.evolve(run, last=run.last - 1, phy_last=log.end - 1, digest=None))
+                log.runs.append(
+                    attrs.evolve(run, last=run.last - 1, phy_last=log.end - 1, digest=None, tags_digest=None)
+                )
         for fault in scan.faults:
             if fault.phy < log.end:
                 log.findings.append(fault_finding(log.side, fault))
@@ -296,8 +318,8 @@ def _take_tables(log: Log) -> None:
 def fault_finding(side: str, fault: Fault) -> Finding:
     """Return a worker's fault as a finding of its side, which is to blame by its own bytes."""
     members: dict[str, Any] = {}
-    if fault.evidence is not None:
-        members = {f"evidence_{side}": fault.evidence, "evidence_phy": fault.evidence_phy}
+    if fault.evidence is not None and fault.evidence_phy is not None:
+        members = evidence_of(side, fault.evidence, fault.evidence_phy)
     return finding(
         fault.invariant,
         side,
@@ -311,7 +333,7 @@ def fault_finding(side: str, fault: Fault) -> Finding:
         field=fault.field,
         expected=fault.expected,
         actual=fault.actual,
-        blame=side,
+        blame=UNDECIDED if fault.invariant == "CL-TIME" else side,
         sample_msg_ids=[fault.message_id] if fault.message_id else [],
         detail=fault.detail,
         **members,

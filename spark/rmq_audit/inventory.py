@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -39,6 +39,7 @@ class Manifest:
     max_phy_offset: int | None = None
     segment_bytes: int | None = None
     dispatched_offset: int | None = None
+    index_slots: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -66,8 +67,8 @@ class Problem:
 @attrs.frozen(kw_only=True)
 class Store:
     """
-    One side: its segments by start offset, its queues, its manifest if it is a dump, and what was wrong with the
-    listing.
+    One side: its segments by start offset, its queues, its index files by name, its manifest if it is a dump, and what
+    was wrong with the listing.
 
     ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
     queues may then be behind the log, since whoever opens the store dispatches the rest.
@@ -77,6 +78,7 @@ class Store:
     path: str
     segments: tuple[Segment, ...]
     queues: tuple[Queue, ...]
+    indexes: tuple[Segment, ...]
     manifest: Manifest | None
     problems: tuple[Problem, ...]
     unfinished: bool
@@ -111,23 +113,24 @@ def take_inventory(side: str, path: str) -> Store:
         path=root,
         segments=segments,
         queues=queues,
+        indexes=_list_indexes(layout.index_dir(root), problems),
         manifest=manifest,
         problems=tuple(problems),
         unfinished=os.path.exists(layout.abort_path(root)),
     )
 
 
-def common_segment_bytes(master: Store, slave: Store) -> int:
+def common_segment_bytes(*stores: Store) -> int:
     """
-    Return the segment size of the pair; InputError when the two logs cannot belong together.
+    Return the segment size of the stores; InputError when their logs cannot belong together.
 
     A side with a single file may have lost the end of it, so the larger size counts if it fits that file's name.
     """
-    sizes = {store.segment_bytes for store in (master, slave)} - {None}
+    sizes = {store.segment_bytes for store in stores} - {None}
     if not sizes:
         return 1 << 30
     size = max(size for size in sizes if size is not None)
-    for store in (master, slave):
+    for store in stores:
         own = store.segment_bytes
         if own is not None and own != size and (len(store.segments) > 1 or store.segments[0].start % size):
             raise InputError(
@@ -163,10 +166,12 @@ def changed_files(store: Store) -> list[str]:
     return changed
 
 
-def _list_files(folder: str, problems: list[Problem], *, in_log: bool) -> tuple[Segment, ...]:
+def _list_files(
+    folder: str, problems: list[Problem], *, in_log: bool, number: Callable[[str], int | None] = layout.file_start
+) -> tuple[Segment, ...]:
     """
-    Return the files with names of 20 digits by start; sub-directories and other names are not RocketMQ's and are
-    left out.
+    Return the files whose names are numbers of the right length, by number; sub-directories and other names are not
+    RocketMQ's and are left out.
     """
     found = []
     try:
@@ -176,7 +181,7 @@ def _list_files(folder: str, problems: list[Problem], *, in_log: bool) -> tuple[
         return ()
     for name in names:
         path = os.path.join(folder, name)
-        start = layout.file_start(name)
+        start = number(name)
         if start is None:
             continue
         phy = start if in_log else None
@@ -190,6 +195,14 @@ def _list_files(folder: str, problems: list[Problem], *, in_log: bool) -> tuple[
             continue
         found.append(Segment(path=path, start=start, size_bytes=status.st_size, modified_ns=status.st_mtime_ns))
     return tuple(found)
+
+
+def _list_indexes(folder: str, problems: list[Problem]) -> tuple[Segment, ...]:
+    if not os.path.isdir(folder):
+        return ()
+    return _list_files(
+        folder, problems, in_log=False, number=lambda name: int(name) if layout.is_index_name(name) else None
+    )
 
 
 def _list_queues(folder: str, problems: list[Problem]) -> tuple[Queue, ...]:
@@ -247,6 +260,7 @@ def _read_manifest(path: str) -> Manifest | None:
         max_phy_offset=_member(path, values, "maxPhyOffset", int),
         segment_bytes=_member(path, values, "segmentBytes", int),
         dispatched_offset=_member(path, values, "dispatchedOffset", int),
+        index_slots=_member(path, values, "indexSlots", int),
     )
 
 

@@ -33,8 +33,9 @@ Bools = npt.NDArray[np.bool_]
 #: named in the summary; a compiled kernel would carry another name
 NAME = "numpy"
 
-#: phyOffset and size of a consume queue unit; tagsCode is left out, since it needs the properties of every record
+#: phyOffset and size of a consume queue unit; tagsCodes have a digest of their own, since not every record decides its
 UNIT_HEAD = np.dtype([("phy", ">i8"), ("size", ">i4")])
+TAGS_CODE = np.dtype(">i8")
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MIX_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -81,6 +82,7 @@ class Runs:
     phy_first: Ints
     phy_last: Ints
     digest: list[int]
+    tags_digest: list[int] | None
 
 
 def walk(data: bytes, at: int, stop: int) -> tuple[list[int], int]:
@@ -113,7 +115,7 @@ def gather(data: bytes, starts: Sequence[int]) -> Columns:
     if len(pos) == 0:
         empty = np.zeros(0, dtype=np.int64)
         return Columns(*([empty] * len(attrs.fields(Columns))))
-    head = _items(data, pos, HEADER_BYTES).view(HEADER)
+    head = items(data, pos, HEADER_BYTES).view(HEADER)
     size, sys_flag = head["size"].astype(np.int64), head["sys_flag"].astype(np.int64)
     born = np.where(sys_flag & BORN_HOST_V6, IPV6_EXTRA_BYTES, 0)
     shift = born + np.where(sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
@@ -209,11 +211,12 @@ def owns_unit(columns: Columns) -> Bools:
     return owning
 
 
-def runs(columns: Columns, keys: Ints, base: int) -> Runs:
+def runs(columns: Columns, keys: Ints, base: int, tags: Ints | None = None) -> Runs:
     """
     Return the runs of consecutive queue offsets; ``base`` is the physical offset of the buffer's first byte.
 
-    Records that do not own exactly one unit are left out.
+    Records that do not own exactly one unit are left out. ``tags`` are the tagsCodes of all records, if their digest is
+    wanted.
     """
     rows = np.flatnonzero(owns_unit(columns))
     # numbers of queues that fit 16 bits are sorted by radix: 2 ns a record instead of 40
@@ -221,7 +224,7 @@ def runs(columns: Columns, keys: Ints, base: int) -> Runs:
     rows = rows[np.argsort(narrow, kind="stable")]
     if len(rows) == 0:
         empty = np.zeros(0, dtype=np.int64)
-        return Runs(empty, empty, empty, empty, empty, [])
+        return Runs(empty, empty, empty, empty, empty, [], None if tags is None else [])
     key, offset, phy = keys[rows], columns.queue_offset[rows], columns.pos[rows] + base
     breaks = (key[1:] != key[:-1]) | (offset[1:] != offset[:-1] + 1)
     heads = np.concatenate(([0], np.flatnonzero(breaks) + 1))
@@ -233,6 +236,7 @@ def runs(columns: Columns, keys: Ints, base: int) -> Runs:
     digest = [
         unit_digest(packed[a * width : (b + 1) * width]) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
     ]
+    tags_digest = None if tags is None else _tags_digests(tags[rows], heads, tails)
     order = np.argsort(phy[heads], kind="stable")
     heads, tails = heads[order], tails[order]
     return Runs(
@@ -242,17 +246,27 @@ def runs(columns: Columns, keys: Ints, base: int) -> Runs:
         phy_first=phy[heads],
         phy_last=phy[tails],
         digest=[digest[index] for index in order.tolist()],
+        tags_digest=None if tags_digest is None else [tags_digest[index] for index in order.tolist()],
     )
+
+
+def _tags_digests(tags: Ints, heads: Ints, tails: Ints) -> list[int]:
+    packed = memoryview(tags.astype(TAGS_CODE).tobytes())
+    width = TAGS_CODE.itemsize
+    return [
+        unit_digest(packed[a * width : (b + 1) * width]) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
+    ]
 
 
 def unit_digest(units: bytes | memoryview) -> int:
     """
-    Return what a run says about the units that must lie in its consume queue: 63 bits over (phyOffset, size) pairs.
+    Return what a run says about the units that must lie in its consume queue: 63 bits over (phyOffset, size) pairs, or
+    over tagsCodes.
     """
     return xxhash.xxh3_64_intdigest(units) >> 1
 
 
-def _items(data: bytes, pos: Ints, width: int) -> npt.NDArray[np.void]:
+def items(data: bytes, pos: Ints, width: int) -> npt.NDArray[np.void]:
     """
     Copy ``width`` bytes at each position; gathering opaque items is four times faster than gathering structured
     ones.
@@ -261,7 +275,7 @@ def _items(data: bytes, pos: Ints, width: int) -> npt.NDArray[np.void]:
 
 
 def _numbers(data: bytes, pos: Ints, kind: str) -> Ints:
-    return _items(data, pos, np.dtype(kind).itemsize).view(kind).astype(np.int64)
+    return items(data, pos, np.dtype(kind).itemsize).view(kind).astype(np.int64)
 
 
 def _topic_words(data: bytes, pos: Ints, length: int) -> npt.NDArray[np.uint64]:
@@ -272,7 +286,7 @@ def _topic_words(data: bytes, pos: Ints, length: int) -> npt.NDArray[np.uint64]:
     masked away.
     """
     count = -(-length // 8)
-    words = _items(data, pos + length - 8 * count, 8 * count).view("<u8").reshape(len(pos), count).astype(np.uint64)
+    words = items(data, pos + length - 8 * count, 8 * count).view("<u8").reshape(len(pos), count).astype(np.uint64)
     spare = 8 * (8 * count - length)
     words[:, 0] &= np.uint64(0xFFFFFFFFFFFFFFFF << spare & 0xFFFFFFFFFFFFFFFF)
     return words

@@ -18,6 +18,14 @@ from rmq_audit.work import QUEUES, UNITS
 Queue = tuple[str, int]
 
 
+@attrs.frozen
+class Bounds:
+    """Queue offsets [``begin``, ``end``) that a queue holds, or would hold once everything is dispatched."""
+
+    begin: int
+    end: int
+
+
 def by_queue(runs: Iterable[Run]) -> dict[Queue, list[Run]]:
     """Return the runs of every queue in the order of the log."""
     queues: dict[Queue, list[Run]] = {}
@@ -103,12 +111,17 @@ def _merged(runs: Iterable[Run]) -> Iterator[Run]:
 
 
 class QueueFiles:
-    """The consume queue files of one side, held against its log."""
+    """
+    The consume queue files of one side, held against its log.
+
+    ``bounds`` says after :meth:`check` which queue offsets each queue holds, by its files and by the log.
+    """
 
     def __init__(self, log: Log, engine: Engine, coverage: SideCoverage) -> None:
         self._log = log
         self._engine = engine
         self._coverage = coverage
+        self.bounds: dict[Queue, Bounds] = {}
         self._files = {
             (queue.topic, queue.queue_id): [
                 UnitFile(path=file.path, start=file.start, size_bytes=file.size_bytes) for file in queue.files
@@ -122,10 +135,12 @@ class QueueFiles:
 
         Of a store that is being written (``live``) units behind the end that was seen are no fault.
         """
-        if not self._files:
-            return []
         log = self._log
         runs = {queue: current_runs(found) for queue, found in by_queue(log.runs).items()}
+        for queue, found_runs in runs.items():
+            self.bounds[queue] = Bounds(min(run.first for run in found_runs), max(run.last for run in found_runs) + 1)
+        if not self._files:
+            return []
         end_known = not live and not any(one.end > log.end for one in log.unread)
         checks = [
             QueueCheck(
@@ -144,6 +159,7 @@ class QueueFiles:
         for check, state in zip(checks, states, strict=True):
             self._coverage.queues += 1
             self._coverage.units_checked += state.units
+            self._widen(check, state)
             if state.error is not None:
                 found.append(
                     finding("AU-COVER", log.side, topic=check.topic, queue_id=check.queue_id, detail=state.error)
@@ -153,12 +169,19 @@ class QueueFiles:
             found += self._compare_units(check, state)
         return found
 
+    def _widen(self, check: QueueCheck, state: QueueState) -> None:
+        """A queue may end before its log's retention did: then its files alone say which offsets it has had."""
+        if check.files and state.error is None:
+            queue = check.topic, check.queue_id
+            known = self.bounds.get(queue, Bounds(state.begin, state.end))
+            self.bounds[queue] = Bounds(min(known.begin, state.begin), max(known.end, state.end))
+
     def _has_batch_queue(self, topic: str) -> bool:
         """Topics of 5.x with batch queues have their units elsewhere, in another format."""
         return os.path.isdir(layout.join(self._log.store.path, layout.BATCH_CONSUME_QUEUE_DIR, topic))
 
     def _compare_units(self, check: QueueCheck, state: QueueState) -> Iterator[Finding]:
-        """Look into the runs whose digests differ, and make at most two findings of a queue."""
+        """Look into the runs whose digests differ, and make at most one finding of a queue and kind."""
         log = self._log
         tasks = []
         for index in state.unequal:
@@ -179,6 +202,7 @@ class QueueFiles:
         for unreadable in (one.error for one in states if one.error is not None):
             yield finding("AU-COVER", log.side, topic=check.topic, queue_id=check.queue_id, detail=unreadable)
         yield from _wrong_units(log, check, [one for one in states if one.wrong])
+        yield from _wrong_tags(log, check, [one for one in states if one.wrong_tags])
         yield from _empty_units(log, check, [one for one in states if one.empty])
 
 
@@ -214,6 +238,28 @@ def _wrong_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> It
         expected=first.expected,
         actual=first.actual,
         detail=f"{count} units name another place or size than the record that owns them (offset+size is shown)",
+    )
+
+
+def _wrong_tags(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
+    if not states:
+        return
+    first, count = states[0], sum(one.wrong_tags for one in states)
+    assert first.wrong_tags_phy is not None
+    yield finding(
+        "CQ-TAG",
+        log.side,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=first.wrong_tags_from,
+        phy_from=first.wrong_tags_phy,
+        phy_to=first.wrong_tags_phy + 1,
+        count=count,
+        field="tagsCode",
+        expected=str(first.expected_tags),
+        actual=str(first.actual_tags),
+        detail=f"{count} units hold another tagsCode than the tags of their record have: "
+        "consumers that filter by tag miss these messages or get them without asking",
     )
 
 

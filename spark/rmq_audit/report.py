@@ -39,8 +39,9 @@ def to_json(result: Result, *, run_id: str, started_at: str, seconds: float, eng
         "verdict": result.verdict.value,
         "exit_status": result.exit_status,
         "segment_bytes": result.segment_bytes,
+        "command": "check" if result.slave is None else "compare",
         "master": _side(result.master),
-        "slave": _side(result.slave),
+        "slave": None if result.slave is None else _side(result.slave),
         "compared": {"phy_from": result.compared_from, "phy_to": result.compared_to},
         "changed_files": result.changed_files,
         "coverage": attrs.asdict(result.coverage),
@@ -74,13 +75,14 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
     counted = f"{len(causes)} finding{'s' * (len(causes) != 1)}" + (f" and {follow} that follow" if follow else "")
     yield f"{result.verdict.value}  (exit status {result.exit_status})  {counted}"
     all_of = result.coverage
-    yield _side_line(result.master, all_of.master)
-    yield _side_line(result.slave, all_of.slave)
-    yield (
-        f"compared  {result.compared_from} to {result.compared_to}, {_size(all_of.bytes_compared)} in "
-        f"{all_of.chunks_compared} chunks: {all_of.chunks_equal} with equal digests, "
-        f"{all_of.chunks_drilled} looked into, {all_of.chunks_different} of these different"
-    )
+    yield from _side_lines(result.master, all_of.master)
+    if result.slave is not None and all_of.slave is not None:
+        yield from _side_lines(result.slave, all_of.slave)
+        yield (
+            f"compared  {result.compared_from} to {result.compared_to}, {_size(all_of.bytes_compared)} in "
+            f"{all_of.chunks_compared} chunks: {all_of.chunks_equal} with equal digests, "
+            f"{all_of.chunks_drilled} looked into, {all_of.chunks_different} of these different"
+        )
     if not all_of.complete:
         yield "coverage  INCOMPLETE: not everything could be read or compared, see AU-COVER"
     if result.changed_files:
@@ -91,19 +93,26 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
     if len(causes) > MAX_SHOWN:
         yield ""
         yield f"... and {len(causes) - MAX_SHOWN} more findings; --json FILE writes them all"
-    total = all_of.master.bytes_read + all_of.slave.bytes_read
+    total = all_of.master.bytes_read + (0 if all_of.slave is None else all_of.slave.bytes_read)
     rate = total / 1e6 / max(seconds, 1e-9)
     yield ""
     yield f"{_size(total)} in {seconds:.1f} s ({rate:.0f} MB/s), engine {engine}, kernel {kernel.NAME}"
 
 
-def _side_line(log: Log, coverage: SideCoverage) -> str:
+def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
     end = "end inferred from the bytes" if log.end_inferred else "end by manifest"
     crcs = f"{coverage.crcs_checked} bodies checked"
     if coverage.crcs_carried_over:
         crcs += f", {coverage.crcs_carried_over} equal to the master's"
     units = f", {coverage.units_checked} units of {coverage.queues} queues" if coverage.queues else ""
-    return f"{log.side:<9} {log.store.path}: {log.start} to {log.end} ({end}), {log.records} records, {crcs}{units}"
+    yield f"{log.side:<9} {log.store.path}: {log.start} to {log.end} ({end}), {log.records} records, {crcs}{units}"
+    parts = []
+    if coverage.index_files:
+        parts.append(f"{coverage.index_entries_checked} entries of {coverage.index_files} index files")
+    if coverage.consumer_offsets_checked:
+        parts.append(f"{coverage.consumer_offsets_checked} consumer offsets")
+    if parts:
+        yield f"{'':<9} {', '.join(parts)}"
 
 
 def _finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:

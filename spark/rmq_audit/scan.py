@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 
 from rmq.wire.record import BLANK_BYTES, body_crc
-from rmq_audit import kernel
+from rmq_audit import kernel, properties
 from rmq_audit.files import ReadError, Window
 from rmq_audit.format import MAGIC_BLANK, MAGIC_PREFIX, MIN_RECORD_BYTES, SIZE_MAGIC
 from rmq_audit.records import EVIDENCE_BEFORE, Record, evidence, plausible_size, record_at, stated_offset
@@ -20,6 +20,12 @@ MAX_FAULTS_PER_CHUNK = 32
 
 #: a larger totalSize is taken for damage; RocketMQ's own limit is 4 MiB by default and 16 MiB by its frames
 MAX_RECORD_BYTES = 64 * 1024 * 1024
+
+#: its units hold the time of delivery, which follows from the broker's table of levels
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+#: store times of records that follow each other may step back by so much: clocks are slewed
+MAX_STEP_BACK_MS = 1000
 
 #: how far behind the bytes at hand a damaged record's totalSize is believed
 MAX_JUMP_BYTES = 8 * 1024 * 1024
@@ -239,19 +245,22 @@ class _Pass:
 
     def _group(self, columns: kernel.Columns) -> None:
         data, base = self._window.data, self._window.base
-        runs = kernel.runs(columns, kernel.queue_keys(data, columns), base)
+        tags = properties.tags_codes(data, columns) if self._split.tags else None
+        runs = kernel.runs(columns, kernel.queue_keys(data, columns), base, tags)
         for index, head in enumerate(runs.head.tolist()):
             at = int(columns.topic_pos[head])
-            topic = data[at : at + int(columns.topic_length[head])]
+            topic = data[at : at + int(columns.topic_length[head])].decode("utf-8", "backslashreplace")
+            by_record = runs.tags_digest is not None and topic != SCHEDULE_TOPIC
             self._runs.append(
                 Run(
-                    topic=topic.decode("utf-8", "backslashreplace"),
+                    topic=topic,
                     queue_id=int(columns.queue_id[head]),
                     first=int(runs.first[index]),
                     last=int(runs.last[index]),
                     phy_first=int(runs.phy_first[index]),
                     phy_last=int(runs.phy_last[index]),
                     digest=runs.digest[index],
+                    tags_digest=runs.tags_digest[index] if by_record and runs.tags_digest else None,
                 )
             )
 
@@ -260,11 +269,25 @@ class _Pass:
         for index in np.flatnonzero(columns.phy != columns.pos + base).tolist():
             phy = base + int(columns.pos[index])
             self._fault("CL-PHY", phy, 28, "physicalOffset")
+        for index in np.flatnonzero(np.diff(columns.store_timestamp) < -MAX_STEP_BACK_MS).tolist():
+            self._step_back(columns, index)
         if self._split.crc:
+            data = self._window.data
             self._crcs += len(columns)
-            for index in kernel.failed_crcs(self._window.data, columns).tolist():
+            for index in kernel.failed_crcs(data, columns).tolist():
                 phy = base + int(columns.pos[index])
                 self._fault("CL-CRC", phy, int(columns.body_pos[index] - columns.pos[index]), "body")
+            for index in properties.failed_property_crcs(data, columns).tolist():
+                at = int(columns.size[index]) - properties.CRC_BYTES
+                self._fault("CL-PROPCRC", base + int(columns.pos[index]), at, "properties")
+
+    def _step_back(self, columns: kernel.Columns, index: int) -> None:
+        """Report that the record behind number ``index`` is older than that."""
+        record = self._frames.record(self._window.base + int(columns.pos[index + 1]))
+        assert record is not None
+        before, after = columns.store_timestamp[index : index + 2].tolist()
+        place = record.topic, record.number("queueId"), record.number("queueOffset")
+        self._faults.append(step_back(self._window.base + int(columns.pos[index]), record.phy, before, after, *place))
 
     def _check_blank(self, phy: int) -> None:
         split = self._split
@@ -288,8 +311,11 @@ class _Pass:
     def _fault(self, invariant: str, phy: int, at: int, field: str) -> None:
         record = self._frames.record(phy)
         assert record is not None, f"the kernel took {phy} for a record"
+        expected: int | None
         if invariant == "CL-CRC":
             expected, actual = record.number("bodyCRC"), body_crc(record.body)
+        elif invariant == "CL-PROPCRC":
+            expected, actual = properties.stated_property_crc(record.data, at), body_crc(record.data[:at])
         else:
             expected, actual = phy, record.number("physicalOffset")
         self._faults.append(
@@ -335,6 +361,26 @@ class _Pass:
             return None
         filled = len(record.data.rstrip(b"\0"))
         return phy + filled if record.has_hole() or not record.crc_holds() else None
+
+
+def step_back(begin: int, phy: int, before: int, after: int, topic: str, queue_id: int, queue_offset: int) -> Fault:
+    """
+    Return the fault that says: the record at ``phy`` was stored earlier than the one before it, at ``begin``.
+
+    The place is both of them, since either time may be the wrong one.
+    """
+    return Fault(
+        invariant="CL-TIME",
+        phy=begin,
+        size_bytes=phy + 1 - begin,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        field="storeTimestamp",
+        expected=f"{before} or later",
+        actual=str(after),
+        detail=f"the store time steps back by {before - after} ms from one record to the next",
+    )
 
 
 class _ChunkDigest:

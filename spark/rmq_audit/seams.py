@@ -41,6 +41,7 @@ def plan(
             limit=limit,
             chunk_bytes=chunk_bytes,
             crc=crc,
+            tags=bool(store.queues),
         )
 
 

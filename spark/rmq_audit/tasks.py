@@ -13,7 +13,7 @@ class Split:
     A part of one segment for one task: the records that *start* in [``begin``, ``end``), physical offsets.
 
     ``start`` is a trusted record start, or None: then the worker finds the first record itself. Nothing at or behind
-    ``limit`` counts (the log's end by its manifest, else the segment's end).
+    ``limit`` counts (the log's end by its manifest, else the segment's end). ``tags``: take digests of the tagsCodes.
     """
 
     side: str
@@ -27,6 +27,7 @@ class Split:
     limit: int
     chunk_bytes: int
     crc: bool
+    tags: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +66,10 @@ class Chunk:
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """Consecutive queue offsets of one queue and a digest over the (phyOffset, size) pairs that its units must hold."""
+    """
+    Consecutive queue offsets of one queue, and digests over what its units must hold: the (phyOffset, size) pairs, and
+    the tagsCodes (None where the record alone does not decide them).
+    """
 
     topic: str
     queue_id: int
@@ -74,6 +78,7 @@ class Run:
     phy_first: int
     phy_last: int
     digest: int | None
+    tags_digest: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -209,11 +214,14 @@ class QueueState:
     """
     What a queue's files hold: ``unequal`` are the indices of runs whose units are not what the log dictates.
 
-    ``dangling_from`` is the first unit that points behind the end of the log, with that place in ``dangling_phy``.
+    ``dangling_from`` is the first unit that points behind the end of the log, with that place in ``dangling_phy``;
+    ``begin`` and ``end`` are the queue offsets that its files hold units for.
     """
 
     error: str | None = None
     units: int = 0
+    begin: int = 0
+    end: int = 0
     unequal: Sequence[int] = ()
     dangling: int = 0
     dangling_from: int | None = None
@@ -235,7 +243,8 @@ class UnitCheck:
 @attrs.frozen(kw_only=True)
 class UnitState:
     """
-    How many units are empty and how many wrong, and the first of each by queue offset; texts are "phyOffset+size".
+    How many units are empty, how many wrong, and how many right but for their tagsCode, and the first of each by queue
+    offset; texts are "phyOffset+size".
     """
 
     error: str | None = None
@@ -247,3 +256,54 @@ class UnitState:
     wrong_phy: int | None = None
     expected: str | None = None
     actual: str | None = None
+    wrong_tags: int = 0
+    wrong_tags_from: int | None = None
+    wrong_tags_phy: int | None = None
+    expected_tags: int | None = None
+    actual_tags: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SegmentFile:
+    """One file of the log, as far as it counts."""
+
+    path: str
+    start: int
+    size_bytes: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size_bytes
+
+
+@attrs.frozen(kw_only=True)
+class IndexCheck:
+    """Hold one index file against the log; ``slots`` is None when nobody says how many hash slots it has."""
+
+    side: str
+    path: str
+    size_bytes: int
+    slots: int | None
+    segments: Sequence[SegmentFile]
+    log_start: int
+    log_end: int
+
+
+@attrs.frozen(kw_only=True)
+class IndexFault:
+    """``count`` wrong entries of an index file; ``entry`` and ``phy`` are the first one's number and place."""
+
+    invariant: str
+    entry: int
+    phy: int | None = None
+    count: int = 1
+    detail: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class IndexState:
+    """How many entries were held against their records, and what is wrong."""
+
+    error: str | None = None
+    entries: int = 0
+    faults: Sequence[IndexFault] = ()

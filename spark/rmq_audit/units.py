@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
-from rmq.store.layout import CQ_FILLER_SIZE, CQ_UNIT_BYTES
-from rmq_audit import kernel
+from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_FILLER_SIZE, CQ_UNIT_BYTES
+from rmq_audit import kernel, properties
 from rmq_audit.files import ReadError, Window, read_at
 from rmq_audit.scan import Frames
-from rmq_audit.tasks import QueueCheck, QueueState, UnitCheck, UnitFile, UnitState
+from rmq_audit.tasks import QueueCheck, QueueState, Run, UnitCheck, UnitFile, UnitState
 
 UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 Units = npt.NDArray[np.void]
@@ -30,12 +31,20 @@ def check_queue(task: QueueCheck) -> QueueState:
                 continue
             held = read_units(task.files, run.first, run.last)
             units += len(held)
-            if len(held) <= run.last - run.first or kernel.unit_digest(_heads(held)) != run.digest:
+            if len(held) <= run.last - run.first or not _is_as_digested(held, run):
                 unequal.append(index)
-        first, phy, count = _dangling(task)
+        used = _used_units(task)
     except ReadError as error:
         return QueueState(error=str(error))
-    return QueueState(units=units, unequal=unequal, dangling=count, dangling_from=first, dangling_phy=phy)
+    return QueueState(
+        units=units,
+        unequal=unequal,
+        begin=used.begin,
+        end=used.end,
+        dangling=used.dangling,
+        dangling_from=used.dangling_from,
+        dangling_phy=used.dangling_phy,
+    )
 
 
 def check_units(task: UnitCheck) -> UnitState:
@@ -48,6 +57,7 @@ def check_units(task: UnitCheck) -> UnitState:
         rows = np.flatnonzero((keys == keys[0]) & kernel.owns_unit(columns))
         rows = rows[: run.last - run.first + 1]
         held = read_units(task.files, run.first, run.last)
+        tags = properties.tags_codes(window.data, columns)[rows]
     except ReadError as error:
         return UnitState(error=str(error))
     phy, size = columns.pos[rows] + window.base, columns.size[rows]
@@ -55,7 +65,10 @@ def check_units(task: UnitCheck) -> UnitState:
     actual[: len(held)] = held
     empty = actual["size"] <= 0
     wrong = ~empty & ((actual["phy"] != phy) | (actual["size"] != size))
-    first_empty, first_wrong = _first(empty), _first(wrong)
+    # an address in the extension files stands for tags that are kept there
+    by_record = (actual["tags_code"] > CQ_EXT_ADDRESS_MAX) & (run.tags_digest is not None)
+    wrong_tags = ~empty & ~wrong & by_record & (actual["tags_code"] != tags)
+    first_empty, first_wrong, first_tags = _first(empty), _first(wrong), _first(wrong_tags)
     return UnitState(
         empty=int(empty.sum()),
         empty_from=None if first_empty is None else run.first + first_empty,
@@ -65,6 +78,11 @@ def check_units(task: UnitCheck) -> UnitState:
         wrong_phy=None if first_wrong is None else int(phy[first_wrong]),
         expected=None if first_wrong is None else f"{phy[first_wrong]}+{size[first_wrong]}",
         actual=None if first_wrong is None else f"{actual['phy'][first_wrong]}+{actual['size'][first_wrong]}",
+        wrong_tags=int(wrong_tags.sum()),
+        wrong_tags_from=None if first_tags is None else run.first + first_tags,
+        wrong_tags_phy=None if first_tags is None else int(phy[first_tags]),
+        expected_tags=None if first_tags is None else int(tags[first_tags]),
+        actual_tags=None if first_tags is None else int(actual["tags_code"][first_tags]),
     )
 
 
@@ -79,6 +97,12 @@ def read_units(files: Sequence[UnitFile], first: int, last: int) -> Units:
     return np.frombuffer(raw[: len(raw) - len(raw) % CQ_UNIT_BYTES], dtype=UNIT)
 
 
+def _is_as_digested(units: Units, run: Run) -> bool:
+    if kernel.unit_digest(_heads(units)) != run.digest:
+        return False
+    return run.tags_digest is None or kernel.unit_digest(_tags(units)) == run.tags_digest
+
+
 def _heads(units: Units) -> bytes:
     """Return (phyOffset, size) of the units, packed as the scan packs them."""
     heads = np.empty(len(units), dtype=kernel.UNIT_HEAD)
@@ -86,20 +110,38 @@ def _heads(units: Units) -> bytes:
     return heads.tobytes()
 
 
-def _dangling(task: QueueCheck) -> tuple[int | None, int | None, int]:
-    """Return the first unit that points at or behind the log's end, its offset there, and how many do."""
-    first, phy, count = None, None, 0
+def _tags(units: Units) -> bytes:
+    """Return the tagsCodes of the units, packed as the scan packs them."""
+    return units["tags_code"].astype(kernel.TAGS_CODE).tobytes()
+
+
+@attrs.define(kw_only=True)
+class _Used:
+    """The units of a queue's files up to the first empty one, by queue offset, and those behind the log's end."""
+
+    begin: int = 0
+    end: int = 0
+    dangling: int = 0
+    dangling_from: int | None = None
+    dangling_phy: int | None = None
+
+
+def _used_units(task: QueueCheck) -> _Used:
+    begin = task.files[0].start // CQ_UNIT_BYTES if task.files else 0
+    found = _Used(begin=begin, end=begin)
     for file in task.files:
         units = np.frombuffer(read_at(file.path, 0, file.size_bytes - file.size_bytes % CQ_UNIT_BYTES), dtype=UNIT)
         empty = np.flatnonzero(units["size"] <= 0)
         used = units[: empty[0]] if len(empty) else units
         beyond = np.flatnonzero((used["phy"] >= task.log_end) & (used["size"] != CQ_FILLER_SIZE))
-        count += len(beyond)
-        if len(beyond) and first is None:
-            first, phy = file.start // CQ_UNIT_BYTES + int(beyond[0]), int(used["phy"][beyond[0]])
+        first = file.start // CQ_UNIT_BYTES
+        found.end = first + len(used)
+        found.dangling += len(beyond)
+        if len(beyond) and found.dangling_from is None:
+            found.dangling_from, found.dangling_phy = first + int(beyond[0]), int(used["phy"][beyond[0]])
         if len(empty):
             break
-    return first, phy, count
+    return found
 
 
 def _first(flags: npt.NDArray[np.bool_]) -> int | None:

@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from rmq_audit.drill import drill
+from rmq_audit.indexes import check_index
 from rmq_audit.scan import scan
-from rmq_audit.tasks import Drill, QueueCheck, Split, UnitCheck
+from rmq_audit.tasks import Drill, IndexCheck, QueueCheck, Split, UnitCheck
 from rmq_audit.units import check_queue, check_units
 
 Task = TypeVar("Task")
@@ -41,13 +42,18 @@ def _units_bytes(task: UnitCheck) -> int:
     return task.run.phy_last - task.run.phy_first
 
 
+def _index_bytes(task: IndexCheck) -> int:
+    return 4 * task.size_bytes  # each entry is held against a record
+
+
 SCAN = Work("scan", scan, _split_bytes)
 DRILL = Work("drill", drill, _drill_bytes)
 QUEUES = Work("queues", check_queue, _queue_bytes)
 UNITS = Work("units", check_units, _units_bytes)
+INDEXES = Work("indexes", check_index, _index_bytes)
 
 #: name -> work, for the workers
-WORKS: dict[str, Work[Any, Any]] = {work.name: work for work in (SCAN, DRILL, QUEUES, UNITS)}
+WORKS: dict[str, Work[Any, Any]] = {work.name: work for work in (SCAN, DRILL, QUEUES, UNITS, INDEXES)}
 
 
 def answer_partition(name: str, tasks: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:

@@ -28,6 +28,8 @@ class Expected:
     field: str | None = None
     message: Stored | None = None
     count: int | None = None
+    topic: str | None = None
+    queue_offset: int | None = None
 
 
 @attrs.frozen
@@ -368,6 +370,54 @@ def queue_is_behind(pair: Pair, chance: random.Random) -> list[Expected]:
 
 
 @defect("DAMAGED", 2)
+def unit_has_another_tag(pair: Pair, chance: random.Random) -> list[Expected]:
+    one = some_message(pair, chance)
+    pair.write_unit(pair.slave, one, layout.CQ_UNIT.pack(one.phy, one.size, record.tags_code("another")))
+    return [Expected(invariant="CQ-TAG", replica="slave", phy=one.phy, count=1)]
+
+
+@defect("CONSISTENT", 1)
+def clock_of_the_master_went_back(pair: Pair, chance: random.Random) -> list[Expected]:
+    first = some_message(pair, chance)
+    for one in pair.made.stored:
+        if one.phy >= first.phy:
+            at = one.phy + (56 if one.body_at - one.phy == record.HEADS[0].size else 68)
+            for root in (pair.master, pair.slave):
+                past = int.from_bytes(pair.read(root, at, 8), "big") - 5000
+                pair.write(root, at, past.to_bytes(8, "big"))
+    before = max((one for one in pair.made.stored if one.phy < first.phy), key=lambda one: one.phy)
+    return [Expected(invariant="CL-TIME", replica="both", phy=before.phy, count=1)]
+
+
+@defect("CONSISTENT", 1)
+def index_entry_points_into_a_record(pair: Pair, chance: random.Random) -> list[Expected]:
+    pair.write_entry(pair.slave, chance.randrange(1, 600), 4, (pair.made.stored[40].phy + 1).to_bytes(8, "big"))
+    return [Expected(invariant="IX-DANGLING", replica="slave", phy=pair.made.stored[40].phy + 1, count=1)]
+
+
+@defect("CONSISTENT", 1)
+def index_entry_points_at_another_record(pair: Pair, chance: random.Random) -> list[Expected]:
+    pair.write_entry(pair.slave, chance.randrange(1, 100), 4, pair.made.stored[400].phy.to_bytes(8, "big"))
+    return [Expected(invariant="IX-HASH", replica="slave", phy=pair.made.stored[400].phy, count=1)]
+
+
+@defect("CONSISTENT", 1)
+def index_chain_is_cut(pair: Pair, chance: random.Random) -> list[Expected]:
+    number = chance.randrange(300, 600)
+    pair.write_entry(pair.slave, number, 16, (number + 1).to_bytes(4, "big"))
+    return [Expected(invariant="IX-CHAIN", replica="slave", phy=pair.made.keys[number - 1][1], count=1)]
+
+
+@defect("CONSISTENT", 1)
+def consumer_is_ahead_of_its_queue(pair: Pair, chance: random.Random) -> list[Expected]:
+    one = some_message(pair, chance)
+    end = pair.made.next_offset[one.topic, one.queue_id]
+    pair.made.next_offset[one.topic, one.queue_id] = end + 9
+    rewrite_config(pair)
+    return [Expected(invariant="CO-AHEAD", replica="both", topic=one.topic, queue_offset=end + 9)]
+
+
+@defect("DAMAGED", 2)
 def log_of_the_slave_lost_its_end(pair: Pair, chance: random.Random) -> list[Expected]:
     """Zeros over the last records look like a lag; the consume queues know better."""
     ones = [
@@ -406,6 +456,13 @@ def rewrite(pair: Pair) -> None:
     for root in (pair.master, pair.slave):
         shutil.rmtree(root)
         pair.made.write(root)
+
+
+def rewrite_config(pair: Pair) -> None:
+    """Write the configuration files of the made store again to both sides."""
+    for root in (pair.master, pair.slave):
+        shutil.rmtree(root / layout.CONFIG_DIR)
+        pair.made.write_offsets(root / layout.CONFIG_DIR)
 
 
 def plant_junk_behind_blanks(pair: Pair, root: Path, chance: random.Random) -> None:

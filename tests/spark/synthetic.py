@@ -15,6 +15,7 @@ from rmq.store import layout
 from rmq.wire import record
 
 SEGMENT_BYTES = 64 * 1024
+INDEX_SLOTS, INDEX_ENTRIES = 101, 700
 QUEUE_FILE_BYTES = 100 * layout.CQ_UNIT_BYTES
 
 HOST = (bytes((10, 0, 0, 1)), 10911)
@@ -38,13 +39,17 @@ class Stored:
 
 @attrs.define
 class MadeStore:
-    """A store in memory: log bytes from ``start``, consume queue units by queue, and what was stored."""
+    """
+    A store in memory: log bytes from ``start``, consume queue units by queue, what was stored, and the keys of the
+    index as (hash, physical offset, store time).
+    """
 
     start: int = 0
     log: bytearray = attrs.field(factory=bytearray)
     units: dict[tuple[str, int], dict[int, bytes]] = attrs.field(factory=dict)
     next_offset: dict[tuple[str, int], int] = attrs.field(factory=dict)
     stored: list[Stored] = attrs.field(factory=list)
+    keys: list[tuple[int, int, int]] = attrs.field(factory=list)
     now_ms: int = 1_790_000_000_000
 
     @property
@@ -70,6 +75,8 @@ class MadeStore:
         half = sys_flag & record.TRANSACTION_MASK in (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
         number = len(self.stored)
         message_id = f"7F0000010000{number:020X}"
+        keys = ["", f"k{number % 7}", f"k{number % 7} größe-{number % 3}"][number % 3]
+        properties = f"KEYS\x01{keys}\x02{properties}" if keys else properties
         raw_properties = f"UNIQ_KEY\x01{message_id}\x02TAGS\x01T{number % 5}\x02{properties}CLUSTER\x01made".encode()
 
         def encoded(phy: int) -> bytes:
@@ -100,6 +107,9 @@ class MadeStore:
             self.next_offset[queue] = max(self.next_offset.get(queue, 0), offset + 1)
             unit = layout.CQ_UNIT.pack(phy, size, record.tags_code(f"T{number % 5}"))
             self.units.setdefault(queue, {})[offset] = unit
+        if sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK:
+            for key in (message_id, *keys.split()):
+                self.keys.append((record.index_key_hash(topic, key), phy, self.now_ms))
         header = record.HEADS[sys_flag >> 4 & 3 if host is HOST else 3].size
         one = Stored(
             phy=phy,
@@ -131,6 +141,36 @@ class MadeStore:
                 numbers = range(first, first + QUEUE_FILE_BYTES // layout.CQ_UNIT_BYTES)
                 raw = b"".join(units.get(number, bytes(layout.CQ_UNIT_BYTES)) for number in numbers)
                 (folder / layout.file_name(start)).write_bytes(raw)
+        self._write_index(root / layout.INDEX_DIR)
+        self.write_offsets(root / layout.CONFIG_DIR)
+
+    def _write_index(self, folder: Path) -> None:
+        """Write index files as RocketMQ fills them."""
+        folder.mkdir()
+        for number, first in enumerate(range(0, len(self.keys), INDEX_ENTRIES - 1)):
+            keys = self.keys[first : first + INDEX_ENTRIES - 1]
+            begin, end = (keys[0][2], keys[0][1]), (keys[-1][2], keys[-1][1])
+            slots, entries = [0] * INDEX_SLOTS, bytearray(layout.INDEX_ENTRY_BYTES)
+            for entry, (key_hash, phy, at_ms) in enumerate(keys, 1):
+                slot = key_hash % INDEX_SLOTS
+                entries += layout.INDEX_ENTRY.pack(key_hash, phy, (at_ms - begin[0]) // 1000, slots[slot])
+                slots[slot] = entry
+            used = sum(value > 0 for value in slots)
+            head = layout.INDEX_HEADER.pack(begin[0], end[0], begin[1], end[1], used, len(keys) + 1)
+            raw = head + b"".join(map(layout.INDEX_SLOT.pack, slots)) + entries
+            size = layout.index_file_bytes(INDEX_SLOTS, INDEX_ENTRIES)
+            (folder / f"2026112200000{number:04d}").write_bytes(raw.ljust(size, b"\0"))
+
+    def write_offsets(self, folder: Path) -> None:
+        """Write one group's offsets: at the end of every queue, in RocketMQ's JSON with bare numbers as keys."""
+        folder.mkdir()
+        topics: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), offset in sorted(self.next_offset.items()):
+            topics.setdefault(topic, {})[queue_id] = offset
+        lines = [
+            f'"{topic}@group":{{{",".join(f"{q}:{o}" for q, o in queues.items())}}}' for topic, queues in topics.items()
+        ]
+        (folder / "consumerOffset.json").write_text(f'{{"offsetTable":{{{",".join(lines)}}}}}')
 
 
 def as_v2(raw: bytes, topic_size: int, properties_size: int) -> bytes:
@@ -258,3 +298,10 @@ class Pair:
         with open(path, "r+b") as file:
             file.seek(at)
             file.write(unit)
+
+    def write_entry(self, root: Path, number: int, at: int, data: bytes) -> None:
+        """Overwrite bytes of one entry of the first index file, ``at`` bytes behind its begin."""
+        path = sorted((root / layout.INDEX_DIR).iterdir())[0]
+        with open(path, "r+b") as file:
+            file.seek(layout.index_entry_at(INDEX_SLOTS, number) + at)
+            file.write(data)

@@ -220,6 +220,8 @@ def matches(expected: Expected, found: Finding) -> bool:
         (expected.replica, found.replica),
         (expected.field, found.field),
         (expected.count, found.count),
+        (expected.topic, found.topic),
+        (expected.queue_offset, found.queue_offset_from),
     ]
     message = expected.message
     if message is not None:

@@ -37,6 +37,7 @@ class EqualPairTests(GoldenCase):
         folder = self.golden("pair-equal-4.9.7")
         coverage = audit(folder / "master", folder / "slave").coverage
         self.assertTrue(coverage.complete)
+        assert coverage.slave is not None
         self.assertEqual((coverage.master.records, coverage.slave.records), (108, 108))
         self.assertEqual((coverage.master.crcs_checked, coverage.slave.crcs_carried_over), (108, 108))
         self.assertEqual((coverage.chunks_compared, coverage.chunks_equal, coverage.bytes_compared), (1, 1, 35336))
@@ -54,6 +55,7 @@ class EqualPairTests(GoldenCase):
         folder = self.golden("pair-late-4.9.7")
         result = audit(folder / "slave", folder / "master")
         self.assertEqual((result.verdict.value, result.exit_status), ("CONSISTENT", 0))
+        assert result.coverage.slave is not None
         self.assertEqual(result.coverage.slave.crcs_checked, 360)
 
     def test_stores_with_everything_in_them_have_no_findings(self) -> None:

@@ -1,0 +1,109 @@
+"""Consumer offsets of one side, held against the queues they belong to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from rmq.store import layout
+from rmq.wire.loosejson import JsonError, parse
+from rmq_audit.findings import Finding, finding
+from rmq_audit.history import Log
+from rmq_audit.queues import Bounds, Queue
+
+OFFSETS_FILE, TOPICS_FILE = "consumerOffset.json", "topics.json"
+
+
+@attrs.frozen
+class Committed:
+    """How far a group has consumed one queue: the next offset it will ask for."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class _BadFile(Exception):
+    """A file of the config folder cannot be used; the text names it."""
+
+
+def check_consumers(log: Log, bounds: Mapping[Queue, Bounds], *, judge_end: bool) -> tuple[int, list[Finding]]:
+    """
+    Return how many offsets were held against their queues, and where they do not fit.
+
+    ``judge_end``: whether an offset beyond a queue's end means anything; on a slave that lags, and in a store that is
+    written meanwhile, it does not.
+    """
+    folder = layout.config_dir(log.store.path)
+    try:
+        committed = list(_committed(os.path.join(folder, OFFSETS_FILE)))
+        topics = _topics(os.path.join(folder, TOPICS_FILE)) | {topic for topic, _ in bounds}
+    except _BadFile as error:
+        return 0, [finding("AU-COVER", log.side, detail=str(error))]
+    found = []
+    for one in committed:
+        if one.topic not in topics:
+            found.append(_finding("CO-ORPHAN", log, one, "its topic is in no configuration, queue or message"))
+            continue
+        held = bounds.get((one.topic, one.queue_id), None if log.start > 0 else Bounds(0, 0))
+        if held is not None and one.offset > held.end and judge_end:
+            text = f"the next to consume would be {one.offset}, but the queue ends at {held.end}"
+            found.append(_finding("CO-AHEAD", log, one, text, expected=f"{held.end} or less"))
+        elif held is not None and one.offset < held.begin:
+            text = f"the queue begins at {held.begin} by now: {held.begin - one.offset} messages are gone unconsumed"
+            found.append(_finding("CO-BEHIND", log, one, text, expected=f"{held.begin} or more"))
+    return len(committed), found
+
+
+def _finding(invariant: str, log: Log, one: Committed, text: str, **members: Any) -> Finding:
+    return finding(
+        invariant,
+        log.side,
+        topic=one.topic,
+        queue_id=one.queue_id,
+        queue_offset_from=one.offset,
+        queue_offset_to=one.offset,
+        actual=str(one.offset),
+        field=one.group,
+        detail=f"consumer group {one.group}: {text}",
+        **members,
+    )
+
+
+def _committed(path: str) -> Iterator[Committed]:
+    table = _table(path, "offsetTable")
+    for key, queues in table.items():
+        topic, mark, group = key.rpartition("@")
+        if not mark or not isinstance(queues, dict):
+            raise _BadFile(f"{path}: {key!r} is not topic@group with offsets by queue")
+        for queue_id, offset in queues.items():
+            if not str(queue_id).isdecimal() or not isinstance(offset, int):
+                raise _BadFile(f"{path}: {key!r}: queue {queue_id!r} has offset {offset!r}")
+            yield Committed(group, topic, int(queue_id), offset)
+
+
+def _topics(path: str) -> set[str]:
+    return set(_table(path, "topicConfigTable"))
+
+
+def _table(path: str, member: str) -> dict[str, Any]:
+    """Return a member of a configuration file in fastjson's dialect; empty when there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise _BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        values = parse(text) if text.strip() else {}
+    except JsonError as error:
+        raise _BadFile(f"{path}: {error}") from error
+    table = values.get(member, {}) if isinstance(values, dict) else None
+    if not isinstance(table, dict):
+        raise _BadFile(f"{path}: an object with {member} is expected")
+    return table

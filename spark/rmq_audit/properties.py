@@ -1,0 +1,141 @@
+"""
+Properties of many records at once: where a value lies, and the hashes that consume queues and index files keep of it.
+
+Works on one buffer and its columns, like the kernel; a record's own view of its properties is `records.Record`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from rmq.wire.record import java_hash
+from rmq_audit import kernel
+from rmq_audit.kernel import Columns, Ints
+
+_KEY_END, _VALUE_END = 1, 2
+
+#: what 5.x writes at the very end of a record's properties: ``__CRC32#`` 0x01, ten digits, 0x02
+CRC_MARK = b"__CRC32#\x01"
+CRC_BYTES = 20
+
+
+@attrs.define(slots=True)
+class Values:
+    """One property of many records: the ``rows`` that have it (ascending), and where its bytes lie in the buffer."""
+
+    rows: Ints
+    pos: Ints
+    length: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def values_of(data: bytes, columns: Columns, name: bytes) -> Values:
+    """Return a property of all records that have it with a value; the later of two wins, as in RocketMQ."""
+    mark = name + bytes((_KEY_END,))
+    begins = columns.properties_pos
+    ends = begins + columns.properties_length
+    found = np.fromiter(_positions(data, mark, begins, ends), dtype=np.int64)
+    row = np.searchsorted(begins, found, side="right") - 1
+    kept = (row >= 0) & (found + len(mark) <= ends[row])
+    found, row = found[kept], row[kept]
+    before = np.frombuffer(data, dtype=np.uint8)[found - 1]
+    kept = (found == begins[row]) | (before == _VALUE_END)
+    found, row = found[kept], row[kept]
+    pos = found + len(mark)
+    length = np.fromiter(
+        (_length(data, at, end) for at, end in zip(pos.tolist(), ends[row].tolist(), strict=True)),
+        dtype=np.int64,
+        count=len(pos),
+    )
+    kept = length > 0
+    row, pos, length = row[kept], pos[kept], length[kept]
+    last = np.append(row[1:] != row[:-1], True) if len(row) else np.zeros(0, dtype=np.bool_)
+    return Values(row[last], pos[last], length[last])
+
+
+def tags_codes(data: bytes, columns: Columns) -> Ints:
+    """Return what the units of these records hold as tagsCode: the Java hash of TAGS, 0 without one."""
+    codes = np.zeros(len(columns), dtype=np.int64)
+    tags = values_of(data, columns, b"TAGS")
+    codes[tags.rows], _ = java_hashes(data, tags.pos, tags.length)
+    return codes
+
+
+def java_hashes(data: bytes, pos: Ints, length: Ints) -> tuple[Ints, Ints]:
+    """Return ``String.hashCode`` and ``length`` of the UTF-8 text at each place; hashes are signed 32-bit numbers."""
+    hashes, java_length = np.zeros(len(pos), dtype=np.int64), length.copy()
+    for size in np.unique(length).tolist():
+        chosen = np.flatnonzero(length == size)
+        text = kernel.items(data, pos[chosen], size).view(np.uint8).reshape(len(chosen), size)
+        sums = (text.astype(np.uint32) * _powers(size)).sum(axis=1, dtype=np.uint32)
+        hashes[chosen] = sums.view(np.int32)
+        for index in chosen[(text >= 0x80).any(axis=1)].tolist():
+            at = int(pos[index])
+            text_16 = data[at : at + size].decode("utf-8", "replace")
+            hashes[index], java_length[index] = java_hash(text_16), len(text_16.encode("utf-16-le")) // 2
+    return hashes, java_length
+
+
+def topic_key_hashes(data: bytes, columns: Columns, values: Values) -> Ints:
+    """Return the hashes that index files keep of ``topic#key`` for one key of each of these records."""
+    topic, _ = java_hashes(data, columns.topic_pos[values.rows], columns.topic_length[values.rows])
+    key, key_length = java_hashes(data, values.pos, values.length)
+    with np.errstate(over="ignore"):
+        head = topic.astype(np.uint32) * np.uint32(31) + np.uint32(ord("#"))
+        mixed = head * _power_of(key_length) + key.astype(np.uint32)
+    hashes = np.abs(mixed.view(np.int32).astype(np.int64))
+    hashes[hashes >= 1 << 31] = 0
+    return hashes
+
+
+def failed_property_crcs(data: bytes, columns: Columns) -> Ints:
+    """Return the records whose ``__CRC32#`` property (5.x, if configured) does not hold."""
+    at = columns.pos + columns.size - CRC_BYTES
+    long_enough = np.flatnonzero(columns.properties_length >= CRC_BYTES)
+    marks = kernel.items(data, at[long_enough], len(CRC_MARK)).view(f"S{len(CRC_MARK)}")
+    having = long_enough[marks == CRC_MARK]
+    view = memoryview(data)
+    failed = [
+        row
+        for row, begin, end in zip(having.tolist(), columns.pos[having].tolist(), at[having].tolist(), strict=True)
+        if zlib.crc32(view[begin:end]) & 0x7FFFFFFF != stated_property_crc(data, end)
+    ]
+    return np.asarray(failed, dtype=np.int64)
+
+
+def stated_property_crc(data: bytes, at: int) -> int | None:
+    """Return the number in a ``__CRC32#`` property at ``data[at]``: its digits stand in reverse. None if it is none."""
+    digits = data[at + len(CRC_MARK) : at + CRC_BYTES - 1]
+    return int(digits[::-1]) if digits.isdigit() else None
+
+
+def _positions(data: bytes, mark: bytes, begins: Ints, ends: Ints) -> Iterator[int]:
+    """Yield where ``mark`` stands between the first record's properties and the end of the last one's."""
+    if len(begins) == 0:
+        return
+    stop = int(ends[-1])
+    at = data.find(mark, int(begins[0]), stop)
+    while at >= 0:
+        yield at
+        at = data.find(mark, at + 1, stop)
+
+
+def _length(data: bytes, at: int, end: int) -> int:
+    stop = data.find(b"\x02", at, end)
+    return (end if stop < 0 else stop) - at
+
+
+def _powers(size: int) -> npt.NDArray[np.uint32]:
+    return np.array([pow(31, size - 1 - index, 1 << 32) for index in range(size)], dtype=np.uint32)
+
+
+def _power_of(lengths: Ints) -> npt.NDArray[np.uint32]:
+    table = {size: pow(31, size, 1 << 32) for size in np.unique(lengths).tolist()}
+    return np.fromiter((table[size] for size in lengths.tolist()), dtype=np.uint32, count=len(lengths))

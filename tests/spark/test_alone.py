@@ -1,0 +1,193 @@
+"""One store looked at alone: index files, tags, consumer offsets; on what Apache's brokers wrote, and on damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rmq_audit import kernel
+from rmq_audit.audit import Options, Result, check
+from rmq_audit.engines import LocalEngine
+from rmq_audit.indexes import check_index
+from rmq_audit.properties import failed_property_crcs, tags_codes, values_of
+from rmq_audit.tasks import IndexCheck
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.store import layout
+from rmq.wire import record
+from tests.spark.support import as_json, causes, result_of, rmq_audit
+from tests.spark.synthetic import HOST, INDEX_SLOTS, MadeStore, Pair, make_store
+
+
+def alone(path: Path, index_slots: int | None = None) -> Result:
+    return check(str(path), LocalEngine(1), Options(index_slots=index_slots))
+
+
+class GoldenTests(SynchronousTestCase):
+    golden: Callable[[str], Path]
+
+    @pytest.fixture(autouse=True)
+    def _take_fixture(self, golden: Callable[[str], Path]) -> None:
+        self.golden = golden
+
+    def test_stores_of_apache_keep_their_own_rules(self) -> None:
+        """Tags, keys, delays, transactions, extension files, a log without its begin: checked, and nothing to say."""
+        expected = {
+            "mixed-4.9.7": (290, 610, 2, 7),
+            "mixed-5.3.3": (287, 610, 2, 7),
+            "cqext-4.9.7": (141, 302, 1, 5),
+            "cleaned-4.9.7": (108, 232, 2, 0),
+        }
+        for name, figures in expected.items():
+            result = alone(self.golden(name) / "store")
+            self.assertEqual((name, result.verdict.value, as_json(result)), (name, "CONSISTENT", []))
+            seen = result.coverage.master
+            self.assertEqual(
+                (seen.units_checked, seen.index_entries_checked, seen.index_files, seen.consumer_offsets_checked),
+                figures,
+            )
+
+
+class AloneTests(SynchronousTestCase):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def pair(self, made: MadeStore) -> Pair:
+        return Pair(self.folder, made)
+
+    def test_damage_is_found_without_a_replica(self) -> None:
+        """A body that fails its CRC is found, and the command says so with exit status 2."""
+        pair = self.pair(make_store(2))
+        one = next(one for one in pair.made.stored if one.body_size > 20)
+        pair.flip(pair.master, one.body_at)
+        (found,) = alone(pair.master).findings
+        self.assertEqual((found.invariant, found.replica, found.phy_from), ("CL-CRC", "store", one.phy))
+        answer = rmq_audit("check", pair.master, "--engine", "local", "--json", self.folder / "out.json")
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertIn("DAMAGED", answer.stdout)
+        written = result_of(self.folder / "out.json")
+        self.assertEqual((written["command"], written["slave"], written["verdict"]), ("check", None, "DAMAGED"))
+
+    def test_index_of_unknown_shape_is_not_passed_over(self) -> None:
+        """A file whose number of hash slots nobody knows makes the audit incomplete, until the operator says it."""
+        pair = self.pair(make_store(2))
+        path = sorted((pair.master / layout.INDEX_DIR).iterdir())[0]
+        data = bytearray(path.read_bytes())
+        data[36 - 4 : 36] = (3).to_bytes(4, "big")  # hashSlotCount, which the search relies on
+        path.write_bytes(data)
+        result = alone(pair.master)
+        self.assertEqual((result.verdict.value, result.exit_status), ("INCOMPLETE", 3))
+        self.assertIn("--index-slots", result.findings[0].detail)
+        self.assertEqual(alone(pair.master, index_slots=INDEX_SLOTS).exit_status, 0)
+
+    def test_cut_index_files_are_named(self) -> None:
+        """A header that counts more entries than the file has room for, and a file without a header."""
+        pair = self.pair(make_store(2))
+        path = sorted((pair.master / layout.INDEX_DIR).iterdir())[0]
+        whole = path.read_bytes()
+        path.write_bytes(whole[: layout.index_entry_at(INDEX_SLOTS, 500)])
+        found = causes(alone(pair.master, index_slots=INDEX_SLOTS))
+        self.assertEqual({one.invariant for one in found}, {"IX-CHAIN"})
+        path.write_bytes(whole[:20])
+        self.assertEqual(alone(pair.master).exit_status, 3)
+
+    def test_an_index_without_entries_is_right(self) -> None:
+        """RocketMQ makes files ahead; their header says 0 entries."""
+        path = self.folder / "index"
+        path.write_bytes(bytes(layout.index_file_bytes(10, 20)))
+        task = IndexCheck(
+            side="store",
+            path=str(path),
+            size_bytes=path.stat().st_size,
+            slots=None,
+            segments=(),
+            log_start=0,
+            log_end=0,
+        )
+        self.assertEqual(check_index(task).faults, ())
+
+    def test_offset_files_that_cannot_be_used(self) -> None:
+        """A broken consumerOffset.json is named with its place and makes the audit incomplete."""
+        pair = self.pair(make_store(2))
+        path = pair.master / layout.CONFIG_DIR / "consumerOffset.json"
+        for text, part in (
+            ("{", "consumerOffset.json"),
+            ('{"offsetTable":[]}', "an object with offsetTable"),
+            ('{"offsetTable":{"t":{0:1}}}', "is not topic@group"),
+            ('{"offsetTable":{"t@g":{0:"x"}}}', "has offset"),
+        ):
+            path.write_text(text)
+            result = alone(pair.master)
+            self.assertEqual((text, result.exit_status), (text, 3))
+            self.assertIn(part, result.findings[0].detail)
+
+    def test_offsets_of_unknown_topics_and_expired_messages(self) -> None:
+        """Both are legal and only mentioned: a deleted topic, and a consumer that retention has overtaken."""
+        made = make_store(2)
+        pair = self.pair(made)
+        (topic, queue_id), end = next(iter(made.next_offset.items()))
+        path = pair.master / layout.CONFIG_DIR / "consumerOffset.json"
+        path.write_text(f'{{"offsetTable":{{"gone@g":{{0:7}},"{topic}@g":{{{queue_id}:{end}}}}}}}')
+        result = alone(pair.master)
+        self.assertEqual([(one.invariant, one.topic) for one in result.findings], [("CO-ORPHAN", "gone")])
+        self.assertEqual(result.exit_status, 0)
+
+
+class PropertyTests(SynchronousTestCase):
+    def columns(self, *properties: bytes) -> tuple[bytes, kernel.Columns]:
+        data = b""
+        starts = []
+        for number, text in enumerate(properties):
+            starts.append(len(data))
+            data += record.encode_record(
+                topic=b"topic",
+                queue_id=0,
+                body=b"TAGS\x01body\x02KEYS\x01body",
+                properties=text,
+                born_timestamp=1,
+                store_timestamp=2,
+                born_host=HOST,
+                store_host=HOST,
+                queue_offset=number,
+                phy_offset=len(data),
+            )
+        return data, kernel.gather(data, starts)
+
+    def test_values_are_where_rocketmq_finds_them(self) -> None:
+        """
+        The later of two wins, names that only end alike do not count, empty values are none, bodies are not looked
+        at.
+        """
+        texts = [
+            b"TAGS\x01a\x02",
+            b"XTAGS\x01b\x02",
+            b"TAGS\x01a\x02TAGS\x01bb",
+            b"TAGS\x01\x02",
+            b"K\x01v\x02TAGS\x01c",
+            b"",
+        ]
+        data, columns = self.columns(*texts)
+        found = values_of(data, columns, b"TAGS")
+        values = [data[at : at + size] for at, size in zip(found.pos.tolist(), found.length.tolist(), strict=True)]
+        self.assertEqual(list(zip(found.rows.tolist(), values, strict=True)), [(0, b"a"), (2, b"bb"), (4, b"c")])
+
+    def test_tags_codes_are_javas(self) -> None:
+        """Hashes agree with String.hashCode, for text beyond ASCII and beyond 16 bits too."""
+        tags = ["TagA", "TAG_IMPORTANT", "größe", "\U0001f600x", "", "y" * 200]
+        data, columns = self.columns(*(f"TAGS\x01{tag}\x02".encode() for tag in tags))
+        self.assertEqual(tags_codes(data, columns).tolist(), [record.tags_code(tag) for tag in tags])
+        self.assertEqual(tags_codes(data, columns).tolist()[:2], [2598919, -1015945859])
+
+    def test_crc_properties(self) -> None:
+        """The CRC of 5.x stands last, in reversed digits, over everything before it."""
+        text = b"A\x01b\x02"
+        data, _ = self.columns(text + bytes(20))
+        crc = record.body_crc(data[:-20])
+        right = b"__CRC32#\x01" + f"{crc:010d}"[::-1].encode() + b"\x02"
+        for tail, failed in ((right, []), (right[:9] + b"0000000000\x02", [0]), (right[:9] + b"xxxxxxxxxx\x02", [0])):
+            data, columns = self.columns(text + tail)
+            self.assertEqual(failed_property_crcs(data, columns).tolist(), failed)

@@ -41,7 +41,7 @@ from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.state import BrokerState
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
-from rmq.ha.service import HAService
+from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
 from rmq.remoting.acl import BROKER_ADMIN_CODES
 from rmq.remoting.channel import Channel
@@ -49,7 +49,9 @@ from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
 from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
+from rmq.runtime.tls import ClientTls, TlsMode, resolve_tls
 from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import TopicConfig
@@ -103,7 +105,12 @@ class BrokerService(MultiService):
         )
         self.state.announcer = self.registration
         self.ha = HAService(
-            platform, self.store, setup.store, host=setup.server.bind_address, role=setup.store.broker_role
+            platform,
+            self.store,
+            setup.store,
+            host=setup.server.bind_address,
+            role=setup.store.broker_role,
+            secured=self._secured_replication() if setup.store.ha_tls_enable else None,
         )
         self.store.replication = self.ha
         sends = SendResponder(self.state)
@@ -194,6 +201,13 @@ class BrokerService(MultiService):
             boot_ms=now_ms(clock),
             config_path=config_path,
         )
+
+    def _secured_replication(self) -> Secured:
+        setup, disk = self.setup, self._platform.disk
+        terms = resolve_tls(setup.access.tls, disk)
+        if terms.mode is TlsMode.DISABLED:
+            raise ConfigError("haTlsEnable=true needs TLS, but tls.server.mode=disabled or there is no certificate")
+        return secured_by(self.access.tls, ClientTls(disk, self._clock, terms), self._clock)
 
     def _listener(self, name: str, port: int, responders: ResponderTable) -> RemotingServer:
         config = self.setup.server

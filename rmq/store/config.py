@@ -116,6 +116,9 @@ class StoreConfig:
     ha_ack_after_flush: bool = attrs.field(
         default=False, metadata={"doc": "a slave acknowledges what is on its disk, not what it has written"}
     )
+    ha_tls_enable: bool = attrs.field(
+        default=False, metadata={"doc": "TLS between our own brokers on the HA port, with the certificates of tls.*"}
+    )
     ha_allowed_peers: str = attrs.field(
         default="", metadata={"doc": "networks (CIDR) and addresses that may use the HA port; empty: everybody"}
     )

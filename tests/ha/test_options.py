@@ -8,9 +8,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.ha.output import OUTPUT_BOUND_BYTES
+from rmq.ha.service import Secured, secured_by
 from rmq.ha.session import Action, Close, CloseKind, Send, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.stream import encode_report, encode_transfer_header
+from rmq.runtime.disk import RealDisk
+from rmq.runtime.tls import ClientTls, ServerTls, TlsConfig, resolve_tls
 from rmq.store.config import BrokerRole
 from rmq.store.messages import PutStatus
 from tests.ha.brokers import OTHER_PORT, SEGMENT, ServiceCase
@@ -224,3 +228,55 @@ class SessionFlagTests(SynchronousTestCase):
         """A session that was not told of a disk reports what it appended, as ever."""
         session = SlaveSession(LIMITS, end_offset=500, now_ms=0)
         self.assertEqual(session.connected(0), [Send((encode_report(500),))])
+
+
+class TlsTests(ServiceCase):
+    """haTlsEnable: TLS around both directions."""
+
+    def secured(self) -> Secured:
+        disk = RealDisk(None)
+        self.addCleanup(disk.close)
+        terms = resolve_tls(TlsConfig(test_mode=True), disk)
+        return secured_by(ServerTls(disk, self.net, terms), ClientTls(disk, self.net, terms), self.net)
+
+    def test_a_copy_over_tls(self) -> None:
+        """Over TLS a slave follows, is waited for, and reads no byte of the log on the wire in plain text."""
+        master = self.master(20_000, secured=self.secured())
+        slave = self.slave(secured=self.secured())
+        seen = bytearray()
+        wrote = self.net.ends[0].other.write
+
+        def write(data: bytes) -> None:
+            seen.extend(data)
+            wrote(data)
+
+        self.net.ends[0].other.write = write  # type: ignore[method-assign]
+        self.net.run(2)
+        self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))
+        put = master.put(b"secret" * 10)
+        assert isinstance(put, Deferred)
+        self.net.run(1)
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+        self.assertGreater(len(seen), 20_000)
+        self.assertNotIn(b"secret", seen)
+
+    def test_plain_and_tls_do_not_meet(self) -> None:
+        """A plain slave gets nothing from a master with TLS, and one with TLS nothing from a plain master."""
+        self.master(1000, secured=self.secured())
+        plain = self.slave()
+        self.net.run(8)
+        self.assertEqual(plain.log.end_offset, 0)
+        self.assertEqual(self.brokers[0].ha.status().slaves, ())
+
+    def test_a_slow_slave_costs_bounded_memory(self) -> None:
+        """Back-pressure holds through TLS."""
+        master, slave = self.master(30 * SEGMENT, secured=self.secured()), self.slave(secured=self.secured())
+        self.net.run(1)
+        self.net.ends[0].other.stuck = True
+        master.log.grow(b"z" * (60 * SEGMENT))
+        for _ in range(20):
+            self.net.advance(0.25)
+        self.assertLess(len(self.net.ends[0].other.unsent), 2 * OUTPUT_BOUND_BYTES)
+        self.net.ends[0].other.stuck = False
+        self.net.run(5)
+        self.assertEqual(slave.log.end_offset, master.log.end_offset)

@@ -18,7 +18,7 @@ from rmq.namesrv.config import NamesrvSetup
 from rmq.namesrv.counts import NamesrvCounts
 from rmq.namesrv.events import EventKind, RouteEvent
 from rmq.namesrv.kvconfig import KVConfig
-from rmq.namesrv.lanes import RouteLane
+from rmq.namesrv.lanes import RouteChunkLane, RouteLane
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
 from rmq.namesrv.routes import MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
@@ -79,6 +79,7 @@ class NamesrvService(MultiService):
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
         self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
+        self.responders.set_chunk_lane(RouteChunkLane(self.lane.replies, self.routes, self.settings))
         self.server = RemotingServer(
             platform,
             host=setup.netty.bind_address,

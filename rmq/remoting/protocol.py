@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from rmq.remoting.channel import Channel
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
-from rmq.remoting.responders import ResponderTable
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, ChunkLane, ResponderTable
 from rmq.runtime.tls import loss_text
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
@@ -31,8 +31,9 @@ from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
 
 #: requests of one connection that may wait for their answers at a time; beyond that they are answered with code 2
 MAX_WAITING_ANSWERS = 65_535
-#: answers to one chunk of input are written at the latest when they are this long
-MAX_COLLECTED_BYTES = 256 * 1024
+
+#: seconds; a timer that goes off so much later than it should was not served in time, by this process or this machine
+LATE_CHECK_S = 1.0
 
 OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
 TLS_HANDSHAKE = 0x16
@@ -113,16 +114,23 @@ class RemotingProtocol(Protocol):
         if not channel.is_open:
             return
         channel.last_active_s = self._clock.seconds()
+        paused_by_lane = False
         try:
             if not self._sniffed:
                 self._sniffed = True
                 if not self._admit(self.transport, data):
                     return
+            lane = self._responders.chunk_lane
+            if lane is not None and not self._held and (whole := self._decoder.take_back(data)) is not None:
+                data = self._run_lane(lane, whole)
+                if not data or not channel.is_open:
+                    return
+                paused_by_lane = self._paused
             frames = self._decoder.receive(data)
         except ProtocolError as error:
             self._drop(str(error))
             return
-        if self._held:
+        if self._held or paused_by_lane:
             # The transport was told to pause and delivered what it had already read.
             self._held += frames
         elif frames:
@@ -162,6 +170,29 @@ class RemotingProtocol(Protocol):
 
     # one chunk
 
+    def _run_lane(self, lane: ChunkLane, data: bytes) -> bytes:
+        """Have ``lane`` answer what it can at the front of ``data``, one write for all; return what is not for it."""
+        channel, clock, stats = self.channel, self._clock, self._responders.stats
+        position, started_s = 0, channel.last_active_s
+        while True:
+            answers: list[bytes] = []
+            try:
+                stop, count = lane(data, position, answers, channel)
+            except Exception as ours:  # noqa: BLE001 - costs this connection, not the reactor's other ones
+                self._log.failure("{peer}: received bytes could not be worked on", peer=channel.peer)
+                self._drop(f"our own fault: {ours}")
+                return b""
+            if count:
+                channel.write(b"".join(answers))
+                now_s = clock.seconds()
+                stats.observe(lane.code, now_s - started_s, count)
+                started_s = now_s
+            if stop == len(data):
+                return b""
+            if stop == position or self._paused or not channel.is_open:
+                return data[stop:]
+            position = stop
+
     def _run(self, frames: list[Frame]) -> None:
         """Have ``frames`` answered and write the answers, one write for all unless they are long."""
         self._collected = []
@@ -191,11 +222,6 @@ class RemotingProtocol(Protocol):
         """Have one frame answered, or hand it to who waits for it."""
         channel = self.channel
         responders = self._responders
-        if responders.frame_lane is not None:
-            answer = responders.frame_lane(frame, channel)
-            if answer is not None:
-                self._write(answer)
-                return
         command = decode_command(frame)
         if command.flag & 1:
             channel.received(command)
@@ -246,14 +272,20 @@ class RemotingProtocol(Protocol):
         self._held.clear()
         self.channel.close(why)
 
-    def _check_idle(self) -> None:
-        """Close when nothing moved for idle_seconds, else look again when that could next be so."""
+    def _check_idle(self, again: bool = False) -> None:
+        """
+        Close when nothing moved for idle_seconds, else look again when that could next be so.
+
+        A check that comes late finds a process that stood still: it looks ``again`` after what waits has been read.
+        """
         self._idle = None
         channel = self.channel
         if not channel.is_open:
             return
         rest = channel.last_active_s + self._idle_seconds - self._clock.seconds()
-        if rest <= 0:
+        if rest < -LATE_CHECK_S and not again:
+            self._idle = self._clock.callLater(LATE_CHECK_S, self._check_idle, True)
+        elif rest <= 0:
             self._log.info("{peer} is idle for {seconds} s and closed", peer=channel.peer, seconds=self._idle_seconds)
             channel.close(f"idle for {self._idle_seconds:g} s")
         elif self._decoder.buffered_bytes and self._decoder.unfinished == self._seen_unfinished:

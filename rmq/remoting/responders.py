@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from types import CoroutineType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -25,7 +25,7 @@ from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_reply
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, HeaderCodec, header_codec
-from rmq.wire.frames import Frame, ProtocolError
+from rmq.wire.frames import ProtocolError
 
 if TYPE_CHECKING:
     from rmq.remoting.channel import Channel
@@ -35,6 +35,8 @@ B = TypeVar("B")
 
 _NO_EXT: Mapping[str, str] = MappingProxyType({})
 
+#: answers to one chunk of input are written at the latest when they are this long
+MAX_COLLECTED_BYTES = 256 * 1024
 #: longest remark of a refusal that we write ourselves, in characters
 MAX_REMARK_CHARS = 2048
 
@@ -95,8 +97,24 @@ Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Out
 #: what becomes of a dispatched command: a frame to write, one that comes later (or never: None), or nothing
 Written = bytes | Deferred[bytes | None] | None
 Lane = Callable[[RemotingCommand, "Channel"], bytes | None]
-FrameLane = Callable[[Frame, "Channel"], bytes | None]
 Guard = Callable[[RemotingCommand, "Channel"], None]
+
+
+class ChunkLane(Protocol):
+    """
+    Answers requests in the bytes as they were received, before they are cut into frames.
+
+    Called with what was received (it begins with a frame), the position of a frame in it, a list for the answers and
+    the channel. Adds the answers, in pieces as it likes and at most about MAX_COLLECTED_BYTES of them, and returns
+    behind which position they are all done and how many requests that were. It stops before the first frame that is
+    not for it, or not whole. All requests that it answers have the request code :attr:`code`; a one-way request is
+    never for it.
+    """
+
+    code: int
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel, /) -> tuple[int, int]: ...
+
 
 _Self = TypeVar("_Self")
 _Answer = TypeVar("_Answer", bound=Answer)
@@ -162,11 +180,13 @@ class ResponderTable:
         self._refused = {int(code): why for code, why in refused.items()}
         self._responders: dict[int, _Responder] = {}
         self._lanes: dict[int, Lane] = {}
-        #: tried before a frame is decoded at all, for requests of any code; None means "not for me"
-        self.frame_lane: FrameLane | None = None
+        #: tried before anything else; see :meth:`set_chunk_lane`
+        self.chunk_lane: ChunkLane | None = None
         #: what was asked; the protocol counts requests here, the table itself refusals
         self.stats = RequestStats()
         self._guard: Guard | None = None
+        #: the codes before which the guard is asked, None for all
+        self._guarded: frozenset[int] | None = frozenset()
         for owner in owners:
             for contract, method in _methods(owner):
                 self._add(contract, method)
@@ -175,19 +195,21 @@ class ResponderTable:
         """
         Ask ``guard`` before each request is answered, or only before those of ``codes``; it raises :class:`Refuse`.
 
-        With all requests guarded there is no frame lane any more: it answers what nobody has looked at.
+        With its requests guarded there is no chunk lane any more: it answers what nobody has looked at.
         """
         if codes is None:
-            self.frame_lane = None
+            self._guarded = None
             self._guard = guard
         else:
-            guarded = frozenset(map(int, codes))
+            self._guarded = guarded = frozenset(map(int, codes))
 
             def some(command: RemotingCommand, channel: Channel) -> None:
                 if command.code in guarded:
                     guard(command, channel)
 
             self._guard = some
+        if self.chunk_lane is not None:
+            self.set_chunk_lane(self.chunk_lane)
 
     def codes(self) -> frozenset[int]:
         """Return the request codes that are answered."""
@@ -205,9 +227,11 @@ class ResponderTable:
         """
         table = ResponderTable(refused=self._refused)
         table.stats = self.stats
-        table._guard = self._guard
+        table._guard, table._guarded = self._guard, self._guarded
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
+        if self.chunk_lane is not None and self.chunk_lane.code not in codes:
+            table.chunk_lane = self.chunk_lane
         return table
 
     def add_lane(self, code: int, lane: Lane) -> None:
@@ -218,6 +242,15 @@ class ResponderTable:
         request its answer is dropped.
         """
         self._lanes[int(code)] = lane
+
+    def set_chunk_lane(self, lane: ChunkLane) -> None:
+        """
+        Try ``lane`` on what was received before it is even cut into frames; the fastest way there is.
+
+        Without effect when the requests that it answers are guarded.
+        """
+        is_guarded = self._guarded is None or lane.code in self._guarded
+        self.chunk_lane = None if is_guarded else lane
 
     def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
         """

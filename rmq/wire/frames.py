@@ -60,6 +60,24 @@ class FrameDecoder:
         """How many bytes of an unfinished frame are waiting for their rest."""
         return len(self._buffer)
 
+    def take_back(self, data: bytes) -> bytes | None:
+        """
+        Return ``data`` behind the unfinished frame that is kept, if that completes it, and keep nothing.
+
+        None when it does not, or the stream is broken; then nothing has changed. For who can do something with whole
+        frames before they are cut; the rest goes to :meth:`receive`.
+        """
+        buffer = self._buffer
+        if self._broken is not None:
+            return None
+        if not buffer:
+            return data
+        if len(buffer) + len(data) < self._need:
+            return None
+        whole = bytes(buffer) + data
+        buffer.clear()
+        return whole
+
     def receive(self, data: bytes) -> list[Frame]:
         """
         Return the frames that ``data`` completes, in order.

@@ -7,13 +7,15 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv import lanes
-from rmq.namesrv.lanes import RouteLane
+from rmq.namesrv.lanes import RouteChunkLane, RouteLane
+from rmq.remoting.responders import ResponderTable
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER
 from rmq.wire.codes import SerializeType
 from rmq.wire.command import RemotingCommand, decode_command, encode_command
-from rmq.wire.frames import FrameDecoder
+from rmq.wire.frames import FrameDecoder, encode_frame
 from tests.namesrv.talk import Talk
 from tests.namesrv.test_responders import HEADER, body
+from tests.remoting.peer import Peer
 
 
 class RouteLaneTests(SynchronousTestCase):
@@ -108,3 +110,185 @@ class RouteLaneTests(SynchronousTestCase):
         self.talk.service.routes.delete_topic("T")
         self.assertIsNone(self.both(self.request())[0])
         self.assertEqual(self.lane.memo_bytes, 0)
+
+
+#: how clients write a look-up; {t} the topic in JSON, {o} the opaque. Java, Go, C++, and what nobody should write
+HEADERS = (
+    '{{"code":105,"extFields":{{"topic":{t}}},"flag":0,"language":"JAVA","opaque":{o},'
+    '"serializeTypeCurrentRPC":"JSON","version":{v}}}',
+    '{{"code":105,"language":"GO","version":{v},"opaque":{o},"flag":0,"remark":"","extFields":{{"topic":{t}}}}}',
+    '{{"code":105,"extFields":{{"topic":{t}}},"flag":0,"language":"CPP","version":{v},"opaque":{o}}}\n',
+    '{{"code": 105, "opaque": {o}, "extFields": {{"topic": {t}}}, "version": {v}, "flag": 0}}',
+    '{{"code":105,"extFields":{{"topic":{t},"acceptStandardJsonOnly":"true"}},"opaque":{o},"version":{v}}}',
+    '{{"code":105,"extFields":{{"topic":{t},"__ZONE_MODE":"true","__ZONE_NAME":"z"}},"opaque":{o},"version":{v}}}',
+    '{{"code":105,"extFields":{{"opaque":7,"topic":{t}}},"opaque":{o},"version":{v}}}',
+    '{{"code":105,"extFields":{{"opaque":{o},"topic":{t}}},"opaque":7,"version":{v}}}',
+    '{{"code":105,"extFields":{{"topic":{t},"\\"opaque":{o},"x":"1"}},"opaque":8,"version":{v}}}',
+    '{{"code":105,"opaque":{o},"opaque":5,"extFields":{{"topic":{t}}},"version":{v}}}',
+    '{{"code":105,"opaque":5,"opaque":{o},"extFields":{{"topic":{t}}},"version":{v}}}',
+    '{{"code":105,"flag":2,"opaque":{o},"extFields":{{"topic":{t}}},"version":{v}}}',
+    '{{"code":105,"flag":1,"opaque":{o},"extFields":{{"topic":{t}}},"version":{v}}}',
+    '{{"code":106,"opaque":{o},"extFields":{{"topic":{t}}},"version":{v}}}',
+    '{{"code":105,"opaque":{o},"version":{v}}}',
+    '{{"code":{o},"opaque":{o},"extFields":{{"topic":{t}}},"version":{v}}}',
+    '{{"code":105,"opaque":{o},"version":{o},"extFields":{{"topic":{t}}}}}',
+)
+TOPICS = ('"T"', '"U"', '"тема"', '"quo\\"te"', '"nowhere"', '"x\\"opaque\\":1,"', '"%RETRY%g"')
+OPAQUES = (
+    "0",
+    "1",
+    "9",
+    "10",
+    "105",
+    "401",
+    "12345",
+    "999999999",
+    "1000000000",
+    "2147483647",
+    "-1",
+    "007",
+    "1.0",
+    "1e2",
+)
+
+
+class RouteChunkLaneTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.talk = Talk(self.mktemp())
+        service = self.talk.service
+        self.table = service.responders
+        lane = self.table.chunk_lane
+        assert isinstance(lane, RouteChunkLane)
+        self.lane = lane
+        self.ordinary = self.table.without()
+        self.ordinary.chunk_lane = None
+        self.ordinary._lanes.clear()
+
+    def question(self, opaque: str = "1", topic: str = '"T"', form: int = 0, version: str = "401") -> bytes:
+        return encode_frame(0, HEADERS[form].format(t=topic, o=opaque, v=version).encode())
+
+    def answers(self, table: ResponderTable, *pieces: bytes) -> tuple[bytes, bool]:
+        """Return all that is written to a peer that sends ``pieces``, and whether it was cut off."""
+        peer = Peer(table)
+        for piece in pieces:
+            peer.send(piece)
+        return peer.transport.read(), peer.is_cut
+
+    def test_same_bytes(self) -> None:
+        """Whatever is asked, in any form and pieces, while routes change: the ordinary way's bytes in its order."""
+        seed = random.SystemRandom().randrange(2**32)
+        print(f"\nCHUNK LANE seed {seed}")
+        chance = random.Random(seed)
+        for number in range(1500):
+            event = chance.random()
+            if event < 0.1:
+                names = chance.sample(("T", "тема", "%RETRY%g", 'quo"te', "U", 'x"opaque":1,'), 3)
+                self.talk.ask(REGISTER_BROKER, HEADER, body(*names, version=number))
+            elif event < 0.12:
+                self.talk.service.routes.wipe_write_perm("a")
+            elif event < 0.14:
+                self.talk.service.routes.channel_closed(self.talk.channel)
+            stream = b"".join(
+                self.question(
+                    chance.choice(OPAQUES),
+                    chance.choice(TOPICS),
+                    chance.choice((0, 0, 1, 2, chance.randrange(len(HEADERS)))),
+                    chance.choice(("0", "400", "401")),
+                )
+                for _ in range(chance.randrange(1, 7))
+            )
+            if chance.random() < 0.05:
+                at = chance.randrange(len(stream))
+                stream = stream[:at] + bytes([chance.randrange(256)]) + stream[at + 1 :]
+            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
+            pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True) if a < b]
+            self.assertEqual(
+                self.answers(self.table, *pieces),
+                self.answers(self.ordinary, *pieces),
+                f"seed {seed}, round {number}, {pieces}",
+            )
+            self.flushLoggedErrors()
+        self.assertGreater(self.lane.question_bytes, 5000)
+
+    def test_planted_difference_is_seen(self) -> None:
+        """A question learned wrongly gives other bytes: the comparison above would see it."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U"))
+        self.answers(self.table, self.question())
+        ((key, question),) = self.lane._questions.items()
+        self.assertTrue(key[0].endswith(b'"opaque":'))
+        question.topic = "nowhere"
+        self.lane._forget_answers()
+        self.assertEqual(self.answers(self.table, self.question("2")), self.answers(self.ordinary, self.question("2")))
+        question.topic = "T"
+        question.strict = False
+        self.assertNotEqual(
+            self.answers(self.table, self.question("2")), self.answers(self.ordinary, self.question("2"))
+        )
+
+    def test_what_is_taken(self) -> None:
+        """The forms of Apache's Java and of the Go client are taken, by bytes from the second time on."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        for form in (0, 1):
+            known = self.lane.question_bytes
+            data = self.question("41", form=form)
+            self.assertEqual(self.lane(data, 0, [], self.talk.channel), (len(data), 1))
+            self.assertGreater(self.lane.question_bytes, known)
+            known = self.lane.question_bytes
+            data = self.question("42", form=form) + self.question("43", form=form) + b"\0\0\0"
+            self.assertEqual(self.lane(data, 0, [], self.talk.channel), (len(data) - 3, 2))
+            self.assertEqual(self.lane.question_bytes, known)
+
+    def test_what_is_not_taken(self) -> None:
+        """One-way requests, other codes, long opaques, zones and unknown topics are left alone, and nothing is kept."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        for form in (3, 5, 6, 7, 8, 9, 11, 12, 13, 14):
+            data = self.question(form=form)
+            self.assertEqual(self.lane(data, 0, [], self.talk.channel), (0, 0), HEADERS[form])
+        for opaque in ("1000000000", "-1", "007", "1.0", "1e2", ""):
+            self.assertEqual(self.lane(self.question(opaque), 0, [], self.talk.channel), (0, 0), opaque)
+        self.assertEqual(self.lane(self.question(topic='"nowhere"'), 0, [], self.talk.channel), (0, 0))
+        self.assertEqual(self.lane.question_bytes, 0)
+
+    def test_refusal_is_not_kept(self) -> None:
+        """A topic that comes is found at once, one that goes is refused at once."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        peer = Peer(self.table)
+        for _ in range(3):
+            self.assertEqual(peer.ask(105, topic="T").code, 0)
+            self.assertEqual(peer.ask(105, topic="U").code, 17)
+            self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", version=2))
+            self.assertEqual(peer.ask(105, topic="U").code, 0)
+            self.talk.service.routes.delete_topic("U")
+            self.talk.ask(REGISTER_BROKER, HEADER, body("T", version=3))
+
+    def test_configuration(self) -> None:
+        """Switches that make look-ups more than the route table leave all of them to the ordinary way."""
+        for config in ({"order_message_enable": True}, {"need_wait_for_service": True}):
+            talk = Talk(self.mktemp(), **config)
+            talk.ask(REGISTER_BROKER, HEADER, body("T"))
+            lane = talk.service.responders.chunk_lane
+            assert lane is not None
+            self.assertEqual(lane(self.question(), 0, [], talk.channel), (0, 0))
+
+    def test_bounds(self) -> None:
+        """Neither questions nor answers are kept beyond their bounds, however many there are; all are answered."""
+        names = [f"topic-{number}" for number in range(60)]
+        self.talk.ask(REGISTER_BROKER, HEADER, body(*names))
+        self.patch(lanes, "MAX_MEMO_BYTES", 5000)
+        self.patch(lanes, "MAX_QUESTION_BYTES", 9000)
+        for name in names * 2:
+            data = self.question(topic=f'"{name}"')
+            self.assertEqual(self.answers(self.table, data), self.answers(self.ordinary, data))
+            self.assertLessEqual(self.lane.question_bytes, 9000)
+            kept = {id(rest): len(rest) for _, rest in self.lane._answers.values()}
+            self.assertLessEqual(sum(kept.values()), 5000)
+
+    def test_long_answers(self) -> None:
+        """A chunk of many questions is answered in parts, none of them missing."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        self.patch(lanes, "MAX_COLLECTED_BYTES", 500)
+        data = b"".join(self.question(str(number)) for number in range(50))
+        peer = Peer(self.table)
+        peer.send(data)
+        self.assertGreater(len(peer.transport.writes), 3)
+        self.assertEqual([answer.opaque for answer in peer.received()], list(range(50)))

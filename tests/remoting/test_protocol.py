@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import msgspec
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting import protocol as protocol_module
-from rmq.remoting.protocol import MAX_COLLECTED_BYTES, MAX_WAITING_ANSWERS, OVERLOAD_REMARK
-from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
+from rmq.remoting.protocol import MAX_WAITING_ANSWERS, OVERLOAD_REMARK
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, Reply, Request, ResponderTable, responds_to
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32
@@ -254,17 +253,6 @@ class BadInputTests(ProtocolCase):
         self.peer.send(data[:3])
         self.peer.send(data[3:])
         self.assertFalse(self.peer.is_cut)
-
-    def test_fault_in_a_lane(self) -> None:
-        """A fault of ours outside any responder is logged and costs this connection only."""
-
-        def lane(frame: Any, channel: Any) -> bytes:
-            raise ValueError("lane")
-
-        self.peer.responders.frame_lane = lane
-        self.peer.tell(give(1))
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertCut("lane")
 
     def test_garbage(self) -> None:
         """Garbage is cut off or waits for more; it is never answered and never raises."""

@@ -353,20 +353,6 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.peer.ask(91_003).remark, "ValueError: lane")
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
-    def test_frame_lane(self) -> None:
-        """The frame lane sees frames before they are decoded, and passes with None."""
-        frames = []
-
-        def lane(frame: Any, channel: Any) -> bytes | None:
-            frames.append(frame)
-            return b"raw" if b'"opaque":77,' in frame.header else None
-
-        self.table.frame_lane = lane
-        self.peer.tell(request(PLAIN, opaque=77))
-        self.assertEqual(self.peer.transport.read(), b"raw")
-        self.assertEqual(self.peer.ask(91_003).code, 0)
-        self.assertEqual(len(frames), 2)
-
 
 class TableTests(SynchronousTestCase):
     def test_codes(self) -> None:

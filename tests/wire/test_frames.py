@@ -65,6 +65,32 @@ class FrameDecoderTests(SynchronousTestCase):
         self.assertEqual(decoder.buffered_bytes, 13)
         self.assertEqual(decoder.receive(STREAM[13:]), FRAMES)
 
+    def test_taken_back(self) -> None:
+        """What is kept of a frame can be had back with what completes it, and not before; then nothing is kept."""
+        for cut in range(1, len(STREAM[:60])):
+            decoder = FrameDecoder()
+            first = decoder.receive(STREAM[:cut])
+            kept = decoder.buffered_bytes
+            for size in range(len(STREAM) - cut):
+                piece = STREAM[cut : cut + size]
+                whole = decoder.take_back(piece)
+                completes = len(FrameDecoder().receive(STREAM[: cut + size])) > len(first)
+                if kept and whole is None:
+                    self.assertFalse(completes and size >= 8, (cut, size))
+                    self.assertEqual(decoder.buffered_bytes, kept)
+                    continue
+                assert whole is not None
+                self.assertEqual(decoder.buffered_bytes, 0)
+                self.assertEqual(first + decoder.receive(whole + STREAM[cut + size :]), FRAMES)
+                break
+
+    def test_nothing_to_take_back(self) -> None:
+        """With nothing kept the new bytes come back; of a broken stream nothing does."""
+        decoder = FrameDecoder()
+        self.assertEqual(decoder.take_back(b"new"), b"new")
+        self.assertEqual(len(decoder.receive(STREAM + b"\xff\xff\xff\xff")), len(FRAMES))
+        self.assertIsNone(decoder.take_back(b"new"))
+
     def test_empty_piece(self) -> None:
         """Nothing in, nothing out."""
         self.assertEqual(FrameDecoder().receive(b""), [])

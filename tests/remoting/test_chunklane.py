@@ -1,0 +1,189 @@
+"""Tests of the shortest way through a connection: a lane that answers received bytes before they are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.remoting import responders
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
+from rmq.wire.command import RemotingCommand, encode_command
+from rmq.wire.contract import contract
+from rmq.wire.frames import PREFIX
+from tests.remoting.peer import Peer
+
+ECHO = contract(97_001, body=bytes, reply_body=bytes)
+LATER = contract(97_002)
+
+
+class Owner:
+    @responds_to(ECHO)
+    def echo(self, request: Request[None, bytes]) -> Reply:
+        return Reply(body=request.body)
+
+    @responds_to(LATER)
+    def later(self, request: Request[None, None]) -> Deferred[Reply]:
+        return Deferred()
+
+
+class MarkedLane:
+    """Answers frames that end in ``!``, with their own bytes; one that ends in ``?!`` is a fault."""
+
+    code = 97_001
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.limit = 1_000_000
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        count = 0
+        while len(data) - position >= 8:
+            stop = position + 4 + PREFIX.unpack_from(data, position)[0]
+            if stop > len(data) or data[stop - 1] != ord("!"):
+                break
+            if data[stop - 2] == ord("?"):
+                raise ValueError("lane")
+            answers += (data[position : position + 4], data[position + 4 : stop])
+            position = stop
+            count += 1
+            self.taken += 1
+            if sum(map(len, answers)) >= self.limit:
+                break
+        return position, count
+
+
+def echo(body: bytes, opaque: int) -> bytes:
+    return encode_command(RemotingCommand(97_001, opaque, body=body))
+
+
+class ChunkLaneTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.table = ResponderTable(Owner())
+        self.lane = MarkedLane()
+        self.table.set_chunk_lane(self.lane)
+        self.peer = Peer(self.table)
+
+    def test_one_write(self) -> None:
+        """All that the lane answers of a chunk is one write, and counted in one go."""
+        data = echo(b"a!", 1) + echo(b"b!", 2) + echo(b"c!", 3)
+        self.peer.send(data)
+        self.assertEqual(self.peer.transport.writes, [data])
+        self.assertEqual(self.table.stats.counts, {97_001: 3})
+        self.assertEqual(self.table.stats.buckets[97_001][0], 3)
+
+    def test_the_rest(self) -> None:
+        """What is not for the lane takes the ordinary way, in order, and what comes behind it too."""
+        self.peer.send(echo(b"a!", 1) + echo(b"b", 2) + echo(b"c!", 3) + echo(b"d", 4))
+        self.assertEqual([answer.opaque for answer in self.peer.received()], [1, 2, 3, 4])
+        self.assertEqual(self.lane.taken, 1)
+        self.peer.send(echo(b"e!", 5))
+        self.assertEqual([answer.opaque for answer in self.peer.received()], [5])
+        self.assertEqual(self.lane.taken, 2)
+        self.assertEqual(self.table.stats.counts, {97_001: 5})
+
+    def test_any_pieces(self) -> None:
+        """However the stream is cut, every frame is answered once and in order; whole ones by the lane."""
+        stream = echo(b"a!", 1) + echo(b"b!", 2) + echo(b"c", 3) + echo(b"d!", 4)
+        for size in range(1, len(stream) + 1):
+            peer = Peer(self.table)
+            before = self.lane.taken
+            for start in range(0, len(stream), size):
+                peer.send(stream[start : start + size])
+            self.assertEqual([answer.opaque for answer in peer.received()], [1, 2, 3, 4], f"pieces of {size}")
+            self.assertGreaterEqual(self.lane.taken - before, 1, f"pieces of {size}")
+            self.assertEqual(peer.channel.held_bytes, 0)
+
+    def test_in_parts(self) -> None:
+        """A lane that stops because its answers are long is asked again after they are written."""
+        self.lane.limit = 150
+        self.peer.send(b"".join(echo(b"a!", number) for number in range(1, 10)))
+        self.assertEqual([answer.opaque for answer in self.peer.received()], list(range(1, 10)))
+        self.assertGreater(len(self.peer.transport.writes), 2)
+        self.assertEqual(self.lane.taken, 9)
+
+    def test_slow_reader(self) -> None:
+        """A peer that does not read its answers has the rest of its chunk answered when it does."""
+        self.lane.limit = 150
+        self.peer.transport.unread_limit = 200
+        self.peer.send(b"".join(echo(b"a!", number) for number in range(1, 10)))
+        first = self.peer.transport.writes[:]
+        self.assertLess(self.lane.taken, 9)
+        self.assertEqual(self.peer.transport.producerState, "paused")
+        self.peer.send(echo(b"late", 10))
+        self.assertEqual(self.peer.transport.writes, first)
+        opaques: list[int] = []
+        while len(opaques) < 10:
+            got = self.peer.received()
+            self.assertTrue(got)
+            opaques += [answer.opaque for answer in got]
+        self.assertEqual(opaques, list(range(1, 11)))
+        self.assertEqual(self.peer.transport.producerState, "producing")
+
+    def test_closed_by_an_answer(self) -> None:
+        """Nothing more is answered once the channel is closed."""
+        self.lane.limit = 1
+        closing = self.peer.transport.write
+
+        def write(data: bytes) -> None:
+            closing(data)
+            self.peer.channel.close("enough")
+
+        self.peer.transport.write = write  # type: ignore[method-assign]
+        self.peer.send(echo(b"a!", 1) + echo(b"b!", 2) + echo(b"c", 3))
+        self.assertEqual(len(self.peer.transport.writes), 1)
+
+    def test_fault(self) -> None:
+        """A fault of ours is logged and costs this connection only."""
+        self.peer.send(echo(b"?!", 1))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertTrue(self.peer.is_cut)
+        self.assertIn("lane", self.peer.channel.close_reason or "")
+        self.assertEqual(Peer(self.table).ask(97_001, b"x").code, 0)
+
+    def test_bad_frame_behind(self) -> None:
+        """What was asked before a bad frame is answered, then the connection is cut."""
+        self.peer.send(echo(b"a!", 1) + b"\xff\xff\xff\xff" + echo(b"b!", 2))
+        self.assertEqual([answer.opaque for answer in self.peer.received()], [1])
+        self.assertTrue(self.peer.is_cut)
+
+    def test_guarded(self) -> None:
+        """Requests that a guard looks at have no chunk lane, whichever of the two is set first."""
+
+        def guard(command: RemotingCommand, channel: Channel) -> None:
+            raise responders.Refuse(16, "no")
+
+        for codes in (None, (97_001,)):
+            for guard_first in (False, True):
+                table = ResponderTable(Owner())
+                if guard_first:
+                    table.guard_with(guard, codes)
+                table.set_chunk_lane(self.lane)
+                table.guard_with(guard, codes)
+                self.assertIsNone(table.chunk_lane)
+                self.assertIsNone(table.without().chunk_lane)
+        other = ResponderTable(Owner())
+        other.set_chunk_lane(self.lane)
+        other.guard_with(guard, (97_002,))
+        self.assertIs(other.chunk_lane, self.lane)
+
+    def test_without(self) -> None:
+        """A table without the lane's code has no such lane."""
+        self.assertIs(self.table.without(97_002).chunk_lane, self.lane)
+        self.assertIsNone(self.table.without(97_001).chunk_lane)
+
+    def test_waits_behind_what_is_held(self) -> None:
+        """While frames wait for the peer to read, the lane does not overtake them."""
+        seen: list[Any] = []
+        self.peer.transport.unread_limit = 100
+        self.patch(responders, "MAX_COLLECTED_BYTES", 1)
+        self.lane.limit = 1
+        self.peer.send(echo(b"a!", 1) + echo(b"b!", 2))
+        self.peer.send(echo(b"c!", 3))
+        while len(seen) < 3:
+            got = self.peer.received()
+            self.assertTrue(got)
+            seen += [answer.opaque for answer in got]
+        self.assertEqual(seen, [1, 2, 3])

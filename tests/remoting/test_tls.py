@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import ssl
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -112,6 +113,13 @@ class TermsTests(TlsCase):
         self.assertEqual((terms.mode, terms.client_auth, terms.dial), (TlsMode.ENFORCING, ClientAuth.OPTIONAL, True))
         terms = self.terms({"tls.config.file": path, "tls.server.mode": "disabled", "tls.enable": "false"})
         self.assertEqual((terms.mode, terms.dial), (TlsMode.DISABLED, False))
+
+    def test_example(self) -> None:
+        """The example in etc is good."""
+        example = Path(__file__).resolve().parents[2] / "etc" / "tls.properties"
+        terms = self.terms({"tls.config.file": str(example)})
+        self.assertEqual((terms.mode, terms.client.verify), (TlsMode.PERMISSIVE, True))
+        self.assertEqual(terms.server.cert_path, "/etc/rocketmq/server.pem")
 
     def test_missing_file(self) -> None:
         """A file that was named must be there."""
@@ -416,6 +424,8 @@ class DialTests(TlsCase):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.write("far.pem", pem.certificate), self.write("far.key", pem.key))
         asked = client.invoke(f"{host}:9876", PING, None, None, timeout_ms=3000)
+        # A request that is written before the handshake is over would make us stop reading, for ever.
+        self.assertEqual(self.wire.near.producerState, "producing")
         far = SslEnd(context, self.wire.near, server_side=True)
         try:
             for _ in range(3):

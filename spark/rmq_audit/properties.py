@@ -7,7 +7,6 @@ Works on one buffer and its columns, like the kernel; a record's own view of its
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -39,23 +38,22 @@ class Values:
 def values_of(data: bytes, columns: Columns, name: bytes) -> Values:
     """Return a property of all records that have it with a value; the later of two wins, as in RocketMQ."""
     mark = name + bytes((_KEY_END,))
+    text = np.frombuffer(data, dtype=np.uint8)
     begins = columns.properties_pos
     ends = begins + columns.properties_length
-    found = np.fromiter(_positions(data, mark, begins, ends), dtype=np.int64)
-    row = np.searchsorted(begins, found, side="right") - 1
-    kept = (row >= 0) & (found + len(mark) <= ends[row])
-    found, row = found[kept], row[kept]
-    before = np.frombuffer(data, dtype=np.uint8)[found - 1]
-    kept = (found == begins[row]) | (before == _VALUE_END)
-    found, row = found[kept], row[kept]
-    pos = found + len(mark)
-    length = np.fromiter(
-        (_length(data, at, end) for at, end in zip(pos.tolist(), ends[row].tolist(), strict=True)),
-        dtype=np.int64,
-        count=len(pos),
-    )
+    stops = np.flatnonzero(text == _VALUE_END)
+    # a property begins where a record's properties do, or behind the end of another one
+    at = np.concatenate((begins, stops + 1))
+    at = at[at <= len(data) - len(mark)]
+    at = at[text[at] == mark[0]]
+    at = np.sort(at[kernel.items(data, at, len(mark)).view(f"S{len(mark)}") == mark])
+    row = np.searchsorted(begins, at, side="right") - 1
+    kept = (row >= 0) & (at + len(mark) < ends[row])
+    pos, row = at[kept] + len(mark), row[kept]
+    stop = np.append(stops, len(data))[np.searchsorted(stops, pos)]
+    length = np.minimum(stop, ends[row]) - pos
     kept = length > 0
-    row, pos, length = row[kept], pos[kept], length[kept]
+    pos, row, length = pos[kept], row[kept], length[kept]
     last = np.append(row[1:] != row[:-1], True) if len(row) else np.zeros(0, dtype=np.bool_)
     return Values(row[last], pos[last], length[last])
 
@@ -114,22 +112,6 @@ def stated_property_crc(data: bytes, at: int) -> int | None:
     """Return the number in a ``__CRC32#`` property at ``data[at]``: its digits stand in reverse. None if it is none."""
     digits = data[at + len(CRC_MARK) : at + CRC_BYTES - 1]
     return int(digits[::-1]) if digits.isdigit() else None
-
-
-def _positions(data: bytes, mark: bytes, begins: Ints, ends: Ints) -> Iterator[int]:
-    """Yield where ``mark`` stands between the first record's properties and the end of the last one's."""
-    if len(begins) == 0:
-        return
-    stop = int(ends[-1])
-    at = data.find(mark, int(begins[0]), stop)
-    while at >= 0:
-        yield at
-        at = data.find(mark, at + 1, stop)
-
-
-def _length(data: bytes, at: int, end: int) -> int:
-    stop = data.find(b"\x02", at, end)
-    return (end if stop < 0 else stop) - at
 
 
 def _powers(size: int) -> npt.NDArray[np.uint32]:

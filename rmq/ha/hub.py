@@ -18,7 +18,7 @@ from rmq.ha.peers import AllowedPeers
 from rmq.ha.protocols import MasterConnection
 from rmq.ha.session import Close, CloseKind, SessionLimits
 from rmq.ha.status import ACK_LATENCY_MS, SlaveStatus
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.histogram import Histogram
 from rmq.store.messages import PutStatus
 
@@ -170,7 +170,7 @@ class MasterHub(ServerFactory):
         self._meters[connection.number] = _Meter(at_ms, self._clock.seconds())
         self._lost[connection.number] = Deferred()
         self._log.debug("{addr} connected to the HA port", addr=connection.addr)
-        return MasterSession(self._commit_log, self._limits, now_ms=at_ms, given=self._given)
+        return MasterSession(self._commit_log, self._limits, now_ms=steady_ms(self._clock), given=self._given)
 
     def acknowledged(self, connection: MasterConnection, offset: int) -> None:
         """A slave holds everything below ``offset``."""
@@ -205,7 +205,7 @@ class MasterHub(ServerFactory):
     def _complain(self, host: str, close: Close, addr: str) -> None:
         self.refusals[close.kind] += 1
         self.last_refusal = f"{addr}: {close.kind.value}: {close.reason}"
-        withheld = self._alarms.admit((host, close.kind), now_ms(self._clock))
+        withheld = self._alarms.admit((host, close.kind), steady_ms(self._clock))
         if withheld is None:
             return
         write = self._log.error if close.kind in ALARMING else self._log.warn
@@ -286,7 +286,7 @@ class MasterHub(ServerFactory):
     def _expire(self) -> None:
         self._deadline = None
         # A millisecond more: the timer may go off a rounding error before the deadline.
-        self._waits.expire(now_ms(self._clock) + 1)
+        self._waits.expire(steady_ms(self._clock) + 1)
         self._arm()
 
     # little things

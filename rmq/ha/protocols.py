@@ -20,7 +20,7 @@ from rmq.ha.master import MasterSession
 from rmq.ha.output import SLICE_BYTES, Output, output_for
 from rmq.ha.session import Acknowledge, Action, Append, Close, Send
 from rmq.ha.slave import SlaveSession
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import steady_ms
 from rmq.runtime.disk import DiskError
 from rmq.store.messages import StoreError
 
@@ -55,7 +55,7 @@ class MasterConnection(Protocol):
         self._output = output_for(self.transport, full=self.session.pause, free=self._room_again)
 
     def dataReceived(self, data: bytes) -> None:
-        self._perform(self.session.receive(data, now_ms(self._clock)))
+        self._perform(self.session.receive(data, steady_ms(self._clock)))
 
     def connectionLost(self, reason: Failure = CONNECTION_DONE) -> None:
         self._cancel()
@@ -65,13 +65,13 @@ class MasterConnection(Protocol):
 
     def tick(self) -> None:
         """To be called about once a second."""
-        self._perform(self.session.tick(now_ms(self._clock)))
+        self._perform(self.session.tick(steady_ms(self._clock)))
 
     def pump(self) -> None:
         """Send what the slave lacks: one slice now, the rest in later turns of the reactor or when there is room."""
         self._cancel()
         try:
-            actions = self.session.pump(now_ms(self._clock), SLICE_BYTES)
+            actions = self.session.pump(steady_ms(self._clock), SLICE_BYTES)
         except (StoreError, DiskError) as error:
             self._log.error(
                 "slave {addr} is dropped, because the log cannot be read at {offset}: {error}",
@@ -134,25 +134,27 @@ class SlaveConnection(Protocol):
         no_delay(self)
         self.session = self._link.opened(self)
         self.transport.registerProducer(self, True)
-        self._perform(self.session.connected(now_ms(self._clock)))
+        self._perform(self.session.connected(steady_ms(self._clock)))
 
     def dataReceived(self, data: bytes) -> None:
         if self._open:
-            self._perform(self.session.receive(data, now_ms(self._clock)))
+            self._perform(self.session.receive(data, steady_ms(self._clock)))
 
     def connectionLost(self, reason: Failure = CONNECTION_DONE) -> None:
+        if self._open and not self.session.frames:
+            self._link.turned_away(reason.getErrorMessage())
         self._open = False
         self._link.closed(self, reason.getErrorMessage())
 
     def tick(self) -> None:
         """To be called about once a second."""
         if self._open:
-            self._perform(self.session.tick(now_ms(self._clock)))
+            self._perform(self.session.tick(steady_ms(self._clock)))
 
     def synced(self, flushed: int) -> None:
         """Everything below ``flushed`` is on this slave's disk."""
         if self._open:
-            self._perform(self.session.synced(flushed, now_ms(self._clock)))
+            self._perform(self.session.synced(flushed, steady_ms(self._clock)))
 
     def drop(self) -> None:
         """End the connection at once; what still arrives is not looked at."""
@@ -164,7 +166,7 @@ class SlaveConnection(Protocol):
 
     def resumeProducing(self) -> None:
         if self._open:
-            self._perform(self.session.resume(now_ms(self._clock)))
+            self._perform(self.session.resume(steady_ms(self._clock)))
 
     def stopProducing(self) -> None:
         """Nothing is produced but in answer to the master."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,8 @@ class Platform:
     """
     Everything from outside, as one argument.
 
-    ``reactor`` offers IReactorTime, IReactorTCP, IReactorCore's event triggers and ``callFromThread``. It is typed Any
-    because zope's interfaces cannot be intersected.
+    ``reactor`` offers IReactorTime (the steady time, see :mod:`rmq.runtime.clock`), IReactorTCP, IReactorCore's event
+    triggers and ``callFromThread``. It is typed Any because zope's interfaces cannot be intersected.
     """
 
     reactor: Any
@@ -33,13 +34,34 @@ class Platform:
     endpoint_factory: EndpointFactory
 
 
+def keep_steady(reactor: Any) -> None:
+    """
+    Let the timers of a real reactor go by the monotonic clock.
+
+    Twisted's own go by the wall clock: when that is set forward by ten minutes all timers go off at once, every idle
+    connection is closed and every broker expires; when it is set back nothing happens for ten minutes.
+    ``reactor.seconds()`` starts at the wall time, so that it reads like one; ``reactor.wall_seconds()`` is that time.
+    Harmless when done already.
+    """
+    if hasattr(reactor, "wall_seconds"):
+        return
+    ahead_s = time.time() - time.monotonic()
+    reactor.seconds = lambda: time.monotonic() + ahead_s
+    reactor.wall_seconds = time.time
+
+
 def dial_by_name(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
     """Return the endpoint of ``host`` (a name, an IPv4 or an IPv6 address) and ``port``."""
     return HostnameEndpoint(reactor, host.strip("[]"), port, timeout=CONNECT_TIMEOUT_S)
 
 
 def real_platform(reactor: Any) -> Platform:
-    """Return the platform of a real process; its disk closes itself after the reactor has shut down."""
+    """
+    Return the platform of a real process; its disk closes itself after the reactor has shut down.
+
+    From now on the timers of ``reactor`` are steady.
+    """
+    keep_steady(reactor)
     disk = RealDisk(reactor)
     reactor.addSystemEventTrigger("after", "shutdown", disk.close)
     return Platform(reactor=reactor, disk=disk, rng=random.SystemRandom(), endpoint_factory=dial_by_name)

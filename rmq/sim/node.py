@@ -160,13 +160,17 @@ class Process:
     # -- IReactorTime
 
     def seconds(self) -> float:
+        """The steady time: it shows 1970's seconds like the wall clock at first, but nobody can set it."""
+        return EPOCH_S + self.node.world.now_s
+
+    def wall_seconds(self) -> float:
         return self.node.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
         call = self.node.world.schedule(
             delay,
             lambda: callable(*args, **kwargs),
-            base_s=self.node.seconds() - self.node.world.now_s,
+            base_s=EPOCH_S,
             forget=self._forget,
         )
         if self.alive:

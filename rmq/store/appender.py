@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmq.runtime.clock import now_ms
 from rmq.runtime.disk import DiskError
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
@@ -101,7 +102,7 @@ class Appender:
                 return self._cannot_grow(error)
         transaction = sys_flag & TRANSACTION_MASK
         numbered = transaction == 0 or transaction == TRANSACTION_COMMIT
-        store_timestamp = int(self._clock.seconds() * 1000)
+        store_timestamp = now_ms(self._clock)
         queue_offset = queue.next if numbered else 0
         try:
             record = b"".join(
@@ -187,7 +188,7 @@ class Appender:
             phy_offset = self._commit_log.place(total)
         except DiskError as error:
             return self._cannot_grow(error)
-        store_timestamp = int(self._clock.seconds() * 1000)
+        store_timestamp = now_ms(self._clock)
         first = queue.next
         pieces: list[bytes] = []
         at = phy_offset

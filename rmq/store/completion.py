@@ -9,7 +9,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import steady_ms
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.flush import LogSync
 from rmq.store.groupcommit import CommitWaits, GroupCommitRequest, answer
@@ -65,7 +65,7 @@ class Completion:
 
     def _wait_for_disk(self, result: PutResult) -> Deferred[PutStatus]:
         done: Deferred[PutStatus] = Deferred()
-        deadline_ms = result.store_timestamp + self._sync_flush_timeout
+        deadline_ms = steady_ms(self._clock) + self._sync_flush_timeout
         self._waits.add(GroupCommitRequest(result.next_offset, deadline_ms, done))
         if self._timer is None:
             self._watch()
@@ -74,7 +74,7 @@ class Completion:
     def _wait_for_slaves(self, result: PutResult) -> PutStatus | Deferred[PutStatus]:
         if self.replication is None:
             return PutStatus.SLAVE_NOT_AVAILABLE
-        return self.replication.wait_for_slaves(result.next_offset, result.store_timestamp + self._slave_timeout)
+        return self.replication.wait_for_slaves(result.next_offset, steady_ms(self._clock) + self._slave_timeout)
 
     def synced(self, flushed: int) -> None:
         """Answer all whose record lies before ``flushed``."""
@@ -98,7 +98,7 @@ class Completion:
     def _deadline_passed(self) -> None:
         self._timer = None
         # A millisecond more: the timer may go off a rounding error before the deadline.
-        expired = self._waits.expired(now_ms(self._clock) + 1)
+        expired = self._waits.expired(steady_ms(self._clock) + 1)
         self._watch()
         answer(expired, PutStatus.FLUSH_DISK_TIMEOUT)
 

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import steady_ms
 from rmq.runtime.disk import DiskError
 from rmq.runtime.histogram import Histogram
 from rmq.store.commitlog import CommitLog
@@ -84,7 +84,7 @@ class LogSync:
         target = self._commit_log.end
         self._in_flight = True
         self._again = False
-        self.last_ms = now_ms(self._clock)
+        self.last_ms = steady_ms(self._clock)
         self._began_s = self._clock.seconds()
         # All are asked for at once: a file may be closed by the time that another one's sync has ended.
         syncs = [file.sync() for file in self._commit_log.unsynced(target)]

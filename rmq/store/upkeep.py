@@ -11,7 +11,7 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import steady_ms
 from rmq.runtime.disk import DiskError, DiskFull
 from rmq.store.checkpoint import Checkpoint, CheckpointFile, Progress, ProgressFile, sync_all
 from rmq.store.commitlog import CommitLog
@@ -68,7 +68,7 @@ class Upkeep:
     def begin(self) -> None:
         """Start to count from here."""
         self._recorded_offset = self._dispatcher.dispatched
-        self._recorded_ms = now_ms(self._clock)
+        self._recorded_ms = steady_ms(self._clock)
 
     def record_soon(self) -> None:
         """Record with the next round: what is recorded speaks of queues that are gone."""
@@ -109,7 +109,7 @@ class Upkeep:
 
     def _is_due(self) -> bool:
         grown = self._dispatcher.dispatched - self._recorded_offset
-        elapsed_ms = now_ms(self._clock) - self._recorded_ms
+        elapsed_ms = steady_ms(self._clock) - self._recorded_ms
         return grown > 0 and (
             elapsed_ms >= self._config.flush_consume_queue_thorough_interval
             or (grown >= RECORD_EVERY_BYTES and elapsed_ms >= RECORD_EVERY_MS)
@@ -149,4 +149,4 @@ class Upkeep:
         )
         await sync_all([self._checkpoint_file.write(checkpoint)])
         self._recorded_offset = progress.offset
-        self._recorded_ms = now_ms(self._clock)
+        self._recorded_ms = steady_ms(self._clock)

@@ -19,7 +19,7 @@ from rmq.runtime.statefile import StateFileError
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER, GetRouteInfoHeader
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.extfields import encode_ext
-from tests.namesrv.talk import Talk
+from tests.namesrv.talk import NOW_S, Talk
 from tests.namesrv.test_responders import HEADER, body
 
 
@@ -97,6 +97,38 @@ class ServiceTests(SynchronousTestCase):
             self.peer.register()
             self.talk.reactor.advance(30)
             self.assertEqual(client.route_code(), 0)
+
+    def test_wall_clock_set_forward(self) -> None:
+        """When the wall clock is set by ten minutes nobody expires and no connection is closed."""
+        client = Peer(self.talk)
+        self.peer.register()
+        reactor = self.talk.reactor
+        self.talk.set_wall_clock(600)
+        for _ in range(100):
+            reactor.advance(1)
+        self.assertEqual(client.route_code(), 0)
+        self.assertFalse(self.peer.transport.disconnecting)
+        self.peer.register()
+        (live,) = self.talk.service.routes.live_brokers()
+        self.assertEqual(live.last_update_ms, (NOW_S + 700) * 1000)
+
+    def test_wall_clock_set_back(self) -> None:
+        """When the wall clock is set back a silent broker goes after two minutes all the same."""
+        client = Peer(self.talk)
+        self.peer.register()
+        self.talk.set_wall_clock(-600)
+        for _ in range(125):
+            self.assertEqual(client.route_code(), 0)
+            self.talk.reactor.advance(1)
+        self.assertEqual(client.route_code(), 17)
+
+    def test_wait_for_service_is_no_matter_of_the_wall_clock(self) -> None:
+        """waitSecondsForService are seconds, whatever is done to the wall clock."""
+        talk = Talk(self.mktemp(), need_wait_for_service=True, wait_seconds_for_service=45)
+        talk.set_wall_clock(600)
+        self.assertFalse(talk.service.look_ups.ready)
+        talk.reactor.advance(45)
+        self.assertTrue(talk.service.look_ups.ready)
 
     def test_kv_table_is_logged(self) -> None:
         """The key-value table is in the log after a minute and then every ten."""

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 
+from twisted.internet.base import ReactorBase
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk import RealDisk
-from rmq.runtime.platform import real_platform
+from rmq.runtime.platform import keep_steady, real_platform
+
+
+class Bare(ReactorBase):
+    """A reactor that goes by the wall clock, as Twisted's do, without sockets."""
+
+    def installWaker(self) -> None:
+        pass
+
+    def seconds(self) -> float:
+        return time.time()
 
 
 class RealPlatformTests(SynchronousTestCase):
@@ -31,3 +44,40 @@ class RealPlatformTests(SynchronousTestCase):
         for call, arguments, named in reactor.triggers["after"]["shutdown"]:
             call(*arguments, **named)
         self.assertTrue(platform.disk._flusher.closed)
+
+
+class SteadyTimeTests(SynchronousTestCase):
+    def timers_after_a_step(self, reactor: Bare, step_s: float) -> tuple[list[str], float | None]:
+        """Return what a timer of a minute did when the wall clock was set, and for how long the reactor may sleep."""
+        ran: list[str] = []
+        reactor.callLater(60, ran.append, "timer")
+        reactor.runUntilCurrent()
+        real = time.time
+        self.patch(time, "time", lambda: real() + step_s)
+        reactor.runUntilCurrent()
+        return ran, reactor.timeout()
+
+    def test_wall_clock_set_forward(self) -> None:
+        """No timer goes off because the wall clock was set by ten minutes; with Twisted's own time all do."""
+        self.assertEqual(self.timers_after_a_step(Bare(), 600)[0], ["timer"])
+        steady = Bare()
+        keep_steady(steady)
+        self.assertEqual(self.timers_after_a_step(steady, 600)[0], [])
+
+    def test_wall_clock_set_back(self) -> None:
+        """No timer comes ten minutes late because the wall clock was set back."""
+        self.assertGreater(self.timers_after_a_step(Bare(), -600)[1] or 0, 600)
+        steady = Bare()
+        keep_steady(steady)
+        self.assertLess(self.timers_after_a_step(steady, -600)[1] or 0, 61)
+
+    def test_what_is_shown(self) -> None:
+        """What is stamped is the wall time; the steady time starts there and does not follow when it is set."""
+        real, steps_s = time.time, [0.0]
+        self.patch(time, "time", lambda: real() + sum(steps_s))
+        reactor = Bare()
+        keep_steady(reactor)
+        self.assertLess(abs(now_ms(reactor) - steady_ms(reactor)), 60_000)
+        steps_s.append(3600.0)
+        keep_steady(reactor)
+        self.assertLess(abs(now_ms(reactor) - steady_ms(reactor) - 3_600_000), 60_000)

@@ -19,7 +19,7 @@ from rmq.ha.protocols import SlaveConnection
 from rmq.ha.session import Close, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.status import LinkStatus
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 
 
 class AppendableLog(Protocol):
@@ -171,7 +171,7 @@ class SlaveLink:
             self._limits,
             end_offset=resume_offset,
             log_end=self._commit_log.end_offset,
-            now_ms=at_ms,
+            now_ms=steady_ms(self._clock),
             flushed=flushed,
         )
 
@@ -184,6 +184,14 @@ class SlaveLink:
         """The session ends itself."""
         self.refused_masters += 1
         self._complain(close.kind, f"{close.kind.value}: {close.reason}")
+
+    def turned_away(self, why: str) -> None:
+        """The master hung up before it sent anything."""
+        self._complain(
+            "turned away",
+            f"the master hung up before it sent a frame ({why}): either it refuses this slave, then its log says why, "
+            "or only one of the two has haTlsEnable=true",
+        )
 
     def append_failed(self, phy_offset: int, error: Exception) -> None:
         """The log did not take what the master sent."""
@@ -204,7 +212,7 @@ class SlaveLink:
 
     def _complain(self, key: object, what: str) -> None:
         self._last_error = what
-        withheld = self._alarms.admit(key, now_ms(self._clock))
+        withheld = self._alarms.admit(key, steady_ms(self._clock))
         if withheld is not None:
             self._log.error(
                 "replication from master {addr} at offset {offset}: {what} (the same {withheld} times unsaid before)",

@@ -266,6 +266,9 @@ class TlsTests(ServiceCase):
         plain = self.slave()
         self.net.run(8)
         self.assertEqual(plain.log.end_offset, 0)
+        link = plain.ha.status().link
+        assert link is not None
+        self.assertIn("haTlsEnable", link.last_error)
         self.assertEqual(self.brokers[0].ha.status().slaves, ())
 
     def test_a_slow_slave_costs_bounded_memory(self) -> None:

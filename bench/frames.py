@@ -7,13 +7,15 @@ import random
 import re
 import struct
 import threading
-import zlib
+import time
 from pathlib import Path
 
-from tests.real.probe import SEND, VERSION, Probe, properties_text, send_fields, text
+from tests.real.probe import SEND, VERSION, Probe, frame, properties_text, send_fields, text
+from tests.real.storm import QUEUES, REGISTER_BROKER, registration_body, registration_fields
 
-QUEUES = 8
 KEEP_ALIVE_S = 15.0
+#: ten digits where the generator writes the opaque
+OPAQUE_MARK = 1_234_567_890
 
 
 def route_template(path: Path, topics: int) -> Path:
@@ -59,7 +61,7 @@ class PretendedBrokers:
     """Brokers that only register: ``width`` of them, each with all ``topics``, kept alive until ``close``."""
 
     def __init__(self, port: int, *, topics: int, width: int):
-        self._jobs = [(Probe(port), *_registration(number, topics)) for number in range(width)]
+        self._jobs = [(Probe(port), *_registration(f"bench-{number}", number, topics)) for number in range(width)]
         self._stop = threading.Event()
         self._register()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -67,7 +69,7 @@ class PretendedBrokers:
 
     def _register(self) -> None:
         for probe, fields, body in self._jobs:
-            probe.must(103, fields, body)
+            probe.must(REGISTER_BROKER, fields, body)
 
     def _run(self) -> None:
         while not self._stop.wait(KEEP_ALIVE_S):
@@ -80,20 +82,63 @@ class PretendedBrokers:
             probe.close()
 
 
-def _registration(number: int, topics: int) -> tuple[dict[str, object], bytes]:
-    config: dict[str, object] = {
-        "order": False,
-        "perm": 6,
-        "readQueueNums": QUEUES,
-        "writeQueueNums": QUEUES,
-        "topicSysFlag": 0,
-    }
-    config["topicFilterType"] = "SINGLE_TAG"
+class Registrar:
+    """A broker with many topics that registers ``a_second`` times; every time changed, or never."""
+
+    def __init__(self, port: int, *, topics: int, a_second: float, changes: bool):
+        self.seconds: list[float] = []
+        self.failures: list[str] = []
+        names = [f"Large{number:06d}" for number in range(topics)]
+        bodies = [registration_body(names, counter=counter, queues=6 + counter) for counter in (1, 2)]
+        self._frames = [
+            frame(REGISTER_BROKER, registration_fields("large", "127.0.0.1:39999", body), body, opaque=1)
+            for body in (bodies if changes else bodies[:1])
+        ]
+        self._pause = 1 / a_second
+        self._probe = Probe(port, timeout=60)
+        self._ask(0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _ask(self, number: int) -> None:
+        self._probe.write(self._frames[number % len(self._frames)])
+        answer = self._probe.read()
+        if answer.code != 0:
+            self.failures.append(f"{answer.code} {answer.remark}")
+
+    def _run(self) -> None:
+        number, due = 0, time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due += self._pause
+            number += 1
+            began = time.monotonic()
+            self._ask(number)
+            self.seconds.append(time.monotonic() - began)
+
+    def close(self) -> None:
+        """End the broker; SystemExit when a registration was refused or none was made."""
+        self._stop.set()
+        self._thread.join()
+        self._probe.close()
+        if self.failures or not self.seconds:
+            raise SystemExit(f"registrations failed: {self.failures[:3]}")
+
+
+def registrations(path: Path, *, topics: int, brokers: int) -> Path:
+    """Write registrations of brokers that have the topics of the look-ups, each broker's in two versions in turn."""
+    frames = []
+    for counter in (1, 2):
+        for number in range(brokers):
+            fields, body = _registration(f"others-{number}", 1000 + number, topics, counter=counter)
+            data = frame(REGISTER_BROKER, fields, body, opaque=OPAQUE_MARK)
+            place = data.index(str(OPAQUE_MARK).encode())
+            frames.append(struct.pack(">II", len(data), place) + data)
+    path.write_bytes(struct.pack(">I", len(frames)) + b"".join(frames))
+    return path
+
+
+def _registration(name: str, number: int, topics: int, *, counter: int = 1) -> tuple[dict[str, object], bytes]:
     names = [topic_name(i) for i in range(topics)]
-    table = {name: {**config, "topicName": name} for name in names}
-    wrapper = {"dataVersion": {"counter": 1, "timestamp": 1_700_000_000_000}, "topicConfigTable": table}
-    body = json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper}).encode()
-    addr = f"127.0.0.1:{40_000 + number}"
-    fields: dict[str, object] = {"brokerName": f"bench-{number}", "brokerAddr": addr, "brokerId": 0}
-    fields |= {"clusterName": "DefaultCluster", "haServerAddr": addr, "compressed": False}
-    return fields | {"bodyCrc32": zlib.crc32(body) & 0x7FFFFFFF}, body
+    body = registration_body(names, counter=counter, queues=QUEUES + counter - 1)
+    return registration_fields(name, f"127.0.0.1:{40_000 + number}", body), body

@@ -1,7 +1,7 @@
 /*
  * Load for one RocketMQ server: N connections with M requests outstanding on each, from one thread.
  *
- *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE
+ *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE [OTHERS EVERY]
  *
  * RATE 0 sends the next request when an answer comes (closed loop). RATE r > 0 sends r requests a second whatever the
  * answers do (open loop); a latency then counts from the moment at which the request was due. PIDS is a comma list of
@@ -11,6 +11,9 @@
  * 'E' (end), or a letter that stands for a value of each request: O opaque, Q queue id 0..7 in turn, T wall clock in
  * milliseconds, K six digits of a pseudo-random number below the template's 'N' u32 (number of topics), U a unique
  * key of 32 hex digits. See frames.py.
+ *
+ * OTHERS holds whole frames of another kind: u32 count, then for each u32 size, u32 place of ten characters for the
+ * opaque, and the bytes. Every EVERYth request is the next of them; their latencies are told apart, the rest is not.
  *
  * Answers are matched by opaque, because Java answers a pipelined connection out of order.
  */
@@ -52,24 +55,25 @@ static uint64_t nanos(clockid_t clock) {
 /* ---- latencies: buckets of 1/64 of a power of two, so a quantile is right within 1.6 % ---- */
 
 #define STEPS 64
-static uint64_t buckets[64 * STEPS], samples, slowest;
+typedef struct { uint64_t buckets[64 * STEPS], samples, slowest; } histogram;
+static histogram latencies, other_latencies;
 
-static void note(uint64_t ns) {
+static void note(histogram *h, uint64_t ns) {
   int top = 63 - __builtin_clzll(ns | 1);
   int shift = top > 6 ? top - 6 : 0;
-  buckets[shift * STEPS + (int)(ns >> shift)]++;
-  samples++;
-  if (ns > slowest) slowest = ns;
+  h->buckets[shift * STEPS + (int)(ns >> shift)]++;
+  h->samples++;
+  if (ns > h->slowest) h->slowest = ns;
 }
 
-static double quantile(double share) {
-  uint64_t wanted = (uint64_t)(share * (double)samples), seen = 0;
-  for (int i = 0; i < 64 * STEPS && samples; i++)
-    if ((seen += buckets[i]) > wanted) {
+static double quantile(const histogram *h, double share) {
+  uint64_t wanted = (uint64_t)(share * (double)h->samples), seen = 0;
+  for (int i = 0; i < 64 * STEPS && h->samples; i++)
+    if ((seen += h->buckets[i]) > wanted) {
       int shift = i < 2 * STEPS ? 0 : i / STEPS - 1;
       return (double)((uint64_t)(i - shift * STEPS) << shift) / 1e3;
     }
-  return (double)slowest / 1e3;
+  return (double)h->slowest / 1e3;
 }
 
 /* ---- CPU time of the server: every thread of every process ---- */
@@ -133,6 +137,31 @@ static void load_template(const char *path) {
   fclose(f);
 }
 
+/* ---- frames of another kind ---- */
+
+#define OPAQUE_WIDTH 10
+typedef struct { uint32_t size, opaque_at; char *bytes; } other;
+static other *others;
+static uint32_t other_count, next_other;
+static uint64_t every;
+
+static void load_others(const char *path) {
+  FILE *f = fopen(path, "rb");
+  if (!f) fail(path);
+  other_count = read_u32(f);
+  others = calloc(other_count, sizeof *others);
+  for (uint32_t i = 0; i < other_count; i++) {
+    other *o = &others[i];
+    o->size = read_u32(f);
+    o->opaque_at = read_u32(f);
+    if (!o->size || o->opaque_at + OPAQUE_WIDTH > o->size) fail("bad frames of another kind");
+    o->bytes = malloc(o->size);
+    if (fread(o->bytes, 1, o->size, f) != o->size) fail("frames of another kind end early");
+    if (frame_bound < o->size) frame_bound = o->size;
+  }
+  fclose(f);
+}
+
 static char *decimal(char *at, uint64_t value, int width) {
   char digits[24];
   int n = 0;
@@ -149,9 +178,17 @@ static char *hex(char *at, uint64_t value, int width) {
 
 static uint64_t wall_ms, serial;
 
+static size_t write_other(char *out, uint32_t opaque) {
+  const other *o = &others[next_other++ % other_count];
+  char digits[OPAQUE_WIDTH + 1];
+  memcpy(out, o->bytes, o->size);
+  snprintf(digits, sizeof digits, "%*u", OPAQUE_WIDTH, opaque);
+  memcpy(out + o->opaque_at, digits, OPAQUE_WIDTH);
+  return o->size;
+}
+
 static size_t write_frame(char *out, uint32_t opaque) {
   char *at = out + 8, *body = NULL;
-  serial++;
   for (int i = 0; i < item_count; i++) switch (items[i].kind) {
     case 'L': memcpy(at, items[i].text, items[i].size); at += items[i].size; break;
     case 'B': body = at; break;
@@ -175,7 +212,7 @@ typedef struct {
   char *in, *out;
   size_t in_size, in_room, out_at, out_size, out_room;
 } peer;
-typedef struct { uint32_t opaque; int peer; uint64_t due; int counts; } request;
+typedef struct { uint32_t opaque; int peer; uint64_t due; int counts, is_other; } request;
 
 static int epoll_fd, peer_count, slot_count, *idle, idle_count;
 static peer *peers;
@@ -218,7 +255,9 @@ static void ask(int slot, uint64_t due) {
     p->out_room = 2 * (p->out_size + frame_bound);
     p->out = realloc(p->out, p->out_room);
   }
-  p->out_size += write_frame(p->out + p->out_size, r->opaque);
+  serial++;
+  r->is_other = every && serial % every == 0;
+  p->out_size += (r->is_other ? write_other : write_frame)(p->out + p->out_size, r->opaque);
 }
 
 static long long number_after(const char *header, size_t size, const char *name) {
@@ -241,7 +280,7 @@ static void answered(char *frame, uint64_t now) {
   int slot = (int)(opaque & 0xFFFF);
   if (opaque < 0 || slot >= slot_count || slots[slot].opaque != (uint32_t)opaque) { unmatched++; return; }
   if (measuring || (stopping && slots[slot].counts && rate > 0)) {
-    if (slots[slot].counts) note(now > slots[slot].due ? now - slots[slot].due : 0);
+    if (slots[slot].counts) note(slots[slot].is_other ? &other_latencies : &latencies, now > slots[slot].due ? now - slots[slot].due : 0);
     if (measuring) done++;
     if (code != 0) bad++;
     for (int i = 0; i < MAX_CODES; i++) if (codes[i].code == (int)code || !codes[i].count) {
@@ -291,13 +330,17 @@ static void dial(int index, int port) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 9) fail("usage: loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE");
+  if (argc != 9 && argc != 11) fail("usage: loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE [OTHERS EVERY]");
   peer_count = atoi(argv[2]);
   slot_count = peer_count * atoi(argv[3]);
   rate = atof(argv[6]);
   pids = argv[7];
   if (peer_count < 1 || slot_count < peer_count || slot_count > 0x10000) fail("1 to 65536 requests outstanding");
   load_template(argv[8]);
+  if (argc == 11) {
+    load_others(argv[9]);
+    every = (uint64_t)atoi(argv[10]);
+  }
   prctl(PR_SET_TIMERSLACK, 1);
   epoll_fd = epoll_create1(0);
   peers = calloc((size_t)peer_count, sizeof *peers);
@@ -355,9 +398,10 @@ int main(int argc, char **argv) {
   uint64_t unanswered = 0;
   for (int i = 0; i < slot_count; i++) if (slots[i].counts) unanswered++;
   printf("{\"seconds\":%.4f,\"done\":%lu,\"bad\":%lu,\"unmatched\":%lu,\"unanswered\":%lu,\"rate\":%.1f,"
-         "\"server_cpu_us\":%.3f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"codes\":{",
+         "\"server_cpu_us\":%.3f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"others\":%lu,\"others_p50\":%.1f,\"others_p99\":%.1f,\"codes\":{",
          elapsed, done, bad, unmatched, unanswered, (double)done / elapsed, done ? (double)(cpu_end - cpu) / 1e3 / (double)done : 0,
-         (mine_end - mine) / elapsed, quantile(.5), quantile(.99), quantile(.999), (double)slowest / 1e3);
+         (mine_end - mine) / elapsed, quantile(&latencies, .5), quantile(&latencies, .99), quantile(&latencies, .999),
+         (double)latencies.slowest / 1e3, other_latencies.samples, quantile(&other_latencies, .5), quantile(&other_latencies, .99));
   for (int i = 0; i < MAX_CODES && codes[i].count; i++) printf("%s\"%d\":%lu", i ? "," : "", codes[i].code, codes[i].count);
   printf("}}\n");
   return 0;

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.frames import QUEUES, send_template
+from bench.frames import send_template
 from bench.pairing import Outcome, Plan, Shape, measure, options, parsed_shape, run
 from tests.real.peers import APACHE_4, Broker, Site, until
+from tests.real.storm import QUEUES
 
 SHAPES = ("c1d1", "c64d1", "c16d16")
 TOPIC = "BenchSend"

@@ -313,14 +313,20 @@ class Site:
 
     # -- starting
 
-    def namesrv(self, kind: str = OURS, name: str = "namesrv", *, start: bool = True, **config: Any) -> Process:
-        """Start a NameServer of ``kind``; ``config`` are further keys of its properties file."""
+    def namesrv(
+        self, kind: str = OURS, name: str = "namesrv", *, start: bool = True, twistd: Sequence[str] = (), **config: Any
+    ) -> Process:
+        """
+        Start a NameServer of ``kind``; ``config`` are further keys of its properties file.
+
+        ``twistd`` are options of twistd itself, where it is ours.
+        """
         kind = _resolved(kind)
         folder, port = self._folder(name), free_port()
         values = {"listenPort": port, "bindAddress": HOST, "kvConfigPath": folder / "kvConfig.json", **config}
         conf = write_properties(folder / "namesrv.conf", values)
         if kind == OURS:
-            command, logs = _twistd("rmq-namesrv", conf)
+            command, logs = _twistd("rmq-namesrv", conf, twistd)
         else:
             main = "org.apache.rocketmq.namesrv.NamesrvStartup"
             command, logs = _java(kind, folder, main, ["-c", str(conf)], self.java.flags, self.java.namesrv_heap)
@@ -466,10 +472,10 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
     return path
 
 
-def _twistd(plugin: str, conf: Path) -> tuple[list[str], list[Path]]:
+def _twistd(plugin: str, conf: Path, options: Sequence[str] = ()) -> tuple[list[str], list[Path]]:
     """Return the command that runs one of our plugins; it logs to the console only."""
     run = "from twisted.scripts.twistd import run; run()"
-    return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", plugin, "-c", str(conf)], []
+    return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", *options, plugin, "-c", str(conf)], []
 
 
 def _java(

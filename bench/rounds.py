@@ -1,0 +1,162 @@
+"""
+Any number of servers measured in one run, window after window in turn, so that what the machine does happens to all.
+
+A round visits the servers A B C, then C B A. A ratio is that of one round; the median with the smallest and the
+largest is the result. Absolute figures of different runs must not be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from bench.pairing import MAX_LOADGEN_CPU, Shape, Window
+from tests.real.peers import Process
+
+
+@attrs.frozen
+class Candidate:
+    """A server under its name in the table."""
+
+    name: str
+    process: Process
+    warm_s: float
+
+
+@attrs.frozen
+class Others:
+    """Requests of another kind among those of a shape: whole frames in a file, one in every ``every`` requests."""
+
+    frames: Path
+    every: int
+
+
+@attrs.frozen
+class Spread:
+    """A median with the smallest and the largest."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def text(self, digits: int = 2) -> str:
+        return f"{self.median:,.{digits}f} ({self.least:,.{digits}f}-{self.most:,.{digits}f})"
+
+
+@attrs.frozen
+class Rounds:
+    """All windows of one shape: for each server, per round, the windows of the way there and back."""
+
+    shape: str
+    windows: dict[str, list[list[Window]]]
+
+    def per_round(self, name: str, key: str) -> list[float]:
+        return [statistics.fmean(window[key] for window in each) for each in self.windows[name]]
+
+    def all_windows(self, name: str) -> list[Window]:
+        return [window for each in self.windows[name] for window in each]
+
+    def ratio(self, name: str, other: str, key: str) -> Spread:
+        """Return how often ``other`` fits into ``name``, round by round."""
+        pairs = zip(self.per_round(name, key), self.per_round(other, key), strict=True)
+        return Spread.of([mine / theirs for mine, theirs in pairs if theirs])
+
+    def middle(self, name: str, key: str) -> float:
+        return float(statistics.median(window[key] for window in self.all_windows(name)))
+
+    def bad(self, name: str) -> int:
+        """Return how many requests were answered with another code than 0 or not at all."""
+        return sum(window["bad"] + window["unanswered"] for window in self.all_windows(name))
+
+    def busiest(self) -> float:
+        """Return the largest share of a core that the generator took in a window."""
+        return float(max(window["loadgen_cpu"] for name in self.windows for window in self.all_windows(name)))
+
+    def to_json(self) -> dict[str, Any]:
+        keys = ("rate", "server_cpu_us", "p50", "p99", "p999", "loadgen_cpu", "others", "others_p50", "others_p99")
+        sides = {name: {key: self.middle(name, key) for key in keys} | {"bad": self.bad(name)} for name in self.windows}
+        return {"shape": self.shape, "servers": sides, "windows": self.windows}
+
+
+def window(loadgen: Path, shape: Shape, server: Process, seconds: float, others: Others | None = None) -> Window:
+    """Run the generator once; SystemExit with the server's last lines when it fails."""
+    command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, 0.2, shape.rate, server.pid]
+    command += [shape.template, *([others.frames, others.every] if others else [])]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        raise SystemExit(f"{shape.name} against {server.name}: {done.stderr.strip()}\n{server.tail()}")
+    result: Window = json.loads(done.stdout)
+    return result
+
+
+def measure(
+    candidates: Sequence[Candidate],
+    name: str,
+    one_window: Callable[[Candidate, float], Window],
+    *,
+    rounds: int,
+    window_s: float,
+    there_and_back: bool = True,
+) -> Rounds:
+    """
+    Warm every server up with the shape, then run the rounds.
+
+    Without ``there_and_back`` a round visits each server once, every other round in reverse.
+    """
+    for candidate in candidates:
+        if candidate.warm_s > 0:
+            one_window(candidate, candidate.warm_s)
+    found: dict[str, list[list[Window]]] = {candidate.name: [] for candidate in candidates}
+    for number in range(rounds):
+        for each in found.values():
+            each.append([])
+        order = list(candidates)
+        if there_and_back:
+            order += reversed(order)
+        elif number % 2:
+            order.reverse()
+        for candidate in order:
+            found[candidate.name][-1].append(one_window(candidate, window_s))
+    return Rounds(name, found)
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(head), ["---"] * len(head), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def table(outcomes: Sequence[Rounds], ours: Sequence[str]) -> str:
+    """Return all shapes; for each server its figures, and by how much each of ``ours`` is faster and cheaper."""
+    head = ["shape", "server", "requests/s", "CPU us/request", "p50 us", "p99 us"]
+    for name in ours:
+        head += [f"rate, {name} : it", f"CPU, it : {name}"]
+    head += ["not 0", "generator"]
+    rows = []
+    for outcome in outcomes:
+        busiest = outcome.busiest()
+        generator = f"{busiest:.0%}" + (" (too busy: no result)" if busiest > MAX_LOADGEN_CPU else "")
+        for name in outcome.windows:
+            row = [outcome.shape, name, f"{outcome.middle(name, 'rate'):,.0f}"]
+            row += [f"{outcome.middle(name, 'server_cpu_us'):.1f}"]
+            row += [f"{outcome.middle(name, key):,.0f}" for key in ("p50", "p99")]
+            for mine in ours:
+                if mine == name:
+                    row += ["", ""]
+                else:
+                    row += [
+                        outcome.ratio(mine, name, "rate").text(),
+                        outcome.ratio(name, mine, "server_cpu_us").text(1),
+                    ]
+            rows.append([*row, str(outcome.bad(name)), generator])
+    return markdown(head, rows)

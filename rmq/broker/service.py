@@ -220,6 +220,7 @@ class BrokerService(MultiService):
             name=name,
             tls=self.access.tls,
             limits=self.access.limits,
+            seats=self.access.seats,
         )
         server.on_channel_closed(self._channel_closed)
         return server

@@ -89,6 +89,7 @@ class NamesrvService(MultiService):
             name="namesrv",
             tls=self.access.tls,
             limits=self.access.limits,
+            seats=self.access.seats,
         )
         self.server.on_channel_closed(self._channel_closed)
         self.server.setServiceParent(self)

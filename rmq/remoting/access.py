@@ -9,9 +9,10 @@ import attrs
 from twisted.application.service import MultiService
 
 from rmq.remoting.acl import AclConfig, acl_of, signer_of
-from rmq.remoting.limits import RemotingLimits
+from rmq.remoting.limits import RemotingLimits, Seats
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.config import ConfigError, config_fields, format_value
+from rmq.runtime.openlimit import sockets_of
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls import ClientTls, ServerTls, TlsConfig, resolve_tls
 
@@ -71,6 +72,8 @@ class Access(MultiService):
         clock, disk = platform.reactor, platform.disk
         terms = resolve_tls(setup.tls, disk)
         self.limits = setup.limits
+        most = platform.max_open_files
+        self.seats = Seats(None if most is None else sockets_of(most))
         self.tls = ServerTls(disk, clock, terms)
         self.client_tls = ClientTls(disk, clock, terms) if terms.dial else None
         self.acl = acl_of(setup.acl, rocketmq_home, disk, clock, admin_codes)

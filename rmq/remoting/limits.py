@@ -50,6 +50,18 @@ class RemotingLimits:
 DEFAULT_LIMITS = RemotingLimits()
 
 
+class Seats:
+    """Connections of all ports of a process together; ``most`` None: as many as come."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self.taken = 0
+
+    @property
+    def full(self) -> bool:
+        return self.most is not None and self.taken >= self.most
+
+
 class HeldBytes:
     """
     The bytes that a port keeps for its peers, bounded in sum.

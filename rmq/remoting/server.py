@@ -17,7 +17,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
 from rmq.remoting.channel import Channel, describe_peer
-from rmq.remoting.limits import DEFAULT_LIMITS, HeldBytes, RemotingLimits
+from rmq.remoting.limits import DEFAULT_LIMITS, HeldBytes, RemotingLimits, Seats
 from rmq.remoting.protocol import RemotingProtocol, plain_only
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.tls import admission
@@ -26,6 +26,8 @@ from rmq.runtime.tls import ServerTls
 
 #: connections that wait to be accepted
 BACKLOG = 1024
+#: refused connections are worth a line in the log only so often
+QUIET_S = 60.0
 #: Java: serverChannelMaxIdleTimeSeconds
 IDLE_SECONDS = 120.0
 
@@ -34,8 +36,8 @@ class RemotingServer(Service):
     """
     Listen on ``host``:``port`` and have requests answered by ``responders`` while the service runs.
 
-    Port 0 takes a free one; :attr:`port` says which. ``name`` is for the log. Without ``tls`` the port is plain;
-    several ports may share one.
+    Port 0 takes a free one; :attr:`port` says which. ``name`` is for the log. Without ``tls`` the port is plain.
+    Several ports may share ``tls`` and ``seats``.
     """
 
     _log = Logger()
@@ -51,6 +53,7 @@ class RemotingServer(Service):
         name: str,
         tls: ServerTls | None = None,
         limits: RemotingLimits = DEFAULT_LIMITS,
+        seats: Seats | None = None,
     ) -> None:
         self.setName(name)
         self.host = host
@@ -66,8 +69,9 @@ class RemotingServer(Service):
         self._admit = plain_only if tls is None else admission(tls)
         self._limits = limits
         self._held = HeldBytes(limits.server_max_held_bytes, self._channels.values)
-        #: connections are refused at the moment, which is logged once
-        self._full = False
+        self._seats = Seats() if seats is None else seats
+        #: until when refused connections are not worth another line, in seconds of the clock
+        self._quiet_until_s = 0.0
 
     @property
     def channels(self) -> Collection[Channel]:
@@ -107,20 +111,12 @@ class RemotingServer(Service):
 
     def build_protocol(self, address: IAddress | None) -> Protocol | None:
         """Return the protocol of a new connection, None to refuse it."""
-        count = len(self._channels)
-        if count >= self._limits.server_max_connections:
-            if not self._full:
-                self._full = True
-                peer, _ = describe_peer(address)
-                self._log.warn(
-                    "{peer} is refused, and so is who follows: {name} has {count} connections, as many as "
-                    "serverMaxConnections allows",
-                    peer=peer,
-                    name=self.name,
-                    count=count,
-                )
+        if self._seats.full:
+            self._refuse(address, f"the limit of open files leaves room for {self._seats.most} connections (ulimit -n)")
             return None
-        self._full = False
+        if len(self._channels) >= self._limits.server_max_connections:
+            self._refuse(address, f"serverMaxConnections={self._limits.server_max_connections} are open")
+            return None
         self._next_id += 1
         return RemotingProtocol(
             self.responders,
@@ -134,12 +130,23 @@ class RemotingServer(Service):
             grew=self._held.grew,
         )
 
+    def _refuse(self, address: IAddress | None, why: str) -> None:
+        now = self._platform.reactor.seconds()
+        if now >= self._quiet_until_s:
+            self._quiet_until_s = now + QUIET_S
+            peer, _ = describe_peer(address)
+            self._log.warn(
+                "{name} refuses {peer}, and who follows while it is so: {why}", name=self.name, peer=peer, why=why
+            )
+
     def _opened(self, channel: Channel) -> None:
+        self._seats.taken += 1
         self._channels[channel.id] = channel
         for listener in self._closed_listeners:
             channel.when_closed(listener)
 
     def _closed(self, channel: Channel, _reason: str) -> None:
+        self._seats.taken -= 1
         self._channels.pop(channel.id, None)
         if not self._channels and self._emptied is not None:
             emptied, self._emptied = self._emptied, None

@@ -12,6 +12,7 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmq.runtime.disk import Disk, RealDisk
+from rmq.runtime.openlimit import raise_open_files_limit
 
 #: how long a dial may take, as the connect timeout of Apache's clients
 CONNECT_TIMEOUT_S = 3.0
@@ -32,6 +33,8 @@ class Platform:
     disk: Disk
     rng: random.Random
     endpoint_factory: EndpointFactory
+    #: open files and sockets that the process may have; None: no matter
+    max_open_files: int | None = None
 
 
 def keep_steady(reactor: Any) -> None:
@@ -64,4 +67,10 @@ def real_platform(reactor: Any) -> Platform:
     keep_steady(reactor)
     disk = RealDisk(reactor)
     reactor.addSystemEventTrigger("after", "shutdown", disk.close)
-    return Platform(reactor=reactor, disk=disk, rng=random.SystemRandom(), endpoint_factory=dial_by_name)
+    return Platform(
+        reactor=reactor,
+        disk=disk,
+        rng=random.SystemRandom(),
+        endpoint_factory=dial_by_name,
+        max_open_files=raise_open_files_limit(),
+    )

@@ -15,7 +15,6 @@ from rmq.remoting.access import ACCESS_CLASSES, ACCESS_KEYS, Access, AccessSetup
 from rmq.remoting.acl import (
     BROKER_ADMIN_CODES,
     MAX_TOLD,
-    NAMESRV_ADMIN_CODES,
     PUB,
     QUIET_S,
     REFRESH_S,
@@ -311,8 +310,9 @@ class FileTests(SynchronousTestCase):
         self.assertRaises(ConfigError, parse_credentials, b"", "tools.yml")
 
 
-ADMIN = contract(RequestCode.PUT_KV_CONFIG)
-OTHER = contract(RequestCode.GET_KV_CONFIG)
+ADMIN = contract(97_001)
+OTHER = contract(97_002)
+ADMIN_CODES = frozenset({97_001})
 
 
 class Owner:
@@ -343,12 +343,12 @@ class ShellTests(SynchronousTestCase):
         return path
 
     def acl(self, path: str | None = None) -> Acl:
-        acl = Acl(self.disk, self.clock, path or self.path, NAMESRV_ADMIN_CODES)
+        acl = Acl(self.disk, self.clock, path or self.path, ADMIN_CODES)
         acl.startService()
         self.addCleanup(acl.stopService)
         return acl
 
-    def peer(self, acl: Acl, codes: frozenset[RequestCode] | None = NAMESRV_ADMIN_CODES) -> Peer:
+    def peer(self, acl: Acl, codes: frozenset[int] | None = ADMIN_CODES) -> Peer:
         responders = ResponderTable(Owner())
         responders.guard_with(acl.check, codes)
         return Peer(responders, self.clock)
@@ -401,7 +401,7 @@ class ShellTests(SynchronousTestCase):
             self.ask(peer, RemotingCommand(ADMIN.code, 5))
         told = [event for event in logs if "refuses" in event["log_format"]]
         self.assertEqual([event["log_level"] for event in told], [LogLevel.warn] * 2)
-        self.assertIn("192.0.2.7, request 100: No accessKey", told[0]["text"])
+        self.assertIn("192.0.2.7, request 97001: No accessKey", told[0]["text"])
 
     def test_log_is_bounded(self) -> None:
         """What was logged is remembered for MAX_TOLD refusals, whatever peers make up."""

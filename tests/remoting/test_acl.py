@@ -310,9 +310,9 @@ class FileTests(SynchronousTestCase):
         self.assertRaises(ConfigError, parse_credentials, b"", "tools.yml")
 
 
-ADMIN = contract(97_001)
-OTHER = contract(97_002)
-ADMIN_CODES = frozenset({97_001})
+ADMIN = contract(98_101)
+OTHER = contract(98_102)
+ADMIN_CODES = frozenset({98_101})
 
 
 class Owner:
@@ -401,7 +401,7 @@ class ShellTests(SynchronousTestCase):
             self.ask(peer, RemotingCommand(ADMIN.code, 5))
         told = [event for event in logs if "refuses" in event["log_format"]]
         self.assertEqual([event["log_level"] for event in told], [LogLevel.warn] * 2)
-        self.assertIn("192.0.2.7, request 97001: No accessKey", told[0]["text"])
+        self.assertIn("192.0.2.7, request 98101: No accessKey", told[0]["text"])
 
     def test_log_is_bounded(self) -> None:
         """What was logged is remembered for MAX_TOLD refusals, whatever peers make up."""

@@ -44,7 +44,7 @@ from tests.remoting.peer import Peer, RecordingTransport
 from tests.remoting.test_server import platform_of
 from tests.remoting.tlspeer import SslEnd, TlsTransport
 
-PING = contract(96_001)
+PING = contract(98_201)
 AUTHORITY = Authority()
 
 

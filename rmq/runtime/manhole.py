@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService
 from twisted.internet.endpoints import TCP4ServerEndpoint
 
@@ -47,6 +46,9 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
     address = parse_manhole(spec)
     if reactor is None:
         from twisted.internet import reactor
+    # 20 ms of every start, for automat, where nobody asks for a manhole
+    from twisted.application.internet import StreamServerEndpointService
+
     try:
         # Not needed, and not installed, where nobody asks for a manhole.
         from rmq.runtime import prompt

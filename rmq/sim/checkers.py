@@ -13,10 +13,11 @@ found. What a fault was allowed to take is no violation; :class:`Losses` is the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import attrs
 
-from rmq.sim.cluster import ROOT, Cluster, GroupOptions, LogImage, Member
+from rmq.sim.cluster import ROOT, Cluster, LogImage, Member, Options
 from rmq.sim.history import Copy, History, Sent, key_of
 from rmq.sim.node import Node
 from rmq.store import layout
@@ -56,14 +57,21 @@ class PowerLoss:
 class Losses:
     """The power failures of a run, and what they excuse."""
 
-    def __init__(self, groups: Iterable[GroupOptions]) -> None:
-        self._groups = {group.name: group for group in groups}
+    def __init__(self, options: Options) -> None:
+        self._groups = {group.name: group for group in options.groups}
+        self._acks_after_flush = options.store.get("haAckAfterFlush") == "true"
         self.failures: list[PowerLoss] = []
+        #: (group, when) of slaves that got an empty disk
+        self._new_disks: list[tuple[str, float]] = []
 
     def watch(self, cluster: Cluster) -> None:
         """Note every power failure of a broker from now on."""
         for member in cluster.members:
             member.node.before_crash = lambda member=member: self.note(cluster, member)  # type: ignore[misc]
+            member.node.disk.on_replace = partial(self._replaced, cluster, member)
+
+    def _replaced(self, cluster: Cluster, member: Member) -> None:
+        self._new_disks.append((member.group.name, cluster.world.now_s))
 
     def note(self, cluster: Cluster, member: Member) -> None:
         """Look what the disk would lose, before it does."""
@@ -112,8 +120,12 @@ class Losses:
         return any(each.at_s >= sent.at_s and end > each.from_phy for each in self.of_master(sent.group))
 
     def slave_failed_since(self, group: str, since_s: float) -> bool:
-        """Tell whether any slave of a group lost its power since then."""
-        return any(each.group == group and not each.is_master and each.at_s >= since_s for each in self.failures)
+        """Tell whether any slave of a group may have lost since then what it had acknowledged."""
+        if any(name == group and at_s >= since_s for name, at_s in self._new_disks):
+            return True
+        return not self._acks_after_flush and any(
+            each.group == group and not each.is_master and each.at_s >= since_s for each in self.failures
+        )
 
     def may_diverge(self, member: Member) -> bool:
         """Tell whether a slave may have kept what its master lost; the two must part then, and not go on as one."""

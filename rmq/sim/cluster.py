@@ -53,6 +53,14 @@ DRAWN: dict[str, tuple[int, ...]] = {
     "maxTransferCountOnMessageInMemory": (1, 4, 32),
 }
 
+#: Keys that few brokers have, together with what belongs to them.
+RARE: tuple[dict[str, str], ...] = (
+    {"enableConsumeQueueExt": "true", "mappedFileSizeConsumeQueueExt": "1000"},
+    {"haTransferFlushedOnly": "true"},
+    {"haAckAfterFlush": "true"},
+)
+RARELY = 0.15
+
 
 @attrs.frozen(kw_only=True)
 class GroupOptions:
@@ -125,7 +133,7 @@ def draw_options(rng: Random) -> Options:
                 slave_flush=rng.choice(tuple(FlushDiskType)),
             )
         )
-    return Options(
+    options = Options(
         name_servers=rng.choice((1, 2)),
         groups=tuple(groups),
         sync_s=rng.choice(((0.0005, 0.005), (0.005, 0.1), (0.02, 0.4))),
@@ -140,6 +148,8 @@ def draw_options(rng: Random) -> Options:
         body_bytes=rng.choice((100, 1000, 4000)),
         batched=rng.choice((0.0, 0.2)),
     )
+    rare = {key: value for keys in RARE if rng.random() < RARELY for key, value in keys.items()}
+    return attrs.evolve(options, store={**options.store, **rare})
 
 
 @attrs.frozen(eq=False)

@@ -68,6 +68,8 @@ class SimDisk:
         self.healthy_sync_s = HEALTHY_SYNC_S
         #: called with the seconds that it will take, when a sync begins that does not block
         self.on_sync: Callable[[float], object] = lambda seconds: None
+        #: called when an empty disk takes the place of this one
+        self.on_replace: Callable[[], object] = lambda: None
         self.recover()
         self._names: dict[str, Entry] = {"/": FOLDER}
         self._durable_names: dict[str, Entry] = {"/": FOLDER}
@@ -81,6 +83,7 @@ class SimDisk:
         """Put in a new, empty disk; the machine must be without a process."""
         assert self._node.process is None, "disks are replaced in machines that rest"
         self._note("replaced")
+        self.on_replace()
         self._names = {"/": FOLDER}
         self._durable_names = {"/": FOLDER}
         self._name_changes.clear()

@@ -169,6 +169,10 @@ class PowerFailureInSync:
     def name(self) -> str:
         return f"power failure of {self.node.name} in a sync"
 
+    def end(self) -> None:
+        """What happens in the sync."""
+        self.node.crash()
+
     def apply(self) -> None:
         self.node.disk.on_sync = self._fail
 
@@ -180,11 +184,23 @@ class PowerFailureInSync:
         node, process = self.node, self.node.process
         node.disk.on_sync = lambda seconds: None
 
-        def crash() -> None:
+        def end() -> None:
             if node.process is process:
-                node.crash()
+                self.end()
 
-        node.world.schedule(node.world.rng.uniform(0, seconds), crash)
+        node.world.schedule(node.world.rng.uniform(0, seconds), end)
+
+
+@attrs.frozen
+class KillInSync(PowerFailureInSync):
+    """kill -9 before the next sync has ended: it never does, and nobody is told."""
+
+    @property
+    def name(self) -> str:
+        return f"kill -9 of {self.node.name} in a sync"
+
+    def end(self) -> None:
+        self.node.kill()
 
 
 @attrs.frozen
@@ -319,6 +335,7 @@ KINDS: dict[str, Kind] = {
     "restart": lambda world, nodes: Restart(world.rng.choice(nodes)),
     "power failure": lambda world, nodes: PowerFailure(world.rng.choice(nodes)),
     "power failure in a sync": lambda world, nodes: PowerFailureInSync(world.rng.choice(nodes)),
+    "kill in a sync": lambda world, nodes: KillInSync(world.rng.choice(nodes)),
     "new disk": lambda world, nodes: NewDisk(world.rng.choice(nodes)),
     "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
     "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),

@@ -38,7 +38,7 @@ T = TypeVar("T")
 #: Kinds of faults by plan. "all" takes some of everything, see `draw_kinds`.
 PLANS: dict[str, tuple[str, ...]] = {
     "quiet": (),
-    "kills": ("kill", "restart"),
+    "kills": ("kill", "restart", "kill in a sync"),
     "power": ("power failure", "power failure in a sync", "kill", "new disk"),
     "network": ("half partition", "partition", "clog", "reset"),
     "all": (
@@ -50,6 +50,7 @@ PLANS: dict[str, tuple[str, ...]] = {
         "restart",
         "power failure",
         "power failure in a sync",
+        "kill in a sync",
         "new disk",
         "slow disk",
         "full disk",
@@ -58,7 +59,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     ),
 }
 #: these happen to servers only
-DISK_KINDS = ("power failure in a sync", "slow disk", "full disk", "failed sync", "clock step")
+DISK_KINDS = ("power failure in a sync", "kill in a sync", "slow disk", "full disk", "failed sync", "clock step")
 #: these happen to slaves only
 SLAVE_KINDS = ("new disk",)
 
@@ -166,7 +167,7 @@ class Run:
         self.options = options or draw_options(self.world.rng_for("options"))
         self.cluster = Cluster(self.world, self.options)
         self.history = History(lambda: self.world.now_s)
-        self.losses = checkers.Losses(self.options.groups)
+        self.losses = checkers.Losses(self.options)
         self.watch = checkers.ReplicaWatch(self.cluster, self.losses)
         self.kinds = draw_kinds(self.world, plan)
         self._chaos_s = chaos_s

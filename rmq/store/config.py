@@ -57,6 +57,10 @@ class StoreConfig:
     )
     mapped_file_size_commit_log: int = _bytes(1 << 30, "length of a commit log file; equal on master and slave", 4096)
     mapped_file_size_consume_queue: int = _bytes(300_000 * 20, "length of a consume queue file", 20)
+    enable_consume_queue_ext: bool = attrs.field(
+        default=False, metadata={"doc": "keep tagsCode and store time of each unit in extension files, as 4.x can"}
+    )
+    mapped_file_size_consume_queue_ext: int = _bytes(48 << 20, "length of an extension file", 64)
     broker_role: BrokerRole = attrs.field(default=BrokerRole.ASYNC_MASTER, metadata={"important": True})
     flush_disk_type: FlushDiskType = attrs.field(default=FlushDiskType.ASYNC_FLUSH, metadata={"important": True})
 
@@ -134,8 +138,6 @@ class StoreConfig:
     # accepted
     store_path_dledger_commit_log: str | None = attrs.field(default=None, metadata={"key": "storePathDLedgerCommitLog"})
     read_only_commit_log_store_paths: str | None = None
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: int = 50_331_648
     bit_map_length_consume_queue_ext: int = 64
     commit_interval_commit_log: int = 200
     use_reentrant_lock_when_put_message: bool = True
@@ -196,8 +198,6 @@ class StoreConfig:
             found.append(("storePathCommitLog", "several folders are not supported"))
         if self.read_only_commit_log_store_paths:
             found.append(("readOnlyCommitLogStorePaths", "the commit log has one folder"))
-        if self.enable_consume_queue_ext:
-            found.append(("enableConsumeQueueExt", "plain units are written; extended ones are read"))
         if self.transient_store_pool_enable:
             found.append(("transientStorePoolEnable", "messages go straight to the file, so there is nothing to pool"))
         if self.enable_multi_dispatch or self.enable_lmq:

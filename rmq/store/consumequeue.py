@@ -18,7 +18,8 @@ from rmq.runtime.disk import File
 from rmq.store import layout
 from rmq.store.layout import CQ_FILLER, CQ_FILLER_SIZE, CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.messages import StoreError
-from rmq.store.openfiles import OpenFiles
+from rmq.store.openfiles import OpenFiles, zero_from
+from rmq.store.queueext import QueueExt, is_address
 
 #: a gap in the numbers larger than this is taken for nonsense rather than filled
 MAX_GAP = 1_000_000
@@ -57,6 +58,7 @@ class ConsumeQueue:
         "_written",
         "dirty",
         "end",
+        "ext",
         "file_bytes",
         "folder",
         "key_prefixes",
@@ -69,11 +71,22 @@ class ConsumeQueue:
         "unsynced",
     )
 
-    def __init__(self, files: OpenFiles, folder: str, topic: str, queue_id: int, file_bytes: int) -> None:
+    def __init__(
+        self,
+        files: OpenFiles,
+        folder: str,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+        *,
+        ext: QueueExt | None = None,
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.folder = folder
         self.file_bytes = file_bytes
+        #: where tagsCodes go with enableConsumeQueueExt; else units hold them themselves
+        self.ext = ext
         self._files = files
         #: start offsets of the files, without holes
         self._starts: list[int] = []
@@ -108,7 +121,7 @@ class ConsumeQueue:
 
     # ---- appending ----
 
-    def append(self, queue_offset: int, phy_offset: int, size: int, tags_code: int) -> bool:
+    def append(self, queue_offset: int, phy_offset: int, size: int, tags_code: int, store_timestamp: int = 0) -> bool:
         """
         Add the unit of a message; False when the queue has it already.
 
@@ -121,6 +134,8 @@ class ConsumeQueue:
             if self.end:
                 raise QueueGap(self, queue_offset)
             self._begin_at(queue_offset)
+        if self.ext is not None:
+            tags_code = self.ext.append(tags_code, store_timestamp)
         self._buffer += CQ_UNIT.pack(phy_offset, size, tags_code)
         self.end = queue_offset + 1
         self.max_phy = phy_offset + size
@@ -264,7 +279,18 @@ class ConsumeQueue:
         if self.max_phy < 0:
             # Nothing but fillers, or nothing: the queue may begin anew at any number.
             self._clear()
+        elif self.ext is not None:
+            self.ext.cut(self._last_address(self.ext))
         self.next = self.end
+
+    def _last_address(self, ext: QueueExt) -> int | None:
+        """Return the address in the newest unit that has one; those behind were made without extension."""
+        first = self._starts[0] // CQ_UNIT_BYTES if ext.starts else self.end
+        for number in range(self.end - 1, first - 1, -1):
+            unit = self.unit(number)
+            if unit is not None and is_address(unit[2]):
+                return unit[2]
+        return None
 
     def _clear(self) -> None:
         while self._starts:
@@ -272,6 +298,8 @@ class ConsumeQueue:
         del self._buffer[:]
         self._written = self.min = self.end = 0
         self.max_phy = -1
+        if self.ext is not None:
+            self.ext.cut(None)
 
     def cut(self, phy_offset: int) -> None:
         """
@@ -297,6 +325,9 @@ class ConsumeQueue:
         """Let the queue begin with the first message that the log still has; at its end when there is none."""
         first = max(self.min, self._starts[0] // CQ_UNIT_BYTES if self._starts else 0)
         self.min = self.lower_bound(first, self.end, lambda unit: unit[0] >= min_phy and not is_filler(unit))
+        unit = self.unit(self.min) if self.ext is not None else None
+        if self.ext is not None and unit is not None and is_address(unit[2]):
+            self.ext.delete_before(unit[2])
 
     def delete_expired(self, min_phy: int) -> int:
         """Delete leading files that only point below ``min_phy``; return how many."""
@@ -320,12 +351,3 @@ class ConsumeQueue:
 
 def _starts(names: list[str]) -> list[int]:
     return sorted(start for name in names if (start := layout.file_start(name)) is not None)
-
-
-def zero_from(file: File, at: int, until: int, chunk: int = 1 << 20) -> None:
-    """Write zeros over the parts of [at, until) that hold anything else."""
-    while at < until:
-        size = min(chunk, until - at)
-        if file.read_at(at, size).count(0) != size:
-            file.write_at(at, bytes(size))
-        at += size

@@ -166,9 +166,9 @@ class Dispatcher:
             code = self._tags_code(queue.topic, store_timestamp, properties)
             # The queue is spelled out for the usual case; this runs once a message.
             is_new = (
-                queue.append(queue_offset, phy_offset, size, code)
+                queue.append(queue_offset, phy_offset, size, code, store_timestamp)
                 if queue_offset == queue.end
-                else self._append(queue, queue_offset, phy_offset, size, code)
+                else self._append(queue, queue_offset, phy_offset, size, code, store_timestamp)
             )
             if is_new and not queue.dirty:
                 self._queues.touched(queue)
@@ -211,13 +211,15 @@ class Dispatcher:
         level = min(int(text), len(self._delays))
         return store_timestamp + (self._delays[level - 1] if level else 1000)
 
-    def _append(self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, size: int, code: int) -> bool:
+    def _append(
+        self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, size: int, code: int, store_timestamp: int
+    ) -> bool:
         """Append a unit that may be there already, or leave a gap."""
         if not self.fills_gaps and queue_offset and not queue.end:
             # Either the queue is as young as the log that is here, or its files are gone; only the whole log knows.
             raise QueueGap(queue, queue_offset)
         try:
-            return queue.append(queue_offset, phy_offset, size, code)
+            return queue.append(queue_offset, phy_offset, size, code, store_timestamp)
         except QueueGap:
             if not self.fills_gaps:
                 raise
@@ -232,7 +234,7 @@ class Dispatcher:
             phy_offset=phy_offset,
             what="the one behind them is shown in their place" if filled else "too many to fill, the queue stops here",
         )
-        return filled and queue.append(queue_offset, phy_offset, size, code)
+        return filled and queue.append(queue_offset, phy_offset, size, code, store_timestamp)
 
     def forget(self, topic: str) -> None:
         """Drop what waits for the queues of a topic that is being deleted."""

@@ -38,6 +38,9 @@ CQ_EXT_ADDRESS_MAX = -2147483649
 CQ_EXT_BASE = -(1 << 63)
 #: size, tagsCode, msgStoreTime, bitMapSize; the bitmap follows
 CQ_EXT_UNIT = struct.Struct(">hqqh")
+#: stands where the next unit does not fit into its file; so many bytes are always left for it
+CQ_EXT_END = struct.Struct(">h")
+CQ_EXT_END_BYTES = 4
 
 #: beginTimestamp, endTimestamp, beginPhyOffset, endPhyOffset, hashSlotCount, indexCount
 INDEX_HEADER = struct.Struct(">qqqqii")
@@ -105,6 +108,16 @@ def consume_queue_dir(root: str, topic: str | None = None, queue_id: int | None 
     if queue_id is not None:
         parts.append(str(queue_id))
     return join(*parts)
+
+
+def consume_queue_ext_dir(root: str, topic: str | None = None, queue_id: int | None = None) -> str:
+    """Return the folder of all queues' extension files, of a topic's, or of one queue's."""
+    parts = [CONSUME_QUEUE_EXT_DIR]
+    if topic is not None:
+        parts.append(topic)
+    if queue_id is not None:
+        parts.append(str(queue_id))
+    return join(root, *parts)
 
 
 def index_dir(root: str) -> str:

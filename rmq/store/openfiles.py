@@ -55,3 +55,12 @@ class OpenFiles:
         if len(self._files) > self._limit:
             self._files.popitem(last=False)[1].close()
         return file
+
+
+def zero_from(file: File, at: int, until: int, chunk: int = 1 << 20) -> None:
+    """Write zeros over the parts of [at, until) that hold anything else."""
+    while at < until:
+        size = min(chunk, until - at)
+        if file.read_at(at, size).count(0) != size:
+            file.write_at(at, bytes(size))
+        at += size

@@ -11,6 +11,7 @@ from rmq.runtime.disk import Disk
 from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.openfiles import OpenFiles
+from rmq.store.queueext import QueueExt
 from rmq.wire.record import MAX_TOPIC_BYTES
 
 Key = tuple[str, int]
@@ -31,10 +32,14 @@ class QueueTable:
 
     _log = Logger()
 
-    def __init__(self, disk: Disk, root: str, file_bytes: int, *, open_files: int = 256) -> None:
+    def __init__(
+        self, disk: Disk, root: str, file_bytes: int, *, ext_file_bytes: int | None = None, open_files: int = 256
+    ) -> None:
         self._disk = disk
         self._root = root
         self.file_bytes = file_bytes
+        #: length of extension files; None without extension
+        self._ext_file_bytes = ext_file_bytes
         self._files = OpenFiles(disk, open_files)
         self._queues: dict[Key, ConsumeQueue] = {}
         #: queues with buffered units
@@ -63,8 +68,15 @@ class QueueTable:
         queue = self._queues.get(key)
         if queue is None:
             folder = layout.consume_queue_dir(self._root, topic, queue_id)
-            queue = self._queues[key] = ConsumeQueue(self._files, folder, topic, queue_id, self.file_bytes)
+            queue = self._queues[key] = ConsumeQueue(
+                self._files, folder, topic, queue_id, self.file_bytes, ext=self._ext(topic, queue_id)
+            )
         return queue
+
+    def _ext(self, topic: str, queue_id: int) -> QueueExt | None:
+        if self._ext_file_bytes is None:
+            return None
+        return QueueExt(self._files, layout.consume_queue_ext_dir(self._root, topic, queue_id), self._ext_file_bytes)
 
     def load(self) -> None:
         """
@@ -84,9 +96,24 @@ class QueueTable:
         # All are looked at before any is changed.
         for queue, names in found:
             queue.check_files(names)
+        if self._ext_file_bytes is not None:
+            self._load_ext()
         for queue, names in found:
             if not queue.load(names):
                 self.is_broken = True
+
+    def _load_ext(self) -> None:
+        base = layout.consume_queue_ext_dir(self._root)
+        for topic in self._disk.list_dir(base):
+            for name in self._disk.list_dir(layout.join(base, topic)):
+                folder = layout.join(base, topic, name)
+                queue = self._queues.get((topic, int(name))) if name.isascii() and name.isdigit() else None
+                if queue is None or queue.ext is None:
+                    self._log.warn("{path} extends no consume queue and is deleted", path=folder)
+                    self._disk.delete_tree(folder)
+                    continue
+                starts = (layout.file_start(name) for name in self._disk.list_dir(folder))
+                queue.ext.load(sorted(start for start in starts if start is not None))
 
     @property
     def max_phy(self) -> int:
@@ -113,6 +140,8 @@ class QueueTable:
 
     def write_one(self, queue: ConsumeQueue) -> None:
         """Write the buffered units of one queue."""
+        if queue.ext is not None:
+            self._write_ext(queue.ext)
         if not queue.starts:
             self._disk.make_dirs(queue.folder)
         before = len(queue.starts)
@@ -120,16 +149,25 @@ class QueueTable:
         if len(queue.starts) != before:
             self._new_names.add(queue.folder)
 
+    def _write_ext(self, ext: QueueExt) -> None:
+        """Units must never point at extension units that are not there yet."""
+        if not ext.starts:
+            self._disk.make_dirs(ext.folder)
+        before = len(ext.starts)
+        ext.write()
+        if len(ext.starts) != before:
+            self._new_names.add(ext.folder)
+
     async def sync(self) -> None:
         """Sync everything written so far, without blocking; DiskError when a sync failed."""
         for folder in sorted(self._new_names):
             self._disk.sync_dir(folder)
             self._new_names.discard(folder)
-        for queue in list(self):
-            for start in sorted(queue.unsynced):
-                if start in queue.starts:
-                    queue.unsynced.discard(start)
-                    synced: Deferred[None] = self._files.get(queue.path(start)).sync()
+        for part in self._parts():
+            for start in sorted(part.unsynced):
+                if start in part.starts:
+                    part.unsynced.discard(start)
+                    synced: Deferred[None] = self._files.get(part.path(start)).sync()
                     await synced
 
     def sync_now(self) -> None:
@@ -138,10 +176,14 @@ class QueueTable:
         for folder in sorted(self._new_names):
             self._disk.sync_dir(folder)
         self._new_names.clear()
-        for queue in self:
-            for start in sorted(queue.unsynced):
-                self._files.get(queue.path(start)).sync_now()
-            queue.unsynced.clear()
+        for part in self._parts():
+            for start in sorted(part.unsynced):
+                self._files.get(part.path(start)).sync_now()
+            part.unsynced.clear()
+
+    def _parts(self) -> list[ConsumeQueue | QueueExt]:
+        """Return all queues, each behind its extension."""
+        return [part for queue in self for part in (queue.ext, queue) if part is not None]
 
     def cut(self, phy_offset: int) -> None:
         """Drop the units of all messages at ``phy_offset`` and behind, and whatever a crash left behind the ends."""
@@ -162,8 +204,11 @@ class QueueTable:
             if queue.dirty:
                 self._dirty.remove(queue)
             self._new_names.discard(queue.folder)
+            if queue.ext is not None:
+                self._new_names.discard(queue.ext.folder)
         if gone:
             self._disk.delete_tree(layout.consume_queue_dir(self._root, topic))
+            self._disk.delete_tree(layout.consume_queue_ext_dir(self._root, topic))
         return [queue_id for _, queue_id in gone]
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class Reader:
                     break
             scanned += 1
             if matches is not None and not matches(
-                code if code > CQ_EXT_ADDRESS_MAX else self._real_tags_code(phy_offset, size, code)
+                code if code > CQ_EXT_ADDRESS_MAX else self._real_tags_code(queue, phy_offset, size, code)
             ):
                 continue
             record = self._record(queue, phy_offset, size)
@@ -158,8 +158,11 @@ class Reader:
             )
         return None
 
-    def _real_tags_code(self, phy_offset: int, size: int, code: int) -> int:
-        """Return the tagsCode of a unit that points to an extension file: the record itself knows it too."""
+    def _real_tags_code(self, queue: ConsumeQueue, phy_offset: int, size: int, code: int) -> int:
+        """Return the tagsCode of a unit that points to an extension file; where that is gone the record knows it."""
+        found = queue.ext.tags_code(code) if queue.ext is not None else None
+        if found is not None:
+            return found
         if phy_offset < self._commit_log.min_offset or phy_offset + size > self._commit_log.end:
             return code
         frame = read_frame(

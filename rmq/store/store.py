@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.disk import Disk, DiskError, DiskUsage, Lock
 from rmq.store import layout
 from rmq.store.appender import Appender
@@ -74,7 +74,12 @@ class MessageStore:
         self._clock = clock
         self._root = config.store_path_root_dir
         self._commit_log = CommitLog(disk, config.commit_log_dir, config.mapped_file_size_commit_log)
-        self._queues = QueueTable(disk, self._root, config.consume_queue_file_bytes)
+        self._queues = QueueTable(
+            disk,
+            self._root,
+            config.consume_queue_file_bytes,
+            ext_file_bytes=config.mapped_file_size_consume_queue_ext if config.enable_consume_queue_ext else None,
+        )
         self._index = (
             Index(disk, clock, self._root, slots=config.max_hash_slot_num, entries=config.max_index_num)
             if config.message_index_enable
@@ -297,7 +302,7 @@ class MessageStore:
             dirty > 0
             and (
                 self._sync_flush
-                or now_ms(self._clock) - self._sync.last_ms >= config.flush_commit_log_thorough_interval
+                or steady_ms(self._clock) - self._sync.last_ms >= config.flush_commit_log_thorough_interval
             )
         ):
             self._sync.request()

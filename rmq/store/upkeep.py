@@ -63,6 +63,7 @@ class Upkeep:
         self._on_failure = on_failure
         self._recorded_offset = -1
         self._recorded_ms = 0
+        self._is_due_soon = False
         self.is_full = False
 
     def begin(self) -> None:
@@ -72,8 +73,7 @@ class Upkeep:
 
     def record_soon(self) -> None:
         """Record with the next round: what is recorded speaks of queues that are gone."""
-        self._recorded_offset = -1
-        self._recorded_ms = 0
+        self._is_due_soon = True
 
     def write(self) -> bool:
         """Write queues and index; False when there was no room for all."""
@@ -108,6 +108,8 @@ class Upkeep:
         self.is_full = True
 
     def _is_due(self) -> bool:
+        if self._is_due_soon:
+            return True
         grown = self._dispatcher.dispatched - self._recorded_offset
         elapsed_ms = steady_ms(self._clock) - self._recorded_ms
         return grown > 0 and (
@@ -148,5 +150,6 @@ class Upkeep:
             index_timestamp=self._index.synced_timestamp if self._index is not None else 0,
         )
         await sync_all([self._checkpoint_file.write(checkpoint)])
+        self._is_due_soon = False
         self._recorded_offset = progress.offset
         self._recorded_ms = steady_ms(self._clock)

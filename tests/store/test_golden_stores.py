@@ -10,14 +10,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import RealDisk
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole, StoreConfig
+from rmq.store.messages import PutResult
 from rmq.store.store import MessageStore
 from rmq.wire.record import COMPRESSED, Record, decode_record, split_keys, tags_code
-from tests.store.support import ThreadClock, all_records
+from tests.store.support import ThreadClock, all_records, message
 
 STORES = Path(__file__).resolve().parent.parent / "golden" / "stores"
 #: what the client adds to the properties of what it gets
@@ -173,6 +175,29 @@ class GoldenStoreTests(GoldenStoreCase):
                 found = store.get(topic, queue_id, 0, 32, wanted.__eq__).messages
                 having = [one.phy_offset for one in records if one.property_map.get("TAGS") == tags]
                 self.assertEqual([decode_record(data).phy_offset for data in found], having[:32], (topic, tags))
+
+    def test_extended_queues_go_on(self) -> None:
+        """With enableConsumeQueueExt Apache's extension files are read, and new units follow behind its own."""
+        manifest = self.unpack("cqext-4.9.7")
+        keys = manifest["config"]["store"]
+        config = attrs.evolve(
+            self.config(manifest, "store"),
+            enable_consume_queue_ext=True,
+            mapped_file_size_consume_queue_ext=keys["mappedFileSizeConsumeQueueExt"],
+        )
+        for extra in (0, 1, 2):
+            store = self.open(config)
+            numbers = [store.max_offset("Mixed", queue_id) for queue_id in range(4)]
+            found = store.get("Mixed", 0, 0, 32, tags_code("TagA").__eq__).messages
+            self.assertTrue(found)
+            self.assertEqual({decode_record(data).property_map.get("TAGS") for data in found}, {"TagA"})
+            result = store.put(message(extra, topic="Mixed", queue_id=0))
+            assert isinstance(result, PutResult)
+            self.assertEqual(result.queue_offset, numbers[0])
+            tag = tags_code(f"tag{extra % 2}")
+            self.assertEqual(len(store.get("Mixed", 0, numbers[0], 1, tag.__eq__).messages), 1)
+            self.close(store)
+            self.assert_sound(config)
 
     def test_cleaned(self) -> None:
         """A store whose first files were deleted."""

@@ -12,15 +12,17 @@ from typing import Any
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import CannotListenError
+from twisted.internet.task import deferLater
 from twisted.logger import Logger, LogLevel
 
 from rmq.namesrv.config import NamesrvSetup
 from rmq.namesrv.counts import NamesrvCounts
 from rmq.namesrv.events import EventKind, RouteEvent
+from rmq.namesrv.journal import Journal, JournalResponders
 from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.lanes import RouteChunkLane, RouteLane
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
-from rmq.namesrv.routes import MinBrokerIdChange, RoutePolicy, RouteTable
+from rmq.namesrv.routes import LiveBroker, MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.access import Access
 from rmq.remoting.acl import NAMESRV_ADMIN_CODES
@@ -40,6 +42,8 @@ KV_LOG_INTERVAL_S = 600.0
 
 #: A scan that comes this much later than it should, in seconds, finds a process that stood still, not silent brokers.
 LATE_SCAN_S = 1.0
+#: Brokers that a scan lets go before it lets others have their turn; one with 10,000 topics takes a few milliseconds.
+EXPIRED_AT_ONCE = 4
 
 #: events after which a broker is no longer in its routes
 _DEPARTURES = frozenset({EventKind.REPLACED, EventKind.UNREGISTERED, EventKind.CLOSED, EventKind.EXPIRED})
@@ -71,7 +75,10 @@ class NamesrvService(MultiService):
         self._set_policy()
         self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock)
         brokers = BrokerResponders(self.routes, self.kv, self.settings, clock)
-        self.responders = ResponderTable(self.look_ups, brokers, AdminResponders(self.kv, self.settings))
+        self.journal = Journal(self.routes, clock, ready=lambda: self.look_ups.ready)
+        self.responders = ResponderTable(
+            self.look_ups, brokers, AdminResponders(self.kv, self.settings), JournalResponders(self.journal)
+        )
         self.lane = RouteLane(self.routes, self.settings)
         self.access = Access(
             platform, setup.access, rocketmq_home=setup.namesrv.rocketmq_home, admin_codes=NAMESRV_ADMIN_CODES
@@ -114,6 +121,7 @@ class NamesrvService(MultiService):
         """
         self.kv.load()
         self.look_ups.started_ms = steady_ms(self.clock)
+        self.journal.started_ms = now_ms(self.clock)
         try:
             super().startService()
         except (CannotListenError, ConfigError):
@@ -137,7 +145,7 @@ class NamesrvService(MultiService):
             delete_absent_topics=config.delete_topic_with_broker_registration,
         )
 
-    def _scan(self) -> None:
+    async def _scan(self) -> None:
         began_s = self.clock.seconds()
         before_s, self._scanned_s = self._scanned_s, began_s
         if before_s is not None and began_s - before_s > self._scan_s + LATE_SCAN_S:
@@ -147,19 +155,27 @@ class NamesrvService(MultiService):
                 late_s=began_s - before_s - self._scan_s,
             )
             return
-        gone = self.routes.expire(now_ms(self.clock), steady_ms(self.clock))
+        gone = self._expire()
         self.counts.scans.observe(self.clock.seconds() - began_s)
+        while len(gone) == EXPIRED_AT_ONCE:
+            await deferLater(self.clock, 0)
+            gone = self._expire()
+
+    def _expire(self) -> list[LiveBroker]:
+        gone = self.routes.expire(now_ms(self.clock), steady_ms(self.clock), EXPIRED_AT_ONCE)
         for live in gone:
             # Over one connection several brokers may speak: the others are alive.
             if isinstance(live.channel, Channel) and not self.routes.speaks(live.channel):
                 live.channel.close(f"broker {live.broker_name} was silent for too long")
+        return gone
 
     def _channel_closed(self, channel: Channel, reason: str) -> None:
         self.routes.channel_closed(channel, now_ms(self.clock), reason)
 
     def _happened(self, event: RouteEvent) -> None:
-        """Log and count what changed in the routes."""
+        """Log, count and remember what changed in the routes."""
         self.counts.happened(event)
+        self.journal.record(event)
         self._log.emit(
             LogLevel.warn if event.kind in _DEPARTURES else LogLevel.info,
             "{kind} {broker_name} {broker_id} {broker_addr} in {cluster}, {topic_count} topics, {peer}: {reason}",

@@ -13,6 +13,7 @@ from twisted.application.service import IService
 from twisted.logger import Logger
 
 from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
+from rmq.namesrv.prompt import prompt_names
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
@@ -67,7 +68,7 @@ def makeService(options: Options) -> IService:
 
     return options.top_service(
         namesrv,
-        {"namesrv": namesrv, "routes": namesrv.routes},
+        prompt_names(namesrv),
         face=face,
         start_errors=(StateFileError, DiskError, ConfigError),
     )

@@ -198,6 +198,9 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
 
+    # Our own, in a range that Apache does not use.
+    EXPLAIN_ROUTE = 9701
+
 
 class ResponseCode(IntEnum):
     """What became of a request; negative ones never leave a 5.x client."""

@@ -283,7 +283,7 @@ class ConfigTests(TalkCase):
 class ContractTests(TalkCase):
     def test_codes(self) -> None:
         """These codes are answered, and no others."""
-        codes = "100 101 102 103 104 105 106 205 206 216 217 219 224 304 311 312 313 318 319 322 327 901 904"
+        codes = "100 101 102 103 104 105 106 205 206 216 217 219 224 304 311 312 313 318 319 322 327 901 904 9701"
         self.assertEqual(sorted(self.talk.service.responders.codes()), [int(code) for code in codes.split()])
 
     def test_broken_bodies(self) -> None:

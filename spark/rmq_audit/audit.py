@@ -59,11 +59,13 @@ class Result:
     master: Log
     slave: Log | None
     segment_bytes: int
+    chunk_bytes: int
     compared_from: int
     compared_to: int
     changed_files: list[str]
     coverage: Coverage
     findings: list[Finding]
+    comparison: Comparison | None
 
 
 def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -> Result:
@@ -159,11 +161,13 @@ class _Audit:
             master=master,
             slave=slave,
             segment_bytes=self._segment_bytes,
+            chunk_bytes=self._options.chunk_bytes,
             compared_from=begin,
             compared_to=end,
             changed_files=changed,
             coverage=self._cover(master, slave, comparison, findings),
             findings=findings,
+            comparison=comparison,
         )
 
     def _read_logs(self) -> dict[str, Log]:

@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rmq_audit import report
-from rmq_audit.audit import Options, check, compare
+from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.engines import Engine, EngineError, LocalEngine
+from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
+from rmq_audit.outputs import to_junit, to_prometheus
+from rmq_audit.previous import mark, read_previous
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
 
 EXIT_USAGE = 64
@@ -61,32 +64,52 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     run_id = str(uuid.uuid4())
-    if options.json is not None:
-        _check_writable(options.json)
+    for option, path in _outputs(options).items():
+        _check_writable(option, path)
+    previous = None if options.previous is None else read_previous(options.previous)
     engine = _engine(options)
     try:
         began = time.perf_counter()
-        if options.command == "check":
-            how = Options(split_bytes=options.split_bytes, index_slots=options.index_slots)
-            result = check(options.store, engine, how)
-        else:
-            how = Options(
-                split_bytes=options.split_bytes,
-                chunk_bytes=options.chunk_bytes,
-                allowed_lag_bytes=options.allow_lag,
-                crc_both=options.crc == "both",
-                index_slots=options.index_slots,
-            )
-            result = compare(options.master, options.slave, engine, how)
+        result = _audit(options, engine)
         seconds = time.perf_counter() - began
     finally:
         engine.close()
-    if options.json is not None:
-        answer = report.to_json(result, run_id=run_id, started_at=started_at, seconds=seconds, engine=engine.name)
-        _write_json(options.json, answer)
+    resolved = [] if previous is None else mark(result.findings, previous, complete=result.coverage.complete)
+    since: dict[str, Any] = {"previous": previous, "resolved": resolved}
+    answer = report.to_json(result, run_id=run_id, started_at=started_at, seconds=seconds, engine=engine.name, **since)
+    texts = {
+        "--json": lambda: json.dumps(answer, indent=2) + "\n",
+        "--html": lambda: to_html(answer, report.chunk_cells(result)),
+        "--junit": lambda: to_junit(answer),
+        "--prometheus": lambda: to_prometheus(answer, time.time()),
+    }
+    for option, path in _outputs(options).items():
+        _write(path, texts[option]())
     if options.json != "-":
-        print(report.to_text(result, seconds=seconds, engine=engine.name))
+        print(report.to_text(result, seconds=seconds, engine=engine.name, **since))
     return result.exit_status
+
+
+def _audit(options: argparse.Namespace, engine: Engine) -> Result:
+    if options.command == "check":
+        return check(options.store, engine, Options(split_bytes=options.split_bytes, index_slots=options.index_slots))
+    how = Options(
+        split_bytes=options.split_bytes,
+        chunk_bytes=options.chunk_bytes,
+        allowed_lag_bytes=options.allow_lag,
+        crc_both=options.crc == "both",
+        index_slots=options.index_slots,
+    )
+    return compare(options.master, options.slave, engine, how)
+
+
+def _outputs(options: argparse.Namespace) -> dict[str, str]:
+    """Return the files that are asked for, by option."""
+    named = {
+        option: getattr(options, option.removeprefix("--"))
+        for option in ("--json", "--html", "--junit", "--prometheus")
+    }
+    return {option: path for option, path in named.items() if path is not None}
 
 
 def _engine(options: argparse.Namespace) -> Engine:
@@ -97,8 +120,7 @@ def _engine(options: argparse.Namespace) -> Engine:
     return OwnedSparkEngine(options.master_url)
 
 
-def _write_json(path: str, answer: object) -> None:
-    text = json.dumps(answer, indent=2) + "\n"
+def _write(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         return
@@ -108,11 +130,13 @@ def _write_json(path: str, answer: object) -> None:
     os.replace(f"{path}.tmp", path)
 
 
-def _check_writable(path: str) -> None:
+def _check_writable(option: str, path: str) -> None:
     """Find out before the long part whether the result can be written."""
     folder = os.path.dirname(os.path.abspath(path))
-    if path != "-" and (not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path)):
-        raise InputError(f"--json {path}: cannot be written")
+    if path == "-" and option == "--json":
+        return
+    if path == "-" or not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
+        raise InputError(f"{option} {path}: cannot be written")
 
 
 def _bytes(text: str) -> int:
@@ -179,6 +203,12 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
         "--engine", choices=("spark", "local"), default="spark", help="where the work runs (default: spark)"
     )
     one.add_argument("--json", metavar="FILE", help="write the whole result as JSON; - is standard output")
+    one.add_argument("--html", metavar="FILE", help="write a page for a browser")
+    one.add_argument("--junit", metavar="FILE", help="write JUnit XML, one test case an invariant")
+    one.add_argument("--prometheus", metavar="FILE", help="write metrics for the node exporter's textfile collector")
+    one.add_argument(
+        "--previous", metavar="FILE", help="JSON of the run before: tell new, persisting and resolved findings apart"
+    )
     one.add_argument(
         "--split-bytes", type=_positive_bytes, default=SPLIT_BYTES, metavar="SIZE", help="bytes a task reads (64M)"
     )

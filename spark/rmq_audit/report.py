@@ -13,6 +13,8 @@ from rmq_audit.audit import Result
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.findings import Finding
 from rmq_audit.history import Log
+from rmq_audit.html import DIFFERENT, EQUAL, EXTRA, MISSING, UNREAD, Cell
+from rmq_audit.previous import NEW, PERSISTING, Previous
 
 #: version of the JSON's layout
 FORMAT_VERSION = 1
@@ -26,7 +28,16 @@ MAX_SHOWN = 12
 _WIDTH = 130
 
 
-def to_json(result: Result, *, run_id: str, started_at: str, seconds: float, engine: str) -> dict[str, Any]:
+def to_json(
+    result: Result,
+    *,
+    run_id: str,
+    started_at: str,
+    seconds: float,
+    engine: str,
+    previous: Previous | None = None,
+    resolved: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
     """Return the whole result as the JSON file holds it; numbers are bytes, offsets, counts or seconds."""
     findings = [attrs.evolve(one, run_id=run_id).to_json() for one in result.findings[:MAX_JSON_FINDINGS]]
     return {
@@ -49,12 +60,51 @@ def to_json(result: Result, *, run_id: str, started_at: str, seconds: float, eng
         "findings_derived": sum(one.derived_from is not None for one in result.findings),
         "findings_left_out": max(0, len(result.findings) - MAX_JSON_FINDINGS),
         "findings": findings,
+        "previous": None if previous is None else {"run_id": previous.run_id, "started_at": previous.started_at},
+        "resolved": list(resolved),
     }
 
 
-def to_text(result: Result, *, seconds: float, engine: str) -> str:
+def chunk_cells(result: Result) -> list[Cell]:
+    """Return the chunks of the common range for the page's map."""
+    comparison, slave = result.comparison, result.slave
+    if comparison is None or slave is None:
+        return []
+    cells = []
+    for chunk in sorted(result.master.chunks.keys() | slave.chunks.keys()):
+        end = min(chunk + result.chunk_bytes, comparison.end)
+        if chunk < comparison.begin or chunk >= comparison.end:
+            continue
+        if result.master.unknown(chunk, end) or slave.unknown(chunk, end):
+            state = UNREAD
+        elif chunk in comparison.equal or (chunk in comparison.drilled and not comparison.drilled[chunk].differences):
+            state = EQUAL
+        elif chunk not in slave.chunks:
+            state = MISSING
+        else:
+            state = DIFFERENT if chunk in result.master.chunks else EXTRA
+        cells.append(Cell(chunk, end, state))
+    return cells
+
+
+def to_text(
+    result: Result,
+    *,
+    seconds: float,
+    engine: str,
+    previous: Previous | None = None,
+    resolved: Sequence[dict[str, Any]] = (),
+) -> str:
     """Return the summary for a terminal."""
-    return "\n".join(_lines(result, seconds, engine))
+    lines = list(_lines(result, seconds, engine))
+    if previous is not None:
+        states = [one.state for one in result.findings]
+        lines.insert(
+            1,
+            f"since     the run of {previous.started_at}: {states.count(NEW)} new, "
+            f"{states.count(PERSISTING)} persisting, {len(resolved)} resolved",
+        )
+    return "\n".join(lines)
 
 
 def _side(log: Log) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""The result for other programs: JUnit XML for CI, and a text file for Prometheus' node exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from rmq_audit.findings import INVARIANTS, Severity, Verdict
+
+
+def to_junit(report: Mapping[str, Any]) -> str:
+    """
+    Return JUnit XML of a JSON report: one test case an invariant.
+
+    Findings of severity ERROR and worse fail their case, what could not be read is an error, warnings are output.
+    """
+    findings: Sequence[Mapping[str, Any]] = report["findings"]
+    by_invariant: dict[str, list[Mapping[str, Any]]] = {name: [] for name in INVARIANTS}
+    for one in findings:
+        by_invariant[one["invariant"]].append(one)
+    failed = [name for name, ones in by_invariant.items() if name != "AU-COVER" and _worst(ones) >= Severity.ERROR]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"rmq-audit {report['command']}",
+        tests=str(len(by_invariant)),
+        failures=str(len(failed)),
+        errors=str(int(bool(by_invariant["AU-COVER"]))),
+        time=f"{report['seconds']:.3f}",
+        timestamp=report["started_at"],
+    )
+    stores = " ".join(side["path"] for side in (report["master"], report["slave"]) if side is not None)
+    for name, ones in by_invariant.items():
+        case = ElementTree.SubElement(suite, "testcase", classname=stores, name=f"{name} {INVARIANTS[name][0]}")
+        text = "\n\n".join(map(_text, ones))
+        if name == "AU-COVER" and ones:
+            ElementTree.SubElement(case, "error", message=_legal(_text(ones[0]))).text = _legal(text)
+        elif name in failed:
+            ElementTree.SubElement(case, "failure", message=_legal(_text(ones[0]))).text = _legal(text)
+        elif ones:
+            ElementTree.SubElement(case, "system-out").text = _legal(text)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def to_prometheus(report: Mapping[str, Any], finished_at: float) -> str:
+    """Return a JSON report as metrics; ``finished_at`` are seconds of the epoch, so that an old file can be told."""
+    return "\n".join(_metrics(report, finished_at)) + "\n"
+
+
+def _metrics(report: Mapping[str, Any], finished_at: float) -> Iterator[str]:
+    pair = {"broker": _broker(report), "command": report["command"]}
+    yield from _family(
+        "rmq_audit_exit_status", "Exit status of the last audit, see rmq-audit --help.", [(pair, report["exit_status"])]
+    )
+    verdicts = [(pair | {"verdict": one.value}, int(one.value == report["verdict"])) for one in Verdict]
+    yield from _family("rmq_audit_verdict", "1 for the verdict of the last audit, 0 for all others.", verdicts)
+    yield from _family(
+        "rmq_audit_complete", "1 when everything was read and compared.", [(pair, int(report["coverage"]["complete"]))]
+    )
+    yield from _family("rmq_audit_finished_timestamp_seconds", "When the last audit ended.", [(pair, finished_at)])
+    yield from _family("rmq_audit_duration_seconds", "How long the last audit took.", [(pair, report["seconds"])])
+    sides = [(side, report["coverage"][side]) for side in ("master", "slave") if report["coverage"][side] is not None]
+    for member, text in (("bytes_read", "Bytes of the log that were read."), ("records", "Records found.")):
+        samples = [(pair | {"side": side}, coverage[member]) for side, coverage in sides]
+        yield from _family(f"rmq_audit_{member}", text, samples)
+    counts: dict[tuple[str, str, str], int] = {}
+    for one in report["findings"]:
+        key = one["invariant"], one["severity"], one["state"]
+        counts[key] = counts.get(key, 0) + 1
+    samples = [
+        (pair | {"invariant": invariant, "severity": severity, "state": state}, count)
+        for (invariant, severity, state), count in sorted(counts.items())
+    ]
+    yield from _family("rmq_audit_findings", "Findings of the last audit.", samples)
+
+
+def _family(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} gauge"
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{_escaped(content)}"' for label, content in labels.items())
+        yield f"{name}{{{inside}}} {value!r}"
+
+
+def _broker(report: Mapping[str, Any]) -> str:
+    manifest = report["master"]["manifest"]
+    name = manifest["broker_name"] if manifest is not None else None
+    return str(name or report["master"]["path"])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _worst(findings: Sequence[Mapping[str, Any]]) -> int:
+    return max((Severity[one["severity"]] for one in findings), default=-1)
+
+
+def _text(one: Mapping[str, Any]) -> str:
+    parts = [f"{one['severity']} on {one['replica']}"]
+    if one["topic"] is not None:
+        parts.append(f"topic {one['topic']} queue {one['queue_id']} offset {one['queue_offset_from']}")
+    if one["phy_from"] is not None:
+        parts.append(f"physical offset {one['phy_from']}")
+    if one["derived_from"] is not None:
+        parts.append(f"follows from {one['derived_from']}")
+    return f"{', '.join(parts)}: {one['detail']}"
+
+
+def _legal(text: str) -> str:
+    """Return the text without what XML cannot hold."""
+    return "".join(
+        char if char in "\t\n" or (char >= " " and not "\ud800" <= char <= "\udfff" and char < "\ufffe") else "?"
+        for char in text
+    )

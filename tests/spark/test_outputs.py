@@ -1,0 +1,143 @@
+"""What other programs and browsers read, and the comparison with the run before."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rmq_audit.audit import Result
+from rmq_audit.findings import INVARIANTS, finding
+from rmq_audit.html import EQUAL, MISSING, Cell, to_html
+from rmq_audit.inventory import InputError
+from rmq_audit.outputs import to_junit, to_prometheus
+from rmq_audit.previous import Previous, mark, read_previous
+from rmq_audit.report import chunk_cells, to_json
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.spark.support import audit, rmq_audit
+from tests.spark.synthetic import Pair, make_store
+
+
+def as_report(result: Result, **members: Any) -> dict[str, Any]:
+    return to_json(result, run_id="r1", started_at="2026-11-22T00:00:00+00:00", seconds=1.5, engine="local", **members)
+
+
+class OutputCase(SynchronousTestCase):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def damaged(self) -> Result:
+        """A pair with one flipped body byte, and a unit too many in a consume queue."""
+        pair = Pair(self.folder, make_store(2))
+        one = next(one for one in pair.made.stored[50:] if one.body_size > 20)
+        pair.flip(pair.slave, one.body_at)
+        return audit(pair.master, pair.slave, chunk=2048)
+
+
+class JUnitTests(OutputCase):
+    def test_one_case_an_invariant(self) -> None:
+        """CI sees every rule that was checked, and a failure for each that is broken."""
+        suite = ElementTree.fromstring(to_junit(as_report(self.damaged())))
+        self.assertEqual(
+            (suite.get("tests"), suite.get("failures"), suite.get("errors")), (str(len(INVARIANTS)), "2", "0")
+        )
+        failed = [(case.get("name") or "").split()[0] for case in suite if case.find("failure") is not None]
+        self.assertEqual(failed, ["RP-DIFF", "CL-CRC"])
+
+    def test_what_was_not_read_is_an_error_and_warnings_are_output(self) -> None:
+        """Bytes that XML cannot hold do not break the file."""
+        result = self.damaged()
+        unread = finding("AU-COVER", "slave", detail="\x00 & <\ud800>")
+        result.findings[:] = [unread, finding("CL-TIME", "both", detail="late")]
+        suite = ElementTree.fromstring(to_junit(as_report(result)))
+        self.assertEqual((suite.get("failures"), suite.get("errors")), ("0", "1"))
+        texts = [case.findtext("system-out") for case in suite if case.find("system-out") is not None]
+        self.assertEqual(texts, ["WARN on both: late"])
+
+
+class PrometheusTests(OutputCase):
+    def test_metrics_parse(self) -> None:
+        """The text is what Prometheus' own parser reads, and says verdict, age and findings."""
+        text = to_prometheus(as_report(self.damaged()), 1_795_000_000.0)
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.assertEqual([one.value for one in families["rmq_audit_exit_status"].samples], [2.0])
+        self.assertEqual(
+            [one.labels["verdict"] for one in families["rmq_audit_verdict"].samples if one.value], ["DIFFERENT"]
+        )
+        self.assertEqual(families["rmq_audit_finished_timestamp_seconds"].samples[0].value, 1_795_000_000.0)
+        found = {one.labels["invariant"]: one.value for one in families["rmq_audit_findings"].samples}
+        self.assertEqual(found, {"RP-DIFF": 1.0, "CL-CRC": 1.0})
+
+
+class HtmlTests(OutputCase):
+    def test_page_stands_alone(self) -> None:
+        """Nothing is loaded from elsewhere, what stores say is escaped, differing bytes are marked on both sides."""
+        result = self.damaged()
+        result.findings[0].topic = "<script>alert(1)</script>"
+        page = to_html(as_report(result), chunk_cells(result))
+        self.assertNotIn("<script", page)
+        self.assertEqual(re.findall(r"(?:src|href)=|url\(|@import", page), [])
+        self.assertEqual(len(re.findall("<mark>", page)), 2)
+        self.assertIn("DIFFERENT", page)
+
+    def test_chunk_map(self) -> None:
+        """A square for each chunk; many share one, and the worst shows."""
+        result = self.damaged()
+        cells = chunk_cells(result)
+        self.assertEqual(len(cells), result.coverage.chunks_compared)
+        self.assertEqual(sum(cell.state != EQUAL for cell in cells), result.coverage.chunks_different)
+        many = [Cell(at, at + 1, MISSING if at == 4321 else EQUAL) for at in range(10_000)]
+        page = to_html(as_report(result), many)
+        self.assertEqual(page.count("slave lacks it</title>"), 1)
+        self.assertLess(page.count("<rect"), 1000)
+
+
+class PreviousTests(OutputCase):
+    def test_new_persisting_resolved(self) -> None:
+        """What both runs found persists; what only the run before had is resolved, unless this one is incomplete."""
+        old, stays, fresh = (finding("CL-CRC", "slave", finding_id=name) for name in ("old", "stays", "fresh"))
+        before = Previous(
+            path="x", run_id="r0", started_at="t", findings={one.finding_id: one.to_json() for one in (old, stays)}
+        )
+        resolved = mark([stays, fresh], before, complete=True)
+        self.assertEqual((stays.state, fresh.state), ("persisting", "new"))
+        self.assertEqual([(one["finding_id"], one["state"]) for one in resolved], [("old", "resolved")])
+        self.assertEqual(mark([stays, fresh], before, complete=False), [])
+
+    def test_reports_of_others_are_refused(self) -> None:
+        """A file that is no report is named."""
+        path = self.folder / "x.json"
+        for text in ("", "[]", '{"run_id":"x"}'):
+            path.write_text(text)
+            self.assertIn("x.json", str(self.assertRaises(InputError, read_previous, str(path))))
+        self.assertIn("no-file", str(self.assertRaises(InputError, read_previous, str(self.folder / "no-file"))))
+
+    def test_command_writes_everything_asked_for(self) -> None:
+        """Two runs: the second tells what has changed since the first, in text and in all files."""
+        pair = Pair(self.folder, make_store(2))
+        one = next(one for one in pair.made.stored[50:] if one.body_size > 20)
+        pair.flip(pair.slave, one.body_at)
+        first, second = self.folder / "1.json", self.folder / "2.json"
+        self.assertEqual(
+            rmq_audit("compare", pair.master, pair.slave, "--engine", "local", "--json", first).returncode, 2
+        )
+        pair.flip(pair.slave, one.body_at)
+        outputs = [self.folder / name for name in ("a.html", "a.xml", "a.prom")]
+        answer = rmq_audit(
+            *("compare", pair.master, pair.slave, "--engine", "local", "--previous", first, "--json", second),
+            *("--html", outputs[0], "--junit", outputs[1], "--prometheus", outputs[2]),
+        )
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("0 new, 0 persisting, 2 resolved", answer.stdout)
+        self.assertEqual([path.stat().st_size > 100 for path in outputs], [True] * 3)
+        self.assertEqual(len(json.loads(second.read_text())["resolved"]), 2)
+        refused = rmq_audit("compare", pair.master, pair.slave, "--engine", "local", "--html", self.folder / "no" / "x")
+        self.assertEqual((refused.returncode, refused.stderr.count("\n")), (64, 1))

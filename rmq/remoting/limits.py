@@ -83,12 +83,11 @@ class HeldBytes:
             self._relieve()
 
     def _relieve(self) -> None:
-        holding = sorted(
-            ((channel.held_bytes, channel.id, channel) for channel in self._channels() if channel.is_open), reverse=True
-        )
-        total = sum(held for held, _, _ in holding)
+        holding = [(channel.held_bytes, channel) for channel in self._channels() if channel.is_open]
+        holding.sort(key=lambda each: each[0], reverse=True)
+        total = sum(held for held, _ in holding)
         if total > self._limit_bytes:
-            for held, _, channel in holding:
+            for held, channel in holding:
                 if total <= self._limit_bytes * RELIEVED_RATIO:
                     break
                 total -= held

@@ -51,7 +51,7 @@ class Group:
 
 class Topic:
     """
-    A topic and the groups that have queues of it, in the order in which they came.
+    A topic and the groups that have queues of it by name, in the order in which they came.
 
     ``name`` is the one string that all groups use as their key: ten thousand topics of three hundred brokers would
     hold three million copies of it otherwise.
@@ -61,7 +61,7 @@ class Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.groups: list[Group] = []
+        self.groups: dict[str, Group] = {}
 
 
 class GroupTable:
@@ -90,7 +90,7 @@ class GroupTable:
         entry = self._topics.get(topic)
         if entry is None:
             return None
-        groups = sorted(entry.groups, key=_name_of)
+        groups = [entry.groups[name] for name in sorted(entry.groups)]
         if zone_name is not None:
             groups = [group for group in groups if _in_zone(group, zone_name)]
         brokers = [group.data() for group in groups]
@@ -152,7 +152,7 @@ class GroupTable:
         return sorted(
             name
             for name, entry in self._topics.items()
-            if (entry.groups[0].queues[name].topic_sys_flag & (wanted | unwanted)) == wanted
+            if (next(iter(entry.groups.values())).queues[name].topic_sys_flag & (wanted | unwanted)) == wanted
         )
 
     # changes
@@ -174,7 +174,7 @@ class GroupTable:
         entry = self._topics.get(topic)
         if entry is None:
             entry = self._topics[topic] = Topic(topic)
-        entry.groups.append(group)
+        entry.groups[group.name] = group
         group.queues[entry.name] = queue
 
     def _remove_group(self, group: Group) -> None:
@@ -207,7 +207,7 @@ class GroupTable:
         self.version += 1
 
     def _leave_topic(self, group: Group, entry: Topic) -> None:
-        entry.groups.remove(group)
+        del entry.groups[group.name]
         if not entry.groups:
             del self._topics[entry.name]
 
@@ -222,10 +222,6 @@ class GroupTable:
         if queues:
             self.version += 1
         return len(queues)
-
-
-def _name_of(group: Group) -> str:
-    return group.name
 
 
 def _in_zone(group: Group, zone_name: str) -> bool:

@@ -296,14 +296,16 @@ class RouteTable(GroupTable):
                 self._emit(EventKind.FENCED, stands, now_ms, why, peer=peer)
         return gone
 
-    def expire(self, now_ms: int, steady_ms: int | None = None) -> list[LiveBroker]:
+    def expire(self, now_ms: int, steady_ms: int | None = None, at_most: int | None = None) -> list[LiveBroker]:
         """
         Let the brokers go that were silent for too long; return them, so that their connections can be closed.
+
+        With ``at_most`` there may be more of them when so many are returned.
 
         Java: RouteInfoManager#scanNotActiveBroker
         """
         steady = now_ms if steady_ms is None else steady_ms
-        silent = [live for live in self._live.values() if live.heard_ms + live.expiry_ms < steady]
+        silent = [live for live in self._live.values() if live.heard_ms + live.expiry_ms < steady][:at_most]
         for live in silent:
             self._leave(live, EventKind.EXPIRED, f"silent for {steady - live.heard_ms:,} ms", now_ms, live.peer)
         return silent
@@ -352,7 +354,7 @@ class RouteTable(GroupTable):
             return
         members = self._clusters.get(cluster, set()) if cluster else self._groups.keys()
         why = f"deleted by {peer or 'an admin'}" + (f" in cluster {cluster}" if cluster else "")
-        for group in [group for group in entry.groups if group.name in members]:
+        for group in [group for name, group in entry.groups.items() if name in members]:
             self._remove_topic(group, entry)
             self._forget_digests(group)
             self._emit_group(EventKind.TOPIC_DELETED, group, now_ms, why, [topic], peer)

@@ -66,7 +66,9 @@ class Talk:
 
     def connect(self) -> Channel:
         """Return a connection of another peer."""
-        return Channel(StringTransport(), self.reactor, 0)
+        transport = StringTransport()
+        transport.registerProducer(transport, True)
+        return Channel(transport, self.reactor, 0)
 
     def send(self, command: RemotingCommand, channel: Channel | None = None) -> RemotingCommand | None:
         """Have a command answered that went over the wire; None when there is no answer."""

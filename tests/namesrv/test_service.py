@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocol
@@ -13,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.config import NamesrvConfig
+from rmq.namesrv.routes import LiveBroker
 from rmq.namesrv.service import BOOT_LINE
 from rmq.runtime.config import load
 from rmq.runtime.statefile import StateFileError
@@ -89,6 +91,25 @@ class ServiceTests(SynchronousTestCase):
         self.talk.reactor.advance(1)
         self.assertEqual(client.route_code(), 17)
         self.assertTrue(self.peer.transport.disconnecting)
+
+    def test_many_expire_together(self) -> None:
+        """When hundreds of brokers fall silent together, others have their turn after every few of them."""
+        service = self.talk.service
+        for number in range(10):
+            header = msgspec.structs.replace(HEADER, broker_name=f"b{number}", broker_addr=f"10.0.0.{number}:1")
+            self.talk.ask(REGISTER_BROKER, header, body("T"))
+        expire, at_once = service.routes.expire, []
+
+        def counted(*args: int) -> list[LiveBroker]:
+            gone = expire(*args)
+            at_once.append(len(gone))
+            return gone
+
+        self.patch(service.routes, "expire", counted)
+        for _ in range(125):
+            self.talk.reactor.advance(1)
+        self.assertEqual(at_once[-3:], [4, 4, 2])
+        self.assertEqual(service.routes.live_brokers(), [])
 
     def test_heartbeats_keep_it_alive(self) -> None:
         """A broker that registers every 30 s stays."""

@@ -125,20 +125,25 @@ class Registrar:
             raise SystemExit(f"registrations failed: {self.failures[:3]}")
 
 
-def registrations(path: Path, *, topics: int, brokers: int) -> Path:
-    """Write registrations of brokers that have the topics of the look-ups, each broker's in two versions in turn."""
-    frames = []
-    for counter in (1, 2):
-        for number in range(brokers):
-            fields, body = _registration(f"others-{number}", 1000 + number, topics, counter=counter)
+def registrations(path: Path, *, topics: int, brokers: int, changes: bool) -> Path:
+    """
+    Write registrations for ``loadgen.c``: a group for each broker, which has topics of its own.
+
+    A group holds two versions of its broker when it ``changes`` with every registration, else one.
+    """
+    counters = (1, 2) if changes else (1,)
+    out = [struct.pack(">II", brokers, len(counters))]
+    for number in range(brokers):
+        for counter in counters:
+            names = [f"Other{number:03d}-{topic:06d}" for topic in range(topics)]
+            body = registration_body(names, counter=counter, queues=QUEUES + counter)
+            fields = registration_fields(f"others-{number}", f"127.0.0.1:{41_000 + number}", body)
             data = frame(REGISTER_BROKER, fields, body, opaque=OPAQUE_MARK)
-            place = data.index(str(OPAQUE_MARK).encode())
-            frames.append(struct.pack(">II", len(data), place) + data)
-    path.write_bytes(struct.pack(">I", len(frames)) + b"".join(frames))
+            out += [struct.pack(">II", len(data), data.index(str(OPAQUE_MARK).encode())), data]
+    path.write_bytes(b"".join(out))
     return path
 
 
-def _registration(name: str, number: int, topics: int, *, counter: int = 1) -> tuple[dict[str, object], bytes]:
-    names = [topic_name(i) for i in range(topics)]
-    body = registration_body(names, counter=counter, queues=QUEUES + counter - 1)
+def _registration(name: str, number: int, topics: int) -> tuple[dict[str, object], bytes]:
+    body = registration_body([topic_name(i) for i in range(topics)])
     return registration_fields(name, f"127.0.0.1:{40_000 + number}", body), body

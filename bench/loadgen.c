@@ -12,8 +12,9 @@
  * milliseconds, K six digits of a pseudo-random number below the template's 'N' u32 (number of topics), U a unique
  * key of 32 hex digits. See frames.py.
  *
- * OTHERS holds whole frames of another kind: u32 count, then for each u32 size, u32 place of ten characters for the
- * opaque, and the bytes. Every EVERYth request is the next of them; their latencies are told apart, the rest is not.
+ * OTHERS holds whole frames of another kind: u32 groups, u32 frames in each, then for each frame u32 size, u32 place of
+ * ten characters for the opaque, and the bytes. Every EVERYth request is one of them: connection number n sends those of
+ * group n modulo groups, in turn. Their latencies are told apart, all else is counted with the rest.
  *
  * Answers are matched by opaque, because Java answers a pipelined connection out of order.
  */
@@ -142,15 +143,17 @@ static void load_template(const char *path) {
 #define OPAQUE_WIDTH 10
 typedef struct { uint32_t size, opaque_at; char *bytes; } other;
 static other *others;
-static uint32_t other_count, next_other;
+static uint32_t group_count, group_size;
 static uint64_t every;
 
 static void load_others(const char *path) {
   FILE *f = fopen(path, "rb");
   if (!f) fail(path);
-  other_count = read_u32(f);
-  others = calloc(other_count, sizeof *others);
-  for (uint32_t i = 0; i < other_count; i++) {
+  group_count = read_u32(f);
+  group_size = read_u32(f);
+  if (!group_count || !group_size) fail("no frames of another kind");
+  others = calloc((size_t)group_count * group_size, sizeof *others);
+  for (uint32_t i = 0; i < group_count * group_size; i++) {
     other *o = &others[i];
     o->size = read_u32(f);
     o->opaque_at = read_u32(f);
@@ -178,8 +181,8 @@ static char *hex(char *at, uint64_t value, int width) {
 
 static uint64_t wall_ms, serial;
 
-static size_t write_other(char *out, uint32_t opaque) {
-  const other *o = &others[next_other++ % other_count];
+static size_t write_other(char *out, uint32_t opaque, uint32_t group, uint32_t turn) {
+  const other *o = &others[group % group_count * group_size + turn % group_size];
   char digits[OPAQUE_WIDTH + 1];
   memcpy(out, o->bytes, o->size);
   snprintf(digits, sizeof digits, "%*u", OPAQUE_WIDTH, opaque);
@@ -211,6 +214,7 @@ typedef struct {
   int fd, blocked;
   char *in, *out;
   size_t in_size, in_room, out_at, out_size, out_room;
+  uint32_t turn;
 } peer;
 typedef struct { uint32_t opaque; int peer; uint64_t due; int counts, is_other; } request;
 
@@ -257,7 +261,8 @@ static void ask(int slot, uint64_t due) {
   }
   serial++;
   r->is_other = every && serial % every == 0;
-  p->out_size += (r->is_other ? write_other : write_frame)(p->out + p->out_size, r->opaque);
+  char *out = p->out + p->out_size;
+  p->out_size += r->is_other ? write_other(out, r->opaque, (uint32_t)r->peer, p->turn++) : write_frame(out, r->opaque);
 }
 
 static long long number_after(const char *header, size_t size, const char *name) {

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 import tempfile
@@ -37,10 +38,7 @@ from tests.real.peers import Process, Site
 from tests.real.storm import MB, anonymous_bytes
 
 PARTS = ("lookups", "registrations", "start", "idle")
-SHAPES = ("c16d1", "c16d16", "c256d1", "c16d1+5%")
-
-#: brokers that register among the look-ups of a "+N%" shape, each in two versions in turn
-OTHER_BROKERS = 8
+SHAPES = ("c16d1", "c16d16", "c256d1", "c16d1+5%", "c16d1+5%changed")
 #: look-ups beside the registrations of a large broker: connections and requests a second
 BESIDE_CONNECTIONS, BESIDE_RATE = 16, 2000.0
 LARGE_TOPICS, LARGE_A_SECOND = 5000, 10.0
@@ -114,12 +112,18 @@ class Bench:
             each.brokers = PretendedBrokers(each.process.port, topics=self.arguments.topics, width=self.arguments.width)
 
     def _look_ups(self, name: str) -> Rounds:
-        connections, outstanding, percent = parsed_mix(name)
-        shape = Shape(name, connections, outstanding, self.template, self.arguments.rate)
+        mix = parsed_mix(name)
+        shape = Shape(name, mix.connections, mix.outstanding, self.template, self.arguments.rate)
         others = None
-        if percent:
-            frames = registrations(self.site.root / "others", topics=self.arguments.topics, brokers=OTHER_BROKERS)
-            others = Others(frames, round(100 / percent))
+        if mix.percent:
+            # a broker for each connection, as in life
+            frames = registrations(
+                self.site.root / "others",
+                topics=self.arguments.topics,
+                brokers=mix.connections,
+                changes=mix.changes,
+            )
+            others = Others(frames, round(100 / mix.percent))
 
         def one(candidate: Candidate, seconds: float) -> Window:
             return window(self.loadgen, shape, candidate.process, seconds, others)
@@ -207,16 +211,22 @@ class Bench:
         print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
-def parsed_mix(text: str) -> tuple[int, int, float]:
-    """Turn "c16d1+5%" into 16 connections with 1 request outstanding each, 5 of 100 of them registrations."""
-    shape, plus, percent = text.partition("+")
-    try:
-        share = float(percent.removesuffix("%")) if plus else 0.0
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 50 or (plus and share == 0):
+@attrs.frozen
+class Mix:
+    """Connections, requests outstanding on each, how many of 100 are registrations, and whether those change."""
+
+    connections: int
+    outstanding: int
+    percent: float
+    changes: bool
+
+
+def parsed_mix(text: str) -> Mix:
+    """Read a shape such as "c16d1", "c16d1+5%" or "c16d1+5%changed"; SystemExit when it is none."""
+    found = re.fullmatch(r"(c\d+d\d+)(?:\+(\d+(?:\.\d+)?)%(changed)?)?", text)
+    if found is None or not 0 <= float(found[2] or 0) <= 50:
         raise SystemExit(f"{text!r} is no shape; c16d1+5% would be c16d1 with 5 % registrations")
-    return (*parsed_shape(shape), share)
+    return Mix(*parsed_shape(found[1]), float(found[2] or 0), found[3] is not None)
 
 
 def chosen(names: str) -> Sequence[Server]:

@@ -17,6 +17,7 @@ from rmq.broker.service import BrokerService
 from rmq.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from rmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq.ha.master import MasterState
+from rmq.ha.session import CloseKind
 from rmq.ha.status import HAStatus
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import refusals_by_name, timed_by_name
@@ -437,7 +438,9 @@ class BrokerCollector(Collector):
         labels=["reason"],
     )
     def ha_refusals(self) -> Iterable[Row]:
-        return [((kind.name.lower(),), number) for kind, number in self._ha.refusals.items()]
+        refusals = self._ha.refusals
+        # All from the start: Prometheus sees no increase in a series that begins with 1.
+        return [((kind.name.lower(),), refusals.get(kind, 0)) for kind in CloseKind]
 
     @family("rocketmq_store_ha_pending_puts", GAUGE, "Sends that wait for slaves.")
     def pending_puts(self) -> Iterable[Row]:

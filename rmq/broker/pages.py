@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rmq.broker.lag import lags
 from rmq.broker.service import BrokerService
-from rmq.broker.stats import TOPIC_PUT_NUMS
+from rmq.broker.stats import TOPIC_PUT_NUMS, Rate
 from rmq.ha.status import HAStatus, LinkStatus, SlaveStatus
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import refusals_by_name, timed_by_name
@@ -75,8 +75,9 @@ class BrokerPages:
         if ha.is_slave:
             sections.append(Section("Replication from the master", self._link(ha.link)))
         sections.append(Section("Replication to slaves", self._slaves(ha)))
-        worst = sorted(self._group_rows(), key=lambda row: -int(row[2] or 0))[:MAX_ROWS_IN_BRIEF]
-        sections.append(Section("Groups that are behind most", _groups_table(worst)))
+        behind = [row for row in self._group_rows() if row[2]]
+        worst = sorted(behind, key=lambda row: -int(row[2] or 0))[:MAX_ROWS_IN_BRIEF]
+        sections.append(Section("Groups that are behind most", _groups_table(worst, nothing="no group is behind")))
         return self._page("", *sections)
 
     def topics(self, query: Query) -> str:
@@ -180,8 +181,8 @@ class BrokerPages:
                 ("Cluster", broker.setup.broker.broker_cluster_name),
                 ("Up for", f"{span_text(state.now_ms - state.boot_ms)}, since {time_text(state.boot_ms)}"),
                 ("NameServers", joined(servers) if servers else tagged("bad", "none configured")),
-                ("Messages stored", f"{puts.puts.total:,}, {puts.puts.text()} a second in 10, 60, 600 s"),
-                ("Messages pulled", f"{puts.transferred.total:,}, {puts.transferred.text()} a second"),
+                ("Messages stored", _rate_text(puts.puts)),
+                ("Messages pulled", _rate_text(puts.transferred)),
                 ("Failed sends", puts.put_failures),
                 ("Connections", f"{len(broker.server.channels)}, VIP {len(broker.vip_server.channels)}"),
                 ("Waiting pulls", len(state.polls)),
@@ -279,9 +280,15 @@ class BrokerPages:
             yield lag.group, lag.topic, lag.messages, len(lag.behind), members
 
 
-def _groups_table(rows: Iterable[tuple[Text, ...]]) -> Markup:
+def _groups_table(rows: Iterable[tuple[Text, ...]], *, nothing: str = "no group has committed an offset") -> Markup:
     head = ["Group", "Topic", "Messages behind", "Queues behind", "Consumers connected"]
-    return table(head, rows, nothing="no group has committed an offset")
+    return table(head, rows, nothing=nothing)
+
+
+def _rate_text(rate: Rate) -> str:
+    """Return the total and the rates over 10 s, a minute and ten minutes, as far as they are known."""
+    known = [f"{figure:,.1f}" for figure in rate.per_second() if figure is not None]
+    return f"{rate.total:,}" + (f", {' / '.join(known)} a second (10 s / 1 min / 10 min)" if known else "")
 
 
 def _behind(offset: int, end: int) -> Text:

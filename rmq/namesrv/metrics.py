@@ -183,9 +183,9 @@ class NamesrvCollector(Collector):
         for name, timed in timed_by_name(self._stats).items():
             failures = {result: refused.pop((name, result), 0) for result in ("rejected", "error")}
             yield (request_type(name), name, "success"), max(0, timed.count - sum(failures.values()))
+            # Zeros too: Prometheus sees no increase in a series that begins with 1.
             for result, number in failures.items():
-                if number:
-                    yield (request_type(name), name, result), number
+                yield (request_type(name), name, result), number
         for (name, result), number in refused.items():
             yield (request_type(name), name, result), number
 

@@ -193,11 +193,11 @@ class NamesrvPages:
             ["Time", "Event", "Broker", "Address", "Peer", "Topics", "Why"],
             [
                 (
-                    time_text(event.at_ms),
-                    event.kind.value,
+                    tagged("whole", time_text(event.at_ms)),
+                    tagged("whole", event.kind.value),
                     link("/broker", event.broker_name, name=event.broker_name) if event.broker_name else None,
-                    event.broker_addr,
-                    event.peer,
+                    tagged("whole", event.broker_addr),
+                    tagged("whole", event.peer),
                     _event_topics(event),
                     event.reason,
                 )

@@ -20,9 +20,9 @@ h1 { font-size: 1.35rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 1.
 nav a { margin-right: 1.1rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top;
-  overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+  overflow-wrap: break-word; max-width: 32rem; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; } table.facts th { width: 16rem; }
-.wide { overflow-x: auto; } .note { color: #777; }
+.wide { overflow-x: auto; } .note { color: #777; } .whole { white-space: nowrap; } table + table { margin-top: .6rem; }
 .bad { color: #c22; font-weight: 600; } .good { color: #2a7d2a; }
 pre { background: var(--soft); padding: .7rem; overflow-x: auto; white-space: pre-wrap; }
 input, button { font: inherit; }
@@ -65,7 +65,7 @@ def esc(value: Text) -> Markup:
 
 
 def tagged(kind: str, value: Text) -> Markup:
-    """Return text in a span of class ``kind``: ``bad``, ``good`` or ``note``."""
+    """Return text in a span of class ``kind``: ``bad``, ``good``, ``note``, or ``whole`` for what is never broken."""
     return Markup(f'<span class="{kind}">{esc(value)}</span>')
 
 
@@ -81,7 +81,8 @@ def joined(parts: Iterable[Text], between: str = ", ") -> Markup:
 
 
 def paragraph(*parts: Text) -> Markup:
-    return Markup(f"<p>{''.join(esc(part) for part in parts)}</p>\n")
+    """Return a paragraph; empty parts are left out."""
+    return Markup(f"<p>{''.join(esc(part) for part in parts if part not in (None, ''))}</p>\n")
 
 
 def preformatted(text: str) -> Markup:

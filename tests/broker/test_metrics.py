@@ -233,6 +233,7 @@ class ReplicationTests(SynchronousTestCase):
             f'rocketmq_store_ha_slave_lag_seconds{{slave="{addr}"}}': "0.0",
             "rocketmq_store_ha_pending_puts": "0.0",
             "rocketmq_store_ha_put_timeouts_total": "0.0",
+            'rocketmq_store_ha_refusals_total{reason="ahead"}': "0.0",
         }
         self.assertEqual({name: master.get(name) for name in expected}, expected)
         self.assertNotIn("rocketmq_store_ha_link_up", master)

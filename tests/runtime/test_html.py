@@ -12,6 +12,7 @@ from rmq.runtime.html import (
     joined,
     link,
     page,
+    paragraph,
     settings,
     size_text,
     span_text,
@@ -59,6 +60,10 @@ class EscapeTests(SynchronousTestCase):
     def test_long_text(self) -> None:
         """A name of a megabyte is cut off."""
         self.assertEqual(esc("x" * 1_000_000), "x" * 500 + "…")
+
+    def test_paragraph(self) -> None:
+        """Empty parts of a paragraph are nothing, not a dash."""
+        self.assertEqual(paragraph("a", "", None, 1), "<p>a1</p>\n")
 
     def test_empty_table(self) -> None:
         """A table without rows says so."""

@@ -32,6 +32,7 @@ class SlaveSession:
         self._paused = False
         self._closed = False
         self._unreported_bytes = 0
+        self._taken: list[bytes] = []
         self._flushed = flushed
         self._reported = -1
         #: where the log itself ends; what the master sends below is only compared
@@ -60,19 +61,25 @@ class SlaveSession:
         frames.feed(data)
         while True:
             while piece := frames.next_piece():
-                self._append(piece, actions)
-                if self._unreported_bytes >= REPORT_EVERY_BYTES and self._owes_report:
-                    actions += self._report(now_ms)
+                self._take(piece)
+                if self._unreported_bytes >= REPORT_EVERY_BYTES:
+                    self._append(actions)
+                    if self._owes_report:
+                        actions += self._report(now_ms)
             try:
                 header = frames.next_header()
             except StreamError as error:
+                self._append(actions)
                 return [*actions, *self._close(CloseKind.PROTOCOL_ERROR, str(error))]
             if header is None:
                 break
             refusal = self._refusal(*header)
+            if refusal is not None or not self._continues(header[0]):
+                self._append(actions)
             if refusal is not None:
                 return [*actions, *self._close(*refusal)]
             self._accept(*header)
+        self._append(actions)
         if self._owes_report:
             actions += self._report(now_ms)
         return actions
@@ -146,8 +153,20 @@ class SlaveSession:
         if size:
             self.end_offset = phy_offset
 
-    def _append(self, piece: bytes, actions: list[Action]) -> None:
-        actions.append(Append(self.end_offset, piece))
+    def _continues(self, phy_offset: int) -> bool:
+        """Tell whether the next body belongs to the same file as what was taken before it."""
+        return phy_offset == self.end_offset and phy_offset % self._limits.segment_bytes != 0
+
+    def _append(self, actions: list[Action]) -> None:
+        """Append all bodies that were taken in one piece: one write for a read, however many frames it brought."""
+        taken = self._taken
+        if taken:
+            data = taken[0] if len(taken) == 1 else b"".join(taken)
+            actions.append(Append(self.end_offset - len(data), data))
+            taken.clear()
+
+    def _take(self, piece: bytes) -> None:
+        self._taken.append(piece)
         self.end_offset += len(piece)
         self._unreported_bytes += len(piece)
         self.received_bytes += len(piece)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import Periodic, steady_ms
@@ -44,6 +44,9 @@ from rmq.store.upkeep import Upkeep
 
 #: bytes of dirty log that are one "page" of flushCommitLogLeastPages
 PAGE_BYTES = 4096
+#: so much of what a slave received is dispatched at once; more in slices, between which the next bytes are taken
+DISPATCH_AT_ONCE_BYTES = 128 << 10
+DISPATCH_SLICE_BYTES = 32 << 10
 #: a slave has at most so much of its log sent again, to compare it
 MAX_COMPARED_BYTES = 8 << 20
 
@@ -129,6 +132,7 @@ class MessageStore:
         self._appended: list[Callable[[], None]] = []
         self._flushed: list[Callable[[], None]] = []
         self._failed: list[Callable[[], None]] = []
+        self._dispatch_later: IDelayedCall | None = None
         self._failure: DiskError | None = None
         self._sync_flush = config.is_sync_flush
         self._load_report: LoadReport | None = None
@@ -228,6 +232,9 @@ class MessageStore:
 
     async def _stop(self) -> None:
         was_started, self._started = self._started, False
+        if self._dispatch_later is not None:
+            self._dispatch_later.cancel()
+            self._dispatch_later = None
         self._decide()
         periodic, self._periodic = self._periodic, []
         for loop in periodic:
@@ -309,7 +316,10 @@ class MessageStore:
 
     def _synced(self, flushed: int) -> None:
         if self._sync_flush:
-            self._dispatcher.run(flushed)
+            if not self.config.is_slave:
+                self._dispatcher.run(flushed)
+            elif self._dispatch_later is None:
+                self._dispatch_received()
         self._completion.synced(flushed)
         for callback in self._flushed:
             callback()
@@ -382,7 +392,31 @@ class MessageStore:
             self._dispatcher.begin_at(self._commit_log.min_offset)
         if self._sync_flush:
             self._sync.request()
-        self._dispatcher.run(self.confirm_offset)
+        if self._dispatch_later is None:
+            self._dispatch_received()
+
+    def _dispatch_received(self) -> None:
+        """
+        Dispatch what a slave received; when much came, a slice now and the rest in later turns of the reactor.
+
+        Queues and index, not the network, hold up a slave that catches up: acknowledging does not wait for them.
+        Java: DefaultMessageStore.ReputMessageService
+        """
+        self._dispatch_later = None
+        dispatcher, until = self._dispatcher, self.confirm_offset
+        before = dispatcher.dispatched
+        if until - before <= DISPATCH_AT_ONCE_BYTES:
+            dispatcher.run(until)
+            return
+        step = DISPATCH_SLICE_BYTES
+        while dispatcher.dispatched == before and before + step < until:
+            # A large record or the end of a file may need more than a slice.
+            dispatcher.run(before + step)
+            step *= 2
+        if dispatcher.dispatched == before:
+            dispatcher.run(until)
+        if dispatcher.dispatched > before and dispatcher.stalled_at is None and self._started:
+            self._dispatch_later = self._clock.callLater(0, self._dispatch_received)
 
     def on_appended(self, callback: Callable[[], None]) -> None:
         """Have a function called after each append of a message: replication pushes then."""

@@ -40,10 +40,16 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(session(777).connected(0), [report(777)])
 
     def test_one_report_for_a_batch(self) -> None:
-        """However many frames one read brings, the report behind them says where they led."""
+        """However many frames one read brings: one append of their bodies, and a report that says where they led."""
         slave = session(10)
         actions = slave.receive(frame(10, b"abc") + frame(13, b"defg") + encode_heartbeat(17), 5)
-        self.assertEqual(actions, [Append(10, b"abc"), Append(13, b"defg"), report(17)])
+        self.assertEqual(actions, [Append(10, b"abcdefg"), report(17)])
+
+    def test_appends_do_not_cross_files(self) -> None:
+        """Bodies of one read that lie in two files are two appends."""
+        end = LIMITS.segment_bytes
+        actions = session(end - 3).receive(frame(end - 3, b"abc") + frame(end, b"defg"), 5)
+        self.assertEqual(actions, [Append(end - 3, b"abc"), Append(end, b"defg"), report(end + 4)])
 
     def test_at_least_one_report_per_mebibyte(self) -> None:
         """A master that sends much in one go hears in between how far it got."""

@@ -6,12 +6,16 @@ Java: KVConfigManager
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import msgspec
 from twisted.logger import Logger
 
 from rmq.runtime.disk import Disk, DiskError
 from rmq.runtime.statefile import read_state, write_state
 from rmq.wire import fastjson
+from rmq.wire.extfields import java_string
 
 ConfigTable = dict[str, dict[str, str]]
 
@@ -20,6 +24,65 @@ class _KVFile(msgspec.Struct, rename="camel", kw_only=True):
     """Java: KVConfigSerializeWrapper"""
 
     config_table: ConfigTable = {}
+
+
+#: how the tolerant parser says where it stopped
+_AT_CHARACTER = re.compile(r"at character (\d+)")
+
+
+def parse_kv_file(data: bytes) -> ConfigTable:
+    """
+    Return the table that a kvConfig.json holds.
+
+    A ValueError names line and character, or line, namespace and key, of what cannot be read.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: no UTF-8 at byte {error.start}") from None
+    try:
+        return msgspec.json.decode(data, type=_KVFile).config_table
+    except (msgspec.MsgspecError, RecursionError):
+        pass  # written by hand or by an old fastjson, or broken: the tolerant parser knows where
+    try:
+        whole: Any = fastjson.parse(text)
+    except fastjson.JsonError as error:
+        found = _AT_CHARACTER.search(str(error))
+        line = text.count("\n", 0, int(found[1]) if found else len(text)) + 1
+        raise ValueError(f"line {line}: {error}".replace("unexpected ''", "unexpected end")) from None
+    table = whole.get("configTable") if isinstance(whole, dict) else whole
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise ValueError(f"line 1: configTable must be an object of namespaces, not {_kind_of(table)}")
+    return {str(namespace): _values_of(text, str(namespace), values) for namespace, values in table.items()}
+
+
+def _values_of(text: str, namespace: str, values: Any) -> dict[str, str]:
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"line {_line_of(text, namespace)}: namespace {namespace} must be an object, not {_kind_of(values)}"
+        )
+    for key, value in values.items():
+        if value is None or isinstance(value, (dict, list)):
+            raise ValueError(
+                f"line {_line_of(text, namespace, str(key))}: the value of {key} in namespace {namespace} must be text,"
+                f" not {_kind_of(value)}"
+            )
+    return {str(key): java_string(value) or "" for key, value in values.items()}
+
+
+def _kind_of(value: Any) -> str:
+    return {dict: "an object", list: "an array", type(None): "null"}.get(type(value), repr(value))
+
+
+def _line_of(text: str, *names: str) -> int:
+    """Return the line where the last of ``names`` stands behind the ones before."""
+    at = 0
+    for name in names:
+        at = max(text.find(name, at), at)
+    return text.count("\n", 0, at) + 1
 
 
 class KVConfig:
@@ -44,9 +107,9 @@ class KVConfig:
         Raises StateFileError, naming the file, when what is there cannot be read.
         Java: KVConfigManager#load, which starts with an empty table then
         """
-        found = read_state(self._disk, self.path, lambda data: fastjson.decode(data, _KVFile))
+        found = read_state(self._disk, self.path, parse_kv_file)
         if found is not None:
-            self._table = found.config_table
+            self._table = found
             self.version += 1
             self._log.info("{path} holds {count} namespaces", path=self.path, count=len(self._table))
 
@@ -90,7 +153,7 @@ class KVConfig:
 
     def _change(self, table: ConfigTable) -> None:
         try:
-            write_state(self._disk, self.path, fastjson.encode(_KVFile(config_table=table)))
+            write_state(self._disk, self.path, fastjson.encode({"configTable": table}))
         except DiskError as error:
             self._log.error("the key-value table was not changed: {error}", error=error)
             raise

@@ -268,6 +268,9 @@ class RealDisk:
                 if data:
                     osfile.write_fully(fd, data, 0)
                 os.fsync(fd)
+            except OSError:
+                os.unlink(temporary)  # half of a file helps nobody, and its room is needed
+                raise
             finally:
                 os.close(fd)
         if keep_backup and self.exists(path):

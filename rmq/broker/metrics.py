@@ -123,6 +123,18 @@ class BrokerCollector(Collector):
         yield ("main",), len(self._broker.server.channels)
         yield ("vip",), len(self._broker.vip_server.channels)
 
+    @family(
+        "rocketmq_connection_events_total",
+        COUNTER,
+        "Connections that were admitted, rejected (too many, or no file left), or have ended.",
+        labels=["listener", "event"],
+    )
+    def connection_events(self) -> Iterable[Row]:
+        for name, server in (("main", self._broker.server), ("vip", self._broker.vip_server)):
+            yield (name, "admitted"), server.accepted
+            yield (name, "rejected"), server.refused
+            yield (name, "closed"), server.accepted - len(server.channels)
+
     # messages
 
     @family(

@@ -74,7 +74,8 @@ class BrokerPages:
         sections = [Section("State", self._overview()), Section("Store", self._store())]
         if ha.is_slave:
             sections.append(Section("Replication from the master", self._link(ha.link)))
-        sections.append(Section("Replication to slaves", self._slaves(ha)))
+        if not ha.is_slave or ha.slaves or ha.refused:
+            sections.append(Section("Replication to slaves", self._slaves(ha)))
         behind = [row for row in self._group_rows() if row[2]]
         worst = sorted(behind, key=lambda row: -int(row[2] or 0))[:MAX_ROWS_IN_BRIEF]
         sections.append(Section("Groups that are behind most", _groups_table(worst, nothing="no group is behind")))
@@ -287,8 +288,9 @@ def _groups_table(rows: Iterable[tuple[Text, ...]], *, nothing: str = "no group 
 
 def _rate_text(rate: Rate) -> str:
     """Return the total and the rates over 10 s, a minute and ten minutes, as far as they are known."""
-    known = [f"{figure:,.1f}" for figure in rate.per_second() if figure is not None]
-    return f"{rate.total:,}" + (f", {' / '.join(known)} a second (10 s / 1 min / 10 min)" if known else "")
+    spans = zip(("10 s", "1 min", "10 min"), rate.per_second(), strict=True)
+    known = [f"{figure:,.1f} a second in {span}" for span, figure in spans if figure is not None]
+    return ", ".join([f"{rate.total:,}", *known])
 
 
 def _behind(offset: int, end: int) -> Text:

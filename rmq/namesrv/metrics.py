@@ -215,6 +215,19 @@ class NamesrvCollector(Collector):
     def connections(self) -> Iterable[Row]:
         yield (), len(self._namesrv.server.channels)
 
+    @family(
+        "rocketmq_namesrv_connection_events_total",
+        COUNTER,
+        "Connections that were admitted, rejected (too many, or no file left), or have ended.",
+        labels=["event"],
+        origin=RUST,
+    )
+    def connection_events(self) -> Iterable[Row]:
+        server = self._namesrv.server
+        yield ("admitted",), server.accepted
+        yield ("rejected",), server.refused
+        yield ("closed",), server.accepted - len(server.channels)
+
     @family("rocketmq_namesrv_route_cache_bytes", GAUGE, "Bytes of whole route replies that are kept.", origin=RUST)
     def memo_bytes(self) -> Iterable[Row]:
         yield (), self._namesrv.lane.memo_bytes

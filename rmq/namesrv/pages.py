@@ -195,7 +195,7 @@ class NamesrvPages:
                 (
                     tagged("whole", time_text(event.at_ms)),
                     tagged("whole", event.kind.value),
-                    link("/broker", event.broker_name, name=event.broker_name) if event.broker_name else None,
+                    tagged("whole", link("/broker", event.broker_name, name=event.broker_name)),
                     tagged("whole", event.broker_addr),
                     tagged("whole", event.peer),
                     _event_topics(event),

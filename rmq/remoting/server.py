@@ -72,6 +72,13 @@ class RemotingServer(Service):
         self._seats = Seats() if seats is None else seats
         #: until when refused connections are not worth another line, in seconds of the clock
         self._quiet_until_s = 0.0
+        #: connections that were refused since the start
+        self.refused = 0
+
+    @property
+    def accepted(self) -> int:
+        """Connections that were accepted since the start."""
+        return self._next_id
 
     @property
     def channels(self) -> Collection[Channel]:
@@ -131,6 +138,7 @@ class RemotingServer(Service):
         )
 
     def _refuse(self, address: IAddress | None, why: str) -> None:
+        self.refused += 1
         now = self._platform.reactor.seconds()
         if now >= self._quiet_until_s:
             self._quiet_until_s = now + QUIET_S

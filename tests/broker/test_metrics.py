@@ -114,6 +114,8 @@ class MetricsTests(OneBrokerCase):
                 f"rocketmq_producer_connections{{{kind}}}": "1.0",
                 'rocketmq_active_connections{listener="main"}': "1.0",
                 'rocketmq_active_connections{listener="vip"}': "0.0",
+                'rocketmq_connection_events_total{event="admitted",listener="main"}': "1.0",
+                'rocketmq_connection_events_total{event="closed",listener="main"}': "0.0",
             }
         )
 

@@ -118,6 +118,18 @@ class RouteMetricsTests(MetricsCase):
             }
         )
 
+    def test_connections(self) -> None:
+        """Connections that came, were refused, and went."""
+        Peer(self.talk).close()
+        self.expect(
+            {
+                'rocketmq_namesrv_connection_events_total{event="admitted"}': "2.0",
+                'rocketmq_namesrv_connection_events_total{event="rejected"}': "0.0",
+                'rocketmq_namesrv_connection_events_total{event="closed"}': "1.0",
+                "rocketmq_namesrv_active_connections": "1.0",
+            }
+        )
+
     def test_replies_that_are_kept(self) -> None:
         """The memory that kept replies take shows, and goes with the next change of the routes."""
         self.register(self.peer, "a", "10.0.0.1:10911", "T")

@@ -1,9 +1,9 @@
 """
-The short way to take ordinary messages, most of what a broker is sent.
+The short ways to take ordinary messages, most of what a broker is sent.
 
-The ordinary way is :meth:`rmq.broker.responders.sending.SendResponder.send`; the lane stores and answers the same
-bytes or leaves the request to it with nothing done. A send of 100 bytes takes 23 us with it and 29 us without, of which
-the store has 13 us.
+The ordinary way is :meth:`rmq.broker.responders.sending.SendResponder.send`; a lane stores and answers the same bytes
+or leaves the request to it with nothing done. Sockets apart, a send of 100 bytes takes about 24 us in the ordinary way,
+18 us in the lane for decoded requests and 12 us in the one for received bytes; the store has 8 us of each.
 """
 
 from __future__ import annotations
@@ -19,15 +19,31 @@ from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.api.sending import SendMessageV2Header
-from rmq.wire.codes import MQ_VERSION, SerializeType
+from rmq.wire.codes import MQ_VERSION, RequestCode, SerializeType
 from rmq.wire.command import RESPONSE, RemotingCommand
-from rmq.wire.extfields import BadField, header_codec
-from rmq.wire.frames import encode_frame
-from rmq.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_properties, encode_properties
+from rmq.wire.extfields import BadField, Int32, header_codec
+from rmq.wire.frames import MAX_FRAME_BYTES, PREFIX
+from rmq.wire.record import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    PROPERTY_UNIQ_KEY,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    decode_properties,
+    encode_properties,
+)
 
+#: properties around a unique key that are kept; when there are more, all are learned again
+MAX_AROUND = 5_000
+#: longer properties are taken apart each time
+MAX_AROUND_CHARS = 1024
 #: topics that were looked at and found ordinary; when there are more, all are looked at again
 MAX_KNOWN_TOPICS = 10_000
 
+_unpack_prefix = PREFIX.unpack_from
+_UNIQ_KEY = PROPERTY_UNIQ_KEY + NAME_VALUE_SEPARATOR
+#: two unique keys that stand in nobody's properties
+_SAMPLES = ("\x03one sample\x03", "\x03another sample\x03")
 _DELAY = properties.DELAY + "\x01"
 _TRANSACTION = properties.TRANSACTION_PREPARED + "\x01"
 
@@ -39,21 +55,12 @@ def answers_at_once(config: StoreConfig) -> bool:
 
 class SendLane:
     """
-    Take a single message (310) of an existing, ordinary topic, without delay or transaction.
+    Take a single message (310) of an existing, ordinary topic, without delay or transaction, once it is decoded.
     """
 
     def __init__(self, state: BrokerState, responder: SendResponder) -> None:
-        self._state = state
         self._codec = header_codec(SendMessageV2Header)
-        self._cluster = state.setup.broker.broker_cluster_name
-        #: name -> the configuration that was found ordinary; another object is another configuration
-        self._known: dict[str, TopicConfig] = {}
-        ext = "".join(f',"{key}":{msgspec.json.encode(value).decode()}' for key, value in responder.ext.items())
-        self._head = '{"code":0,"extFields":{"msgId":"'
-        self._middle = '","queueId":"'
-        self._offset = '","queueOffset":"'
-        self._tail = f'"{ext}}},"flag":{RESPONSE},"language":"JAVA","opaque":'
-        self._end = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'
+        self.taker = Taker(state, responder)
 
     def __call__(self, command: RemotingCommand, channel: Channel) -> bytes | None:
         """Store a message and return the frame of the answer; None when this is not for the lane."""
@@ -63,43 +70,139 @@ class SendLane:
             header = command.read_header(self._codec)
         except BadField:
             return None
-        topic = self._state.topics.get(header.topic)
-        if topic is None or not self._is_plain(header, topic):
+        taker = self.taker
+        if not taker.accepts_now():
             return None
-        result = self._put(header, command, channel)
-        if result.status is not PutStatus.PUT_OK:
+        result = taker.take(header, command.body or b"", channel)
+        if result is None:
             return None
-        self._state.stats.put(header.topic, 1, result.size)
-        text = "".join(
-            (
-                self._head,
-                result.msg_ids,
-                self._middle,
-                str(header.queue_id),
-                self._offset,
-                str(result.queue_offset),
-                self._tail,
-                str(command.opaque),
-                self._end,
+        taker.count(header.topic, 1, result.size)
+        return taker.answer(command.opaque, header.queue_id, result)
+
+
+class _SendCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
+    """A JSON header of a send, read in one go."""
+
+    code: Int32
+    opaque: Int32
+    ext_fields: SendMessageV2Header
+    flag: Int32 = 0
+
+
+class SendChunkLane:
+    """Take such messages from the bytes as they were received, all of them in a row."""
+
+    code = int(RequestCode.SEND_MESSAGE_V2)
+
+    def __init__(self, taker: Taker) -> None:
+        self._taker = taker
+        self._decode = msgspec.json.Decoder(_SendCommand, strict=False).decode
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        """See :class:`rmq.remoting.responders.ChunkLane`."""
+        count = 0
+        taker, decode = self._taker, self._decode
+        if not taker.accepts_now():
+            return position, count
+        # counted by topic: messages and bytes since the topic changed
+        topic, messages, size = "", 0, 0
+        end = len(data)
+        while end - position > PREFIX.size:
+            length, word = _unpack_prefix(data, position)
+            stop = position + 4 + length
+            # The word is the length of a JSON header, whose serialize type is 0.
+            if not 4 + word <= length <= MAX_FRAME_BYTES - 4 or stop > end:
+                break
+            start = position + PREFIX.size
+            middle = start + word
+            try:
+                command = decode(data[start:middle])
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                break
+            header = command.ext_fields
+            # Of booleans Java has another opinion than msgspec; the ordinary way asks it.
+            if command.code != self.code or command.flag or header.batch or header.unit_mode:
+                break
+            result = taker.take(header, data[middle:stop], channel)
+            if result is None:
+                break
+            if header.topic != topic:
+                if messages:
+                    taker.count(topic, messages, size)
+                topic, messages, size = header.topic, 0, 0
+            messages += 1
+            size += result.size
+            answers.append(taker.answer(command.opaque, header.queue_id, result))
+            count += 1
+            position = stop
+        if messages:
+            taker.count(topic, messages, size)
+        return position, count
+
+
+class Taker:
+    """What both lanes do: look whether a message is ordinary, store it, and write the answer."""
+
+    def __init__(self, state: BrokerState, responder: SendResponder) -> None:
+        self._state = state
+        self._cluster = state.setup.broker.broker_cluster_name
+        #: name -> the configuration that was found ordinary; another object is another configuration
+        self._known: dict[str, TopicConfig] = {}
+        #: properties around the unique key -> what is stored around it, () when that cannot be told; None: not ordinary
+        self._around: dict[tuple[str, str], tuple[str, str] | tuple[()] | None] = {}
+        self.count = state.stats.put
+        ext = "".join(f',"{key}":{msgspec.json.encode(value).decode()}' for key, value in responder.ext.items())
+        self._head = '{"code":0,"extFields":{"msgId":"'
+        self._middle = '","queueId":"'
+        self._offset = '","queueOffset":"'
+        self._tail = f'"{ext}}},"flag":{RESPONSE},"language":"JAVA","opaque":'
+        self._end = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'
+
+    def accepts_now(self) -> bool:
+        """Tell whether the broker as it is configured now takes messages without further questions."""
+        broker = self._state.setup.broker
+        return broker.broker_permission & PERM_WRITE != 0 and not broker.start_accept_send_request_time_stamp
+
+    def take(self, header: SendMessageV2Header, body: bytes, channel: Channel) -> PutResult | None:
+        """Store a message; None, and nothing done, when it is not ordinary or the store refuses it."""
+        name = header.topic
+        topic = self._state.topics.get(name)
+        if (
+            topic is None
+            or (self._known.get(name) is not topic and not self._learn(name, topic))
+            or not 0 <= header.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+            or header.batch
+            or header.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT)
+        ):
+            return None
+        stored = self._stored(header.properties or "")
+        if stored is None:
+            return None
+        result = self._state.store.put(
+            Message(
+                name,
+                header.queue_id,
+                body,
+                header.flag,
+                stored,
+                header.sys_flag,
+                header.born_timestamp,
+                channel.peer_host,
+                self._state.store_host,
+                header.reconsume_times or 0,
             )
         )
-        return encode_frame(0, text.encode(), b"")
+        # See answers_at_once.
+        assert isinstance(result, PutResult)
+        return result if result.status is PutStatus.PUT_OK else None
 
-    def _is_plain(self, header: SendMessageV2Header, topic: TopicConfig) -> bool:
-        """Tell whether the ordinary way would do nothing but store this message as it is."""
-        broker = self._state.setup.broker
-        if self._known.get(header.topic) is not topic and not self._learn(header.topic, topic):
-            return False
-        text = header.properties or ""
-        return (
-            0 <= header.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
-            and not header.batch
-            and header.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
-            and broker.broker_permission & PERM_WRITE != 0
-            and not broker.start_accept_send_request_time_stamp
-            and _DELAY not in text
-            and _TRANSACTION not in text
-        )
+    def answer(self, opaque: int, queue_id: int, result: PutResult) -> bytes:
+        """Return the frame of the answer to a message that was stored."""
+        header = (
+            f"{self._head}{result.msg_ids}{self._middle}{queue_id}{self._offset}{result.queue_offset}"
+            f"{self._tail}{opaque}{self._end}"
+        ).encode()
+        return PREFIX.pack(4 + len(header), len(header)) + header
 
     def _learn(self, name: str, topic: TopicConfig) -> bool:
         if (
@@ -114,24 +217,46 @@ class SendLane:
         self._known[name] = topic
         return True
 
-    def _put(self, header: SendMessageV2Header, command: RemotingCommand, channel: Channel) -> PutResult:
-        pairs = decode_properties(header.properties or "")
+    def _stored(self, text: str) -> str | None:
+        """Return the properties as they are stored; None for a delayed message or one of a transaction."""
+        # A producer's messages differ in nothing but their unique key; the rest is looked up by what stands around it.
+        start = text.find(_UNIQ_KEY)
+        if start < 0:
+            return self._stored_slowly(text)
+        start += len(_UNIQ_KEY)
+        end = text.find(PROPERTY_SEPARATOR, start)
+        if end < 0:
+            end = len(text)
+        key = text[start:end]
+        if not key or NAME_VALUE_SEPARATOR in key or len(text) > MAX_AROUND_CHARS:
+            return self._stored_slowly(text)
+        place = text[:start], text[end:]
+        try:
+            around = self._around[place]
+        except KeyError:
+            around = self._learn_around(place)
+        if around is None:
+            return None
+        return around[0] + key + around[1] if around else self._stored_slowly(text)
+
+    def _stored_slowly(self, text: str) -> str | None:
+        if _DELAY in text or _TRANSACTION in text:
+            return None
+        pairs = decode_properties(text)
         pairs[properties.CLUSTER] = self._cluster
         pairs.pop(properties.WAIT, None)
-        result = self._state.store.put(
-            Message(
-                header.topic,
-                header.queue_id,
-                command.body or b"",
-                header.flag,
-                encode_properties(pairs),
-                header.sys_flag,
-                header.born_timestamp,
-                channel.peer_host,
-                self._state.store_host,
-                header.reconsume_times or 0,
-            )
-        )
-        # See answers_at_once.
-        assert isinstance(result, PutResult)
-        return result
+        return encode_properties(pairs)
+
+    def _learn_around(self, place: tuple[str, str]) -> tuple[str, str] | tuple[()] | None:
+        """Return, and keep, what is stored around any unique key at this place."""
+        before, after = place
+        one, other = (self._stored_slowly(f"{before}{sample}{after}") for sample in _SAMPLES)
+        around: tuple[str, str] | tuple[()] | None = None
+        if one is not None and other is not None:
+            first, sample, second = one.partition(_SAMPLES[0])
+            # Otherwise it is part of another property, or there are several.
+            around = (first, second) if sample and other == f"{first}{_SAMPLES[1]}{second}" else ()
+        if len(self._around) >= MAX_AROUND:
+            self._around.clear()
+        self._around[place] = around
+        return around

@@ -20,7 +20,7 @@ from rmq.broker.config import BrokerSetup, resolve
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
-from rmq.broker.lanes import SendLane, answers_at_once
+from rmq.broker.lanes import SendChunkLane, SendLane, answers_at_once
 from rmq.broker.locks import QueueLocks
 from rmq.broker.longpoll import TICK_S as POLL_TICK_S
 from rmq.broker.longpoll import LongPolls
@@ -127,7 +127,9 @@ class BrokerService(MultiService):
             refused=REFUSED,
         )
         if answers_at_once(setup.store):
-            self.responders.add_lane(RequestCode.SEND_MESSAGE_V2, SendLane(self.state, sends))
+            lane = SendLane(self.state, sends)
+            self.responders.add_lane(RequestCode.SEND_MESSAGE_V2, lane)
+            self.responders.set_chunk_lane(SendChunkLane(lane.taker))
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

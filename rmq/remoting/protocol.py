@@ -180,6 +180,7 @@ class RemotingProtocol(Protocol):
                 stop, count = lane(data, position, answers, channel)
             except Exception as ours:  # noqa: BLE001 - costs this connection, not the reactor's other ones
                 self._log.failure("{peer}: received bytes could not be worked on", peer=channel.peer)
+                channel.write(b"".join(answers))
                 self._drop(f"our own fault: {ours}")
                 return b""
             if count:

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.lanes import answers_at_once
+from rmq.broker import lanes
+from rmq.broker.lanes import SendChunkLane, SendLane, answers_at_once
+from rmq.remoting.channel import Channel
 from rmq.store.config import FlushDiskType
+from rmq.store.messages import PutResult
+from rmq.wire.api.sending import SendMessageV2Header
 from rmq.wire.codes import RequestCode
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
+from tests.remoting.peer import Peer
 
 TOPICS = ("T", "T", "T", "T", "Multi", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "a b", "", "New", "t" * 127, "t" * 128)
 NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "CLUSTER", "own", "ü", "")
@@ -54,23 +59,32 @@ def random_send(rng: random.Random) -> RemotingCommand:
     )
 
 
+#: which of the short ways a broker has
+BOTH, DECODED, NONE = "for received bytes and for decoded requests", "for decoded requests", "none"
+
+
 class Side:
-    """A broker with or without its lane, and what it answered."""
+    """A broker with its lanes or without, and what it answered."""
 
-    def __init__(self, *, lane: bool, values: Mapping[str, str] | None = None) -> None:
+    def __init__(self, lanes: str, *, values: Mapping[str, str] | None = None) -> None:
         self.one = OneBroker(values, seed=5)
-        table = self.one.service.responders
+        self.table = table = self.one.service.responders
         self.taken = 0
-        if lane:
-            lane_of_sends = table._lanes[RequestCode.SEND_MESSAGE_V2]
+        lane, chunk_lane = table._lanes[RequestCode.SEND_MESSAGE_V2], table.chunk_lane
+        assert isinstance(lane, SendLane)
+        assert isinstance(chunk_lane, SendChunkLane)
+        self.taker = lane.taker
+        take = self.taker.take
 
-            def counted(command: RemotingCommand, channel: object) -> bytes | None:
-                answer = lane_of_sends(command, channel)  # type: ignore[arg-type]
-                self.taken += answer is not None
-                return answer
+        def counted(header: SendMessageV2Header, body: bytes, channel: Channel) -> PutResult | None:
+            result = take(header, body, channel)
+            self.taken += result is not None
+            return result
 
-            table.add_lane(RequestCode.SEND_MESSAGE_V2, counted)
-        else:
+        self.taker.take = counted  # type: ignore[method-assign]
+        if lanes != BOTH:
+            table.chunk_lane = None
+        if lanes == NONE:
             table._lanes.clear()
         self.client: RawClient = self.one.connect()
         ext = {"topic": "Multi", "defaultTopic": "x", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
@@ -92,26 +106,92 @@ class Side:
 
 class SendLaneTests(SynchronousTestCase):
     def test_same_answers_and_same_bytes(self) -> None:
-        """Whatever is sent, the lane leaves no trace: answers and log are those of the ordinary way."""
+        """Whatever is sent, the lanes leave no trace: answers, log and counters are those of the ordinary way."""
         seed = random.SystemRandom().randrange(2**32)
-        short, ordinary = Side(lane=True), Side(lane=False)
-        commands = [random_send(random.Random(f"{seed}/{number}")) for number in range(600)]
-        # both sides draw queues from the same generator, at the same sends
-        answers = [side.replay(commands) for side in (short, ordinary)]
-        self.assertEqual(len(answers[0]), len(answers[1]), f"seed {seed}")
-        for number, (left, right) in enumerate(zip(*answers, strict=True)):
-            self.assertEqual(left, right, f"seed {seed}, answer {number}")
+        sides = [Side(BOTH), Side(DECODED), Side(NONE)]
+        commands = [random_send(random.Random(f"{seed}/{number}")) for number in range(400)]
+        # all sides draw queues from the same generator, at the same sends
+        answers = [side.replay(commands) for side in sides]
+        for short, found in zip(sides[:2], answers, strict=False):
+            self.assert_same(short, sides[2], found, answers[2], seed)
+            self.assertGreater(short.taken, 20, f"seed {seed}: the lane took next to nothing")
+        self.assertEqual(sides[2].taken, 0)
+        self.end(*sides)
+
+    def test_same_in_any_pieces(self) -> None:
+        """That holds for pipelined requests too, however the stream is cut and where damaged."""
+        seed = random.SystemRandom().randrange(2**32)
+        chance = random.Random(seed)
+        sides = [Side(BOTH), Side(NONE)]
+        peers = [Peer(side.table) for side in sides]
+        for number in range(60):
+            stream = b"".join(
+                encode_command(random_send(random.Random(f"{seed}/{number}/{part}")))
+                for part in range(chance.randrange(1, 12))
+            )
+            if chance.random() < 0.1:
+                at = chance.randrange(len(stream))
+                stream = stream[:at] + bytes([chance.randrange(256)]) + stream[at + 1 :]
+            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
+            pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True) if a < b]
+            for peer in peers:
+                for piece in pieces:
+                    peer.send(piece)
+            answers = [peer.received() for peer in peers]
+            left, right = (list(map(encode_command, found)) for found in answers)
+            self.assertEqual(left, right, f"seed {seed}, round {number}")
+            self.assertEqual(peers[0].is_cut, peers[1].is_cut)
+            if peers[0].is_cut or peers[0].channel.held_bytes:
+                peers = [Peer(side.table) for side in sides]
+        self.assert_same(sides[0], sides[1], [], [], seed)
+        self.assertGreater(sides[0].taken, 20)
+        self.end(*sides)
+
+    def assert_same(self, short: Side, ordinary: Side, left: list[bytes], right: list[bytes], seed: int) -> None:
+        self.assertEqual(len(left), len(right), f"seed {seed}")
+        for number, (mine, theirs) in enumerate(zip(left, right, strict=True)):
+            self.assertEqual(mine, theirs, f"seed {seed}, answer {number}")
         self.assertEqual(short.log(), ordinary.log(), f"seed {seed}")
-        self.assertGreater(short.taken, 20, f"seed {seed}: the lane took next to nothing")
-        self.assertEqual(ordinary.taken, 0)
-        self.assertEqual(short.one.state.stats.puts.total, ordinary.one.state.stats.puts.total)
-        for side in (short, ordinary):
+        stats = [side.one.state.stats for side in (short, ordinary)]
+        for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "BROKER_PUT_NUMS"):
+            self.assertEqual(stats[0].totals(name), stats[1].totals(name), f"seed {seed}")
+        self.assertEqual(stats[0].puts.total, stats[1].puts.total)
+        counts = [sum(side.table.stats.counts.values()) for side in (short, ordinary)]
+        self.assertEqual(counts[0], counts[1], f"seed {seed}")
+
+    def end(self, *sides: Side) -> None:
+        for side in sides:
             side.one.end()
             self.flushLoggedErrors()
 
+    def test_properties_around_a_key(self) -> None:
+        """What is kept of properties gives the same strings as taking them apart, whatever stands around the key."""
+        seed = random.SystemRandom().randrange(2**32)
+        chance = random.Random(seed)
+        side = Side(BOTH)
+        taker = side.taker
+        kept = 0
+        for _ in range(4000):
+            text = random_properties(chance)
+            if chance.random() < 0.7:
+                text = text.replace("UNIQ_KEY\x01", f"UNIQ_KEY\x01{chance.choice(('', 'k', 'l' * 32, 'ü', '1'))}")
+            self.assertEqual(taker._stored(text), taker._stored_slowly(text), f"seed {seed}, {text!r}")
+            kept = max(kept, len(taker._around))
+        self.assertGreater(kept, 100)
+        self.end(side)
+
+    def test_bounded(self) -> None:
+        """No more than MAX_AROUND of them are kept."""
+        side = Side(BOTH)
+        self.patch(lanes, "MAX_AROUND", 10)
+        for number in range(35):
+            side.taker._stored(f"UNIQ_KEY\x01k\x02TAGS\x01{number}")
+            self.assertLessEqual(len(side.taker._around), 10)
+        self.end(side)
+
     def test_a_planted_difference_is_seen(self) -> None:
         """Two sides that were sent different things do not compare equal."""
-        short, ordinary = Side(lane=True), Side(lane=False)
+        short, ordinary = Side(BOTH), Side(NONE)
         left = short.replay([RemotingCommand(310, ext_fields=send_ext(h="1"))])
         right = ordinary.replay([RemotingCommand(310, ext_fields=send_ext(h="2"))])
         self.assertEqual(left, right)
@@ -121,7 +201,7 @@ class SendLaneTests(SynchronousTestCase):
 
     def test_changes_of_the_topic_count_at_once(self) -> None:
         """A topic that is changed or deleted is looked at again."""
-        side = Side(lane=True)
+        side = Side(BOTH)
         self.assertEqual(side.client.ask(310, send_ext(queue_id=3)).code, 0)
         self.assertEqual(side.taken, 1)
         ext = {"topic": "T", "defaultTopic": "x", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

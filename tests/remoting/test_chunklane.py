@@ -136,8 +136,9 @@ class ChunkLaneTests(SynchronousTestCase):
         self.assertEqual(len(self.peer.transport.writes), 1)
 
     def test_fault(self) -> None:
-        """A fault of ours is logged and costs this connection only."""
-        self.peer.send(echo(b"?!", 1))
+        """A fault of ours is logged and costs this connection only; what was answered before it is sent."""
+        self.peer.send(echo(b"a!", 1) + echo(b"?!", 2) + echo(b"b!", 3))
+        self.assertEqual([answer.opaque for answer in self.peer.received()], [1])
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertTrue(self.peer.is_cut)
         self.assertIn("lane", self.peer.channel.close_reason or "")

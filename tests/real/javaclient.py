@@ -10,23 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.real.peers import CACHE, jars, require_apache
+from tests.real.peers import CACHE, TEST_JAVA, jars, java_command, require_apache
 from tests.real.piped import Event, PipedClient
 
 SOURCE = Path(__file__).parent / "java" / "Client.java"
+ADMIN_SOURCE = SOURCE.with_name("Admin.java")
 
 TAGS = ("TagA", "TagB", "标签", "Tag-C")
 
 
-def compiled(version: str) -> Path:
-    """Return the folder of the client's classes for ``version``; compiled once per source text, in the cache."""
+def compiled(version: str, source: Path = SOURCE) -> Path:
+    """Return the folder of a program's classes for ``version``; compiled once per source text, in the cache."""
     require_apache(version)
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
-    target = CACHE / version / f"client-{digest}"
+    name = f"{source.stem.lower()}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+    target = CACHE / version / name
     if not target.exists():
-        scratch = CACHE / version / f"client-{digest}.{os.getpid()}"
+        scratch = CACHE / version / f"{name}.{os.getpid()}"
         command = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars(version)}/*", "-d"]
-        command += [str(scratch), str(SOURCE)]
+        command += [str(scratch), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"javac for {version}:\n{done.stdout}{done.stderr}"
         try:
@@ -134,6 +135,27 @@ class JavaClient(PipedClient):
         """Return the messages found by ``key=`` or ``msgId=`` (an offset message id)."""
         found: list[Event] = self.call("query", topic=topic, **by)["found"]
         return found
+
+
+class JavaAdmin(PipedClient):
+    """Apache's mqadmin of a version that stays up between its commands (see java/Admin.java)."""
+
+    def __init__(self, version: str, folder: Path):
+        classpath = os.pathsep.join([str(compiled(version, ADMIN_SOURCE)), f"{jars(version)}/*"])
+        command, _ = java_command(version, folder, "Admin", [], TEST_JAVA.flags, heap_mb=64, classpath=classpath)
+        super().__init__(f"mqadmin {version}", command, folder)
+        self._commands = 0
+
+    def run(self, *arguments: str, seconds: float = 60.0) -> str:
+        """Run one sub-command and return all that it printed."""
+        self._commands += 1
+        self.write_line(arguments)
+
+        def output() -> Event | None:
+            found = self.happened("output")
+            return found[self._commands - 1] if len(found) >= self._commands else None
+
+        return str(self.wait(" ".join(arguments), output, seconds=seconds)["text"])
 
 
 def content(event: Event) -> tuple[str, str, int, str]:

@@ -329,7 +329,7 @@ class Site:
             command, logs = _twistd("rmq-namesrv", conf, twistd)
         else:
             main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-            command, logs = _java(kind, folder, main, ["-c", str(conf)], self.java.flags, self.java.namesrv_heap)
+            command, logs = java_command(kind, folder, main, ["-c", str(conf)], self.java.flags, self.java.namesrv_heap)
         return self._add(Process(f"{name} ({kind})", kind, command, folder, port, logs), start)
 
     def broker(
@@ -362,7 +362,7 @@ class Site:
                 "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.97",
             ]
             main = "org.apache.rocketmq.broker.BrokerStartup"
-            command, logs = _java(kind, folder, main, ["-c", str(conf)], flags, self.java.broker_heap)
+            command, logs = java_command(kind, folder, main, ["-c", str(conf)], flags, self.java.broker_heap)
         broker = Broker(f"{name} ({kind})", kind, command, folder, port, logs, values=values, store=store)
         self._add(broker, start)
         if start:
@@ -478,8 +478,15 @@ def _twistd(plugin: str, conf: Path, options: Sequence[str] = ()) -> tuple[list[
     return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", *options, plugin, "-c", str(conf)], []
 
 
-def _java(
-    version: str, folder: Path, main: str, arguments: Iterable[str], flags: Iterable[str], heap_mb: int
+def java_command(
+    version: str,
+    folder: Path,
+    main: str,
+    arguments: Iterable[str],
+    flags: Iterable[str],
+    heap_mb: int,
+    *,
+    classpath: str = "",
 ) -> tuple[list[str], list[Path]]:
     """Return the command that runs ``main`` of ``version``, and the log files it will write."""
     conf = folder / "home" / "conf"
@@ -501,7 +508,7 @@ def _java(
         f"-Drocketmq.home.dir={conf.parent}",
         f"-Drmq.logback.configurationFile={shaded}",
         "-cp",
-        f"{jars(version)}/*",
+        classpath or f"{jars(version)}/*",
         main,
         *arguments,
     ]
@@ -514,7 +521,7 @@ def mqadmin(root: Path, *arguments: str, version: str = APACHE_4, seconds: float
     folder = root / "mqadmin"
     folder.mkdir(parents=True, exist_ok=True)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command, _ = _java(version, folder, main, arguments, TEST_JAVA.flags, heap_mb=64)
+    command, _ = java_command(version, folder, main, arguments, TEST_JAVA.flags, heap_mb=64)
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=folder)
     output = done.stdout + done.stderr
     with (folder / "console.log").open("a") as log:

@@ -1,0 +1,190 @@
+"""
+``mqadmin`` 4.9.7 asks Apache's NameServer and ours the same, and prints the same (issue 4).
+
+The same brokers, Apache's and ours, are registered at both. What must differ (addresses, folders) is given one name
+first, and what Java's HashMap puts in any order is sorted. Differences that we mean are named in INTENDED.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+import pytest
+
+from tests.real.javaclient import JavaAdmin
+from tests.real.peers import APACHE_4, OURS, STAND_IN, Process, Site, until
+from tests.real.probe import fastjson
+
+TOPIC = "Orders"
+QUEUES = 4
+
+#: topics that each NameServer loses with deleteTopic: the brokers lose them too, so each side has its own
+DOOMED = {"apache": "DoomedA", "ours": "DoomedO"}
+
+
+def as_lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+def as_sorted_lines(text: str) -> list[str]:
+    return sorted(as_lines(text))
+
+
+def as_cluster(text: str) -> list[str]:
+    """Keep cluster, broker, id, address and version of each row; the rest is the load of the moment."""
+    return [" ".join(line.split()[:5]) for line in as_lines(text)]
+
+
+def as_route(text: str) -> list[str]:
+    """Bring the lists of a printed route into order; what is no route stays as it is."""
+    if not text.lstrip().startswith("{"):
+        return as_failure(text)
+    route = fastjson(text.encode())
+    for name in ("brokerDatas", "queueDatas"):
+        route[name].sort(key=lambda data: str(data["brokerName"]))
+    return json.dumps(route, indent=1).splitlines()
+
+
+def as_failure(text: str) -> list[str]:
+    """Keep what was thrown and why; the frames of Java's stack are the same tool's."""
+    return [line for line in as_lines(text) if not re.match(r"\s+(at |\.\.\. )", line)]
+
+
+@attrs.frozen
+class Step:
+    """A sub-command with its arguments; ``{doomed}`` stands for the side's own topic. ``reads`` orders the output."""
+
+    command: str
+    arguments: str = ""
+    reads: Callable[[str], list[str]] = as_failure
+
+    @property
+    def name(self) -> str:
+        return f"{self.command} {self.arguments}".strip()
+
+
+STEPS = [
+    Step("clusterList", reads=as_cluster),
+    Step("topicList", reads=as_sorted_lines),
+    Step("topicList", "-c", reads=as_sorted_lines),
+    Step("topicRoute", f"-t {TOPIC}", reads=as_route),
+    Step("topicRoute", "-t TBW102", reads=as_route),
+    Step("topicRoute", "-t NoSuchTopic"),
+    Step("topicClusterList", f"-t {TOPIC}", reads=as_sorted_lines),
+    Step("topicClusterList", "-t NoSuchTopic"),
+    Step("updateKvConfig", "-s space -k key -v value"),
+    Step("updateKvConfig", "-s space -k key -v other"),
+    Step("deleteKvConfig", "-s space -k key"),
+    Step("deleteKvConfig", "-s space -k nothing"),
+    Step("deleteKvConfig", "-s nowhere -k nothing"),
+    Step("getNamesrvConfig", reads=as_sorted_lines),
+    Step("updateNamesrvConfig", "-k clusterTest -v true"),
+    Step("updateNamesrvConfig", "-k noSuchKey -v 1"),
+    Step("updateNamesrvConfig", "-k kvConfigPath -v /tmp/elsewhere"),
+    Step("getNamesrvConfig", reads=as_sorted_lines),
+    Step("updateNamesrvConfig", "-k clusterTest -v false"),
+    Step("wipeWritePerm", "-b broker-a"),
+    Step("topicRoute", f"-t {TOPIC}", reads=as_route),
+    Step("addWritePerm", "-b broker-a"),
+    Step("topicRoute", f"-t {TOPIC}", reads=as_route),
+    Step("wipeWritePerm", "-b nobody"),
+    Step("addWritePerm", "-b nobody"),
+    Step("updateOrderConf", f"-t {TOPIC} -m put -v broker-a:4"),
+    Step("updateOrderConf", f"-t {TOPIC} -m get"),
+    Step("updateOrderConf", f"-t {TOPIC} -m delete"),
+    Step("updateOrderConf", f"-t {TOPIC} -m get"),
+    Step("deleteTopic", "-c DefaultCluster -t {doomed}"),
+    Step("topicRoute", "-t {doomed}"),
+]
+
+
+def lacks_nothing(apache: list[str], ours: list[str]) -> bool:
+    """Tell whether ours prints all of Apache's keys with the same values; rocketmqHome is Apache's folder."""
+    return {line for line in apache if not line.startswith("rocketmqHome ")} <= set(ours)
+
+
+def is_told_by_list(apache: list[str], ours: list[str]) -> bool:
+    """Tell whether both refuse, Apache for a path and ours for any key of its list."""
+    told = "Can not update config in black list."
+    return [line.replace("Can not update config path", told) for line in apache] == ours
+
+
+#: name of a step -> (what holds instead of equality, why)
+INTENDED: dict[str, tuple[Callable[[list[str], list[str]], bool], str]] = {
+    "getNamesrvConfig": (lacks_nothing, "ours also has the keys of 5.x, and no folder of its own installation"),
+    "updateNamesrvConfig -k kvConfigPath -v /tmp/elsewhere": (
+        is_told_by_list,
+        "ours refuses by configBlackList, as 5.x does, where 4.9.7 knows two paths",
+    ),
+}
+
+
+@attrs.frozen
+class Side:
+    """One of the two NameServers, and what must be renamed in the output about it."""
+
+    name: str
+    namesrv: Process
+
+    def ask(self, admin: JavaAdmin, step: Step) -> list[str]:
+        doomed = DOOMED[self.name]
+        arguments = step.arguments.format(doomed=doomed).split()
+        text = admin.run(step.command, *arguments, "-n", self.namesrv.addr)
+        text = text.replace(str(self.namesrv.folder), "FOLDER").replace(self.namesrv.addr, "NAMESRV")
+        text = re.sub(rf"\b{self.namesrv.port}\b", "PORT", text)
+        for other in DOOMED.values():
+            # the other side's own topic is in this side's lists as long as it lives
+            text = text.replace(other, "DOOMED" if other == doomed else "SPARED")
+        return step.reads(text)
+
+
+def has_all(namesrv: Process, brokers: int) -> bool:
+    with namesrv.probe() as probe:
+        if len(probe.cluster()["brokerAddrTable"]) != brokers:
+            return False
+        routes = [probe.route(topic) for topic in (TOPIC, *DOOMED.values())]
+    return all(route is not None and len(route["queueDatas"]) == brokers for route in routes)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(STAND_IN != OURS, reason="Apache is compared with Apache then, but for the intended differences")
+def test_mqadmin_prints_the_same_about_both(site: Site) -> None:
+    """Every NameServer command of mqadmin prints the same about ours as about Apache's, but for what INTENDED says."""
+    sides = [Side("apache", site.namesrv(APACHE_4, "apache")), Side("ours", site.namesrv(OURS, "ours"))]
+    both = ";".join(side.namesrv.addr for side in sides)
+    brokers = [site.broker(APACHE_4, both, "broker-a"), site.broker(OURS, both, "broker-b", brokerName="broker-b")]
+    for broker in brokers:
+        with broker.probe() as probe:
+            for topic in (TOPIC, *DOOMED.values()):
+                probe.create_topic(topic, QUEUES)
+    for side in sides:
+        until(f"{side.namesrv.name} knows all", partial(has_all, side.namesrv, len(brokers)), seconds=60)
+
+    admin = JavaAdmin(APACHE_4, site.root / "admin")
+    try:
+        # One side after the other: deleteTopic takes the topic from the brokers, which tell both NameServers.
+        apache, ours = ([side.ask(admin, step) for step in STEPS[:-2]] for side in sides)
+        for step, left, right in zip(STEPS, apache, ours, strict=False):
+            assert_same(step, left, right)
+        for step in STEPS[-2:]:
+            assert_same(step, *(side.ask(admin, step) for side in sides))
+
+        # the comparison is no liar: one wiped permission is seen
+        admin.run("wipeWritePerm", "-b", "broker-a", "-n", sides[1].namesrv.addr)
+        route = Step("topicRoute", f"-t {TOPIC}", reads=as_route)
+        with pytest.raises(AssertionError, match="topicRoute"):
+            assert_same(route, *(side.ask(admin, route) for side in sides))
+    finally:
+        admin.close()
+
+
+def assert_same(step: Step, apache: list[str], ours: list[str]) -> None:
+    assert apache and ours, f"mqadmin {step.name} printed nothing"
+    holds, why = INTENDED.get(step.name, (list.__eq__, "nothing"))
+    assert holds(apache, ours), (
+        f"mqadmin {step.name} (intended: {why})\n--- Apache\n" + "\n".join(apache) + "\n--- ours\n" + "\n".join(ours)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.namesrv.routes import BROKER_EXPIRY_MS, RouteTable
+from rmq.namesrv.routes import BROKER_EXPIRY_MS, MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import RegisterBrokerBody
 from rmq.wire.api.routes import BrokerIdentityHeader, QueueData, RegisterBrokerHeader, RegisterBrokerReply
@@ -48,9 +48,18 @@ class RouteCase(SynchronousTestCase):
         self.channel = object()
 
     def register(
-        self, header: RegisterBrokerHeader, body: RegisterBrokerBody, *, channel: object = None, now_ms: int = 0
+        self,
+        header: RegisterBrokerHeader,
+        body: RegisterBrokerBody,
+        *,
+        channel: object = None,
+        now_ms: int = 0,
+        zone: str | None = None,
+        digest: bytes | None = None,
     ) -> RegisterBrokerReply:
-        return self.table.register_broker(header, body, channel=channel or self.channel, now_ms=now_ms)
+        return self.table.register_broker(
+            header, body, channel=channel or self.channel, now_ms=now_ms, zone_name=zone, digest=digest
+        )
 
     def perms(self, topic: str) -> dict[str, int]:
         route = self.table.pick_route(topic)
@@ -284,6 +293,229 @@ class AdminTests(RouteCase):
         self.assertEqual(self.table.topics(), [])
         self.assertTrue(self.table.register_topic("orders", [queue]))
         self.assertEqual(self.perms("orders"), {"broker-a": 6})
+
+
+class UnchangedTests(RouteCase):
+    """Registrations that are known again by the digest of their body."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.register(broker(), topics("orders"), digest=b"1")
+
+    def renew(self, header: RegisterBrokerHeader | None = None, digest: bytes = b"1", **context: object) -> bool:
+        channel = context.get("channel", self.channel)
+        zone = str(context["zone"]) if "zone" in context else None
+        reply = self.table.renew(header or broker(), digest, channel=channel, now_ms=60_000, zone_name=zone)
+        return reply is not None
+
+    def test_sign_of_life(self) -> None:
+        """The same header and body again: nothing but a sign of life."""
+        version = self.table.version
+        self.assertTrue(self.renew())
+        self.assertEqual(self.table.version, version)
+        self.assertEqual(self.table.expire(180_000), [])
+        self.assertEqual(len(self.table.expire(180_001)), 1)
+
+    def test_news(self) -> None:
+        """Another body, header or zone, and an unknown broker, have to be read."""
+        self.assertFalse(self.renew(digest=b"2"))
+        self.assertFalse(self.renew(broker("broker-z")))
+        self.assertFalse(self.renew(broker(port=2)))
+        self.assertFalse(self.renew(broker(broker_id=1)))
+        self.assertFalse(self.renew(broker(cluster="D")))
+        other = broker()
+        other.ha_server_addr = "10.0.0.1:9"
+        self.assertFalse(self.renew(other))
+        self.assertFalse(self.renew(zone="z"))
+        self.register(broker(), topics("orders"))
+        self.assertFalse(self.renew())
+
+    def test_table_changed_meanwhile(self) -> None:
+        """After a deleted topic, a lost place, or a changed policy the same body has something to say again."""
+        self.table.delete_topic("orders")
+        self.assertFalse(self.renew())
+        self.register(broker(), topics("orders"), digest=b"1")
+        self.assertTrue(self.renew())
+        self.register(broker(port=2), topics(), digest=b"2")
+        self.assertFalse(self.renew())
+        self.register(broker(), topics("orders"), digest=b"1")
+        self.assertTrue(self.renew())
+        self.table.policy = RoutePolicy(delete_absent_topics=True)
+        self.assertFalse(self.renew())
+
+    def test_wiped_permissions_stay(self) -> None:
+        """A sign of life does not undo wipeWritePerm."""
+        self.table.wipe_write_perm("broker-a")
+        self.assertTrue(self.renew())
+        self.assertEqual(self.perms("orders"), {"broker-a": 4})
+
+    def test_over_another_connection(self) -> None:
+        """The broker goes over to a newer connection; what comes over the older one is no sign of life."""
+        new = object()
+        self.assertTrue(self.renew(channel=new))
+        self.assertEqual(self.table.live_brokers()[0].generation, 2)
+        self.assertFalse(self.renew())
+        self.assertEqual(self.table.channel_closed(self.channel), [])
+        self.assertEqual(len(self.table.channel_closed(new)), 1)
+
+    def test_slave_hears_of_its_master(self) -> None:
+        """Who registers the same as before hears of its master all the same."""
+        slave = broker(broker_id=1, port=20911)
+        self.register(slave, topics(), digest=b"s")
+        reply = self.table.renew(slave, b"s", channel=self.channel, now_ms=0)
+        assert reply is not None
+        self.assertEqual(reply.master_addr, "10.0.0.1:10911")
+
+
+class ActingMasterTests(RouteCase):
+    """Slaves of 5.x that stand in for a master that is gone."""
+
+    def member(self, broker_id: int, *, acting: bool | None = True) -> RegisterBrokerHeader:
+        header = broker(broker_id=broker_id, port=10911 + broker_id)
+        header.enable_acting_master = acting
+        return header
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.table.policy = RoutePolicy(support_acting_master=True)
+        self.master, self.slaves = object(), object()
+        self.register(self.member(0), topics("orders", "rmq_sys_SYNC_BROKER_MEMBER_broker-a"), channel=self.master)
+        for broker_id in (2, 1):
+            self.register(self.member(broker_id), topics("orders"), channel=self.slaves)
+
+    def shown(self, topic: str = "orders") -> dict[int, str]:
+        route = self.table.pick_route(topic)
+        return {} if route is None else route.broker_datas[0].broker_addrs
+
+    def test_first_slave_is_shown_as_master(self) -> None:
+        """When the master goes the first slave has id 0 in routes, for reading only; then the master is back."""
+        self.assertEqual(self.shown(), {0: "10.0.0.1:10911", 1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
+        version = self.table.version
+        self.table.channel_closed(self.master)
+        self.assertGreater(self.table.version, version)
+        self.assertEqual(self.shown(), {0: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
+        self.assertEqual(self.perms("orders"), {"broker-a": 4})
+        self.assertEqual(self.addrs(), {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
+        self.register(self.member(0), topics("orders"), channel=self.master)
+        self.assertEqual(self.shown(), {0: "10.0.0.1:10911", 1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
+        self.assertEqual(self.perms("orders"), {"broker-a": 6})
+
+    def test_members_are_told_the_truth(self) -> None:
+        """Brokers that look for their own group find it as it is."""
+        self.table.channel_closed(self.master)
+        self.assertEqual(self.shown("rmq_sys_SYNC_BROKER_MEMBER_broker-a"), {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
+
+    def test_switched_off(self) -> None:
+        """Without supportActingMaster routes show ids as they are, and the change of policy is seen at once."""
+        self.table.channel_closed(self.master)
+        version = self.table.version
+        self.table.policy = RoutePolicy()
+        self.assertGreater(self.table.version, version)
+        self.assertEqual(self.shown(), {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
+
+    def test_slaves_topics_after_a_restart(self) -> None:
+        """A NameServer that starts while the master is away learns the topics from the first slave alone."""
+        self.table = RouteTable()
+        self.register(self.member(2, acting=False), topics("first"))
+        self.register(self.member(1), topics("orders"))
+        self.register(self.member(2), topics("second", version=2))
+        self.assertEqual(self.perms("orders"), {"broker-a": 4})
+        self.assertEqual(self.perms("first"), {"broker-a": 6})
+        self.assertEqual(self.table.topics(), ["first", "orders"])
+
+    def test_brokers_that_do_not_act(self) -> None:
+        """A 4.9 group that loses its master keeps its permissions and its ids."""
+        table = RouteTable()
+        table.policy = RoutePolicy(support_acting_master=True)
+        self.table = table
+        self.register(broker(), topics("orders"), channel=self.master)
+        self.register(broker(broker_id=1, port=2), topics("orders"), channel=self.slaves)
+        table.channel_closed(self.master)
+        self.assertEqual((self.shown(), self.perms("orders")), ({1: "10.0.0.1:2"}, {"broker-a": 6}))
+
+    def test_smallest_id(self) -> None:
+        """Whoever is told hears when another broker has the smallest id: one that came, or one that is left."""
+        changes: list[MinBrokerIdChange] = []
+        self.table.on_min_broker_id = changes.append
+        self.table.channel_closed(self.master)
+        self.register(self.member(0), topics("orders"), channel=self.master)
+        self.register(self.member(0), topics("orders"), channel=self.master)
+        slaves = {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"}
+        self.assertEqual(
+            changes,
+            [
+                MinBrokerIdChange(broker_name="broker-a", addrs=slaves, offline_addr="10.0.0.1:10911"),
+                MinBrokerIdChange(
+                    broker_name="broker-a", addrs={0: "10.0.0.1:10911", **slaves}, ha_addr="10.0.0.1:10912"
+                ),
+            ],
+        )
+
+
+class ZoneTests(RouteCase):
+    def test_brokers_of_a_zone(self) -> None:
+        """A client that asks for a zone gets its brokers, in any case of letters, and those that lost their master."""
+        for name, port, zone in (("a", 1, "East"), ("b", 2, "west"), ("c", 3, None)):
+            self.register(broker(name, port=port), topics("orders"), zone=zone, channel=object())
+        self.register(broker("d", port=4, broker_id=1), topics(), zone="west")
+        queue = QueueData(broker_name="d", perm=6, read_queue_nums=1, write_queue_nums=1)
+        self.table.register_topic("orders", [queue])
+
+        def found(zone: str | None) -> list[str]:
+            route = self.table.pick_route("orders", zone_name=zone)
+            assert route is not None
+            names = [each.broker_name for each in route.broker_datas]
+            self.assertEqual([each.broker_name for each in route.queue_datas], names)
+            return names
+
+        self.assertEqual(found(None), ["a", "b", "c", "d"])
+        self.assertEqual(found("EAST"), ["a", "d"])
+        self.assertEqual(found("nowhere"), ["d"])
+
+
+class AbsentTopicTests(RouteCase):
+    def test_topics_that_a_registration_lacks(self) -> None:
+        """With deleteTopicWithBrokerRegistration a topic goes with the registration that lacks it, on that broker."""
+        self.table.policy = RoutePolicy(delete_absent_topics=True)
+        self.register(broker("a", port=1), topics("orders", "bills"))
+        self.register(broker("b", port=2), topics("orders"))
+        self.register(broker("a", port=1), topics("bills"))
+        self.assertEqual((self.perms("orders"), self.perms("bills")), ({"b": 6}, {"a": 6}))
+        self.register(broker("b", port=2), topics("new", version=2))
+        self.assertEqual(self.table.topics(), ["bills", "new"])
+
+    def test_slaves_take_nothing_away(self) -> None:
+        """A slave's topics do not count, so neither do those that it lacks."""
+        self.table.policy = RoutePolicy(delete_absent_topics=True)
+        self.register(broker(), topics("orders"))
+        self.register(broker(broker_id=1, port=2), topics())
+        self.assertEqual(self.table.topics(), ["orders"])
+
+
+class BoundsTests(RouteCase):
+    def test_connections_are_forgotten(self) -> None:
+        """Brokers that come, reconnect and go leave nothing behind."""
+        for number in range(100):
+            channels = [object() for _ in range(3)]
+            for channel in channels:
+                self.register(broker(port=1 + number % 3), topics("orders"), channel=channel)
+            self.table.heartbeat("broker-a", f"10.0.0.1:{1 + number % 3}", channel=object(), now_ms=0)
+            self.table.expire(10**9)
+            for channel in channels:
+                self.table.channel_closed(channel)
+        self.assertEqual((self.table.live_brokers(), self.table.topics()), ([], []))
+        # The connections of the heartbeats have not ended.
+        self.assertEqual(len(self.table._connections), 100)
+
+    def test_one_copy_of_each_name(self) -> None:
+        """However many brokers have a topic, its name and the like queues of one broker are kept once."""
+        for port in (1, 2):
+            names = [f"topic-{number}" for number in range(3)]
+            self.register(broker(f"b{port}", port=port), topics(*names))
+        groups = [self.table._groups[name] for name in ("b1", "b2")]
+        for one, other in zip(*(group.queues for group in groups), strict=True):
+            self.assertIs(one, other)
+        self.assertEqual([len({id(queue) for queue in group.queues.values()}) for group in groups], [1, 1])
 
 
 class ListTests(RouteCase):

@@ -47,7 +47,7 @@ rule_files: [prometheus-alerts.yml]
 Metrics are read from live objects when they are scraped; nothing is kept for them but plain counters. A scrape is
 written in slices of a few milliseconds between which the process does its other work. A scrape that is less than a
 second old answers the next one too. One metric has at most 20,000 series; what is beyond is left out and counted in
-`rocketmq_scrape_series_dropped`. At most 64 connections are open at a time: one more pushes the oldest out. One that is
+`rocketmq_scrape_series_dropped`. At most 32 connections are open at a time: one more pushes the oldest out. One that is
 idle for 30 s is closed.
 
 ## Names

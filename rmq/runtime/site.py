@@ -17,8 +17,8 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from rmq.runtime.http import HEALTH, METRICS, Face
 from rmq.runtime.metrics import Scrapes
 
-#: connections at a time; one more pushes the oldest out
-MAX_CONNECTIONS = 64
+#: connections at a time, each with the memory of one answer at most; one more pushes the oldest out
+MAX_CONNECTIONS = 32
 #: a connection on which nothing arrives for so long is closed
 IDLE_S = 30.0
 #: bytes of a request's body, which nothing here reads; beyond that the connection is closed
@@ -115,9 +115,7 @@ class _QuietSite(Site):
     """A site without access log, and so without the clock that Twisted winds up every second for it."""
 
     def __init__(self, resource: Resource, *, timeout: float, reactor: Any) -> None:
-        super().__init__(
-            resource, requestFactory=_BodilessRequest, timeout=timeout, reactor=reactor, parsePOSTFormSubmission=False
-        )
+        super().__init__(resource, requestFactory=_BodilessRequest, timeout=timeout, reactor=reactor)
 
     noisy = False
 

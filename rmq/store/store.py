@@ -46,7 +46,7 @@ from rmq.store.upkeep import Upkeep
 PAGE_BYTES = 4096
 #: so much of what a slave received is dispatched at once; more in slices, between which the next bytes are taken
 DISPATCH_AT_ONCE_BYTES = 128 << 10
-DISPATCH_SLICE_BYTES = 32 << 10
+DISPATCH_SLICE_BYTES = 16 << 10
 #: a slave has at most so much of its log sent again, to compare it
 MAX_COMPARED_BYTES = 8 << 20
 
@@ -134,6 +134,8 @@ class MessageStore:
         self._failed: list[Callable[[], None]] = []
         self._dispatch_later: IDelayedCall | None = None
         self._failure: DiskError | None = None
+        #: bytes that a power failure may have changed unnoticed, until they were compared with the master's
+        self._suspect = (0, 0)
         self._sync_flush = config.is_sync_flush
         self._load_report: LoadReport | None = None
 
@@ -189,12 +191,15 @@ class MessageStore:
             is_clean=is_clean,
             is_slave=self.config.is_slave,
             lost_power=None if is_clean else self._running.lost_power(),
+            acks_after_flush=self.config.ha_ack_after_flush,
             check_crc=self.config.check_crc_on_recover,
         )
         if is_clean:
             # From here on files change; a crash must not look like a clean stop.
             self._running.begin()
         recovery.run()
+        if recovery.suspect_from is not None:
+            self._suspect = recovery.suspect_from, self._commit_log.end
         # Not before: should the process be killed in here, the next one must know of the power failure.
         self._running.begin()
         self._load_report = LoadReport(
@@ -385,6 +390,8 @@ class MessageStore:
         if not self._started or self._failure is not None:
             raise StoreError("the store takes no replicated bytes: it has failed or is not running")
         known = self._commit_log.compare(phy_offset, data) if phy_offset >= self.resume_offset else 0
+        if self._suspect[0] <= phy_offset and phy_offset + len(data) >= self._suspect[1]:
+            self._suspect = (0, 0)
         if known and known == len(data):
             return
         self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)
@@ -527,9 +534,13 @@ class MessageStore:
         """
         Where a slave asks its master to begin: with the last whole record, so that it sees whether the master has it.
 
-        The end of the log when there is no such record, or a long way to it.
+        After a power failure with all that was not surely synced; at the end of the log when there is no such record,
+        or a long way to it.
         """
         last, end = self._dispatcher.last_phy, self._commit_log.end
+        suspect_from, suspect_to = self._suspect
+        if suspect_from < suspect_to:
+            return max(suspect_from, self._commit_log.min_offset) or end
         is_near = self._commit_log.min_offset <= last and end - last <= MAX_COMPARED_BYTES
         # A report of 0 would mean that this log is empty.
         return last if last > 0 and is_near else end

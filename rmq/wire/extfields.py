@@ -191,10 +191,10 @@ def decode_strings(raw: bytes) -> dict[str, str]:
     """
     try:
         return _STRINGS.decode(raw)
-    except msgspec.ValidationError:
-        pass
-    except UnicodeDecodeError:
-        raw = raw.decode("utf-8", "replace").encode()
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        # Either may hide the other.
+        if not raw.isascii():
+            raw = raw.decode("utf-8", "replace").encode()
     texts = ((key, _text(value)) for key, value in _VALUES.decode(raw).items())
     return {key: text for key, text in texts if text is not None}
 

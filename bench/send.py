@@ -26,6 +26,7 @@ def main() -> int:
     parser = options("Sends: our broker against Apache's.", SHAPES)
     parser.add_argument("--sizes", default="100,1024", help="body sizes in bytes (default: %(default)s)")
     parser.add_argument("--flush", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
+    parser.add_argument("--reactor", default="rmq-lean", help="reactor of our broker (default: %(default)s; epoll)")
     parser.add_argument("--slave", action="store_true", help="SYNC_MASTER, each with a slave of its own kind")
     arguments = parser.parse_args()
 
@@ -36,7 +37,7 @@ def main() -> int:
         servers = []
         for kind, name in ((arguments.ours, "ours"), (APACHE_4, "apache")):
             namesrv = site.namesrv(kind, f"{name}-namesrv")
-            server = site.broker(kind, namesrv.addr, name, **config)
+            server = site.broker(kind, namesrv.addr, name, twistd=["--reactor", arguments.reactor], **config)
             with server.probe() as probe:
                 probe.create_topic(TOPIC, QUEUES)
             if arguments.slave:

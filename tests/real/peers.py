@@ -340,12 +340,14 @@ class Site:
         *,
         store: Path | None = None,
         start: bool = True,
+        twistd: Sequence[str] = (),
         **config: Any,
     ) -> Broker:
         """
         Start a broker of ``kind`` that registers at ``namesrv`` ("host:port"), with small files.
 
-        ``name`` is the folder; ``store`` the store directory (default: in the folder); ``config`` overrides keys.
+        ``name`` is the folder; ``store`` the store directory (default: in the folder); ``config`` overrides keys;
+        ``twistd`` are options of twistd itself, where it is ours.
         """
         kind = _resolved(kind)
         folder, port = self._folder(name), free_port()
@@ -353,7 +355,7 @@ class Site:
         values = broker_values(port, namesrv, store) | config
         conf = write_properties(folder / "broker.conf", values)
         if kind == OURS:
-            command, logs = _twistd("rmq-broker", conf)
+            command, logs = _twistd("rmq-broker", conf, twistd)
         else:
             flags = [
                 *self.java.flags,

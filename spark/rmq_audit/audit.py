@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from rmq_audit import inventory, seams
+from rmq_audit.acked import Sends, check_acked, read_sends
 from rmq_audit.consumers import check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
 from rmq_audit.engines import Engine
@@ -40,7 +41,8 @@ class Options:
 
     ``allowed_lag_bytes``: a slave so far behind counts as consistent. ``crc_both``: check the bodies of both sides,
     instead of the master's and what differs from it. ``index_slots``: the broker's maxHashSlotNum, where neither a
-    manifest nor the files tell it.
+    manifest nor the files tell it. ``acked``: a side table of acknowledged sends, held against the master (or the only
+    store).
     """
 
     split_bytes: int = seams.SPLIT_BYTES
@@ -48,6 +50,7 @@ class Options:
     allowed_lag_bytes: int = 0
     crc_both: bool = False
     index_slots: int | None = None
+    acked: str | None = None
 
 
 @attrs.define(kw_only=True)
@@ -94,6 +97,7 @@ class _Audit:
         self._read_again = 0
         self._coverage = {store.side: SideCoverage() for store in stores}
         self._findings: list[Finding] = []
+        self._acked = self._read_acked(stores[0])
 
     def run_alone(self) -> Result:
         """Check the only store."""
@@ -134,7 +138,18 @@ class _Audit:
             coverage.consumer_offsets_checked, found = check_consumers(log, queues.bounds, judge_end=judge_end)
             self._findings += found
             self._findings += log.findings
+        self._check_acked(next(iter(logs.values())))
         return changed
+
+    def _read_acked(self, store: Store) -> Sends | None:
+        """Read the side table before the long part, so that a mistake in it shows at once."""
+        if self._options.acked is None:
+            return None
+        return read_sends(self._options.acked, None if store.manifest is None else store.manifest.broker_name)
+
+    def _check_acked(self, log: Log) -> None:
+        if self._acked is not None:
+            self._findings += check_acked(log, self._acked, self._engine, self._coverage[log.side])
 
     def _settled(self, changed: Sequence[str]) -> list[Finding]:
         if changed:

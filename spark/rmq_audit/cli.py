@@ -92,13 +92,15 @@ def _run(options: argparse.Namespace) -> int:
 
 def _audit(options: argparse.Namespace, engine: Engine) -> Result:
     if options.command == "check":
-        return check(options.store, engine, Options(split_bytes=options.split_bytes, index_slots=options.index_slots))
+        alone = Options(split_bytes=options.split_bytes, index_slots=options.index_slots, acked=options.acked)
+        return check(options.store, engine, alone)
     how = Options(
         split_bytes=options.split_bytes,
         chunk_bytes=options.chunk_bytes,
         allowed_lag_bytes=options.allow_lag,
         crc_both=options.crc == "both",
         index_slots=options.index_slots,
+        acked=options.acked,
     )
     return compare(options.master, options.slave, engine, how)
 
@@ -214,6 +216,9 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
     )
     one.add_argument(
         "--index-slots", type=_slots, metavar="NUMBER", help="maxHashSlotNum of the broker (default: found out)"
+    )
+    one.add_argument(
+        "--acked", metavar="FILE", help="acknowledged sends (JSON Lines or .parquet), held against the master's log"
     )
     one.add_argument("--workers", type=_workers, help="processes of the local engine (default: one a core)")
     one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")

@@ -22,6 +22,9 @@ class SideCoverage:
     index_files: int = 0
     index_entries_checked: int = 0
     consumer_offsets_checked: int = 0
+    acked_sends_checked: int = 0
+    acked_sends_expired: int = 0
+    acked_sends_without_place: int = 0
 
 
 @attrs.define(kw_only=True)

@@ -107,6 +107,7 @@ def _coverage(report: Mapping[str, Any]) -> Iterator[str]:
         ("consume queue units checked", "units_checked"),
         ("index entries checked", "index_entries_checked"),
         ("consumer offsets checked", "consumer_offsets_checked"),
+        ("acknowledged sends checked", "acked_sends_checked"),
     ):
         rows.append((text, [_number(coverage[side][member]) for side in sides]))
     for text, values in rows:

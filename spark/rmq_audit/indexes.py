@@ -4,26 +4,20 @@ Index files against the log: every entry at a record with such a key, every chai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from rmq.store import layout
 from rmq.wire.record import index_key_hash, split_keys
-from rmq_audit import kernel, properties
-from rmq_audit.files import ReadError, Window, read_at
-from rmq_audit.format import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
-from rmq_audit.kernel import Bools, Columns, Ints
-from rmq_audit.records import Record, record_at
-from rmq_audit.tasks import IndexCheck, IndexFault, IndexState, SegmentFile
+from rmq_audit import properties
+from rmq_audit.files import ReadError, read_at
+from rmq_audit.kernel import Bools, Ints
+from rmq_audit.places import Places, windows
+from rmq_audit.records import Record
+from rmq_audit.tasks import IndexCheck, IndexFault, IndexState
 
 ENTRY = np.dtype([("key_hash", ">i4"), ("phy", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 SLOT = np.dtype(">i4")
-
-#: so much of the log is looked at in one go
-WINDOW_BYTES = 64 << 20
 
 #: RocketMQ's maxHashSlotNum and maxIndexNum unless a configuration says otherwise
 DEFAULT_SLOTS, DEFAULT_ENTRIES = 5_000_000, 20_000_000
@@ -162,10 +156,10 @@ class _Check:
         nowhere, foreign = np.zeros(len(phy), dtype=np.bool_), np.zeros(len(phy), dtype=np.bool_)
         for segment in task.segments:
             inside = rows[np.searchsorted(phy[rows], segment.start) : np.searchsorted(phy[rows], segment.stop)]
-            for part in _windows(phy, inside):
-                records = _Records(segment, phy[part], task.log_end)
-                nowhere[part] = ~records.there
-                foreign[part] = records.there & ~records.have(entries["key_hash"][part].astype(np.int64))
+            for part in windows(phy, inside):
+                places = Places(segment, phy[part], task.log_end)
+                nowhere[part] = ~places.there
+                foreign[part] = places.there & ~_have(places, entries["key_hash"][part].astype(np.int64))
                 checked += len(part)
         self._dangling(phy, nowhere, "points at no record")
         number = np.arange(1, len(phy) + 1, dtype=np.int64)
@@ -187,81 +181,24 @@ class _Check:
             )
 
 
-def _windows(phy: Ints, rows: Ints) -> Iterator[Ints]:
-    """Yield the rows (ascending by place) in groups whose records lie within one window."""
-    begin = 0
-    while begin < len(rows):
-        end = int(np.searchsorted(phy[rows], phy[rows[begin]] + WINDOW_BYTES))
-        yield rows[begin:end]
-        begin = end
-
-
-class _Records:
-    """The records at the given places of one segment, ascending, a place may come twice: which are there, what keys."""
-
-    def __init__(self, segment: SegmentFile, phy: Ints, log_end: int) -> None:
-        first, last = int(phy[0]), int(phy[-1])
-        window = Window(segment.path, segment.start, segment.size_bytes, first, last + 1)
-        window.near(last)
-        unique, self._which = np.unique(phy, return_inverse=True)
-        plausible = _plausible(window, unique, log_end)
-        self._data, self._base = window.data, window.base
-        columns = _gathered(window.data, unique[plausible] - window.base)
-        here = np.isin(unique - window.base, columns.pos[columns.phy == columns.pos + window.base])
-        self.there: Bools = here[self._which]
-        self._columns = columns
-        #: number of each unique place among the columns
-        self._row = np.searchsorted(columns.pos, unique - window.base)
-
-    def have(self, hashes: Ints) -> Bools:
-        """Return which of the places hold a record with a key of that hash; anything where no record is."""
-        if len(self._columns) == 0:
-            return np.zeros(len(hashes), dtype=np.bool_)
-        found = np.zeros(len(hashes), dtype=np.bool_)
-        row = np.minimum(self._row[self._which], len(self._columns) - 1)
-        for name in (b"UNIQ_KEY", b"KEYS"):
-            values = properties.values_of(self._data, self._columns, name)
-            kept = np.full(len(self._columns), -1, dtype=np.int64)
-            kept[values.rows] = properties.topic_key_hashes(self._data, self._columns, values)
-            found |= kept[row] == hashes
-        for index in np.flatnonzero(self.there & ~found).tolist():
-            found[index] = int(hashes[index]) in self._hashes_at(int(row[index]))
+def _have(places: Places, hashes: Ints) -> Bools:
+    """Return which of the places hold a record with a key of that hash; anything where no record is."""
+    found = np.zeros(len(hashes), dtype=np.bool_)
+    columns = places.columns
+    if len(columns) == 0:
         return found
-
-    def _hashes_at(self, row: int) -> set[int]:
-        at = int(self._columns.pos[row])
-        record = record_at(self._data, at, self._base + at)
-        return set() if record is None else key_hashes(record)
+    for name in (b"UNIQ_KEY", b"KEYS"):
+        values = properties.values_of(places.data, columns, name)
+        kept = np.full(len(columns), -1, dtype=np.int64)
+        kept[values.rows] = properties.topic_key_hashes(places.data, columns, values)
+        found |= kept[places.row] == hashes
+    for index in np.flatnonzero(places.there & ~found).tolist():
+        record = places.record(index)
+        found[index] = record is not None and int(hashes[index]) in key_hashes(record)
+    return found
 
 
 def key_hashes(record: Record) -> set[int]:
     """Return the hashes that index files hold of a record's keys."""
     keys = [record.value_of("UNIQ_KEY"), *split_keys(record.value_of("KEYS"))]
     return {index_key_hash(record.topic, key) for key in keys if key}
-
-
-def _plausible(window: Window, phy: Ints, log_end: int) -> Bools:
-    """Return which places begin like a record that lies in the log; the window is made to hold the last of them."""
-    at = phy - window.base
-    whole = at + MIN_RECORD_BYTES <= len(window.data)
-    heads = kernel.items(window.data, np.where(whole, at, 0), 8).view([("size", ">u4"), ("magic", ">u4")])
-    size = heads["size"].astype(np.int64)
-    plausible: Bools = whole & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
-    plausible &= (size >= MIN_RECORD_BYTES) & (phy + size <= log_end)
-    if plausible[-1]:
-        plausible[-1] = window.reach(int(phy[-1] + size[-1]))
-    plausible &= at + size <= len(window.data)
-    return plausible
-
-
-def _gathered(data: bytes, starts: Ints) -> Columns:
-    """Return the columns of those starts whose parts add up."""
-    pieces: list[Columns] = []
-    rest = starts
-    while len(rest):
-        piece = kernel.gather(data, rest.tolist())
-        pieces.append(piece)
-        rest = rest[len(piece) + 1 :]
-    if not pieces:
-        return kernel.gather(data, [])
-    return Columns(*(np.concatenate([getattr(one, field.name) for one in pieces]) for field in attrs.fields(Columns)))

@@ -161,6 +161,10 @@ def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
         parts.append(f"{coverage.index_entries_checked} entries of {coverage.index_files} index files")
     if coverage.consumer_offsets_checked:
         parts.append(f"{coverage.consumer_offsets_checked} consumer offsets")
+    expired, placeless = coverage.acked_sends_expired, coverage.acked_sends_without_place
+    if coverage.acked_sends_checked or expired or placeless:
+        rest = f" (not looked for: {expired} expired, {placeless} without a place)" if expired or placeless else ""
+        parts.append(f"{coverage.acked_sends_checked} acknowledged sends{rest}")
     if parts:
         yield f"{'':<9} {', '.join(parts)}"
 

@@ -307,3 +307,43 @@ class IndexState:
     error: str | None = None
     entries: int = 0
     faults: Sequence[IndexFault] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Send:
+    """One message as its producer was told of it; what the side table does not say is None."""
+
+    message_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    phy: int
+    body_crc: int | None
+    body_size: int | None
+
+
+@attrs.frozen(kw_only=True)
+class AckCheck:
+    """Look for acknowledged sends, ascending by place, in one segment."""
+
+    segment: SegmentFile
+    log_end: int
+    sends: Sequence[Send]
+
+
+@attrs.frozen(kw_only=True)
+class AckFault:
+    """A send that is not in the log as it was acknowledged."""
+
+    invariant: str
+    send: Send
+    expected: str | None = None
+    actual: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class AckState:
+    """What became of the sends of one task."""
+
+    error: str | None = None
+    faults: Sequence[AckFault] = ()

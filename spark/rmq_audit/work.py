@@ -10,7 +10,8 @@ import attrs
 from rmq_audit.drill import drill
 from rmq_audit.indexes import check_index
 from rmq_audit.scan import scan
-from rmq_audit.tasks import Drill, IndexCheck, QueueCheck, Split, UnitCheck
+from rmq_audit.sends import check_sends
+from rmq_audit.tasks import AckCheck, Drill, IndexCheck, QueueCheck, Split, UnitCheck
 from rmq_audit.units import check_queue, check_units
 
 Task = TypeVar("Task")
@@ -46,14 +47,19 @@ def _index_bytes(task: IndexCheck) -> int:
     return 4 * task.size_bytes  # each entry is held against a record
 
 
+def _sends_bytes(task: AckCheck) -> int:
+    return task.sends[-1].phy - task.sends[0].phy
+
+
 SCAN = Work("scan", scan, _split_bytes)
 DRILL = Work("drill", drill, _drill_bytes)
 QUEUES = Work("queues", check_queue, _queue_bytes)
 UNITS = Work("units", check_units, _units_bytes)
 INDEXES = Work("indexes", check_index, _index_bytes)
+ACKED = Work("acked", check_sends, _sends_bytes)
 
 #: name -> work, for the workers
-WORKS: dict[str, Work[Any, Any]] = {work.name: work for work in (SCAN, DRILL, QUEUES, UNITS, INDEXES)}
+WORKS: dict[str, Work[Any, Any]] = {work.name: work for work in (SCAN, DRILL, QUEUES, UNITS, INDEXES, ACKED)}
 
 
 def answer_partition(name: str, tasks: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:

@@ -241,4 +241,6 @@ class BundleTests(CommandCase):
             "assert not any(name.split('.')[0] == 'twisted' for name in sys.modules); print(sorted(w.WORKS))"
         )
         answer = rmq_audit(module=["-c", code], environment={"PYTHONPATH": ""})
-        self.assertEqual(answer.stdout.strip(), "['drill', 'indexes', 'queues', 'scan', 'units']", answer.stderr)
+        self.assertEqual(
+            answer.stdout.strip(), "['acked', 'drill', 'indexes', 'queues', 'scan', 'units']", answer.stderr
+        )

@@ -1,0 +1,189 @@
+"""
+Acknowledged sends against the log: what producers were told must be there, under the same place and with the same body.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rmq.wire.record import decode_offset_msg_id
+from rmq_audit.coverage import SideCoverage
+from rmq_audit.engines import Engine
+from rmq_audit.findings import MAX_SAMPLES, Finding, finding
+from rmq_audit.history import Log
+from rmq_audit.inventory import InputError
+from rmq_audit.tasks import AckCheck, AckFault, SegmentFile, Send
+from rmq_audit.work import ACKED
+
+#: what the answers to sends say when the message is in the master's log
+STORED = frozenset({"SEND_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"})
+
+#: sends of one task
+SENDS_PER_TASK = 200_000
+
+_TEXTS = {
+    "AK-LOST": "were acknowledged, and are not where the producer was told",
+    "AK-PLACE": "were acknowledged under another topic, queue or queue offset than they have",
+    "AK-BODY": "were acknowledged, and have another body now",
+}
+
+
+@attrs.define(kw_only=True)
+class Sends:
+    """
+    The side table: what producers were told, and how many rows say nothing of this log: refused sends, those of other
+    brokers, and those without a place (transactions, which are stored anew when they commit).
+    """
+
+    path: str
+    sends: list[Send] = attrs.field(factory=list)
+    not_stored: int = 0
+    of_others: int = 0
+    without_place: int = 0
+
+
+def read_sends(path: str, broker_name: str | None) -> Sends:
+    """
+    Return the rows of a JSON Lines or Parquet file that concern this broker; InputError naming file and row.
+
+    Columns are those of RocketMQ's SendResult: ``msgId``, ``topic``, ``queueId``, ``queueOffset``, ``offsetMsgId`` or
+    ``physicalOffset``, and optional ``brokerName``, ``sendStatus``, ``bodyCrc`` (crc32 & 0x7fffffff), ``bodyLen``. Ids
+    of batches may stand as RocketMQ gives them, joined by commas.
+    """
+    found = Sends(path=path)
+    for number, row in enumerate(_rows(path), 1):
+        if broker_name is not None and row.get("brokerName") not in (None, broker_name):
+            found.of_others += 1
+        elif row.get("sendStatus", "SEND_OK") not in STORED:
+            found.not_stored += 1
+        elif row.get("offsetMsgId") is None and row.get("physicalOffset") is None:
+            found.without_place += 1
+        else:
+            try:
+                found.sends += _sends_of(row)
+            except (KeyError, ValueError, TypeError) as error:
+                raise InputError(f"{path}: row {number}: {_why(error)}") from error
+    found.sends.sort(key=lambda send: send.phy)
+    return found
+
+
+def check_acked(log: Log, table: Sends, engine: Engine, coverage: SideCoverage) -> list[Finding]:
+    """Return what is not in the log as it was acknowledged; sends of segments that retention deleted are not judged."""
+    judged = [send for send in table.sends if send.phy >= log.start and not log.unknown(send.phy, send.phy + 1)]
+    coverage.acked_sends_checked = len(judged)
+    coverage.acked_sends_without_place = table.without_place
+    coverage.acked_sends_expired = sum(send.phy < log.start for send in table.sends)
+    tasks = list(_tasks(log, judged))
+    faults: list[AckFault] = []
+    found: list[Finding] = []
+    for task, answer in zip(tasks, engine.run(ACKED, tasks) if tasks else [], strict=True):
+        faults += answer.faults
+        if answer.error is not None:
+            coverage.acked_sends_checked -= len(task.sends)
+            found.append(finding("AU-COVER", log.side, detail=answer.error))
+    segments = {segment.start for segment in log.store.segments}
+    faults += [
+        AckFault(invariant="AK-LOST", send=send, actual="no file of the log")
+        for send in judged
+        if send.phy - send.phy % log.segment_bytes not in segments
+    ]
+    for invariant in _TEXTS:
+        ones = sorted((one for one in faults if one.invariant == invariant), key=lambda one: one.send.phy)
+        if ones:
+            found.append(_finding(log, table, invariant, ones))
+    return found
+
+
+def _tasks(log: Log, sends: Sequence[Send]) -> Iterator[AckCheck]:
+    by_segment: dict[int, list[Send]] = {}
+    for send in sends:
+        by_segment.setdefault(send.phy - send.phy % log.segment_bytes, []).append(send)
+    for segment in log.store.segments:
+        mine = by_segment.get(segment.start, [])
+        size = min(segment.size_bytes, log.segment_bytes)
+        for at in range(0, len(mine), SENDS_PER_TASK):
+            yield AckCheck(
+                segment=SegmentFile(path=segment.path, start=segment.start, size_bytes=size),
+                log_end=log.end,
+                sends=mine[at : at + SENDS_PER_TASK],
+            )
+
+
+def _finding(log: Log, table: Sends, invariant: str, faults: Sequence[AckFault]) -> Finding:
+    first = faults[0]
+    return finding(
+        invariant,
+        log.side,
+        topic=first.send.topic,
+        queue_id=first.send.queue_id,
+        queue_offset_from=first.send.queue_offset,
+        phy_from=first.send.phy,
+        phy_to=first.send.phy + 1,
+        count=len(faults),
+        expected=first.expected,
+        actual=first.actual,
+        sample_msg_ids=[one.send.message_id for one in faults[:MAX_SAMPLES]],
+        detail=f"{len(faults)} messages {_TEXTS[invariant]} ({table.path}); the first one is shown",
+    )
+
+
+def _sends_of(row: Mapping[str, Any]) -> Iterator[Send]:
+    ids = str(row["msgId"]).split(",")
+    places = [row["physicalOffset"]] if row.get("physicalOffset") is not None else str(row["offsetMsgId"]).split(",")
+    if len(ids) != len(places):
+        raise ValueError(f"{len(ids)} ids in msgId, {len(places)} in offsetMsgId")
+    for index, (message_id, place) in enumerate(zip(ids, places, strict=True)):
+        alone = len(ids) == 1
+        yield Send(
+            message_id=message_id,
+            topic=str(row["topic"]),
+            queue_id=int(row["queueId"]),
+            queue_offset=int(row["queueOffset"]) + index,
+            phy=place if isinstance(place, int) else decode_offset_msg_id(place)[1],
+            body_crc=row.get("bodyCrc") if alone else None,
+            body_size=row.get("bodyLen") if alone else None,
+        )
+
+
+def _rows(path: str) -> Iterable[Mapping[str, Any]]:
+    if path.endswith(".parquet"):
+        return _parquet_rows(path)
+    return _json_rows(path)
+
+
+def _json_rows(path: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise InputError(f"{path}: line {number}: an object is expected")
+                yield row
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON Lines: {error}") from error
+
+
+def _parquet_rows(path: str) -> Iterator[Mapping[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path}: is no Parquet file: {error}") from error
+
+
+def _why(error: Exception) -> str:
+    return f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)

@@ -25,7 +25,7 @@ and without the option nothing listens and nothing is imported. It needs the ext
 |---|---|
 | `/metrics` | Prometheus text format 0.0.4, or OpenMetrics when the scraper's Accept header prefers that |
 | `/` | status page, readable in a terminal browser too (`w3m`, `lynx`); further pages are linked from it |
-| `/healthz` | 200 `ok` while the role serves, 503 with the reason when it does not (broker: its store has failed) |
+| `/healthz` | 200 `ok` while the role serves, else 503 with the reason: a store that has failed, `needWaitForService` |
 
 There are no passwords, only GET and HEAD are answered, and nothing can be changed; values of passwords and secret keys
 are left out of the configuration page. Whoever can reach the port can read names of topics, groups and clients: open it

@@ -11,8 +11,12 @@ from rmq.runtime.metrics import ProcessMetrics
 
 def namesrv_face(namesrv: NamesrvService) -> Face:
     """Return metrics, pages and health of ``namesrv``."""
+
+    def health() -> str | None:
+        if not namesrv.running:
+            return "the NameServer does not run"
+        return None if namesrv.look_ups.ready else "look-ups are refused until brokers had time to register"
+
     return Face(
-        collectors=(NamesrvCollector(namesrv), ProcessMetrics()),
-        pages=NamesrvPages(namesrv).by_path(),
-        health=lambda: None if namesrv.running else "the NameServer does not run",
+        collectors=(NamesrvCollector(namesrv), ProcessMetrics()), pages=NamesrvPages(namesrv).by_path(), health=health
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rmq.namesrv.face import namesrv_face
+from tests.namesrv.talk import Talk
 from tests.namesrv.test_metrics import MetricsCase
 from tests.namesrv.test_service import Peer
 
@@ -115,3 +116,12 @@ class PageTests(MetricsCase):
         self.assertIsNone(face.health())
         self.talk.service.stopService()
         self.assertEqual(face.health(), "the NameServer does not run")
+
+    def test_health_while_brokers_register(self) -> None:
+        """With needWaitForService a NameServer is not healthy before it answers look-ups."""
+        talk = Talk(self.mktemp(), need_wait_for_service=True, wait_seconds_for_service=45)
+        talk.service.startService()
+        face = namesrv_face(talk.service)
+        self.assertIn("look-ups are refused", str(face.health()))
+        talk.reactor.advance(45)
+        self.assertIsNone(face.health())

@@ -128,9 +128,14 @@ class Losses:
         )
 
     def may_diverge(self, member: Member) -> bool:
-        """Tell whether a slave may have kept what its master lost; the two must part then, and not go on as one."""
-        return not member.is_master and any(
-            member.node.name in each.ahead for each in self.of_master(member.group.name)
+        """
+        Tell whether a slave may hold other bytes than its master; the two must part then, and not go on as one.
+
+        Either it has kept what its master lost, or its own power failure has changed bytes that no CRC covers.
+        """
+        own = any(each.node == member.node.name and each.from_phy < each.end for each in self.failures)
+        return not member.is_master and (
+            own or any(member.node.name in each.ahead for each in self.of_master(member.group.name))
         )
 
     def forget(self, member: Member) -> None:
@@ -138,6 +143,7 @@ class Losses:
         self.failures = [
             attrs.evolve(each, ahead=tuple(name for name in each.ahead if name != member.node.name))
             for each in self.failures
+            if each.node != member.node.name
         ]
 
     def skipped(self, history: History, sent: Sent) -> bool:

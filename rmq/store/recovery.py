@@ -18,8 +18,8 @@ Where the log ends: behind the last intact record. What is damaged with intact r
   `checkpoint.rmq` knows of: the disk has kept some writes of the last moments and lost others. The log then ends in
   front of the damage, as if all of them were lost, which nothing that was promised forbids. To keep the later ones
   would leave holes that slaves may have filled, two histories with one set of offsets. A slave, whose master sends
-  everything again, goes back to that last sync, also when only its very end is torn. What is cut off is saved in
-  `cut/`.
+  everything again, goes back to that last sync, also when only its very end is torn (but with haAckAfterFlush: what it
+  has acknowledged it keeps, and compares). What is cut off is saved in `cut/`.
 * Otherwise the bytes have rotted, or somebody wrote over them: they are passed over, logged and kept, and so are the
   messages behind them.
 
@@ -68,10 +68,14 @@ class Recovery:
     is_slave: bool
     #: the machine has been without power since the store was written; None when that is not known
     lost_power: bool | None = None
+    #: a slave that has acknowledged only what it had synced, and so must keep all that is in front of the damage
+    acks_after_flush: bool = False
     check_crc: bool = True
     #: what was read, for the log line
     read_from: int = attrs.field(init=False, default=0)
     _written_to: int = attrs.field(init=False, default=0)
+    #: from here to the end a slave should compare with its master, for its power failed; None when there is no doubt
+    suspect_from: int | None = attrs.field(init=False, default=None)
     #: where damage by a power failure ends the log
     _cut_at: int | None = attrs.field(init=False, default=None)
     _log = Logger()
@@ -288,7 +292,7 @@ class Recovery:
             following = self._next_record(at, flaw)
             if self._cut_at is not None:
                 return self._cut_at
-        if self.is_slave and self._is_cut_at(at) and self._is_garbage(at, flaw):
+        if self.is_slave and not self.acks_after_flush and self._is_cut_at(at) and self._is_garbage(at, flaw):
             # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
             return last
         return at
@@ -318,7 +322,8 @@ class Recovery:
     def _next_record(self, at: int, flaw: Flaw) -> int | None:
         """Return where to read on behind a damaged place; None when the log ends there."""
         log = self.commit_log
-        if self.is_slave and self.lost_power and flaw is not Flaw.EMPTY and self._is_cut_at(at):
+        goes_back = self.is_slave and not self.acks_after_flush
+        if goes_back and self.lost_power and flaw is not Flaw.EMPTY and self._is_cut_at(at):
             # What looks intact in front of a torn place may be torn as well where no CRC covers it.
             self._cut_at = log.min_offset if self.progress is None else self.progress.offset
             self._save(at, self._cut_at)
@@ -329,7 +334,7 @@ class Recovery:
                 self._log.warn("the record at {phy_offset} is cut off: {flaw}", phy_offset=at, flaw=flaw.value)
             return None
         if self._is_cut_at(at):
-            self._cut_at = self.progress.offset if self.is_slave and self.progress is not None else at
+            self._cut_at = self.progress.offset if goes_back and self.progress is not None else at
             self._save(at, self._cut_at)
             return None
         self.dispatcher.note_damage(at, found)
@@ -372,6 +377,10 @@ class Recovery:
         # Units that were made again from the log have moved the ends of their queues.
         for queue in self.queues:
             queue.next = queue.end
+        if self.is_slave and self.lost_power:
+            self.suspect_from = (
+                min(end, self.progress.offset) if self.progress is not None else self.commit_log.min_offset
+            )
         self._log.info(
             "commit log {min_offset} to {end_offset} recovered after {how}, read from {read_from}; "
             "{removed} bytes behind its end were cleared",

@@ -1,0 +1,229 @@
+"""
+What docs/durability.md says, row by row: one accident after another in each flush mode and role, and what survives.
+
+Every run is a whole simulated cluster; `rmq.sim.checkers` judges it with the same table as code (`Losses`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime.disk import DiskError
+from rmq.sim.checkers import holds
+from rmq.sim.cluster import GroupOptions, LogImage, Member, Options
+from rmq.sim.faults import start_again
+from rmq.sim.scenario import Outcome, Run
+from rmq.store.config import BrokerRole, FlushDiskType
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ASYNC_MASTER, SYNC_MASTER = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER
+ASYNC_FLUSH, SYNC_FLUSH = FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH
+MODES = [(flush, role) for flush in (ASYNC_FLUSH, SYNC_FLUSH) for role in (ASYNC_MASTER, SYNC_MASTER)]
+SEEDS = (1, 2)
+
+
+def options(role: BrokerRole, flush: FlushDiskType, **keys: str) -> Options:
+    """Return a master with one slave, on disks slow enough that much is not synced at any moment."""
+    group = GroupOptions(name="broker-a", role=role, flush=flush, slaves=1, slave_flush=flush)
+    store = {
+        "mappedFileSizeCommitLog": "65536",
+        "mappedFileSizeConsumeQueue": "1000",
+        "maxHashSlotNum": "16",
+        "maxIndexNum": "1000",
+        "flushConsumeQueueThoroughInterval": "3000",
+    }
+    return Options(
+        name_servers=1,
+        groups=(group,),
+        sync_s=(0.05, 0.2),
+        store={**store, **keys},
+        topics=("orders",),
+        topics_made_first=True,
+        queues=2,
+        producers=1,
+        consumers=1,
+        send_every_s=0.05,
+        body_bytes=400,
+        batched=0.1,
+    )
+
+
+class Accident(Run):
+    """A run whose chaos is one accident in the middle of its sends."""
+
+    def __init__(self, seed: int, options: Options, hurt: Callable[[Accident], None], kinds: list[str]) -> None:
+        super().__init__(seed, plan="quiet", options=options)
+        self._hurt = hurt
+        #: what the brokers may complain about
+        self.kinds = kinds
+
+    @property
+    def master(self) -> Member:
+        return self.cluster.masters[0]
+
+    @property
+    def slave(self) -> Member:
+        return self.cluster.slaves_of(self.master)[0]
+
+    def chaos(self) -> None:
+        self.world.run_for(8.0)
+        self._hurt(self)
+        self.world.run_for(3.0)
+        for member in self.cluster.members:
+            start_again(member.node)
+        self.world.run_for(3.0)
+
+
+class ModeTests(SynchronousTestCase):
+    def suffer(self, hurt: Callable[[Accident], None], *kinds: str, **keys: str) -> Iterator[tuple[Accident, Outcome]]:
+        """Yield a run of each mode and seed in which nothing that was promised was lost."""
+        for flush, role in MODES:
+            for seed in SEEDS:
+                run = Accident(seed, options(role, flush, **keys), hurt, list(kinds))
+                yield run, self.sound(run)
+
+    def sound(self, run: Accident) -> Outcome:
+        outcome = run.go()
+        self.flushLoggedErrors(DiskError)
+        self.assertEqual(outcome.violations, [], "\n".join(outcome.lines()))
+        self.assertGreater(outcome.counts["acknowledged (0)"], 50)
+        return outcome
+
+    def at_risk(self, outcome: Outcome) -> int:
+        """Return how many acknowledged messages the accident was allowed to take."""
+        return outcome.counts.get("acknowledged and at risk in a power failure", 0)
+
+    def test_master_killed(self) -> None:
+        """kill -9 of the master takes nothing, in no mode: what was answered was written."""
+        for _, outcome in self.suffer(lambda run: run.master.node.kill()):
+            self.assertEqual(self.at_risk(outcome), 0)
+
+    def test_master_loses_power(self) -> None:
+        """SYNC_FLUSH loses nothing; ASYNC_FLUSH may lose its last moments, which SYNC_MASTER's slave has."""
+        risks: dict[FlushDiskType, int] = {ASYNC_FLUSH: 0, SYNC_FLUSH: 0}
+        for run, outcome in self.suffer(lambda run: run.master.node.crash()):
+            durable = [sent for sent in run.history.acked if run.losses.is_durable(sent)]
+            self.assertFalse([sent for sent in durable if run.losses.may_take(sent)])
+            risks[run.options.groups[0].flush] += self.at_risk(outcome)
+        self.assertGreater(risks[ASYNC_FLUSH], 0, "the accident endangered nothing")
+
+    def test_slave_killed(self) -> None:
+        """kill -9 of a slave takes nothing from its master, nor from what it has acknowledged itself."""
+        for _, outcome in self.suffer(lambda run: run.slave.node.kill()):
+            self.assertEqual(self.at_risk(outcome), 0)
+
+    def test_slave_loses_power(self) -> None:
+        """A slave gets again from its master what it lost."""
+        for _, outcome in self.suffer(lambda run: run.slave.node.crash()):
+            self.assertEqual(self.at_risk(outcome), 0)
+
+    def test_slaves_disk_lost(self) -> None:
+        """A slave with an empty disk begins with its master's last file; the master has everything."""
+
+        def hurt(run: Accident) -> None:
+            run.slave.node.crash()
+            run.slave.node.disk.replace()
+
+        for _, outcome in self.suffer(hurt):
+            self.assertEqual(self.at_risk(outcome), 0)
+
+    def test_both_lose_power(self) -> None:
+        """SYNC_FLUSH of the master is enough."""
+
+        def hurt(run: Accident) -> None:
+            run.slave.node.crash()
+            run.master.node.crash()
+
+        for run, _ in self.suffer(hurt):
+            durable = [sent for sent in run.history.acked if run.losses.is_durable(sent)]
+            self.assertFalse([sent for sent in durable if run.losses.may_take(sent)])
+
+    def test_masters_disk_lost(self) -> None:
+        """What a SYNC_MASTER answered with OK is in its slave's log, in both flush modes; ASYNC_MASTER's may not be."""
+        missing = {ASYNC_MASTER: 0, SYNC_MASTER: 0}
+        for flush, role in MODES:
+            for seed in SEEDS:
+                run = Accident(seed, options(role, flush), lambda run: None, [])
+                run.warm_up()
+                run.world.run_for(5.0)
+                # Slow ways: the master is gone while the slave still waits for what it was sent.
+                run.cluster.net.clog(run.master.node, run.slave.node, 0.3)
+                run.world.run_for(5.0)
+                run.master.node.crash()
+                missing[role] += self.missing_on_slave(run)
+        self.assertEqual(missing[SYNC_MASTER], 0)
+        self.assertGreater(missing[ASYNC_MASTER], 0, "the accident endangered nothing")
+
+    def missing_on_slave(self, run: Accident) -> int:
+        image = LogImage(run.slave.node)
+        acked = [sent for sent in run.history.acked if sent.waits and sent.ack is not None and sent.ack.code == 0]
+        self.assertGreater(len(acked), 50)
+        return sum(not holds(image, sent) for sent in acked)
+
+    def test_acknowledged_after_the_slaves_sync(self) -> None:
+        """With haAckAfterFlush both may lose power, and the slave alone has all that was answered with OK."""
+        for flush in (ASYNC_FLUSH, SYNC_FLUSH):
+            for seed in SEEDS:
+                run = Accident(seed, options(SYNC_MASTER, flush, haAckAfterFlush="true"), lambda run: None, [])
+                run.warm_up()
+                run.world.run_for(10.0)
+                run.master.node.crash()
+                run.slave.node.crash()
+                run.world.run_for(1.0)
+                start_again(run.slave.node)
+                self.assertEqual(self.missing_on_slave(run), 0)
+
+    def test_flushed_only(self) -> None:
+        """With haTransferFlushedOnly a slave never has what its master may lose, and never parts from it."""
+        for run, outcome in self.suffer(lambda run: run.master.node.crash(), haTransferFlushedOnly="true"):
+            self.assertEqual([text for text in outcome.remarks if "parted" in text], [])
+            self.assertEqual([each.ahead for each in run.losses.of_master("broker-a") if each.ahead], [])
+
+    def test_parted(self) -> None:
+        """A slave that holds what its master lost in a power failure is refused, until an operator decides."""
+        parted = 0
+        for _, outcome in self.suffer(lambda run: run.master.node.crash()):
+            parted += any("has parted from its master" in text for text in outcome.remarks)
+        self.assertGreater(parted, 0)
+
+    def test_failed_sync(self) -> None:
+        """A master whose disk fails in a sync ends by itself, and keeps every promise that it had made."""
+
+        def hurt(run: Accident) -> None:
+            run.master.node.disk.fail_syncs = 1
+
+        for run, _ in self.suffer(hurt, "failed sync"):
+            self.assertGreater(run.master.node.incarnation, 1)
+
+    def test_full_disk(self) -> None:
+        """A master without room refuses messages and loses none."""
+
+        def hurt(run: Accident) -> None:
+            run.master.node.disk.fill()
+            run.world.run_for(15.0)
+            run.master.node.disk.recover()
+
+        refused = 0
+        for run, _ in self.suffer(hurt, "full disk"):
+            refused += sum(count for why, count in run.history.refusals.items() if why.startswith("code "))
+        self.assertGreater(refused, 0)
+
+
+class DocumentTests(SynchronousTestCase):
+    def test_every_row_names_tests_that_exist(self) -> None:
+        """Each row of the tables in docs/durability.md names its tests, and they are there."""
+        text = (ROOT / "docs" / "durability.md").read_text("utf-8")
+        rows = [line for line in text.splitlines() if line.startswith("|") and not set(line) <= set("|- ")]
+        tables = [row for row in rows if "::" in row]
+        self.assertGreaterEqual(len(tables), 13)
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
+            self.assertIn(f"def {name}(", (ROOT / path).read_text("utf-8"), f"{path}::{name}")
+        named = set(re.findall(r"test_durability\.py::(\w+)`", text))
+        self.assertEqual(named, {name for name in vars(ModeTests) if name.startswith("test_")})
+        for table in re.findall(r"\| shown by \|\n\|[-|]+\n((?:\|.*\n)+)", text):
+            for row in table.splitlines():
+                self.assertIn("::", row, "a row without a test")

@@ -354,7 +354,7 @@ class RouteTable(GroupTable):
             return
         members = self._clusters.get(cluster, set()) if cluster else self._groups.keys()
         why = f"deleted by {peer or 'an admin'}" + (f" in cluster {cluster}" if cluster else "")
-        for group in [group for name, group in entry.groups.items() if name in members]:
+        for group in [self._groups[name] for name in entry.groups if name in members]:
             self._remove_topic(group, entry)
             self._forget_digests(group)
             self._emit_group(EventKind.TOPIC_DELETED, group, now_ms, why, [topic], peer)

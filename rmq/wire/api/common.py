@@ -40,7 +40,7 @@ class KVTable(msgspec.Struct, rename="camel", kw_only=True):
     table: dict[str, str] = {}
 
 
-class TopicConfig(msgspec.Struct, rename="camel", kw_only=True):
+class TopicConfig(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """
     One topic of a broker.
 

@@ -98,7 +98,7 @@ class GetRouteInfoHeader(msgspec.Struct, rename="camel", kw_only=True):
     accept_standard_json_only: bool = False
 
 
-class QueueData(msgspec.Struct, rename="camel", kw_only=True):
+class QueueData(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """
     The queues of one topic on one broker group.
 

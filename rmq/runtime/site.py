@@ -34,7 +34,7 @@ _HEADERS = {
 
 def make_site(reactor: Any, face: Face) -> BoundedSite:
     """Return the factory of HTTP connections that show ``face``."""
-    return BoundedSite(_QuietSite(_Console(face, Scrapes(reactor, face.collectors)), timeout=IDLE_S, reactor=reactor))
+    return BoundedSite(StatusSite(_Console(face, Scrapes(reactor, face.collectors)), timeout=IDLE_S, reactor=reactor))
 
 
 class _Console(Resource):
@@ -111,7 +111,7 @@ class _BodilessRequest(Request):
             self.loseConnection()
 
 
-class _QuietSite(Site):
+class StatusSite(Site):
     """A site without access log, and so without the clock that Twisted winds up every second for it."""
 
     def __init__(self, resource: Resource, *, timeout: float, reactor: Any) -> None:

@@ -34,11 +34,13 @@ class Home:
     def default_log(self) -> Path:
         return self.folder / "logs" / "rocketmqlogs" / "namesrv.log"
 
-    def twistd(self, *twistd: str, port: int, role: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """Start a NameServer in the background; return what the terminal showed."""
+    def twistd(
+        self, *twistd: str, port: int, role: tuple[str, ...] = (), plugin: str = "rmq-namesrv"
+    ) -> subprocess.CompletedProcess[str]:
+        """Start a role in the background; return what the terminal showed."""
         pidfile = self.folder / f"{port}.pid"
         self.pidfiles.append(pidfile)
-        command = [sys.executable, "-c", RUN, f"--pidfile={pidfile}", *twistd, "rmq-namesrv"]
+        command = [sys.executable, "-c", RUN, f"--pidfile={pidfile}", *twistd, plugin]
         command += [f"--listenPort={port}", f"--bindAddress={HOST}", *role]
         environment = {**os.environ, "HOME": str(self.folder)}
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
@@ -88,6 +90,18 @@ def test_background_log_is_where_apaches_users_look(home: Home) -> None:
     assert has(home.default_log, "Server Shut Down.")
     lines = home.default_log.read_text("utf-8").splitlines()
     assert any(" INFO rmq." in line for line in lines)
+
+
+def test_background_log_of_a_broker(home: Home) -> None:
+    """A broker has a file of its own beside the NameServer's, with Apache's boot line in it."""
+    port, log = free_port(), home.default_log.with_name("broker.log")
+    options = (f"--storePathRootDir={home.folder / 'store'}", f"--haListenPort={port + 1}", "--brokerIP1=127.0.0.1")
+    done = home.twistd(port=port, role=options, plugin="rmq-broker")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"the log goes to {log}\n", "")
+    until("the broker has started", lambda: has(log, f"127.0.0.1:{port}] boot success."), seconds=60)
+    home.stop()
+    assert has(log, "has stopped")
+    assert not home.default_log.exists()
 
 
 def test_what_the_operator_told_twistd_wins(home: Home) -> None:

@@ -332,6 +332,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--maxIndexNum", type=int, default=defaults.max_index_num)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    options.directory = options.directory.rstrip("/") or "/"
     disk = RealDisk(None)
     config = StoreConfig(
         store_path_root_dir=options.directory,

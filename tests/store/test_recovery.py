@@ -490,14 +490,14 @@ class DamageTests(RecoveryCase):
         findings = [one for one in check_store(self.box.disk, ROOT, self.box.config) if one.severity == "error"]
         self.assertEqual([(one.kind, one.offset) for one in findings[:1]], [("damaged-record", self.victim.phy_offset)])
 
-    def slave_of(self, recorded: int) -> bytes:
+    def slave_of(self, recorded: int, **config: Any) -> bytes:
         """Let the store be a slave's with the same log, synced, whose progress is ``recorded``; return the log."""
         self.box.stop()
         whole = b"".join(
             self.box.disk.read_whole(self.path("commitlog", name))
             for name in self.box.disk.list_dir(self.path("commitlog"))
         )[: self.store.end_offset]
-        self.box = Box(broker_role=BrokerRole.SLAVE)
+        self.box = Box(broker_role=BrokerRole.SLAVE, **config)
         self.store = self.box.open()
         self.feed(whole, recorded)
         self.box.run(61)
@@ -529,6 +529,34 @@ class DamageTests(RecoveryCase):
         self.assertEqual(saved[-1000:], whole[recorded:].rstrip(b"\0")[-1000:])
         self.feed(whole, len(whole))
         self.assertEqual(served(self.store), self.before)
+
+    def test_slave_that_acknowledged_its_syncs(self) -> None:
+        """With haAckAfterFlush a slave keeps all in front of the damage, and compares what it cannot be sure of."""
+        recorded = self.results[90].next_offset
+        whole = self.slave_of(recorded, ha_ack_after_flush=True)
+        self.box.crash()
+        self.damage(90, b"?")
+        self.store = self.box.open()
+        self.assertEqual((self.store.end_offset, self.store.resume_offset), (self.victim.phy_offset, recorded))
+        with self.assertRaises(StoreError) as caught:
+            self.store.append_raw(recorded, whole[recorded : recorded + 20] + b"\xff" * 20)
+        self.assertIn("diverged", str(caught.exception))
+        self.assertEqual(self.store.resume_offset, recorded)
+        until = self.victim.phy_offset
+        self.store.append_raw(recorded, whole[recorded:until])
+        self.assertEqual(self.store.resume_offset, self.results[99].phy_offset)
+        self.feed(whole, len(whole))
+        self.assertEqual(served(self.store), self.before)
+
+    def test_undamaged_slave_compares(self) -> None:
+        """A slave whose power failed asks from its last known sync on, though nothing is wrong with its log."""
+        recorded = self.results[90].next_offset
+        whole = self.slave_of(recorded)
+        self.box.crash()
+        self.store = self.box.open()
+        self.assertEqual((self.store.end_offset, self.store.resume_offset), (len(whole), recorded))
+        self.store = self.box.reopen("kill")
+        self.assertEqual(self.store.resume_offset, self.results[-1].phy_offset)
 
     def test_slave_that_was_killed_keeps_everything(self) -> None:
         """A kill takes nothing, so what is damaged in a slave then is rot: it is passed over, and told."""

@@ -27,6 +27,10 @@ and without the option nothing listens and nothing is imported. It needs the ext
 | `/` | status page, readable in a terminal browser too (`w3m`, `lynx`); further pages are linked from it |
 | `/healthz` | 200 `ok` while the role serves, else 503 with the reason: a store that has failed, `needWaitForService` |
 
+A broker with 5.x's keys opens the same port without the option: `metricsExporterType=PROM`, with
+`metricsPromExporterHost` (default brokerIP1) and `metricsPromExporterPort` (5557). `metricsLabel=zone:east,rack:1` adds
+labels to all metrics of a broker.
+
 There are no passwords, only GET and HEAD are answered, and nothing can be changed; values of passwords and secret keys
 are left out of the configuration page. Whoever can reach the port can read names of topics, groups and clients: open it
 to the monitoring network alone.

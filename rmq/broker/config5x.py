@@ -1,4 +1,4 @@
-"""Broker keys that only RocketMQ 5.x knows: a properties file of a 5.x broker loads, and these have no effect."""
+"""Broker keys that only RocketMQ 5.x knows: a properties file of a 5.x broker loads, and most have no effect."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ def _unused(key: str | None = None) -> Any:
     if key is not None:
         metadata["key"] = key
     return attrs.field(default=None, metadata=metadata)
+
+
+def _used(doc: str) -> Any:
+    return attrs.field(default=None, metadata={"doc": doc})
 
 
 @attrs.frozen(kw_only=True)
@@ -108,16 +112,16 @@ class BrokerConfig5x:
     validate_system_topic_when_update_topic: str | None = _unused()
     broker_election_priority: str | None = _unused()
     use_static_subscription: str | None = _unused()
-    metrics_exporter_type: str | None = _unused()
+    metrics_exporter_type: str | None = _used("PROM opens the port of --http as well; DISABLE (the default) does not")
     metrics_otel_cardinality_limit: str | None = _unused()
     metrics_grpc_exporter_target: str | None = _unused()
     metrics_grpc_exporter_header: str | None = _unused()
     metric_grpc_exporter_time_out_in_mills: str | None = _unused()
     metric_grpc_exporter_interval_in_mills: str | None = _unused()
     metric_logging_exporter_interval_in_mills: str | None = _unused()
-    metrics_prom_exporter_port: str | None = _unused()
-    metrics_prom_exporter_host: str | None = _unused()
-    metrics_label: str | None = _unused()
+    metrics_prom_exporter_port: str | None = _used("port of metricsExporterType=PROM, 5557 unless given")
+    metrics_prom_exporter_host: str | None = _used("address of metricsExporterType=PROM, brokerIP1 unless given")
+    metrics_label: str | None = _used("labels that all metrics get, name:value,name:value")
     metrics_in_delta: str | None = _unused()
     channel_expired_timeout: str | None = _unused()
     subscription_expired_timeout: str | None = _unused()

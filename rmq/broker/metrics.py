@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from rmq.broker.exporter import more_labels
 from rmq.broker.groups import SYSTEM_GROUP_PREFIX
 from rmq.broker.lag import lag_ms, lags
 from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR
@@ -45,7 +46,10 @@ class BrokerCollector(Collector):
 
     def __init__(self, broker: BrokerService) -> None:
         setup = broker.setup
-        super().__init__({"cluster": setup.broker.broker_cluster_name, "node_type": "broker", "node_id": setup.name})
+        own = {"cluster": setup.broker.broker_cluster_name, "node_type": "broker", "node_id": setup.name}
+        taken = {label for found in self.families() for label in found.labels}
+        more = {name: value for name, value in more_labels(setup.extra).items() if name not in taken}
+        super().__init__({**more, **own})
         self._broker = broker
         self._state = broker.state
         self._stats = broker.state.stats

@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.dump import DumpError
+from rmq.broker.exporter import exporter_type, is_unsupported, prometheus_address
 from rmq.broker.service import BrokerService, build_broker
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
@@ -47,6 +48,17 @@ class Options(RmqOptions):
     def __init__(self) -> None:
         defaults = {"namesrvAddr": os.environ["NAMESRV_ADDR"]} if os.environ.get("NAMESRV_ADDR") else {}
         super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES), defaults)
+
+    def _load(self) -> None:
+        super()._load()
+        setup = setup_of(self)
+        if is_unsupported(setup.extra):
+            self._warn(
+                "metricsExporterType={kind} is not supported: use PROM, or --http", kind=exporter_type(setup.extra)
+            )
+        if self["http"] is None:
+            address = prometheus_address(setup.extra, setup.broker.broker_ip1 or first_address())
+            self["http"] = None if address is None else str(address)
 
 
 def setup_of(options: Options) -> BrokerSetup:

@@ -181,6 +181,18 @@ class MetricsTests(OneBrokerCase):
         self.expect({"rocketmq_long_polls_waiting": "1.0", 'rocketmq_processor_watermark{processor="send"}': "0.0"})
 
 
+class MoreLabelsTests(OneBrokerCase):
+    values = {"metricsLabel": "zone:east,topic:no,wrong,a b:c,le:1,größe:1,rack:r 1"}
+
+    def test_labels_of_the_configuration(self) -> None:
+        """metricsLabel adds labels to all metrics, but none that metrics have themselves and none that is no label."""
+        text = generate_latest(BrokerCollector(self.one.service)).decode()
+        self.assertIn('\nrocketmq_broker_permission{cluster="DefaultCluster",', text)
+        (line,) = [line for line in text.splitlines() if line.startswith("rocketmq_broker_permission{")]
+        self.assertIn('rack="r 1",zone="east"', line)
+        self.assertNotIn("topic", line)
+
+
 class FailedStoreTests(SynchronousTestCase):
     def test_health(self) -> None:
         """A broker is healthy while it serves, and not once its store has failed or it has stopped."""

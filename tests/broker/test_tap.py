@@ -9,6 +9,7 @@ import tempfile
 from contextlib import redirect_stdout
 from io import StringIO
 
+from twisted.logger import capturedLogs
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -88,6 +89,27 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn("brokerRole", printed["-m"])
         self.assertIn("fileReservedTime", printed["-p"])
         self.assertNotIn("fileReservedTime", printed["-m"])
+
+    def test_exporter_of_5x(self) -> None:
+        """A 5.x broker's keys for Prometheus open the same port as --http, which counts more."""
+        self.assertIsNone(self.parse()["http"])
+        self.assertIsNone(self.parse("--metricsExporterType", "DISABLE")["http"])
+        prom = ("--metricsExporterType", "PROM", "--brokerIP1", "10.0.0.1")
+        self.assertEqual(self.parse(*prom)["http"], "10.0.0.1:5557")
+        given = ("--metricsPromExporterHost", "0.0.0.0", "--metricsPromExporterPort", "9000")
+        self.assertEqual(self.parse("--metricsExporterType=2", *given)["http"], "0.0.0.0:9000")
+        self.assertEqual(self.parse(*prom, "--http", "8080")["http"], "8080")
+        for arguments, text in (
+            (("--metricsExporterType", "PROMETHEUS"), "OTLP_GRPC"),
+            ((*prom, "--metricsPromExporterPort", "high"), "metricsPromExporterPort='high'"),
+        ):
+            self.assertIn(text, str(self.assertRaises(usage.UsageError, self.parse, *arguments)))
+
+    def test_exporters_that_are_not_there(self) -> None:
+        """Another exporter of Apache is told not to be there, and changes nothing else."""
+        with capturedLogs() as events:
+            self.assertIsNone(self.parse("--metricsExporterType", "LOG")["http"])
+        self.assertEqual([event["kind"] for event in events if "kind" in event], ["LOG"])
 
     def test_bad_values(self) -> None:
         """A bad value or option is a usage error that names it."""

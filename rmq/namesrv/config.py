@@ -51,7 +51,9 @@ class NamesrvConfig:
         _default_config_store_path, "file that updateNamesrvConfig writes; with -c it is the file read at start"
     )
     product_env_name: str = _key("center", _UNSUPPORTED)
-    cluster_test: bool = _key(False, _UNSUPPORTED)
+    cluster_test: bool = _key(
+        False, "this is a test environment: ask the NameServers given with -n (or NAMESRV_ADDR) for unknown topics"
+    )
     order_message_enable: bool = _key(False, "put ORDER_TOPIC_CONFIG into routes")
     config_black_list: str = _key(
         "configBlackList;configStorePath;kvConfigPath", "keys that updateNamesrvConfig must not change"
@@ -117,10 +119,7 @@ class NettyServerConfig:
 CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig)
 
 #: What these keys switch on in Apache does not exist here; whoever sets them must hear of it.
-UNSUPPORTED_SWITCHES = (
-    "cluster_test",
-    "enable_controller_in_namesrv",
-)
+UNSUPPORTED_SWITCHES = ("enable_controller_in_namesrv",)
 
 
 @attrs.frozen(kw_only=True)
@@ -128,10 +127,12 @@ class NamesrvSetup:
     """
     All that :func:`rmq.namesrv.service.build_namesrv` needs to know.
 
-    ``extra`` are keys of the configuration file that nobody here knows; they are shown and kept.
+    ``extra`` are keys of the configuration file that nobody here knows; they are shown and kept. ``production_addrs``
+    are the NameServers (``host:port``) that clusterTest asks.
     """
 
     namesrv: NamesrvConfig = attrs.field(factory=NamesrvConfig)
     netty: NettyServerConfig = attrs.field(factory=NettyServerConfig)
     extra: dict[str, str] = attrs.field(factory=dict)
+    production_addrs: tuple[str, ...] = ()
     access: AccessSetup = attrs.field(factory=AccessSetup)

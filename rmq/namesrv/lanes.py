@@ -241,7 +241,7 @@ class RouteChunkLane:
 def is_short_way(settings: Settings) -> bool:
     """Tell whether look-ups are answered from the route table alone, by the present configuration."""
     config = settings.namesrv
-    return not (config.order_message_enable or config.need_wait_for_service)
+    return not (config.order_message_enable or config.need_wait_for_service or config.cluster_test)
 
 
 def _plain(command: RemotingCommand) -> tuple[str, bool] | None:

@@ -6,12 +6,14 @@ Java: DefaultRequestProcessor, and of 5.x ClientRequestProcessor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.namesrv.kvconfig import KVConfig
+from rmq.namesrv.production import ProductionRoutes
 from rmq.namesrv.routes import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
@@ -98,14 +100,23 @@ class RouteResponders:
     """
     Route look-ups and lists: what clients and tools ask.
 
-    ``started_ms`` is the steady time from which ``waitSecondsForService`` counts.
+    ``started_ms`` is the steady time from which ``waitSecondsForService`` counts. ``production`` is asked with
+    clusterTest.
     """
 
-    def __init__(self, routes: RouteTable, kv: KVConfig, settings: Settings, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        routes: RouteTable,
+        kv: KVConfig,
+        settings: Settings,
+        clock: IReactorTime,
+        production: ProductionRoutes | None = None,
+    ) -> None:
         self._routes = routes
         self._kv = kv
         self._settings = settings
         self._clock = clock
+        self._production = production
         self.started_ms = steady_ms(clock)
 
     @property
@@ -116,20 +127,29 @@ class RouteResponders:
         return not config.need_wait_for_service or waited_ms >= config.wait_seconds_for_service * 1000
 
     @responds_to(GET_ROUTEINFO_BY_TOPIC)
-    def get_routeinfo_by_topic(self, request: Request[GetRouteInfoHeader, None]) -> Reply:
+    def get_routeinfo_by_topic(self, request: Request[GetRouteInfoHeader, None]) -> Reply | Coroutine[Any, Any, Reply]:
         if not self.ready:
             raise Refuse(ResponseCode.SYSTEM_ERROR, "name server not ready")
         topic = request.header.topic
         zone_name = _zone_asked_for(request.command.ext_fields)
         route = None if topic is None else self._routes.pick_route(topic, zone_name=zone_name)
+        config = self._settings.namesrv
         if topic is None or route is None:
+            if topic is not None and config.cluster_test and self._production is not None:
+                return self._from_production(topic, self._production)
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, no_route_remark(topic))
-        if self._settings.namesrv.order_message_enable:
+        if config.order_message_enable or config.cluster_test:
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, topic)
         strict = request.command.version >= STRICT_JSON_SINCE or request.header.accept_standard_json_only
-        if zone_name is not None:  # 5.x encodes a filtered route anew, and always in the old form
+        if zone_name is not None or config.cluster_test:  # always in the old form, whatever the client reads
             strict = False
         return Reply(body=encode_route(route, strict=strict))
+
+    async def _from_production(self, topic: str, production: ProductionRoutes) -> Reply:
+        route = await production.find(topic)
+        if route is None:
+            raise Refuse(ResponseCode.TOPIC_NOT_EXIST, no_route_remark(topic))
+        return Reply(body=encode_route(route, strict=False))
 
     @responds_to(GET_BROKER_CLUSTER_INFO)
     def get_broker_cluster_info(self, _: Request[None, None]) -> Reply:

@@ -21,6 +21,7 @@ from rmq.namesrv.events import EventKind, RouteEvent
 from rmq.namesrv.journal import Journal, JournalResponders
 from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.lanes import RouteChunkLane, RouteLane
+from rmq.namesrv.production import ProductionRoutes
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
 from rmq.namesrv.routes import LiveBroker, MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
@@ -73,16 +74,21 @@ class NamesrvService(MultiService):
         self.routes = RouteTable(on_event=self._happened, on_min_broker_id=self._min_broker_id_changed)
         self.settings.on_change(self._set_policy)
         self._set_policy()
-        self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock)
+        self.access = Access(
+            platform, setup.access, rocketmq_home=setup.namesrv.rocketmq_home, admin_codes=NAMESRV_ADMIN_CODES
+        )
+        self._client = RemotingClient(
+            platform, name="what the namesrv asks and tells", tls=self.access.client_tls, sign=self.access.sign
+        )
+        self._client.setServiceParent(self)
+        production = ProductionRoutes(self._client, setup.production_addrs)
+        self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock, production)
         brokers = BrokerResponders(self.routes, self.kv, self.settings, clock)
         self.journal = Journal(self.routes, clock, ready=lambda: self.look_ups.ready)
         self.responders = ResponderTable(
             self.look_ups, brokers, AdminResponders(self.kv, self.settings), JournalResponders(self.journal)
         )
         self.lane = RouteLane(self.routes, self.settings)
-        self.access = Access(
-            platform, setup.access, rocketmq_home=setup.namesrv.rocketmq_home, admin_codes=NAMESRV_ADMIN_CODES
-        )
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
         self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
@@ -100,10 +106,6 @@ class NamesrvService(MultiService):
         )
         self.server.on_channel_closed(self._channel_closed)
         self.server.setServiceParent(self)
-        self._client = RemotingClient(
-            platform, name="namesrv to brokers", tls=self.access.client_tls, sign=self.access.sign
-        )
-        self._client.setServiceParent(self)
         self._scan_s = scan_s = setup.namesrv.scan_not_active_broker_interval / 1000
         self._scanned_s: float | None = None
         self._periodic = [

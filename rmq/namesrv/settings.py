@@ -36,6 +36,7 @@ class Settings:
         self._extra = dict(setup.extra)
         # In the file, because it was read from there, but shown to nobody.
         self._secret = dict(setup.access.changed())
+        self._production_addrs = setup.production_addrs
         self._known = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
         self._listeners: list[Callable[[], object]] = []
         self._warn_of_unsupported()
@@ -78,3 +79,8 @@ class Settings:
         for field in config_fields(NamesrvConfig):
             if field.name in UNSUPPORTED_SWITCHES and getattr(self.namesrv, field.name):
                 self._log.warn("{key}=true has no effect: it is not supported", key=field.key)
+        if self.namesrv.cluster_test and not self._production_addrs:
+            self._log.warn(
+                "{key}=true has no effect without NameServers to ask: give them with -n, or in NAMESRV_ADDR",
+                key="clusterTest",
+            )

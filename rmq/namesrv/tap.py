@@ -6,6 +6,7 @@ Java: NamesrvStartup
 
 from __future__ import annotations
 
+import os
 import sys
 
 import attrs
@@ -21,13 +22,13 @@ from rmq.runtime.diskerror import DiskError
 from rmq.runtime.http import Face
 from rmq.runtime.platform import real_platform
 from rmq.runtime.statefile import StateFileError
-from rmq.runtime.tap import RmqOptions
+from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
 
 _log = Logger()
 
 
 class Options(RmqOptions):
-    """Options of a NameServer; ``-n`` is accepted and ignored, as in Apache."""
+    """Options of a NameServer; ``-n`` matters to clusterTest alone."""
 
     synopsis = "[options]"
     longdesc = "An Apache RocketMQ compatible NameServer."
@@ -48,7 +49,14 @@ class Options(RmqOptions):
 def setup_of(options: Options) -> NamesrvSetup:
     """Return what parsed options say."""
     namesrv, netty, *access = options.configs
-    return NamesrvSetup(namesrv=namesrv, netty=netty, extra=options.unknown, access=AccessSetup.of(access))
+    given = options[NAMESRV_KEY] or os.environ.get("NAMESRV_ADDR", "")
+    return NamesrvSetup(
+        namesrv=namesrv,
+        netty=netty,
+        extra=options.unknown,
+        access=AccessSetup.of(access),
+        production_addrs=tuple(addr.strip() for addr in given.split(";") if addr.strip()),
+    )
 
 
 def makeService(options: Options) -> IService:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import attrs
 import msgspec
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IProtocol
 from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv import responders
@@ -25,8 +30,9 @@ from rmq.wire.api.routes import (
     RegisterBrokerHeader,
 )
 from rmq.wire.codes import RequestCode
-from rmq.wire.command import RemotingCommand, decode_commands
+from rmq.wire.command import RemotingCommand, decode_command, decode_commands, encode_command
 from rmq.wire.extfields import encode_ext
+from rmq.wire.frames import FrameDecoder
 from tests.namesrv.talk import NOW_S, Talk
 
 
@@ -203,6 +209,82 @@ def told(talk: Talk) -> dict[int, list[dict[str, str]]]:
             assert (command.code, command.is_oneway) == (NOTIFY_MIN_BROKER_ID_CHANGE.code, True)
             found.setdefault(port, []).append(dict(command.ext_fields))
     return found
+
+
+class ClusterTestTests(FiveCase):
+    """A NameServer of a test environment, with two of production that it may ask."""
+
+    def setUp(self) -> None:
+        self.talk = Talk(self.mktemp(), cluster_test=True)
+        self.talk.setup = attrs.evolve(self.talk.setup, production_addrs=("10.0.0.8:9871", "10.0.0.8:9872"))
+        self.talk.restart().startService()
+        self.production = Talk(self.mktemp())
+        self.production.ask(REGISTER_BROKER, encode_ext(header()) | {"brokerName": "prod"}, body("P"), version=479)
+
+    def ask(self, topic: str) -> Deferred[RemotingCommand]:
+        fields = {"topic": topic}
+        command = RemotingCommand(GET_ROUTEINFO_BY_TOPIC.code, 5, version=479, ext_fields=fields)
+        (frame,) = FrameDecoder().receive(encode_command(command))
+        written = self.talk.service.responders.dispatch(decode_command(frame), self.talk.channel)
+        answered = written if isinstance(written, Deferred) else succeed(written)
+        return answered.addCallback(lambda data: decode_commands(data or b"")[0])
+
+    def dialled(self) -> tuple[int, IProtocol, StringTransport]:
+        """Return the connection that is being made: to which port, and what there is to make it with."""
+        _, port, factory, *_ = self.talk.reactor.tcpClients.pop()
+        protocol = factory.buildProtocol(None)
+        assert protocol is not None
+        transport = StringTransport()
+        protocol.makeConnection(transport)
+        return port, protocol, transport
+
+    def let_answer(self) -> int:
+        """Let the production NameServer that is asked answer; return its port."""
+        port, protocol, transport = self.dialled()
+        (question,) = decode_commands(transport.value())
+        answer = self.production.send(question)
+        assert answer is not None
+        protocol.dataReceived(encode_command(answer))
+        return port
+
+    def test_unknown_topic(self) -> None:
+        """A topic that is unknown here is looked for in production, and answered in the old form of JSON."""
+        done = self.ask("P")
+        self.assertNoResult(done)
+        self.assertEqual(self.let_answer(), 9871)
+        answer = self.successResultOf(done)
+        self.assertEqual((answer.code, answer.opaque), (0, 5))
+        self.assertIn(b'"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"prod"', answer.body or b"")
+
+    def test_known_topic(self) -> None:
+        """A topic that is known here is answered at once, with its order configuration."""
+        self.register(header(), body("T"))
+        self.talk.service.kv.put("ORDER_TOPIC_CONFIG", "T", "a:4")
+        answer = self.successResultOf(self.ask("T"))
+        self.assertIn(b'"orderTopicConf":"a:4"', answer.body or b"")
+        self.assertIn(b'{0:"10.0.0.1:10911"}', answer.body or b"")
+        self.assertEqual(self.talk.reactor.tcpClients, [])
+
+    def test_known_to_nobody(self) -> None:
+        """When one does not know it, or does not answer, the next is asked; then it has no route."""
+        done = self.ask("nowhere")
+        self.assertEqual(self.let_answer(), 9871)
+        self.assertNoResult(done)
+        _, protocol, _ = self.dialled()
+        protocol.connectionLost(Failure(ConnectionDone()))
+        answer = self.successResultOf(done)
+        self.assertEqual(answer.code, 17)
+        self.assertIn("nowhere", answer.remark or "")
+
+    def test_silence(self) -> None:
+        """Nobody waits longer than five seconds for each."""
+        done = self.ask("P")
+        self.dialled()
+        self.talk.reactor.advance(5)
+        self.dialled()
+        self.assertNoResult(done)
+        self.talk.reactor.advance(5)
+        self.assertEqual(self.successResultOf(done).code, 17)
 
 
 class UnknownFieldTests(FiveCase):

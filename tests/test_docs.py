@@ -13,6 +13,7 @@ from rmq.broker.config import CONFIG_CLASSES as BROKER_CLASSES
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
 from rmq.runtime.config import load
 from rmq.runtime.properties import parse_properties
+from rmq.runtime.tls import TlsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +39,8 @@ class SampleTests(SynchronousTestCase):
         seen = 0
         for path in sorted((ROOT / "etc").glob("*.properties")):
             classes = NAMESRV_CLASSES if path.name.startswith("namesrv") else BROKER_CLASSES
+            if path.name == "tls.properties":
+                classes = (TlsConfig,)
             loaded = load(classes, parse_properties(path.read_text("utf-8"), str(path)), str(path))
             self.assertEqual(loaded.unknown, {}, path.name)
             seen += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import attrs
 import pytest
 
 from tests.real.conftest import Clients
-from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, Process, Site, mqadmin, until
+from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, Process, Site, missing, mqadmin, until
 from tests.real.probe import Probe
 from tests.remoting.certificates import Authority
 
@@ -193,3 +195,21 @@ def test_unusable_certificate(site: Site, certificates: Certificates) -> None:
         text = process.text()
         assert "cannot start" in text and "server.key" in text
         assert "Traceback" not in text
+
+
+@pytest.mark.real
+def test_recipe(site: Site) -> None:
+    """The commands and keys of docs/security.md make a NameServer that a client can verify."""
+    if shutil.which("openssl") is None:
+        missing("no openssl on PATH")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text("utf-8")
+    commands = text.split("```sh\n", 1)[1].split("```", 1)[0]
+    folder = site.root / "recipe"
+    folder.mkdir()
+    subprocess.run(["bash", "-e", "-c", commands], cwd=folder, check=True, capture_output=True, timeout=120)
+    keys = text.split("```properties\n", 1)[1].split("```", 1)[0].replace("/etc/rocketmq", str(folder))
+    config: dict[str, Any] = {"tls.config.file": folder / "tls.properties"}
+    namesrv = site.namesrv(start=False, **config)
+    (folder / "tls.properties").write_text(keys)
+    namesrv.start()
+    assert subject(namesrv, ssl.create_default_context(cafile=str(folder / "ca.pem"))) == "broker-a"

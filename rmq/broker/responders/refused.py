@@ -11,7 +11,7 @@ from rmq.wire.codes import RequestCode
 
 _TRANSACTIONS = "transactions are not supported"
 _REPLIES = "request-reply is not supported"
-_ACL = "access control is not supported"
+_ACL = "accounts are changed in the file of aclFile"
 _FORWARDING = "requests to consumers are not forwarded"
 _CLEANING = "expired files are deleted by the broker itself"
 _NAMESRV = "a NameServer answers this"

@@ -42,6 +42,10 @@ class _Meter:
     seen_offset: int = -1
     bytes_per_second: int = 0
     ack_latency_ms: float = -1.0
+    #: it has had everything once
+    caught_up: bool = False
+    #: near enough to be waited for when that was looked at last
+    near: bool = True
 
 
 class MasterHub(ServerFactory):
@@ -117,6 +121,7 @@ class MasterHub(ServerFactory):
             session = self._connections[number].session
             meter.bytes_per_second = session.next_offset - meter.seen_offset if meter.seen_offset >= 0 else 0
             meter.seen_offset = session.next_offset
+            self._look_at_lag(self._connections[number], meter)
         self._pump_all()
 
     def stop(self) -> Deferred[None]:
@@ -173,7 +178,9 @@ class MasterHub(ServerFactory):
         return MasterSession(self._commit_log, self._limits, now_ms=steady_ms(self._clock), given=self._given)
 
     def acknowledged(self, connection: MasterConnection, offset: int) -> None:
-        """A slave holds everything below ``offset``."""
+        """A slave holds everything below ``offset``; what a connection says after it has left is not heard."""
+        if connection.number not in self._connections:
+            return
         acks = self._waits.acks
         session = connection.session
         if connection.number in acks:
@@ -190,6 +197,15 @@ class MasterHub(ServerFactory):
                 request_offset=offset,
                 start_offset=session.start_offset,
                 end=self._commit_log.end_offset,
+            )
+        meter = self._meters[connection.number]
+        if not meter.caught_up and offset >= self._commit_log.end_offset:
+            meter.caught_up = True
+            self._log.info(
+                "slave {addr} has caught up at {offset}, {seconds:.1f} s after it connected",
+                addr=connection.addr,
+                offset=offset,
+                seconds=self._clock.seconds() - meter.connected_s,
             )
         self._waits.advance()
         self._arm()
@@ -290,6 +306,23 @@ class MasterHub(ServerFactory):
         self._arm()
 
     # little things
+
+    def _look_at_lag(self, connection: MasterConnection, meter: _Meter) -> None:
+        """Say when a slave falls so far behind that a SYNC_MASTER does not wait for it, and when it is near again."""
+        end = self._commit_log.end_offset
+        if connection.number not in self._waits.acks:
+            return
+        near = self._waits.acks.is_near(connection.number, end)
+        if near != meter.near:
+            meter.near = near
+            write = self._log.info if near else self._log.warn
+            write(
+                "slave {addr} is {lag} bytes behind, {limit} (haSlaveFallbehindMax): sends {do} wait for it",
+                addr=connection.addr,
+                lag=end - connection.session.ack_offset,
+                limit="less than the limit again" if near else "too many",
+                do="do" if near else "do not",
+            )
 
     def _without_report(self) -> list[MasterConnection]:
         return [c for c in self._connections.values() if c.session.state is MasterState.WAIT_FIRST]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -40,7 +42,7 @@ LINK = LinkStatus(
 )
 
 
-def status(**changes: object) -> HAStatus:
+def status(**changes: Any) -> HAStatus:
     values = HAStatus(
         is_slave=False,
         end_offset=1024,

@@ -6,7 +6,9 @@ import random
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from rmq.ha.output import OUTPUT_BOUND_BYTES
 from rmq.ha.service import Secured, secured_by
@@ -217,6 +219,42 @@ class FiguresTests(ServiceCase):
         self.assertEqual(link.refused, 1)
         self.assertIn(CloseKind.MISMATCH.value, link.last_error)
         self.assertEqual(master.ha.status().refused, 0)
+
+
+class LogTests(ServiceCase):
+    """What an operator reads when the state of a slave changes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.lines: list[str] = []
+
+        @implementer(ILogObserver)
+        def observer(event: LogEvent) -> None:
+            self.lines.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+
+    def said(self, *words: str) -> int:
+        return sum(all(word in line for word in words) for line in self.lines)
+
+    def test_joined_caught_up_behind_near_left(self) -> None:
+        """Each change of a slave's state is one line with its address and offsets, and none is repeated."""
+        master, _ = self.master(5000, ha_slave_fallbehind_max=1000), self.slave()
+        self.net.run(3)
+        self.assertEqual(self.said("slave 10.0.0.1:40000 holds the log up to 0 of 5000"), 1)
+        self.assertEqual(self.said("slave 10.0.0.1:40000 has caught up at 5000"), 1)
+        self.net.ends[0].stuck = True
+        master.log.grow(b"x" * 1500)
+        self.net.run(5)
+        self.assertEqual(self.said("is 1500 bytes behind, too many", "haSlaveFallbehindMax", "do not wait"), 1)
+        self.net.ends[0].stuck = False
+        self.net.run(5)
+        self.assertEqual(self.said("is 0 bytes behind", "again", "sends do wait"), 1)
+        self.net.ends[0].end(ConnectionError("cable"))
+        self.assertEqual(self.said("has left at offset 6500, 0 bytes before the end", "cable", "slaves left: 0"), 0)
+        self.assertEqual(self.said("has left at offset 6500, 0 bytes before the end", "slaves left: 0"), 1)
+        self.assertEqual(self.said("has caught up"), 1)
 
 
 def clock_s(clock: IReactorTime) -> float:

@@ -296,6 +296,16 @@ class HostilePeerTests(ServiceCase):
         for offset in ("1500", "1000", "6000", "500 bytes of another history"):
             self.assertIn(offset, master.ha.status().last_refusal)
 
+    def test_a_dropped_connection_is_not_heard(self) -> None:
+        """What still arrives from a connection that was dropped makes it no slave again."""
+        master = self.master(100)
+        end, _ = self.peer()
+        end.other.protocol.drop("a test")
+        end.other.protocol.dataReceived(encode_report(100))
+        self.assertEqual(master.ha.status().slaves, ())
+        self.assertIs(master.put(b"x"), PutStatus.SLAVE_NOT_AVAILABLE)
+        self.net.deliver()
+
     def test_silent_connections_end(self) -> None:
         """Whoever says nothing is gone after 20 seconds and has cost nothing."""
         master = self.master(100)

@@ -26,6 +26,9 @@ pytestmark = [
     pytest.mark.skipif(STAND_IN != OURS, reason="how many peers a NameServer bears is our own promise, not Apache's"),
 ]
 
+#: of twistd: the stock one and ours
+REACTORS = ("epoll", "rmq-lean")
+
 IDLE_CONNECTIONS = 10_000
 #: anonymous memory for a connection that says nothing, and for one that has asked once
 IDLE_BYTES, USED_BYTES = 4 << 10, 6 << 10
@@ -89,9 +92,10 @@ def report(line: str) -> None:
     print(f"\n    {line}", end="")
 
 
-def test_ten_thousand_idle_connections(site: Site, many_files: None) -> None:
+@pytest.mark.parametrize("reactor", REACTORS)
+def test_ten_thousand_idle_connections(reactor: str, site: Site, many_files: None) -> None:
     """They cost little memory each, hold up nobody, and leave nothing behind."""
-    namesrv = site.namesrv()
+    namesrv = site.namesrv(twistd=("--reactor", reactor))
     brokers = with_topics(namesrv, ["Idle"])
     asker = Asker(namesrv.port, ["Idle"])
     files, before = open_files(namesrv), anonymous_bytes(namesrv.pid)
@@ -205,7 +209,7 @@ def test_peers_that_do_not_read_are_cut_off(site: Site) -> None:
     brokers.close()
 
 
-@pytest.mark.parametrize(("kind", "topics", "table_mb"), [("same", 10_000, 450), ("distinct", 2_000, 700)])
+@pytest.mark.parametrize(("kind", "topics", "table_mb"), [("same", 10_000, 700), ("distinct", 2_000, 500)])
 def test_registration_storm(kind: str, topics: int, table_mb: int, site: Site) -> None:
     """
     300 brokers register all their topics at the same moment, again unchanged, again changed: every one is accepted.

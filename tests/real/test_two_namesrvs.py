@@ -137,8 +137,12 @@ class Cluster:
 
 
 def start_cluster(site: Site, topics: tuple[str, ...]) -> Cluster:
-    """Start two NameServers of ours and a master and a slave of each kind, and make the topics on every master."""
-    namesrvs = [site.namesrv(OURS, f"namesrv-{number}") for number in (1, 2)]
+    """
+    Start two NameServers of ours and a master and a slave of each kind, and make the topics on every master.
+
+    The second NameServer runs on our own reactor.
+    """
+    namesrvs = [site.namesrv(OURS, "namesrv-1"), site.namesrv(OURS, "namesrv-2", twistd=("--reactor", "rmq-lean"))]
     both = ";".join(namesrv.addr for namesrv in namesrvs)
     brokers = []
     for kind in KINDS:

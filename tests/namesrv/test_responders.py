@@ -7,6 +7,7 @@ import os
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.properties import decode_properties, format_properties
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.kv import (
@@ -262,6 +263,18 @@ class ConfigTests(TalkCase):
             text = file.read()
         self.assertIn("enableAllTopicList=false\n", text)
         self.assertNotIn("unknownKey", text)
+
+    def test_every_key(self) -> None:
+        """Every key that is shown and not black can be set to what it is; the file then holds all of them."""
+        shown = self.shown()
+        black = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+        for key, value in shown.items():
+            answer = self.update(format_properties({key: value}).encode())
+            self.assertEqual((key, answer.code), (key, 16 if key in black else 0))
+        self.assertEqual(self.shown(), shown)
+        with open(self.talk.path("namesrv.properties"), "rb") as file:
+            kept = decode_properties(file.read(), "the file")
+        self.assertEqual(kept.keys(), shown.keys())
 
     def test_black_list(self) -> None:
         """A key of the black list refuses the whole request."""

@@ -26,6 +26,13 @@ class OptionsTests(SynchronousTestCase):
         setup = setup_of(self.parse("--listenPort", "9877", "--kvConfigPath", "/x/kv.json", "-n", "127.0.0.1:1"))
         self.assertEqual((setup.netty.listen_port, setup.namesrv.kv_config_path), (9877, "/x/kv.json"))
 
+    def test_production_name_servers(self) -> None:
+        """-n, or else NAMESRV_ADDR, names the NameServers that clusterTest asks."""
+        self.assertEqual(setup_of(self.parse("-n", "a:1;b:2;")).production_addrs, ("a:1", "b:2"))
+        self.patch(os, "environ", {**os.environ, "NAMESRV_ADDR": "c:3"})
+        self.assertEqual(setup_of(self.parse()).production_addrs, ("c:3",))
+        self.assertEqual(setup_of(self.parse("-n", "a:1")).production_addrs, ("a:1",))
+
     def test_file(self) -> None:
         """Apache's file is read; it becomes the one that updates are written to; unknown keys are kept."""
         path = os.path.abspath(self.mktemp())

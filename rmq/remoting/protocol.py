@@ -172,7 +172,7 @@ class RemotingProtocol(Protocol):
 
     def _run_lane(self, lane: ChunkLane, data: bytes) -> bytes:
         """Have ``lane`` answer what it can at the front of ``data``, one write for all; return what is not for it."""
-        channel, clock, stats = self.channel, self._clock, self._responders.stats
+        channel, stats = self.channel, self._responders.stats
         position, started_s = 0, channel.last_active_s
         while True:
             answers: list[bytes] = []
@@ -185,7 +185,7 @@ class RemotingProtocol(Protocol):
                 return b""
             if count:
                 channel.write(b"".join(answers))
-                now_s = clock.seconds()
+                now_s = channel.last_active_s
                 stats.observe(lane.code, now_s - started_s, count)
                 started_s = now_s
             if stop == len(data):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rmq.sim.node import Node
 
 HEALTHY_CAPACITY_BYTES = 64 << 30
+#: a healthy disk has room for so much at any time
+SMALL_BYTES = 1 << 20
 #: what a sync takes, from and to
 HEALTHY_SYNC_S = (0.0005, 0.005)
 
@@ -222,7 +224,10 @@ class SimDisk:
         path = self._path(path)
         if isinstance(self._names.get(path), Inode):
             raise DiskError(path, "Not a directory")
-        return sorted(os.path.basename(name) for name in self._names if name != "/" and os.path.dirname(name) == path)
+        prefix = path if path == "/" else f"{path}/"
+        start = len(prefix)
+        inside = (name[start:] for name in self._names if name.startswith(prefix) and len(name) > start)
+        return sorted(name for name in inside if "/" not in name)
 
     def make_dirs(self, path: str) -> None:
         path = self._path(path)
@@ -376,6 +381,8 @@ class SimDisk:
         return sum(inode.allocated_bytes for inode in inodes)
 
     def _need_room(self, path: str, size: int, offset: int | None = None) -> None:
+        if self.capacity_bytes >= HEALTHY_CAPACITY_BYTES and size <= SMALL_BYTES:
+            return  # counting what is used takes a while, and a healthy disk is far from full
         if size and size > self.capacity_bytes - self._used_bytes():
             raise DiskFull(path, "No space left on device", offset)
 

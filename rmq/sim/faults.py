@@ -164,6 +164,8 @@ class PowerFailureInSync:
     """The power fails before the next sync has ended."""
 
     node: Node
+    #: holds something from the beginning of the fault to its end
+    _armed: list[bool] = attrs.field(init=False, factory=list, eq=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -174,9 +176,11 @@ class PowerFailureInSync:
         self.node.crash()
 
     def apply(self) -> None:
+        self._armed.append(True)
         self.node.disk.on_sync = self._fail
 
     def undo(self) -> None:
+        self._armed.clear()
         self.node.disk.on_sync = lambda seconds: None
         start_again(self.node)
 
@@ -185,7 +189,7 @@ class PowerFailureInSync:
         node.disk.on_sync = lambda seconds: None
 
         def end() -> None:
-            if node.process is process:
+            if self._armed and node.process is process:
                 self.end()
 
         node.world.schedule(node.world.rng.uniform(0, seconds), end)

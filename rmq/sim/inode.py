@@ -23,6 +23,10 @@ class SparseBytes:
         self.pages: dict[int, bytearray] = {}
 
     def read(self, offset: int, size: int) -> bytes:
+        number, start = divmod(offset, PAGE_BYTES)
+        if start + size <= PAGE_BYTES:
+            page = self.pages.get(number)
+            return bytes(size) if page is None else bytes(page[start : start + size])
         pieces = []
         end = offset + size
         while offset < end:

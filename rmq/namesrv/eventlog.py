@@ -28,7 +28,8 @@ MAX_TOPICS = 20_000
 MAX_TOPIC_BYTES = 6 << 20
 #: texts come from peers, which may send a megabyte as a name
 MAX_TEXT_CHARS = 255
-#: an arrival with more topics than this is not noted topic by topic: they are in the table, or their loss is noted
+#: an arrival or a change with more topics than this is not noted topic by topic: they are in the table, or their loss
+#: is noted; a changed registration of 10,000 topics would be held up by as much again as it takes without
 MAX_NOTED_ARRIVALS = 64
 
 #: what an event or a note costs beside its texts, roughly
@@ -38,6 +39,9 @@ _REFERENCE_BYTES = 100
 
 #: a broker process left the routes
 REMOVALS = frozenset({EventKind.UNREGISTERED, EventKind.CLOSED, EventKind.EXPIRED, EventKind.REPLACED})
+
+#: the topics of these events are in the routes afterwards
+STAYS = frozenset({EventKind.REGISTERED, EventKind.CHANGED})
 
 
 @attrs.frozen(kw_only=True)
@@ -162,7 +166,7 @@ class EventLog:
         while len(self._events) > self._limits.max_events or self._event_bytes > self._limits.max_event_bytes:
             self._event_bytes -= cost_of(self._events.popleft())
         self._brokers.note(event)
-        if event.kind is not EventKind.REGISTERED or len(concerns) <= MAX_NOTED_ARRIVALS:
+        if event.kind not in STAYS or len(concerns) <= MAX_NOTED_ARRIVALS:
             self._topics.note(concerns, event)
 
     def recent(self, count: int) -> list[RouteEvent]:

@@ -159,4 +159,4 @@ def test_start_that_fails_in_the_background(home: Home) -> None:
     assert "rmq-namesrv cannot start: Couldn't listen on" in done.stderr
     until("the log has the reason", lambda: has(home.default_log, f"Couldn't listen on {HOST}:{port}"), seconds=30)
     assert "Traceback" not in home.default_log.read_text("utf-8")
-    assert not home.pidfiles[0].exists()
+    until("its pid file is gone", lambda: not home.pidfiles[0].exists(), seconds=30)

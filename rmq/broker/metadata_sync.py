@@ -35,12 +35,14 @@ from rmq.wire.api.replication import (
     GET_ALL_TOPIC_CONFIG,
     AllDelayOffset,
 )
+from rmq.wire.codes import ResponseCode
 
 FIRST_S = 3.0
 PERIOD_S = 10.0
 STEP_TIMEOUT_MS = 3000
 #: offsets that a returning master is told in one round
 MAX_GIVEN_BACK = 1000
+UNKNOWN_THERE = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 DELAY_OFFSET_FILE = "delayOffset.json"
 
@@ -179,9 +181,10 @@ class MetadataSync(Service):
         """
         Tell a master that was away what consumers committed here meanwhile.
 
-        What it refuses (a topic that was deleted) is named once and told again in the next round; so is the rest.
+        Of a topic or group that it does not know any more it is not told again; what it refuses otherwise is named
+        once and told in the next round, as is what is too much for one.
         """
-        refused = ""
+        refused, told = "", 0
         for own in newer[:MAX_GIVEN_BACK]:
             header = UpdateConsumerOffsetHeader(
                 consumer_group=own.group, topic=own.topic, queue_id=own.queue_id, commit_offset=own.offset
@@ -189,12 +192,19 @@ class MetadataSync(Service):
             try:
                 await self._client.invoke(master, UPDATE_CONSUMER_OFFSET, header, None, timeout_ms=STEP_TIMEOUT_MS)
             except Refused as error:
+                if error.code in UNKNOWN_THERE:
+                    self._offsets.given_back(own)
+                    continue
                 refused = refused or f"{own.topic}@{own.group} queue {own.queue_id} at {own.offset}: {error}"
-        self._log.info(
-            "master {addr} was told {count} consumer offsets that were committed here while it was away",
-            addr=master,
-            count=min(len(newer), MAX_GIVEN_BACK),
-        )
+            else:
+                self._offsets.given_back(own)
+                told += 1
+        if told:
+            self._log.info(
+                "master {addr} was told {count} consumer offsets that were committed here while it was away",
+                addr=master,
+                count=told,
+            )
         if refused:
             raise BadTable(f"the master refuses offsets that were committed here: {refused}")
 

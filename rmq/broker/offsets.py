@@ -190,6 +190,13 @@ class ConsumerOffsetTable:
         self.merge(combined)
         return newer
 
+    def given_back(self, own: OwnOffset) -> None:
+        """The master has it: from now on what the master says counts, a reset to an older offset too."""
+        queues = self._own.get(_key(own.topic, own.group), {})
+        if queues.get(own.queue_id) == own.offset:
+            del queues[own.queue_id]
+            self._own_unsaved = True
+
     def clone(self, source_group: str, target_group: str, topic: str | None = None) -> None:
         """
         Give ``target_group`` the offsets of ``source_group``, for one topic or for all.

@@ -20,7 +20,7 @@ class OffsetMaster:
     def __init__(self, table: dict[str, dict[int, int]]) -> None:
         self.table = table
         self.commits: list[tuple[str, str, int, int]] = []
-        self.refuses = False
+        self.refuses: ResponseCode | None = None
 
     @responds_to(GET_ALL_CONSUMER_OFFSET)
     def offsets(self, request: Request[None, None]) -> Reply:
@@ -29,8 +29,8 @@ class OffsetMaster:
     @responds_to(UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:
         header = request.header
-        if self.refuses:
-            raise Refuse(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        if self.refuses is not None:
+            raise Refuse(self.refuses, "not now")
         self.commits.append((header.topic, header.consumer_group, header.queue_id, header.commit_offset))
         self.table.setdefault(f"{header.topic}@{header.consumer_group}", {})[header.queue_id] = header.commit_offset
         return Reply()
@@ -67,7 +67,8 @@ class ReturningMasterTests(MetadataSyncCase):
         """Once the master has caught up, an operator who resets a group there resets it here, backwards too."""
         self.offsets.commit_at_slave("G", "T", 0, 150)
         master = self.returning({"T@G": {0: 100}})
-        self.net.run(14)
+        self.net.run(4)
+        self.assertEqual(len(master.commits), 1)
         master.table["T@G"][0] = 20
         self.net.run(10)
         self.assertEqual(self.offsets_now(), {"T@G": {0: 20}})
@@ -110,13 +111,22 @@ class ReturningMasterTests(MetadataSyncCase):
         """A master that refuses an offset is named with topic, group and queue; the next round tries again."""
         self.offsets.commit_at_slave("G", "T", 3, 150)
         master = self.returning({})
-        master.refuses = True
+        master.refuses = ResponseCode.SYSTEM_ERROR
         self.net.run(4)
         self.assertIn("T@G queue 3 at 150", self.sync.failing["consumer offsets"])
-        master.refuses = False
+        master.refuses = None
         self.net.run(10)
         self.assertNotIn("consumer offsets", self.sync.failing)
         self.assertEqual(master.commits, [("T", "G", 3, 150)])
+
+    def test_what_the_master_does_not_know_any_more(self) -> None:
+        """Offsets of a topic that was deleted at the master are forgotten, not told for ever."""
+        self.offsets.commit_at_slave("G", "Gone", 0, 150)
+        master = self.returning({})
+        master.refuses = ResponseCode.TOPIC_NOT_EXIST
+        self.net.run(4)
+        self.assertNotIn("consumer offsets", self.sync.failing)
+        self.assertEqual(self.offsets.follow({}), [])
 
     def test_roles_change_twice(self) -> None:
         """

@@ -22,7 +22,7 @@ from rmq.remoting.protocol import RemotingProtocol, plain_only
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.tls import admission
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ServerTls
+from rmq.runtime.tls import TLS_TROUBLE, ServerTls
 
 #: connections that wait to be accepted
 BACKLOG = 1024
@@ -153,7 +153,9 @@ class RemotingServer(Service):
         for listener in self._closed_listeners:
             channel.when_closed(listener)
 
-    def _closed(self, channel: Channel, _reason: str) -> None:
+    def _closed(self, channel: Channel, reason: str) -> None:
+        if reason.startswith(TLS_TROUBLE):
+            self._log.info("{peer} is gone: {reason}", peer=channel.peer, reason=reason)
         self._seats.taken -= 1
         self._channels.pop(channel.id, None)
         if not self._channels and self._emptied is not None:

@@ -31,12 +31,12 @@ def admission(tls: ServerTls) -> Admit:
             return True
         if tls.mode is TlsMode.DISABLED:
             raise ProtocolError("it begins a TLS handshake, and TLS is disabled here (tls.server.mode, certificates)")
-        if not ITLSTransport.providedBy(transport):
-            raise ProtocolError("it begins a TLS handshake, which the reactor of this process cannot take")
         try:
             tls.context()
         except ConfigError as error:
             raise ProtocolError(f"it begins a TLS handshake: {error}") from error
+        if not ITLSTransport.providedBy(transport):
+            raise ProtocolError("it begins a TLS handshake, which the reactor of this process cannot take")
         stream: Any = transport
         stream.startTLS(creator)
         # What stands between the transport and its protocol since then wants the bytes that were already read.

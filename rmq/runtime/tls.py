@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from OpenSSL.SSL import Connection, Context
     from twisted.internet.ssl import CertificateOptions
 
+#: how :func:`loss_text` begins when TLS is the reason
+TLS_TROUBLE = "TLS: "
 DEFAULT_CONFIG_FILE = "/etc/rocketmq/tls.properties"
 #: how often certificate files are looked at
 REFRESH_S = 5.0
@@ -462,9 +464,9 @@ def loss_text(error: BaseException | None) -> str:
         # Either one list of (library, function, reason), or a number and a text.
         reasons = args[0] if args and isinstance(args[0], list | tuple) else [args] if args else []
         texts = [str(entry[-1]) for entry in reasons if entry]
-        return f"TLS: {', '.join(texts) or 'the handshake failed'}"
+        return f"{TLS_TROUBLE}{', '.join(texts) or 'the handshake failed'}"
     if module.startswith("service_identity"):
-        return "TLS: the server's certificate is not for the address that was dialled"
+        return f"{TLS_TROUBLE}the server's certificate is not for the address that was dialled"
     return str(error)
 
 

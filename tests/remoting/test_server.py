@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any, cast
 
+from OpenSSL.SSL import Error
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+from twisted.logger import ILogObserver, LogLevel, capturedLogs, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -139,6 +140,14 @@ class ConnectionTests(ServerCase):
         _, wire = self.connect()
         self.reactor.advance(120)
         self.assertTrue(wire.disconnecting)
+
+    def test_failed_handshake(self) -> None:
+        """Why a TLS connection ended is in the log: nothing else tells what a client does not like."""
+        protocol, _ = self.connect()
+        with capturedLogs() as logs:
+            protocol.connectionLost(Failure(Error([("SSL routines", "", "tlsv1 alert unknown ca")])))
+        self.assertEqual([event["reason"] for event in logs], ["TLS: tlsv1 alert unknown ca"])
+        self.assertEqual(len(self.server.channels), 0)
 
     def test_limit(self) -> None:
         """Connections beyond serverMaxConnections are refused, and taken again when there is room."""

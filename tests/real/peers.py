@@ -42,7 +42,11 @@ STOP_DEADLINE_S = 40.0
 POLL_S = 0.05
 
 #: client sockets of the kernel begin above this range, so none of them takes a port while its broker is down
-PORTS = range(12_000, 32_000)
+_ALL_PORTS = range(12_000, 32_000)
+#: each worker of pytest-xdist has a part of its own: a broker that is down for a moment must find its port free
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PART = len(_ALL_PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+PORTS = _ALL_PORTS[_WORKER * _PART : (_WORKER + 1) * _PART]
 
 _ARTIFACTS = ("namesrv", "broker", "tools", "client", "common", "remoting", "store")
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">

@@ -6,6 +6,7 @@ Everything that peers sent is escaped by `rmq.runtime.html`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rmq.broker.lag import lags
@@ -36,6 +37,8 @@ from rmq.wire.codes import version_desc
 #: of a list, so many are shown on one page
 MAX_ROWS = 1000
 MAX_ROWS_IN_BRIEF = 20
+#: pairs of group and topic that a page looks at; each costs some microseconds, in which nothing else happens
+MAX_PAIRS = 10_000
 
 NAVIGATION = {
     "/": "Status",
@@ -103,10 +106,13 @@ class BrokerPages:
 
     def groups(self, query: Query) -> str:
         part = query.get("part", "")
-        rows = [row for row in self._group_rows() if part in str(row[0]) or part in str(row[1])]
+        known = list(self._group_rows())
+        rows = [row for row in known if part in str(row[0]) or part in str(row[1])]
         shown = sorted(rows, key=lambda row: (str(row[0]), str(row[1])))[:MAX_ROWS]
         body = form("/groups", "part", "Groups or topics that contain", part)
-        body = Markup(body + paragraph(_of(len(shown), len(rows), "pairs of group and topic")) + _groups_table(shown))
+        beyond = f"; only {MAX_PAIRS:,} pairs were looked at" if len(known) == MAX_PAIRS else ""
+        found = paragraph(_of(len(shown), len(rows), "pairs of group and topic"), beyond)
+        body = Markup(body + found + _groups_table(shown))
         return self._page(" · groups", Section("Groups and their lag", body))
 
     def clients(self, _: Query) -> str:
@@ -275,7 +281,7 @@ class BrokerPages:
         )
 
     def _group_rows(self) -> Iterator[tuple[Text, ...]]:
-        for lag in lags(self._state):
+        for lag in itertools.islice(lags(self._state), MAX_PAIRS):
             group = self._state.consumers.find(lag.group)
             members = len(group.members) if group is not None else 0
             yield lag.group, lag.topic, lag.messages, len(lag.behind), members

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from prometheus_client import generate_latest
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import pages
 from rmq.broker.face import broker_face
 from rmq.broker.metrics import BrokerCollector
 from rmq.broker.service import BrokerService, build_broker
@@ -297,6 +298,18 @@ class PageTests(OneBrokerCase):
         page = self.page("/topics", part="T")
         self.assertIn("<td>T</td><td>4 / 4</td><td>6</td><td>1</td><td>1</td>", page)
         self.assertNotIn("SELF_TEST", self.page("/topics", part="Bench"))
+
+    def test_many_groups(self) -> None:
+        """Pages look at so many groups and no more, and say so."""
+        for number in range(30):
+            self.one.state.offsets.commit(f"G{number:02}", "T", 0, 0)
+        self.assertIn("30 pairs of group and topic<", self.page("/groups"))
+        self.patch(pages, "MAX_PAIRS", 20)
+        self.patch(pages, "MAX_ROWS", 10)
+        page = self.page("/groups")
+        self.assertIn("the first 10 of 20 pairs of group and topic; only 20 pairs were looked at", page)
+        self.assertIn("<td>G09</td>", page)
+        self.assertNotIn("<td>G10</td>", page)
 
     def test_clients(self) -> None:
         """Who is connected, with client id, peer, language and topics, whatever the names look like."""

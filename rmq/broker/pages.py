@@ -152,10 +152,10 @@ class BrokerPages:
             (name, timed.count, f"{timed.seconds / timed.count * 1e3:,.3f} ms" if timed.count else None)
             for name, timed in sorted(timed_by_name(stats).items())
         ]
-        slow = [
-            (name, *(sum(timed.buckets[_first_above(bound_s) :]) for bound_s in (0.01, 0.1, 1.0)))
-            for name, timed in sorted(timed_by_name(stats).items())
-        ]
+        slow: Rows = []
+        for name, timed in sorted(timed_by_name(stats).items()):
+            above = [sum(timed.buckets[_first_above(bound_s) :]) for bound_s in (0.01, 0.1, 1.0)]
+            slow.append((name, above[0], above[1], above[2]))
         refused = [(*names, number) for names, number in sorted(refusals_by_name(stats).items())]
         return self._page(
             " · requests",

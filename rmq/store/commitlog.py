@@ -234,8 +234,8 @@ class CommitLog:
         differs = phy_offset + next(at for at in range(known) if mine[at] != data[at])
         raise StoreError(
             f"the logs have diverged: this slave's, which ends at {self.end}, differs from its master's at {differs}, "
-            "in a record that both hold. One of the two has lost its last moments and gone on; compare them, and wipe "
-            "the store that is to follow the other"
+            "in bytes that both hold. One of the two has lost its last moments and gone on. Compare and cut the slave "
+            "(python -m rmq.ha.rejoin), or empty its store"
         )
 
     def append_raw(self, phy_offset: int, data: bytes) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 from OpenSSL.SSL import Error
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
@@ -21,7 +22,7 @@ from zope.interface import implementer
 
 from rmq.remoting.channel import Response
 from rmq.remoting.client import RemotingClient, Unreachable
-from rmq.remoting.responders import Request, ResponderTable, responds_to
+from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.remoting.tls import admission
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk import RealDisk
@@ -39,6 +40,7 @@ from rmq.runtime.tls import (
 )
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
+from rmq.wire.extfields import Int32
 from tests.remoting.certificates import Authority, Pem
 from tests.remoting.peer import Peer, RecordingTransport
 from tests.remoting.test_server import platform_of
@@ -48,7 +50,18 @@ PING = contract(98_201)
 AUTHORITY = Authority()
 
 
+class SizeHeader(msgspec.Struct, rename="camel", kw_only=True):
+    size: Int32 = 0
+
+
+GIVE = contract(98_202, SizeHeader, reply_body=bytes)
+
+
 class Pings:
+    @responds_to(GIVE)
+    def give(self, request: Request[SizeHeader, None]) -> Reply:
+        return Reply(body=bytes(request.header.size))
+
     @responds_to(PING)
     def ping(self, request: Request[None, None]) -> None:
         """Success."""
@@ -226,6 +239,23 @@ class PortTests(PortCase):
         far.write(b"".join(ping(opaque) for opaque in range(50)))
         far.run(transport.protocol)
         self.assertEqual([answer.opaque for answer in decode_commands(far.received)], list(range(50)))
+
+    def test_slow_reader(self) -> None:
+        """A peer that does not read is asked nothing more under TLS too, and has everything once it reads."""
+        tls = self.server(self.install(AUTHORITY.issue()))
+        peer, transport = self.connect(tls)
+        far = SslEnd(self.context, transport)
+        far.run(transport.protocol)
+        # Two questions that our side gets before the peer has read anything of the first answer.
+        for opaque in (1, 2):
+            far.write(encode_command(RemotingCommand(GIVE.code, opaque, ext_fields={"size": "300000"})))
+            transport.protocol.dataReceived(far.taken())
+        self.assertEqual(transport.producerState, "paused")
+        self.assertGreater(peer.channel.held_bytes, 300_000)
+        far.run(transport.protocol)
+        answers = decode_commands(far.received)
+        self.assertEqual([(answer.opaque, len(answer.body or b"")) for answer in answers], [(1, 300_000), (2, 300_000)])
+        self.assertEqual((transport.producerState, peer.channel.held_bytes), ("producing", 0))
 
     def test_enforcing_refuses_plain(self) -> None:
         """A plain connection to an enforcing port is closed, with the reason in the log."""

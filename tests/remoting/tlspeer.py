@@ -77,7 +77,8 @@ class SslEnd:
             error: ssl.SSLError | None = None
             try:
                 self._ssl.do_handshake()
-                self.received += self._ssl.read(1 << 20)
+                while record := self._ssl.read(1 << 20):
+                    self.received += record
             except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 pass
             except ssl.SSLError as failed:
@@ -97,6 +98,10 @@ class SslEnd:
 
     def write(self, data: bytes) -> None:
         self._ssl.write(data)
+
+    def taken(self) -> bytes:
+        """Return what would go to our side now."""
+        return self._out.read()
 
     def certificate(self) -> bytes:
         """Return the certificate that our side showed, DER."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -16,6 +17,7 @@ from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.production import ProductionRoutes
 from rmq.namesrv.routes import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, RouteTable
 from rmq.namesrv.settings import Settings
+from rmq.namesrv.turns import Turns
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.config import ConfigError, decode_properties
@@ -79,6 +81,8 @@ from rmq.wire.extfields import parse_boolean
 STRICT_JSON_SINCE = 401
 #: 5.x: extFields beside the header; a broker's zone, and a client that wants the brokers of its own zone only
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
+#: registrations of this size, a thousand topics or so, take turns: 3 ms each and more
+LARGE_BODY_BYTES = 128 * 1024
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
@@ -209,9 +213,23 @@ class BrokerResponders:
         self._kv = kv
         self._settings = settings
         self._clock = clock
+        self._turns = Turns(clock)
 
     @responds_to(REGISTER_BROKER)
-    def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply:
+    def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
+        if len(request.body) >= LARGE_BODY_BYTES:
+            turn = self._turns.wait(len(request.body))
+            if turn is not None:
+                return self._register_in_turn(turn, request)
+        return self._register(request)
+
+    async def _register_in_turn(self, turn: Deferred[None], request: Request[RegisterBrokerHeader, bytes]) -> Reply:
+        await turn
+        if not request.channel.is_open:  # its end was already told to the table
+            raise Refuse(ResponseCode.SYSTEM_ERROR, "the connection closed before its registration had its turn")
+        return self._register(request)
+
+    def _register(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply:
         header, data = request.header, request.body
         if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
             self._refused(header, request, "the checksum of its body is wrong")

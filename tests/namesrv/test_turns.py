@@ -1,0 +1,71 @@
+"""Large registrations take turns; see :mod:`rmq.namesrv.turns`."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.namesrv.turns import Turns
+
+
+class TurnsTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.turns = Turns(self.clock, max_waiting_bytes=100)
+        self.done: list[str] = []
+
+    def turn(self) -> None:
+        """Run what is due, and not what that schedules: one turn of a reactor (Clock.advance runs both)."""
+        for call in list(self.clock.calls):
+            self.clock.calls.remove(call)
+            call.func(*call.args, **call.kw)
+
+    def ask(self, name: str, size_bytes: int = 10) -> None:
+        turn = self.turns.wait(size_bytes)
+        if turn is None:
+            self.done.append(name)
+        else:
+            turn.addCallback(lambda _: self.done.append(name))
+
+    def test_the_first_goes_on_at_once(self) -> None:
+        """A piece of work that is alone waits for nothing, in this turn and in each later one."""
+        self.ask("one")
+        self.assertEqual(self.done, ["one"])
+        self.turn()
+        self.ask("two")
+        self.assertEqual(self.done, ["one", "two"])
+
+    def test_each_other_has_a_turn_of_its_own(self) -> None:
+        """What comes in the same turn is done one in a turn, in its order; then nothing is scheduled any more."""
+        for name in ("one", "two", "three"):
+            self.ask(name)
+        self.assertEqual(self.done, ["one"])
+        self.turn()
+        self.assertEqual(self.done, ["one", "two"])
+        self.ask("four")
+        self.turn()
+        self.assertEqual(self.done, ["one", "two", "three"])
+        self.turn()
+        self.assertEqual(self.done, ["one", "two", "three", "four"])
+        self.turn()
+        self.assertEqual((self.clock.getDelayedCalls(), self.turns.waiting_bytes), ([], 0))
+
+    def test_no_more_wait_than_memory_allows(self) -> None:
+        """A piece of work that would make too many bytes wait is done at once."""
+        for name in ("one", "two", "three"):
+            self.ask(name, 60)
+        self.assertEqual(self.done, ["one", "three"])
+        self.turn()
+        self.assertEqual(self.done, ["one", "three", "two"])
+
+    def test_a_piece_of_work_that_fails_costs_nobody_else(self) -> None:
+        """An error of one does not end the turns of the others."""
+        self.ask("one")
+        turn = self.turns.wait(10)
+        assert turn is not None
+        turn.addCallback(lambda _: 1 // 0)
+        self.ask("three")
+        self.turn()
+        self.failureResultOf(turn, ZeroDivisionError)
+        self.turn()
+        self.assertEqual(self.done, ["one", "three"])

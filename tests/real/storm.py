@@ -149,10 +149,13 @@ class Asker:
         self._probe.close()
         assert not self.failures, f"{len(self.failures)} look-ups failed: {self.failures[:3]}"
         assert self.seconds, "no look-up was answered"
+        p50, p99, slowest = (self.quantile(share) * 1e3 for share in (0.5, 0.99, 1.0))
+        return f"{len(self.seconds)} look-ups meanwhile: p50 {p50:.1f}, p99 {p99:.1f}, max {slowest:.1f} ms"
+
+    def quantile(self, share: float) -> float:
+        """Return the seconds within which this share of the look-ups was answered."""
         found = sorted(self.seconds)
-        middle, most = found[len(found) // 2], found[int(len(found) * 0.99)]
-        times = f"p50 {middle * 1e3:.1f}, p99 {most * 1e3:.1f}, max {found[-1] * 1e3:.1f} ms"
-        return f"{len(found)} look-ups meanwhile: {times}"
+        return found[min(len(found) - 1, int(len(found) * share))]
 
 
 def memory(pid: int) -> Mapping[str, int]:

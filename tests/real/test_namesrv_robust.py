@@ -39,7 +39,7 @@ IDLE_S = 4
 CLOSING_S = 30.0
 
 STORM_BROKERS = 300
-#: a client gives a look-up up after 3 s; that of a hundred which takes longer than the others may be this machine's fault
+#: a client waits 3 s for a route; one of a hundred that takes longer may be the fault of a busy machine
 P99_S, LONGEST_S = 3.0, 10.0
 
 

@@ -168,6 +168,11 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
 
 
+_INTEGER_MAP: tuple[Any, tuple[Any, ...]] = (dict, (int, str))
+_FLAT = (_INTEGER_MAP, (str, ()), (int, ()), (bool, ()))
+_AS_DECLARED = msgspec.json.Encoder()
+
+
 class _Members:
     """How a Struct class is written: its members by wire name, and whether msgspec alone can do it."""
 
@@ -175,6 +180,12 @@ class _Members:
         infos = sorted(msgspec.structs.fields(kind), key=lambda info: info.encode_name)
         self.members = [(info.name, f'"{info.encode_name}":'.encode()) for info in infos]
         self.plain = _keys(kind) == _STR_KEYS
+        declared = [info.encode_name for info in msgspec.structs.fields(kind)]
+        #: names of maps by integers, where all else is scalar and in order, so that msgspec can do all but their keys
+        self.integer_maps: list[str] | None = None
+        shapes = {info.name: _unwrap(info.type) for info in infos}
+        if declared == sorted(declared) and all(shape in _FLAT for shape in shapes.values()):
+            self.integer_maps = [name for name, shape in shapes.items() if shape == _INTEGER_MAP]
 
 
 _MEMBERS: dict[type[msgspec.Struct], _Members] = {}
@@ -189,7 +200,7 @@ def _append(out: list[bytes], value: Any, quote: bytes) -> None:
         _append_map(out, value, quote)
     elif isinstance(value, msgspec.Struct):
         _append_struct(out, value, quote)
-    elif kind is list and value and _append_plain(out, value):
+    elif kind is list and value and _append_list(out, value, quote):
         pass
     elif isinstance(value, Mapping):
         _append_map(out, value, quote)
@@ -204,13 +215,31 @@ def _append(out: list[bytes], value: Any, quote: bytes) -> None:
         out.append(_ENCODER.encode(value))
 
 
-def _append_plain(out: list[bytes], values: list[Any]) -> bool:
-    """Write a list of Structs of one class at once, if msgspec alone can do it; else write nothing and return False."""
+def _append_list(out: list[bytes], values: list[Any], quote: bytes) -> bool:
+    """Write a list of Structs of one class at once, if msgspec can do it; else write nothing and return False."""
     kind = values[0].__class__
     plan = _MEMBERS.get(kind)
-    if plan is None or not plan.plain or any(value.__class__ is not kind for value in values):
+    if plan is None or [value.__class__ for value in values].count(kind) != len(values):
         return False
-    text = _ENCODER.encode(values)
+    if plan.plain:
+        text = _ENCODER.encode(values)
+    elif plan.integer_maps is None:
+        return False
+    else:
+        distinct: set[int] = set()
+        for name in plan.integer_maps:
+            for value in values:
+                keys = list(getattr(value, name))
+                if len(keys) > 1 and keys != sorted(keys):
+                    return False
+                distinct.update(keys)
+        if len(distinct) > 10:
+            return False
+        text = _AS_DECLARED.encode(values)
+        if not quote:
+            # Nothing but a key looks like this, for quotes inside of a text are escaped. A regex costs several times more.
+            for key in distinct:
+                text = text.replace(b'"%d":' % key, b"%d:" % key)
     if b"null" in text:
         return False
     out.append(text)

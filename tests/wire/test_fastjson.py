@@ -22,6 +22,7 @@ from rmq.wire.api.common import (
     TopicConfig,
     TopicConfigWrapper,
 )
+from rmq.wire.api.routes import BrokerData
 from rmq.wire.fastjson import MAX_TOLERANT_BYTES, JsonError, decode, encode, enum_member
 from rmq.wire.loosejson import MAX_DEPTH, parse
 
@@ -78,6 +79,20 @@ class EncodeTests(SynchronousTestCase):
         self.assertEqual(encode({10: "a", 9: "b", -1: "c"}), b'{-1:"c",9:"b",10:"a"}')
         self.assertEqual(encode(KVTable(table={"1": "x"})), b'{"table":{"1":"x"}}')
         self.assertEqual(encode({"T@G": {0: 12, 1: 7}}), b'{"T@G":{0:12,1:7}}')
+
+    def test_lists_of_objects_with_integer_keys(self) -> None:
+        """Several of a class at once are written as each of them alone, whatever stands in their texts."""
+        texts = ("", "a", '{"1":', ',"0":', "null", '"', "\\", "集", "0")
+        tables: tuple[dict[int, str], ...] = ({}, {0: "a"}, {0: "a", 1: ',"2":'}, {1: "b", 0: "a"}, {10: "x", 9: "{"})
+        brokers = [BrokerData(cluster=text, broker_addrs=table, broker_name=text) for text in texts for table in tables]
+        brokers.append(BrokerData(cluster="c", broker_addrs={0: "a", 2: None}, broker_name="b"))  # type: ignore[dict-item]
+        for strict in (False, True):
+            for start in range(len(brokers)):
+                for some in (brokers[start:], brokers[start : start + 2]):
+                    expected = b"[" + b",".join(encode(broker, quote_int_keys=strict) for broker in some) + b"]"
+                    self.assertEqual(encode(some, quote_int_keys=strict), expected)
+        self.assertEqual(encode([{0: "a"}, brokers[1]]), b'[{0:"a"},' + encode(brokers[1]) + b"]")
+        self.assertEqual(encode([brokers[1], QUEUE]), b"[" + encode(brokers[1]) + b"," + encode(QUEUE) + b"]")
 
     def test_object_keys(self) -> None:
         """Objects as keys stand as objects, in their own order when they have one."""

@@ -23,7 +23,7 @@ def send_some(master: Broker, count: int = 50) -> set[int]:
         return {probe.send_message(TOPIC, n % 6, b"%d " % n * 100, KEYS=f"k{n}").code for n in range(count)}
 
 
-@pytest.mark.smoke
+@pytest.mark.real
 def test_all_strict_options_at_once(site: Site) -> None:
     """
     Flushed bytes only, acknowledged when flushed, over TLS, from an allowed address: a SYNC_MASTER's sends are still
@@ -64,7 +64,7 @@ def test_others_stay_outside(site: Site) -> None:
     assert slave.end_offset() == 0
 
 
-@pytest.mark.smoke
+@pytest.mark.real
 def test_two_slaves_for_a_quorum(site: Site) -> None:
     """With inSyncReplicas=3 a send is answered 0 when two slaves have it, 12 while one of them hangs, 11 without it."""
     namesrv = site.namesrv(OURS)

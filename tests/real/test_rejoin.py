@@ -50,7 +50,7 @@ def with_role(broker: Broker, role: str, broker_id: int) -> None:
     write_properties(broker.folder / "broker.conf", broker.values)
 
 
-@pytest.mark.smoke
+@pytest.mark.real
 def test_kill_promote_rejoin(site: Site) -> None:
     """
     Messages that only the killed master has are told, cut only with --yes, kept in a file; then it follows, equal.

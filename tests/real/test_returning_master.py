@@ -15,9 +15,8 @@ def offset_at(broker: Broker) -> int:
         return probe.committed_offset(GROUP, TOPIC, 1)
 
 
-@pytest.mark.parametrize(
-    "master_kind", [pytest.param(OURS, marks=pytest.mark.smoke), pytest.param(APACHE_4, marks=pytest.mark.real)]
-)
+@pytest.mark.real
+@pytest.mark.parametrize("master_kind", [OURS, APACHE_4])
 def test_offsets_of_a_returning_master(master_kind: str, site: Site) -> None:
     """
     Committed at our slave while its master was killed: kept there, and told to the master, also one of Apache's.

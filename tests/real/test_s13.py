@@ -160,7 +160,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.smoke
+@pytest.mark.real
 @pytest.mark.parametrize("ratio", [90, 100], ids=["threshold", "no-room"])
 def test_5_a_full_disk_costs_no_acknowledged_message(ratio: int, small_disk: Path, site: Site) -> None:
     """
@@ -217,7 +217,7 @@ def test_5_a_full_disk_costs_no_acknowledged_message(ratio: int, small_disk: Pat
         assert send_one(probe) == SUCCESS
 
 
-@pytest.mark.smoke
+@pytest.mark.real
 def test_6_damaged_stores_are_repaired_not_cut(site: Site) -> None:
     """
     A last segment that is too short, and queues older than the log without a mark of a crash: all messages stay.
@@ -253,7 +253,7 @@ def test_6_damaged_stores_are_repaired_not_cut(site: Site) -> None:
         assert (answer.code, answer.ext["queueOffset"]) == (SUCCESS, "60")
 
 
-@pytest.mark.smoke
+@pytest.mark.real
 def test_7_silent_connections_cost_nothing(site: Site) -> None:
     """
     With 300 silent connections on its HA port the master's memory hardly grows, sends go on, and a slave gets in.

@@ -217,7 +217,8 @@ class BrokerResponders:
 
     @responds_to(REGISTER_BROKER)
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
-        if len(request.body) >= LARGE_BODY_BYTES:
+        # A small one must not overtake a large one of the same broker that waits for its turn.
+        if len(request.body) >= LARGE_BODY_BYTES or self._turns.waiting_bytes:
             turn = self._turns.wait(len(request.body))
             if turn is not None:
                 return self._register_in_turn(turn, request)
@@ -251,7 +252,19 @@ class BrokerResponders:
         return Reply(header=reply, body=self._order_topics())
 
     @responds_to(UNREGISTER_BROKER)
-    def unregister_broker(self, request: Request[BrokerIdentityHeader, None]) -> None:
+    def unregister_broker(self, request: Request[BrokerIdentityHeader, None]) -> Coroutine[Any, Any, None] | None:
+        # It must not overtake a registration of the same broker that waits for its turn.
+        turn = self._turns.wait(0) if self._turns.waiting_bytes else None
+        if turn is not None:
+            return self._unregister_in_turn(turn, request)
+        self._unregister(request)
+        return None
+
+    async def _unregister_in_turn(self, turn: Deferred[None], request: Request[BrokerIdentityHeader, None]) -> None:
+        await turn
+        self._unregister(request)
+
+    def _unregister(self, request: Request[BrokerIdentityHeader, None]) -> None:
         self._routes.unregister_broker(request.header, channel=request.channel, now_ms=now_ms(self._clock))
 
     @responds_to(QUERY_DATA_VERSION)

@@ -21,7 +21,7 @@ from rmq.wire.api.routes import (
     RegisterBrokerHeader,
     RegisterBrokerReply,
 )
-from rmq.wire.command import RemotingCommand
+from rmq.wire.command import RemotingCommand, decode_commands
 from rmq.wire.extfields import encode_ext
 from tests.namesrv.talk import Talk
 from tests.namesrv.test_responders import HEADER, body
@@ -320,6 +320,41 @@ class LegitimateTests(RaceCase):
             peer.ask(RemotingCommand(BROKER_HEARTBEAT.code, 1, ext_fields=encode_ext(alive)))
         self.assertEqual(talk.service.routes.topics(), ["U"])
         self.assertFalse(peer.transport.disconnecting)
+
+    def test_good_bye_behind_a_registration_that_waits(self) -> None:
+        """What a broker says while its large registration waits for its turn is heard after that, in its order."""
+        talk = Talk(self.mktemp())
+        talk.service.startService()
+        large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
+        one, other = Peer(talk), Peer(talk)
+        table = talk.service.routes
+        register = RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large)
+        again = RemotingCommand(REGISTER_BROKER.code, 2, ext_fields=encode_ext(HEADER), body=body("new", version=2))
+        good_bye = {name: encode_ext(HEADER)[name] for name in ("brokerName", "brokerAddr", "clusterName", "brokerId")}
+        unregister = RemotingCommand(UNREGISTER_BROKER.code, 3, ext_fields=good_bye)
+        one.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=self.another(), body=large))
+        other.send(register)
+        other.send(again)
+        other.send(unregister)
+        self.assertEqual([live.broker_name for live in table.live_brokers()], ["b"])
+        talk.reactor.advance(0)
+        self.assertEqual([answer.opaque for answer in decode_commands(other.transport.value())], [1, 2, 3])
+        self.assertEqual([live.broker_name for live in table.live_brokers()], ["b"])
+
+    def test_connection_that_ended_before_its_turn(self) -> None:
+        """A broker whose connection ended while its registration waited is not in any route."""
+        talk = Talk(self.mktemp())
+        talk.service.startService()
+        large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
+        one, other = Peer(talk), Peer(talk)
+        one.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=self.another(), body=large))
+        other.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
+        other.close()
+        talk.reactor.advance(0)
+        self.assertEqual([live.broker_name for live in talk.service.routes.live_brokers()], ["b"])
+
+    def another(self) -> dict[str, str]:
+        return encode_ext(HEADER) | {"brokerName": "b", "brokerAddr": "10.0.0.1:20911"}
 
     def test_whole_way(self) -> None:
         """Over the wire: the old process's good-bye behind the new one's registration is answered, and void."""

@@ -37,9 +37,12 @@ class Peer:
         self.protocol: IProtocol = protocol
         self.protocol.makeConnection(self.transport)
 
+    def send(self, command: RemotingCommand) -> None:
+        self.protocol.dataReceived(encode_command(command))
+
     def ask(self, command: RemotingCommand) -> RemotingCommand:
         self.transport.clear()
-        self.protocol.dataReceived(encode_command(command))
+        self.send(command)
         (answer,) = decode_commands(self.transport.value())
         return answer
 

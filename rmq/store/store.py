@@ -198,10 +198,11 @@ class MessageStore:
             # From here on files change; a crash must not look like a clean stop.
             self._running.begin()
         recovery.run()
+        # Not before: should the process be killed until then, the next one must know of the power failure.
         if recovery.suspect_from is not None:
             self._suspect = recovery.suspect_from, self._commit_log.end
-        # Not before: should the process be killed in here, the next one must know of the power failure.
-        self._running.begin()
+        if self._suspect[0] == self._suspect[1]:
+            self._running.begin()
         self._load_report = LoadReport(
             is_clean=is_clean,
             seconds=self._clock.seconds() - began_s,
@@ -390,8 +391,9 @@ class MessageStore:
         if not self._started or self._failure is not None:
             raise StoreError("the store takes no replicated bytes: it has failed or is not running")
         known = self._commit_log.compare(phy_offset, data) if phy_offset >= self.resume_offset else 0
-        if self._suspect[0] <= phy_offset and phy_offset + len(data) >= self._suspect[1]:
+        if self._suspect[1] and self._suspect[0] <= phy_offset and phy_offset + len(data) >= self._suspect[1]:
             self._suspect = (0, 0)
+            self._running.begin()
         if known and known == len(data):
             return
         self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)

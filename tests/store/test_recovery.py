@@ -555,6 +555,15 @@ class DamageTests(RecoveryCase):
         self.box.crash()
         self.store = self.box.open()
         self.assertEqual((self.store.end_offset, self.store.resume_offset), (len(whole), recorded))
+        # A kill before that has happened makes it no less necessary.
+        self.store = self.box.reopen("kill")
+        self.assertEqual(self.store.resume_offset, recorded)
+        at = recorded
+        while at < len(whole):
+            cut = min(at + 4096 - at % 4096, len(whole))
+            self.store.append_raw(at, whole[at:cut])
+            at = cut
+        self.assertEqual(self.store.resume_offset, self.results[-1].phy_offset)
         self.store = self.box.reopen("kill")
         self.assertEqual(self.store.resume_offset, self.results[-1].phy_offset)
 

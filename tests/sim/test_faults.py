@@ -77,6 +77,35 @@ class FaultTests(FaultCase):
         node.disk.create("/b", 1).sync_now()
         self.assertLess(node.disk.sync_takes_s(), 1)
 
+    def test_new_disk(self) -> None:
+        """A machine with a new disk comes back with nothing, and who watches is told."""
+        node = self.nodes[0]
+        node.disk.write_atomic("/a", b"something")
+        told: list[str] = []
+        node.disk.on_replace = lambda: told.append("replaced")
+        fault = faults.NewDisk(node)
+        fault.apply()
+        fault.undo()
+        self.assertIsNotNone(node.process)
+        self.assertEqual((node.disk.list_dir("/"), told), ([], ["replaced"]))
+
+    def test_ends_in_a_sync(self) -> None:
+        """The process ends before its sync does; a fault that is over ends nothing any more."""
+        node = self.nodes[0]
+        for fault in (faults.KillInSync(node), faults.PowerFailureInSync(node)):
+            for over in (False, True):
+                file = node.disk.create(f"/{fault.name} {over}", 5)
+                node.disk.sync_s = (1.0, 1.0)
+                fault.apply()
+                synced: list[object] = []
+                file.sync().addBoth(synced.append)
+                if over:
+                    fault.undo()
+                self.world.run_for(2.0)
+                self.assertEqual((node.process is None, len(synced)), (not over, int(over)), fault.name)
+                fault.undo()
+                self.assertIsNotNone(node.process)
+
     def test_clock_step(self) -> None:
         """A clock jumps and jumps back."""
         fault = faults.ClockStep(self.nodes[0], 30.0)

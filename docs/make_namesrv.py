@@ -61,10 +61,11 @@ def limits() -> list[str]:
     total_bytes = kept.max_event_bytes + kept.max_broker_bytes + kept.max_topic_bytes
     return [
         f"It keeps the last {kept.max_events:,} events of all, apart from these the last {kept.events_per_broker}",
-        f"of each of {kept.max_brokers:,} broker names and what made it leave, and for each of {kept.max_topics:,} topics",
-        f"the last event with each of {kept.brokers_per_topic} brokers: a storm of events about others does not",
-        f"wash away the one you need. All of it takes {total_bytes >> 20} MiB at most, however long the names that peers send,",
-        "and begins anew with each start.",
+        f"of each of {kept.max_brokers:,} broker names and what made it leave,",
+        f"and for each of {kept.max_topics:,} topics the last event with each of {kept.brokers_per_topic} brokers:",
+        "a storm of events about others does not wash away the one you need.",
+        f"All of it takes {total_bytes >> 20} MiB at most, however long the names that peers send;",
+        "it begins anew with each start.",
     ]
 
 

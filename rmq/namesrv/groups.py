@@ -6,7 +6,9 @@ Java: the tables of RouteInfoManager but brokerLiveTable
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection
 
 import attrs
 import msgspec
@@ -65,6 +67,10 @@ class Topic:
         self.groups: dict[str, None] = {}
 
 
+#: changes that are remembered for who keeps routes, and topics of one that are told apart; more are as good as all
+MAX_CHANGES, MAX_CHANGED = 128, 512
+
+
 class GroupTable:
     """
     Groups, topics and clusters, each of which is there as long as something is in it.
@@ -74,10 +80,28 @@ class GroupTable:
 
     def __init__(self) -> None:
         self.version = 0
+        self._changes: deque[tuple[str, ...] | None] = deque(maxlen=MAX_CHANGES)
         self.support_acting_master = False
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._clusters: dict[str, set[str]] = {}
+
+    def changed_since(self, version: int) -> set[str] | None:
+        """Return the topics whose routes may have changed since the table had that version, None when it may be any."""
+        behind = self.version - version
+        if behind > len(self._changes):
+            return None
+        changed: set[str] = set()
+        for topics in itertools.islice(reversed(self._changes), behind):
+            if topics is None:
+                return None
+            changed.update(topics)
+        return changed
+
+    def _touch(self, topics: Collection[str] | None = None) -> None:
+        """Count a change of the routes of these topics, or of any."""
+        self.version += 1
+        self._changes.append(None if topics is None or len(topics) > MAX_CHANGED else tuple(topics))
 
     # questions
 
@@ -180,6 +204,7 @@ class GroupTable:
 
     def _remove_group(self, group: Group) -> None:
         del self._groups[group.name]
+        self._touch()
         for cluster in group.clusters:
             self._clusters[cluster].discard(group.name)
             if not self._clusters[cluster]:
@@ -189,7 +214,7 @@ class GroupTable:
 
     def _remove_addr(self, group: Group, broker_id: int) -> None:
         group.filter_servers.pop(group.addrs.pop(broker_id), None)
-        self.version += 1
+        self._touch()
 
     def _set_filter_servers(self, group: Group, addr: str, servers: list[str]) -> bool:
         """Let a broker have these filter servers; False when it has them already."""
@@ -199,13 +224,13 @@ class GroupTable:
             group.filter_servers[addr] = servers
         else:
             del group.filter_servers[addr]
-        self.version += 1
+        self._touch()
         return True
 
     def _remove_topic(self, group: Group, entry: Topic) -> None:
         del group.queues[entry.name]
         self._leave_topic(group, entry)
-        self.version += 1
+        self._touch((entry.name,))
 
     def _leave_topic(self, group: Group, entry: Topic) -> None:
         del entry.groups[group.name]
@@ -221,7 +246,7 @@ class GroupTable:
                 other = changed[id(queue)] = msgspec.structs.replace(queue, perm=change(queue.perm))
             queues[topic] = other
         if queues:
-            self.version += 1
+            self._touch()
         return len(queues)
 
 

@@ -107,7 +107,7 @@ class RouteTable(GroupTable):
         if policy != self._policy:
             self._policy = policy
             self.support_acting_master = policy.support_acting_master
-            self.version += 1
+            self._touch()
             for live in self._live.values():
                 live.digest = None
 
@@ -374,7 +374,7 @@ class RouteTable(GroupTable):
             self._forget_digests(group)
             why = f"registered by {peer or 'an admin'}"
             self._emit_group(EventKind.TOPIC_REGISTERED, group, now_ms, why, [topic], peer)
-        self.version += 1
+        self._touch((topic,))
         return True
 
     def live_brokers(self) -> list[LiveBroker]:
@@ -437,7 +437,7 @@ class RouteTable(GroupTable):
                 self._remove_addr(group, live.broker_id)
         live.broker_id = broker_id
         group.addrs[broker_id] = live.broker_addr
-        self.version += 1
+        self._touch()
         if rival is not None:
             rival.digest = None
             group.filter_servers.pop(rival.broker_addr, None)
@@ -466,7 +466,7 @@ class RouteTable(GroupTable):
         acting = live.header is not None and live.header.enable_acting_master is True
         if (group.zone_name, group.acting_master) != (zone_name, acting):
             group.zone_name, group.acting_master = zone_name, acting
-            self.version += 1
+            self._touch()
 
     def _drop_absent(self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], now_ms: int) -> None:
         absent = sorted(group.queues.keys() - table.keys())
@@ -510,7 +510,7 @@ class RouteTable(GroupTable):
             elif before is not queue:
                 queues[topic] = queue
         if changed:
-            self.version += 1
+            self._touch(changed)
         return changed
 
     def _master_of(self, live: LiveBroker) -> RegisterBrokerReply:

@@ -7,6 +7,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv import lanes
+from rmq.namesrv.groups import MAX_CHANGED, MAX_CHANGES
 from rmq.namesrv.lanes import RouteChunkLane, RouteLane
 from rmq.remoting.responders import ResponderTable
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER
@@ -111,6 +112,42 @@ class RouteLaneTests(SynchronousTestCase):
         self.assertIsNone(self.both(self.request())[0])
         self.assertEqual(self.lane.memo_bytes, 0)
 
+    def test_keeps_what_a_change_does_not_concern(self) -> None:
+        """A change of one topic drops its answer alone; one of a broker's address, or of many topics, drops all."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", "V"))
+        for topic in ("T", "U", "V"):
+            self.both(self.request(topic))
+        kept, generation = self.lane.memo_bytes, self.lane.replies.generation
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", "V", "W", version=2))
+        self.talk.service.routes.delete_topic("U")
+        self.assertIsNone(self.both(self.request("U"))[0])
+        self.assertEqual(self.lane.replies.generation, generation)
+        self.assertGreater(kept, self.lane.memo_bytes)
+        self.assertGreater(self.lane.memo_bytes, 0)
+        for topic in ("T", "V", "W"):
+            self.assertEqual(*self.both(self.request(topic)))
+        self.talk.service.routes.wipe_write_perm("a")
+        self.assertEqual(*self.both(self.request("T")))
+        self.assertEqual(self.lane.replies.generation, generation + 1)
+
+    def test_remembers_few_changes(self) -> None:
+        """Who asks late, or after a change of too many topics, hears that anything may have changed."""
+        routes = self.talk.service.routes
+        before = routes.version
+        self.assertEqual(routes.changed_since(before), set())
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        self.assertIsNone(routes.changed_since(before))
+        before = routes.version
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T", "X", version=2))
+        self.assertEqual(routes.changed_since(before), {"X"})
+        for number in range(MAX_CHANGES):
+            self.talk.ask(REGISTER_BROKER, HEADER, body("T", f"Y{number}", version=3 + number))
+        self.assertIsNone(routes.changed_since(before))
+        self.assertEqual(len(routes.changed_since(before + 1) or ()), MAX_CHANGES)
+        before = routes.version
+        self.talk.ask(REGISTER_BROKER, HEADER, body(*(f"Z{number}" for number in range(MAX_CHANGED + 1)), version=999))
+        self.assertIsNone(routes.changed_since(before))
+
 
 #: how clients write a look-up; {t} the topic in JSON, {o} the opaque. Java, Go, C++, and what nobody should write
 HEADERS = (
@@ -184,6 +221,8 @@ class RouteChunkLaneTests(SynchronousTestCase):
             if event < 0.1:
                 names = chance.sample(("T", "тема", "%RETRY%g", 'quo"te', "U", 'x"opaque":1,'), 3)
                 self.talk.ask(REGISTER_BROKER, HEADER, body(*names, version=number))
+            elif event < 0.11:
+                self.talk.service.routes.delete_topic(chance.choice(("T", "тема", "U")))
             elif event < 0.12:
                 self.talk.service.routes.wipe_write_perm("a")
             elif event < 0.14:

@@ -41,11 +41,19 @@ class LoggedManhole(manhole.ColoredManhole):
         super().connectionLost(reason)
 
     def _peer(self) -> str:
-        get_peer = getattr(self.terminal.transport, "getPeer", None)
-        if get_peer is None:
-            return "ssh"  # the channel does not tell its connection
-        address = get_peer()
-        return f"{address.host}:{address.port}"
+        # over ssh the transport is a channel, which does not tell its connection
+        known: str | None = getattr(self.terminal, "ssh_peer", None)
+        return _peer_text(self.terminal.transport.getPeer()) if known is None else known
+
+
+def _peer_text(address: Any) -> str:
+    return f"{address.host}:{address.port}" if hasattr(address, "port") else str(address)
+
+
+def _ssh_session(proto: Any, terminal: Any, avatar: Any, width: int, height: int) -> Any:
+    """Begin a session whose prompt knows where it comes from."""
+    terminal.ssh_peer = "ssh " + _peer_text(avatar.conn.transport.transport.getPeer())
+    return manhole_ssh.TerminalSessionTransport(proto, terminal, avatar, width, height)
 
 
 @implementer(IAuthorizedKeysDB)
@@ -71,7 +79,7 @@ def telnet_factory(namespace: dict[str, Any]) -> IProtocolFactory:
 def ssh_factory(namespace: dict[str, Any], authorized_keys: str) -> IProtocolFactory:
     """Return the factory of an ssh prompt for the keys in the file; ConfigError when it holds none."""
     checker = SSHPublicKeyChecker(KeyList(read_authorized_keys(authorized_keys)))
-    realm: Any = manhole_ssh.TerminalRealm()
+    realm: Any = manhole_ssh.TerminalRealm(_ssh_session)
     realm.chainedProtocolFactory = lambda: insults.ServerProtocol(LoggedManhole, namespace)
     factory: Any = manhole_ssh.ConchFactory(Portal(realm, [checker]))
     key = host_key(os.path.join(os.path.dirname(os.path.abspath(authorized_keys)), HOST_KEY_NAME))

@@ -542,10 +542,10 @@ class MessageStore:
         last, end = self._dispatcher.last_phy, self._commit_log.end
         suspect_from, suspect_to = self._suspect
         if suspect_from < suspect_to:
-            return max(suspect_from, self._commit_log.min_offset) or end
+            return max(suspect_from, self._commit_log.min_offset, 1)
         is_near = self._commit_log.min_offset <= last and end - last <= MAX_COMPARED_BYTES
-        # A report of 0 would mean that this log is empty.
-        return last if last > 0 and is_near else end
+        # A report of 0 would mean that this log is empty; the stream may begin at any byte.
+        return max(last, 1) if last >= 0 and is_near else end
 
     @property
     def flushed_offset(self) -> int:

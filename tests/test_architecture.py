@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "namesrv": {"remoting", "runtime", "wire"},
     "broker": {"ha", "store", "remoting", "runtime", "wire"},
     "sim": {"broker", "namesrv", "ha", "store", "remoting", "runtime", "wire"},
+    "admin": {"remoting", "runtime", "wire"},
     "local": {"runtime"},
 }
 

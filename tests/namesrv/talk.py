@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.remoting.channel import Channel
 from rmq.runtime.disk import RealDisk
-from rmq.runtime.platform import Platform, dial_by_name
+from rmq.runtime.platform import Platform
 from rmq.wire.command import RemotingCommand, decode_command, decode_commands, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import encode_ext
@@ -51,7 +52,10 @@ class Talk:
 
     def build(self) -> NamesrvService:
         """Return a NameServer on the files of this folder, not started."""
-        platform = Platform(reactor=self.reactor, disk=self.disk, rng=random.Random(0), endpoint_factory=dial_by_name)
+        # TCP4ClientEndpoint: Twisted before 24 resolves addresses too, for which this reactor has no thread
+        platform = Platform(
+            reactor=self.reactor, disk=self.disk, rng=random.Random(0), endpoint_factory=TCP4ClientEndpoint
+        )
         return build_namesrv(platform, self.setup, announce=self.said.append)
 
     def restart(self) -> NamesrvService:

@@ -13,6 +13,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 _END = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -30,8 +41,12 @@ class Authority:
     def __init__(self, name: str = "test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
+        usage = dict.fromkeys(_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
         self._certificate = self._sign(
-            self._name, self._key, [x509.BasicConstraints(ca=True, path_length=None)], until=_END
+            self._name,
+            self._key,
+            [x509.BasicConstraints(ca=True, path_length=None), x509.KeyUsage(**usage)],
+            until=_END,
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
@@ -73,8 +88,14 @@ class Authority:
             .not_valid_before(_BEGIN)
             .not_valid_after(until)
         )
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=False)
+        # Python 3.13 wants all that RFC 5280 wants
+        identifiers = (
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+        )
+        for extension in (*extensions, *identifiers):
+            critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+            builder = builder.add_extension(extension, critical=critical)
         return builder.sign(self._key, hashes.SHA256())
 
 

@@ -10,6 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from rmq.remoting.channel import Response
+from rmq.remoting.client import split_addr
 from rmq.wire.contract import Contract
 
 OK, DIFFERENT, UNASKED = 0, 2, 3
@@ -92,8 +93,6 @@ def command(name: str, help: str, *arguments: Argument) -> Callable[[Run], Run]:
 
 def addresses(text: str) -> list[str]:
     """Return the addresses of ``host:port;host:port``; for ``argparse``."""
-    from rmq.remoting.client import split_addr
-
     found = [part.strip() for part in text.split(";") if part.strip()]
     try:
         for addr in found:

@@ -170,11 +170,15 @@ class QueueFiles:
         return found
 
     def _widen(self, check: QueueCheck, state: QueueState) -> None:
-        """A queue may end before its log's retention did: then its files alone say which offsets it has had."""
+        """
+        Take the end from the files too: of a queue whose messages retention has deleted they alone tell it.
+
+        The begin is the log's, since files also hold units of messages that are gone.
+        """
         if check.files and state.error is None:
             queue = check.topic, check.queue_id
-            known = self.bounds.get(queue, Bounds(state.begin, state.end))
-            self.bounds[queue] = Bounds(min(known.begin, state.begin), max(known.end, state.end))
+            known = self.bounds.get(queue, Bounds(state.end, state.end))
+            self.bounds[queue] = Bounds(known.begin, max(known.end, state.end))
 
     def _has_batch_queue(self, topic: str) -> bool:
         """Topics of 5.x with batch queues have their units elsewhere, in another format."""
@@ -225,41 +229,52 @@ def _wrong_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> It
     if not states:
         return
     first, count = states[0], sum(one.wrong for one in states)
-    assert first.wrong_phy is not None
-    yield finding(
-        "CQ-MISMATCH",
-        log.side,
-        topic=check.topic,
-        queue_id=check.queue_id,
-        queue_offset_from=first.wrong_from,
-        phy_from=first.wrong_phy,
-        phy_to=first.wrong_phy + 1,
-        count=count,
-        expected=first.expected,
-        actual=first.actual,
-        detail=f"{count} units name another place or size than the record that owns them (offset+size is shown)",
-    )
+    text = f"{count} units name another place or size than the record that owns them (offset+size is shown)"
+    place = first.wrong_from, first.wrong_phy
+    yield _wrong("CQ-MISMATCH", log, check, place, count, text, expected=first.expected, actual=first.actual)
 
 
 def _wrong_tags(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
     if not states:
         return
     first, count = states[0], sum(one.wrong_tags for one in states)
-    assert first.wrong_tags_phy is not None
-    yield finding(
-        "CQ-TAG",
+    text = (
+        f"{count} units hold another tagsCode than the tags of their record have: "
+        "consumers that filter by tag miss these messages or get them without asking"
+    )
+    place = first.wrong_tags_from, first.wrong_tags_phy
+    expected, actual = str(first.expected_tags), str(first.actual_tags)
+    yield _wrong("CQ-TAG", log, check, place, count, text, expected=expected, actual=actual, field="tagsCode")
+
+
+def _wrong(
+    invariant: str,
+    log: Log,
+    check: QueueCheck,
+    place: tuple[int | None, int | None],
+    count: int,
+    text: str,
+    *,
+    expected: str | None,
+    actual: str | None,
+    field: str | None = None,
+) -> Finding:
+    """Return what is wrong with ``count`` units of a queue; ``place`` are queue and physical offset of the first."""
+    queue_offset, phy = place
+    assert phy is not None
+    return finding(
+        invariant,
         log.side,
         topic=check.topic,
         queue_id=check.queue_id,
-        queue_offset_from=first.wrong_tags_from,
-        phy_from=first.wrong_tags_phy,
-        phy_to=first.wrong_tags_phy + 1,
+        queue_offset_from=queue_offset,
+        phy_from=phy,
+        phy_to=phy + 1,
         count=count,
-        field="tagsCode",
-        expected=str(first.expected_tags),
-        actual=str(first.actual_tags),
-        detail=f"{count} units hold another tagsCode than the tags of their record have: "
-        "consumers that filter by tag miss these messages or get them without asking",
+        expected=expected,
+        actual=actual,
+        field=field,
+        detail=text,
     )
 
 

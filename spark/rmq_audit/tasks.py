@@ -215,12 +215,11 @@ class QueueState:
     What a queue's files hold: ``unequal`` are the indices of runs whose units are not what the log dictates.
 
     ``dangling_from`` is the first unit that points behind the end of the log, with that place in ``dangling_phy``;
-    ``begin`` and ``end`` are the queue offsets that its files hold units for.
+    ``end`` is the queue offset behind the last unit.
     """
 
     error: str | None = None
     units: int = 0
-    begin: int = 0
     end: int = 0
     unequal: Sequence[int] = ()
     dangling: int = 0

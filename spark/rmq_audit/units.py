@@ -39,7 +39,6 @@ def check_queue(task: QueueCheck) -> QueueState:
     return QueueState(
         units=units,
         unequal=unequal,
-        begin=used.begin,
         end=used.end,
         dangling=used.dangling,
         dangling_from=used.dangling_from,
@@ -117,9 +116,8 @@ def _tags(units: Units) -> bytes:
 
 @attrs.define(kw_only=True)
 class _Used:
-    """The units of a queue's files up to the first empty one, by queue offset, and those behind the log's end."""
+    """Where the units of a queue's files end, at the first empty one, and those of them behind the log's end."""
 
-    begin: int = 0
     end: int = 0
     dangling: int = 0
     dangling_from: int | None = None
@@ -127,8 +125,7 @@ class _Used:
 
 
 def _used_units(task: QueueCheck) -> _Used:
-    begin = task.files[0].start // CQ_UNIT_BYTES if task.files else 0
-    found = _Used(begin=begin, end=begin)
+    found = _Used(end=task.files[0].start // CQ_UNIT_BYTES if task.files else 0)
     for file in task.files:
         units = np.frombuffer(read_at(file.path, 0, file.size_bytes - file.size_bytes % CQ_UNIT_BYTES), dtype=UNIT)
         empty = np.flatnonzero(units["size"] <= 0)

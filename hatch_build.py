@@ -1,0 +1,83 @@
+"""
+Compiles the modules that have a faster twin in Cython, where that is possible; the hook of the package's build.
+
+Without a C compiler, or without Python's headers, the package is built without them and does the same more slowly.
+``python hatch_build.py`` compiles them in place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).resolve().parent
+#: where the packages with compiled modules begin
+PACKAGES = ((ROOT, "rmq"), (ROOT / "spark", "rmq_audit"))
+FLAGS = ["-O2", "-fno-strict-aliasing", "-Wno-unused-function"]
+
+
+class CompiledModules(BuildHookInterface[Any]):
+    """Adds the compiled modules to a wheel; makes them in place for an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        built = compile_all()
+        if built:
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["artifacts"] += [f"/{path.relative_to(ROOT)}" for path in built]
+
+
+def compile_all() -> list[Path]:
+    """Compile every ``.pyx`` that is newer than its library; return the libraries. What cannot be built is told."""
+    if os.environ.get("RMQ_PURE_PYTHON"):
+        return []
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    built = []
+    for base, package in PACKAGES:
+        for source in sorted((base / package).rglob("*.pyx")):
+            target = source.with_suffix(suffix)
+            if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+                name = ".".join(source.relative_to(base).with_suffix("").parts)
+                try:
+                    _compile(name, source, target)
+                except Exception as error:  # noqa: BLE001 - whatever a tool chain lacks, the Python twins do the work
+                    print(f"{source.relative_to(ROOT)} is not compiled: {error}", file=sys.stderr)
+                    continue
+            built.append(target)
+    return built
+
+
+def _compile(name: str, source: Path, target: Path) -> None:
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    with tempfile.TemporaryDirectory() as folder:
+        # the compiler's own messages would stand in front of pip's
+        modules = cythonize(
+            [Extension(name, [str(source)], extra_compile_args=FLAGS)],
+            build_dir=folder,
+            quiet=True,
+            compiler_directives={"language_level": 3},
+        )
+        command = Distribution({"name": name, "ext_modules": modules}).get_command_obj("build_ext")
+        command.build_lib = command.build_temp = folder
+        command.ensure_finalized()
+        command.run()
+        made = Path(command.get_ext_fullpath(name))
+        beside = target.with_name(f"{target.name}.{os.getpid()}")
+        shutil.copyfile(made, beside)
+        beside.replace(target)
+
+
+if __name__ == "__main__":
+    for path in compile_all():
+        print(path.relative_to(ROOT))

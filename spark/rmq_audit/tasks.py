@@ -14,6 +14,7 @@ class Split:
 
     ``start`` is a trusted record start, or None: then the worker finds the first record itself. Nothing at or behind
     ``limit`` counts (the log's end by its manifest, else the segment's end). ``tags``: take digests of the tagsCodes.
+    ``index``: the folder that the record index is written to, if there is to be one.
     """
 
     side: str
@@ -28,6 +29,7 @@ class Split:
     chunk_bytes: int
     crc: bool
     tags: bool = False
+    index: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +104,36 @@ class Fault:
 
 
 @attrs.frozen(kw_only=True)
+class Tally:
+    """How many records of a topic were stored in [``begin_ms``, ``begin_ms`` + ``span_ms``) by their store times."""
+
+    topic: str
+    begin_ms: int
+    span_ms: int
+    records: int
+
+
+@attrs.frozen(kw_only=True)
+class IndexFile:
+    """
+    A file of the record index: rows up to the record at ``last_phy``; no ``path`` where there was nothing to write.
+    """
+
+    path: str | None
+    rows: int
+    last_phy: int
+    error: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class TrimIndex:
+    """Take the rows at and behind ``limit`` out of a file of the record index."""
+
+    file: str
+    limit: int
+
+
+@attrs.frozen(kw_only=True)
 class Scan:
     """
     What one pass over a split found.
@@ -121,6 +153,8 @@ class Scan:
     chunks: Sequence[Chunk] = ()
     runs: Sequence[Run] = ()
     faults: Sequence[Fault] = ()
+    tally: Sequence[Tally] = ()
+    index: IndexFile | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -4,6 +4,7 @@ Acknowledged sends against the log: what producers were told must be there, unde
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,9 +14,10 @@ import attrs
 from rmq.wire.record import decode_offset_msg_id
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.engines import Engine
+from rmq_audit.files import ReadError, open_binary, unreadable
 from rmq_audit.findings import MAX_SAMPLES, Finding, finding
 from rmq_audit.history import Log
-from rmq_audit.inventory import InputError
+from rmq_audit.inventory import InputError, place_of
 from rmq_audit.tasks import AckCheck, AckFault, SegmentFile, Send
 from rmq_audit.work import ACKED
 
@@ -54,6 +56,7 @@ def read_sends(path: str, broker_name: str | None) -> Sends:
     ``physicalOffset``, and optional ``brokerName``, ``sendStatus``, ``bodyCrc`` (crc32 & 0x7fffffff), ``bodyLen``. Ids
     of batches may stand as RocketMQ gives them, joined by commas.
     """
+    path = place_of(path)
     found = Sends(path=path)
     for number, row in enumerate(_rows(path), 1):
         if broker_name is not None and row.get("brokerName") not in (None, broker_name):
@@ -157,7 +160,7 @@ def _rows(path: str) -> Iterable[Mapping[str, Any]]:
 
 def _json_rows(path: str) -> Iterator[Mapping[str, Any]]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_binary(path) as raw, io.TextIOWrapper(raw, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
@@ -165,8 +168,8 @@ def _json_rows(path: str) -> Iterator[Mapping[str, Any]]:
                 if not isinstance(row, dict):
                     raise InputError(f"{path}: line {number}: an object is expected")
                 yield row
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except (OSError, ReadError) as error:
+        raise InputError(unreadable(path, error)) from error
     except ValueError as error:
         raise InputError(f"{path}: is not JSON Lines: {error}") from error
 
@@ -176,11 +179,11 @@ def _parquet_rows(path: str) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_binary(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    except (OSError, ReadError) as error:
+        raise InputError(unreadable(path, error)) from error
     except pyarrow.ArrowException as error:
         raise InputError(f"{path}: is no Parquet file: {error}") from error
 

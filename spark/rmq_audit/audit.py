@@ -28,6 +28,7 @@ from rmq_audit.history import Log, fault_finding
 from rmq_audit.history import settle as settle_log
 from rmq_audit.indexfiles import check_indexes
 from rmq_audit.inventory import Segment, Store
+from rmq_audit.location import same_place
 from rmq_audit.queues import QueueFiles, check_continuity
 from rmq_audit.replicas import Comparison, Replicas, compare_ends
 from rmq_audit.tasks import Chunk, Drill, Drilled, Scan, Split
@@ -74,7 +75,7 @@ class Result:
 def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -> Result:
     """Audit a pair of store directories; InputError when they are none, EngineError when the engine fails."""
     master, slave = inventory.take_inventory(MASTER, master_dir), inventory.take_inventory(SLAVE, slave_dir)
-    if master.path == slave.path:
+    if same_place(master.path, slave.path):
         raise inventory.InputError(f"{master.path}: is given as master and as slave")
     inventory.check_same_broker(master, slave)
     return _Audit([master, slave], engine, options).run()

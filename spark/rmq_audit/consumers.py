@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,8 +9,10 @@ import attrs
 
 from rmq.store import layout
 from rmq.wire.loosejson import JsonError, parse
+from rmq_audit.files import ReadError, read_whole
 from rmq_audit.findings import Finding, finding
 from rmq_audit.history import Log
+from rmq_audit.location import child
 from rmq_audit.queues import Bounds, Queue
 
 OFFSETS_FILE, TOPICS_FILE = "consumerOffset.json", "topics.json"
@@ -38,10 +39,10 @@ def check_consumers(log: Log, bounds: Mapping[Queue, Bounds], *, judge_end: bool
     ``judge_end``: whether an offset beyond a queue's end means anything; on a slave that lags, and in a store that is
     written meanwhile, it does not.
     """
-    folder = layout.config_dir(log.store.path)
+    folder = child(log.store.path, layout.CONFIG_DIR)
     try:
-        committed = list(_committed(os.path.join(folder, OFFSETS_FILE)))
-        topics = _topics(os.path.join(folder, TOPICS_FILE)) | {topic for topic, _ in bounds}
+        committed = list(_committed(child(folder, OFFSETS_FILE)))
+        topics = _topics(child(folder, TOPICS_FILE)) | {topic for topic, _ in bounds}
     except _BadFile as error:
         return 0, [finding("AU-COVER", log.side, detail=str(error))]
     found = []
@@ -93,12 +94,13 @@ def _topics(path: str) -> set[str]:
 def _table(path: str, member: str) -> dict[str, Any]:
     """Return a member of a configuration file in fastjson's dialect; empty when there is no such file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = read_whole(path).decode("utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise _BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except ReadError as error:
+        raise _BadFile(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _BadFile(f"{path}: cannot be read: {error}") from error
     try:
         values = parse(text) if text.strip() else {}
     except JsonError as error:

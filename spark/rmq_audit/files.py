@@ -1,22 +1,110 @@
-"""Reading of segment files by the workers: whole ranges, one at a time, never a mapping."""
+"""
+Reading of stores, by the driver and by the workers: folders, and whole ranges of files, one at a time, never a mapping.
+
+A place may be a local path or one in an object store; nothing else of the audit asks which.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Sequence
+from typing import BinaryIO, Protocol
+
+import attrs
 
 from rmq_audit.format import MAX_HEADER_BYTES
+from rmq_audit.location import Location
 
 #: read behind a split at once, so that its last record is whole without a second read
 SLACK_BYTES = 256 * 1024
 
 
 class ReadError(Exception):
-    """A file could not be read; ``path`` and the text are for the operator."""
+    """A file or folder could not be read; ``path`` and the text are for the operator."""
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(f"{path}: {text}")
         self.path = path
         self.text = text
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """One name in a folder; ``error`` says why nothing else is known of it."""
+
+    name: str
+    path: str
+    is_folder: bool = False
+    size_bytes: int = 0
+    modified_ns: int = 0
+    error: str | None = None
+
+
+class Lister(Protocol):
+    """What lies where, below one place; made anew for every look."""
+
+    def entries(self, folder: str) -> Sequence[Entry] | None:
+        """Return what lies directly in a folder, by name; None when there is no such folder; ReadError."""
+
+
+def lister(root: str) -> Lister:
+    """Return what lists the folders below ``root``; LocationError when its kind of place cannot be read here."""
+    if isinstance(root, Location):
+        from rmq_audit import objectstore
+
+        objectstore.check_access(root.access)
+        return objectstore.Listing(root)
+    return _LocalFolders()
+
+
+class _LocalFolders:
+    def entries(self, folder: str) -> Sequence[Entry] | None:
+        try:
+            names = sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ReadError(folder, f"cannot be listed: {error.strerror}") from error
+        return [_local_entry(name, os.path.join(folder, name)) for name in names]
+
+
+def _local_entry(name: str, path: str) -> Entry:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return Entry(name=name, path=path, error=f"cannot be read: {error.strerror}")
+    return Entry(
+        name=name,
+        path=path,
+        is_folder=stat.S_ISDIR(status.st_mode),
+        size_bytes=status.st_size,
+        modified_ns=status.st_mtime_ns,
+    )
+
+
+def read_whole(path: str) -> bytes:
+    """Return all bytes of a small file or object; FileNotFoundError when there is none, else ReadError."""
+    with open_binary(path) as file:
+        try:
+            return bytes(file.read())
+        except OSError as error:
+            raise ReadError(path, f"cannot be read: {error.strerror or error}") from error
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Return a file or object to read and seek in; FileNotFoundError when there is none, else ReadError."""
+    if isinstance(path, Location):
+        from rmq_audit import objectstore
+
+        opened: BinaryIO = objectstore.open_input(path)
+        return opened
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ReadError(path, f"cannot be read: {error.strerror}") from error
 
 
 def read_at(path: str, offset: int, size: int) -> bytes:
@@ -25,6 +113,10 @@ def read_at(path: str, offset: int, size: int) -> bytes:
 
     Reads copy on purpose: a mapping of a file that shrinks meanwhile kills the whole worker by SIGBUS.
     """
+    if isinstance(path, Location):
+        from rmq_audit import objectstore
+
+        return objectstore.read(path, offset, size)
     pieces = []
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -41,6 +133,29 @@ def read_at(path: str, offset: int, size: int) -> bytes:
     except OSError as error:
         raise ReadError(path, f"cannot be read at byte {offset}: {error.strerror}") from error
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def unreadable(path: str, error: Exception) -> str:
+    """Return in one line, with the path, why something cannot be read."""
+    if isinstance(error, ReadError):
+        return str(error)
+    return f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def identity(path: str) -> bytes | None:
+    """
+    Return bytes that change whenever the file or object does, as far as its length and times tell; None when nothing
+    tells.
+    """
+    try:
+        if isinstance(path, Location):
+            from rmq_audit import objectstore
+
+            return objectstore.identity(path)
+        status = os.stat(path)
+    except (OSError, ReadError):
+        return None
+    return repr((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)).encode()
 
 
 class Window:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from rmq.store import layout
+from rmq_audit.files import Entry, Lister, ReadError, lister, read_whole
+from rmq_audit.location import LocationError, child, located
 
 
 class InputError(Exception):
@@ -40,6 +41,7 @@ class Manifest:
     segment_bytes: int | None = None
     dispatched_offset: int | None = None
     index_slots: int | None = None
+    epochs: tuple[tuple[int, int], ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +73,8 @@ class Store:
     was wrong with the listing.
 
     ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
-    queues may then be behind the log, since whoever opens the store dispatches the rest.
+    queues may then be behind the log, since whoever opens the store dispatches the rest. ``batch_topics`` are topics of
+    5.x with batch queues, whose units lie elsewhere and in another format.
     """
 
     side: str
@@ -82,6 +85,7 @@ class Store:
     manifest: Manifest | None
     problems: tuple[Problem, ...]
     unfinished: bool
+    batch_topics: frozenset[str] = frozenset()
 
     @property
     def segment_bytes(self) -> int | None:
@@ -92,32 +96,61 @@ class Store:
         return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
 
 
+def place_of(path: str) -> str:
+    """Return an absolute local path or the place that a URI names; InputError when it is no URI that can be used."""
+    try:
+        return located(path)
+    except LocationError as error:
+        raise InputError(str(error)) from error
+
+
 def take_inventory(side: str, path: str) -> Store:
-    """List the store at ``path``; InputError when that is no store directory."""
-    root = os.path.abspath(path)
-    if "://" in path:
-        raise InputError(f"{path}: only local paths can be audited (a path that every worker sees)")
-    if not os.path.exists(root):
-        raise InputError(f"{root}: no such directory")
-    if not os.path.isdir(root):
-        raise InputError(f"{root}: is a file; a store directory is expected")
-    log = layout.commit_log_dir(root)
-    manifest = _read_manifest(os.path.join(root, "manifest.json"))
-    if not os.path.isdir(log):
-        raise InputError(f"{root}: is no store directory, it has no folder {layout.COMMIT_LOG_DIR}")
+    """
+    List the store at ``path``, a directory or a URI; InputError when that is no store directory.
+
+    An object store that does not answer is a problem of the store, not a mistake of the operator.
+    """
+    root = place_of(path)
+    try:
+        there = lister(root)
+    except LocationError as error:
+        raise InputError(str(error)) from error
     problems: list[Problem] = []
-    segments = _list_files(log, problems, in_log=True)
-    queues = _list_queues(layout.consume_queue_dir(root), problems)
+    names = {one.name: one for one in _entries(there, root, problems) or ()}
+    log = layout.COMMIT_LOG_DIR
+    if not problems and not names.get(log, _NOTHING).is_folder:
+        raise InputError(_why_no_store(there, root, names))
+    manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None
     return Store(
         side=side,
         path=root,
-        segments=segments,
-        queues=queues,
-        indexes=_list_indexes(layout.index_dir(root), problems),
+        segments=_list_files(there, child(root, log), problems, in_log=True) if log in names else (),
+        queues=_list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems),
+        indexes=_list_indexes(there, child(root, layout.INDEX_DIR), problems),
         manifest=manifest,
         problems=tuple(problems),
-        unfinished=os.path.exists(layout.abort_path(root)),
+        unfinished=layout.ABORT_FILE in names,
+        batch_topics=frozenset(
+            one.name for one in _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems)
+        ),
     )
+
+
+_NOTHING = Entry(name="", path="")
+
+
+def _why_no_store(there: Lister, root: str, names: Mapping[str, Entry]) -> str:
+    parent, _, name = root.rpartition("/")
+    if names:
+        return f"{root}: is no store directory, it has no folder {layout.COMMIT_LOG_DIR}"
+    if "://" in root:
+        return f"{root}: nothing is there"
+    around = {one.name: one for one in there.entries(parent or "/") or ()}
+    if name and name not in around:
+        return f"{root}: no such directory"
+    if name and not around[name].is_folder:
+        return f"{root}: is a file; a store directory is expected"
+    return f"{root}: is no store directory, it has no folder {layout.COMMIT_LOG_DIR}"
 
 
 def common_segment_bytes(*stores: Store) -> int:
@@ -154,65 +187,63 @@ def check_same_broker(master: Store, slave: Store) -> None:
 
 def changed_files(store: Store) -> list[str]:
     """Return the segments that were written or removed since the inventory."""
-    changed = []
-    for segment in store.segments:
-        try:
-            now = os.stat(segment.path)
-        except OSError:
-            changed.append(segment.path)
-            continue
-        if (now.st_size, now.st_mtime_ns) != (segment.size_bytes, segment.modified_ns):
-            changed.append(segment.path)
-    return changed
+    try:
+        entries = lister(store.path).entries(child(store.path, layout.COMMIT_LOG_DIR)) or ()
+    except ReadError:
+        entries = ()
+    now = {str(one.path): (one.size_bytes, one.modified_ns) for one in entries if one.error is None}
+    return [one.path for one in store.segments if now.get(one.path) != (one.size_bytes, one.modified_ns)]
+
+
+def _entries(there: Lister, folder: str, problems: list[Problem]) -> Sequence[Entry] | None:
+    try:
+        return there.entries(folder)
+    except ReadError as error:
+        problems.append(Problem(path=error.path, text=error.text))
+        return None
 
 
 def _list_files(
-    folder: str, problems: list[Problem], *, in_log: bool, number: Callable[[str], int | None] = layout.file_start
+    there: Lister,
+    folder: str,
+    problems: list[Problem],
+    *,
+    in_log: bool,
+    number: Callable[[str], int | None] = layout.file_start,
 ) -> tuple[Segment, ...]:
     """
     Return the files whose names are numbers of the right length, by number; sub-directories and other names are not
     RocketMQ's and are left out.
     """
     found = []
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        problems.append(Problem(path=folder, text=f"cannot be listed: {error.strerror}"))
-        return ()
-    for name in names:
-        path = os.path.join(folder, name)
-        start = number(name)
+    for one in _entries(there, folder, problems) or ():
+        start = number(one.name)
         if start is None:
             continue
         phy = start if in_log else None
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            problems.append(Problem(path=path, text=f"cannot be read: {error.strerror}", phy=phy))
-            continue
-        if os.path.isdir(path):
-            problems.append(Problem(path=path, text="is a directory where a file belongs", phy=phy))
-            continue
-        found.append(Segment(path=path, start=start, size_bytes=status.st_size, modified_ns=status.st_mtime_ns))
+        if one.error is not None:
+            problems.append(Problem(path=one.path, text=one.error, phy=phy))
+        elif one.is_folder:
+            problems.append(Problem(path=one.path, text="is a directory where a file belongs", phy=phy))
+        else:
+            found.append(Segment(path=one.path, start=start, size_bytes=one.size_bytes, modified_ns=one.modified_ns))
     return tuple(found)
 
 
-def _list_indexes(folder: str, problems: list[Problem]) -> tuple[Segment, ...]:
-    if not os.path.isdir(folder):
-        return ()
+def _list_indexes(there: Lister, folder: str, problems: list[Problem]) -> tuple[Segment, ...]:
     return _list_files(
-        folder, problems, in_log=False, number=lambda name: int(name) if layout.is_index_name(name) else None
+        there, folder, problems, in_log=False, number=lambda name: int(name) if layout.is_index_name(name) else None
     )
 
 
-def _list_queues(folder: str, problems: list[Problem]) -> tuple[Queue, ...]:
+def _list_queues(there: Lister, folder: str, problems: list[Problem]) -> tuple[Queue, ...]:
     """Return ``<topic>/<queueId>`` with files of whole units; a store without consume queues simply has none."""
     queues = []
-    for topic in _folders(folder, problems):
-        for name in _folders(os.path.join(folder, topic), problems):
-            if not name.isdecimal():
+    for topic in _folders(there, folder, problems):
+        for queue in _folders(there, topic.path, problems):
+            if not queue.name.isdecimal():
                 continue
-            files = _list_files(os.path.join(folder, topic, name), problems, in_log=False)
+            files = _list_files(there, queue.path, problems, in_log=False)
             for file in files:
                 if file.size_bytes % layout.CQ_UNIT_BYTES:
                     problems.append(
@@ -222,28 +253,21 @@ def _list_queues(folder: str, problems: list[Problem]) -> tuple[Queue, ...]:
                         )
                     )
             if files:
-                queues.append(Queue(topic=topic, queue_id=int(name), files=files))
+                queues.append(Queue(topic=topic.name, queue_id=int(queue.name), files=files))
     return tuple(queues)
 
 
-def _folders(path: str, problems: list[Problem]) -> list[str]:
-    if not os.path.isdir(path):
-        return []
-    try:
-        return sorted(name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name)))
-    except OSError as error:
-        problems.append(Problem(path=path, text=f"cannot be listed: {error.strerror}"))
-        return []
+def _folders(there: Lister, path: str, problems: list[Problem]) -> list[Entry]:
+    return [one for one in _entries(there, path, problems) or () if one.is_folder]
 
 
 def _read_manifest(path: str) -> Manifest | None:
-    if not os.path.exists(path):
-        return None
     try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        values = json.loads(read_whole(path))
+    except FileNotFoundError:
+        return None
+    except ReadError as error:
+        raise InputError(str(error)) from error
     except ValueError as error:
         raise InputError(f"{path}: is not JSON: {error}") from error
     if not isinstance(values, dict):
@@ -261,7 +285,17 @@ def _read_manifest(path: str) -> Manifest | None:
         segment_bytes=_member(path, values, "segmentBytes", int),
         dispatched_offset=_member(path, values, "dispatchedOffset", int),
         index_slots=_member(path, values, "indexSlots", int),
+        epochs=_epochs(path, values),
     )
+
+
+def _epochs(path: str, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return (epoch, start offset) of every mastership that the dump knows of, in order."""
+    listed = values.get("epochs") or []
+    try:
+        return tuple(sorted((int(one["epoch"]), int(one["startOffset"])) for one in listed))
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError(f"{path}: epochs is {listed!r}, expected is a list of epoch and startOffset") from error
 
 
 def _member(path: str, values: Mapping[str, Any], name: str, kind: type) -> Any:

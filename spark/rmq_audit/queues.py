@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from rmq.store import layout
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.findings import Finding, Severity, finding
@@ -182,7 +180,7 @@ class QueueFiles:
 
     def _has_batch_queue(self, topic: str) -> bool:
         """Topics of 5.x with batch queues have their units elsewhere, in another format."""
-        return os.path.isdir(layout.join(self._log.store.path, layout.BATCH_CONSUME_QUEUE_DIR, topic))
+        return topic in self._log.store.batch_topics
 
     def _compare_units(self, check: QueueCheck, state: QueueState) -> Iterator[Finding]:
         """Look into the runs whose digests differ, and make at most one finding of a queue and kind."""

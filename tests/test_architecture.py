@@ -25,12 +25,14 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 #: the Spark job reads stores with these modules and nothing else of rmq
-SPARK_MAY_IMPORT = {"rmq.wire.record", "rmq.wire.loosejson", "rmq.store.layout"}
+SPARK_MAY_IMPORT = {"rmq.wire.record", "rmq.wire.compiled", "rmq.wire.loosejson", "rmq.store.layout"}
 
 #: modules that those above may import of rmq, so that the job ships without Twisted
 PURE_MODULES = {
     "rmq/wire/record.py": {"rmq.wire"},
     "rmq/wire/loosejson.py": set(),
+    # chooses the compiled kernel, imports the standard library only
+    "rmq/wire/compiled.py": set(),
     "rmq/store/layout.py": {"rmq.wire"},
 }
 

@@ -9,7 +9,7 @@ import os
 import zipfile
 
 #: what the workers need beside this package
-BORROWED = ("rmq.wire.record", "rmq.wire.loosejson", "rmq.store.layout")
+BORROWED = ("rmq.wire.record", "rmq.wire.compiled", "rmq.wire.loosejson", "rmq.store.layout")
 
 
 def write_bundle(path: str) -> None:

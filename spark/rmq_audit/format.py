@@ -20,6 +20,8 @@ MAGIC_BLANK = record.MAGIC_BLANK & 0xFFFFFFFF
 MAGIC_PREFIX = MAGIC_V1.to_bytes(4, "big")[:3]
 
 MIN_RECORD_BYTES = record.MIN_RECORD_BYTES
+#: a larger totalSize is taken for damage; RocketMQ's own limit is 4 MiB by default and 16 MiB by its frames
+MAX_RECORD_BYTES = 64 * 1024 * 1024
 #: everything in front of the body when both hosts are IPv4 addresses
 HEADER_BYTES = record.HEADS[0].size
 #: two IPv6 hosts make the part in front of the body so much longer

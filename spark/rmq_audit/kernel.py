@@ -1,9 +1,10 @@
 """
 From bytes to columns: walk a stretch of commit log, check its frames, take its fields out, group its queues.
 
-Everything here works on one buffer and on positions inside it; nothing opens a file or knows a replica. The walk from
-record to record is plain Python, because each step needs the one before (282 ns a record, where every search for
-magics costs 450 and more); all that follows is numpy over whole columns.
+Everything here works on one buffer and on positions inside it; nothing opens a file or knows a replica. Each function
+does its work in the compiled `_kernel` where that was built, and otherwise here: then the walk from record to record is
+plain Python, because each step needs the one before (282 ns a record, where every search for magics costs 450 and
+more), and all that follows is numpy over whole columns. The answers are the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from rmq.wire.compiled import load
 from rmq.wire.record import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -25,13 +27,23 @@ from rmq.wire.record import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from rmq_audit.format import HEADER, HEADER_BYTES, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, SIZE_MAGIC
+from rmq_audit.format import (
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_RECORD_BYTES,
+    MIN_RECORD_BYTES,
+    SIZE_MAGIC,
+)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: named in the summary; a compiled kernel would carry another name
-NAME = "numpy"
+compiled = load("rmq_audit._kernel")
+
+#: named in the summary
+NAME = "numpy" if compiled is None else "compiled"
 
 #: phyOffset and size of a consume queue unit; tagsCodes have a digest of their own, since not every record decides its
 UNIT_HEAD = np.dtype([("phy", ">i8"), ("size", ">i4")])
@@ -85,33 +97,42 @@ class Runs:
     tags_digest: list[int] | None
 
 
-def walk(data: bytes, at: int, stop: int) -> tuple[list[int], int]:
+def records(data: bytes, at: int, stop: int, end: int) -> Columns:
     """
-    Follow totalSize from ``at`` while a message magic is met, for records that start before ``stop``.
+    Return the sound records that follow each other from ``at``, those that start before ``stop`` and lie before
+    ``end``.
+    """
+    if compiled is not None:
+        return Columns(*compiled.records(data, at, stop, end, MIN_RECORD_BYTES, MAX_RECORD_BYTES))
+    return gather(data, walk(data, at, stop, end))
 
-    Return the starts and the position reached: ``stop`` or behind it, or the first place that holds no message magic.
-    The last record may reach beyond the buffer, and none of them is checked.
-    """
+
+def walk(data: bytes, at: int, stop: int, end: int) -> list[int]:
+    """Return the starts that totalSize leads to from ``at``, while magic and totalSize may be those of a record."""
     unpack = SIZE_MAGIC.unpack_from
     starts: list[int] = []
     add = starts.append
-    stop = min(stop, len(data) - MIN_RECORD_BYTES + 1)
+    end = min(end, len(data))
+    stop = min(stop, end - MIN_RECORD_BYTES + 1)
     while at < stop:
         size, magic = unpack(data, at)
-        if size < MIN_RECORD_BYTES or (magic != MAGIC_V1 and magic != MAGIC_V2):
+        if not MIN_RECORD_BYTES <= size <= MAX_RECORD_BYTES or (magic != MAGIC_V1 and magic != MAGIC_V2):
             break
         add(at)
         at += size
-    return starts, at
+    # only the last one may reach beyond the end
+    return starts[:-1] if starts and at > end else starts
 
 
-def gather(data: bytes, starts: Sequence[int]) -> Columns:
+def gather(data: bytes, starts: Sequence[int] | Ints) -> Columns:
     """
     Return the columns of the records at ``starts``, up to the first one whose parts do not add up to its totalSize.
 
     Every record must lie in ``data`` completely. physicalOffset is taken as it stands.
     """
     pos = np.asarray(starts, dtype=np.int64)
+    if compiled is not None:
+        return Columns(*compiled.gather(data, pos))
     if len(pos) == 0:
         empty = np.zeros(0, dtype=np.int64)
         return Columns(*([empty] * len(attrs.fields(Columns))))
@@ -158,8 +179,18 @@ def gather(data: bytes, starts: Sequence[int]) -> Columns:
     return columns if good.all() else columns.rows(0, int(np.argmin(good)))
 
 
+def concatenate(pieces: Sequence[Columns]) -> Columns:
+    """Return the records of all pieces, in order."""
+    if not pieces:
+        return gather(b"", ())
+    return Columns(*(np.concatenate([getattr(one, field.name) for one in pieces]) for field in attrs.fields(Columns)))
+
+
 def failed_crcs(data: bytes, columns: Columns) -> Ints:
     """Return the indices of the records whose body does not have the CRC they state; empty bodies state none."""
+    if compiled is not None:
+        found: Ints = compiled.failed_crcs(data, columns.body_pos, columns.body_length, columns.crc)
+        return found
     view, crc32 = memoryview(data), zlib.crc32
     ends = columns.body_pos + columns.body_length
     seen = np.fromiter(
@@ -176,6 +207,9 @@ def queue_keys(data: bytes, columns: Columns) -> Ints:
 
     Topics are compared by a 64-bit hash first and then byte by byte with the record that stands for their group.
     """
+    if compiled is not None:
+        found: Ints = compiled.queue_keys(data, columns.topic_pos, columns.topic_length, columns.queue_id)
+        return found
     lengths = columns.topic_length
     hashes = np.zeros(len(columns), dtype=np.uint64)
     words_of: dict[int, npt.NDArray[np.uint64]] = {}
@@ -218,41 +252,50 @@ def runs(columns: Columns, keys: Ints, base: int, tags: Ints | None = None) -> R
     Records that do not own exactly one unit are left out. ``tags`` are the tagsCodes of all records, if their digest is
     wanted.
     """
+    rows, heads, tails, units, packed = _sorted_units(columns, keys, base, tags)
+    if len(rows) == 0:
+        empty = np.zeros(0, dtype=np.int64)
+        return Runs(empty, empty, empty, empty, empty, [], None if tags is None else [])
+    first, last = rows[heads], rows[tails]
+    order = np.argsort(first)
+    first, last, heads, tails = first[order], last[order], heads[order], tails[order]
+    return Runs(
+        head=first,
+        first=columns.queue_offset[first],
+        last=columns.queue_offset[last],
+        phy_first=columns.pos[first] + base,
+        phy_last=columns.pos[last] + base,
+        digest=_digests(units, UNIT_HEAD.itemsize, heads, tails),
+        tags_digest=None if packed is None else _digests(packed, TAGS_CODE.itemsize, heads, tails),
+    )
+
+
+def _sorted_units(
+    columns: Columns, keys: Ints, base: int, tags: Ints | None
+) -> tuple[Ints, Ints, Ints, memoryview, memoryview | None]:
+    """
+    Return the rows that own a unit, queue by queue; where in them runs begin and end; and their (phyOffset, size) pairs
+    and tagsCodes as they stand in consume queues.
+    """
+    if compiled is not None:
+        parts = columns.sys_flag, columns.queue_offset, columns.pos, columns.size
+        rows, heads, tails, units, packed = compiled.sorted_units(keys, *parts, base, tags)
+        return rows, heads, tails, memoryview(units), None if packed is None else memoryview(packed)
     rows = np.flatnonzero(owns_unit(columns))
     # numbers of queues that fit 16 bits are sorted by radix: 2 ns a record instead of 40
     narrow = keys[rows].astype(np.uint16) if len(rows) and int(keys.max()) < 1 << 16 else keys[rows]
     rows = rows[np.argsort(narrow, kind="stable")]
-    if len(rows) == 0:
-        empty = np.zeros(0, dtype=np.int64)
-        return Runs(empty, empty, empty, empty, empty, [], None if tags is None else [])
-    key, offset, phy = keys[rows], columns.queue_offset[rows], columns.pos[rows] + base
-    breaks = (key[1:] != key[:-1]) | (offset[1:] != offset[:-1] + 1)
-    heads = np.concatenate(([0], np.flatnonzero(breaks) + 1))
-    tails = np.concatenate((heads[1:], [len(rows)])) - 1
-    units = np.empty(len(rows), dtype=UNIT_HEAD)
-    units["phy"], units["size"] = phy, columns.size[rows]
-    packed = memoryview(units.tobytes())
-    width = UNIT_HEAD.itemsize
-    digest = [
-        unit_digest(packed[a * width : (b + 1) * width]) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
-    ]
-    tags_digest = None if tags is None else _tags_digests(tags[rows], heads, tails)
-    order = np.argsort(phy[heads], kind="stable")
-    heads, tails = heads[order], tails[order]
-    return Runs(
-        head=rows[heads],
-        first=offset[heads],
-        last=offset[tails],
-        phy_first=phy[heads],
-        phy_last=phy[tails],
-        digest=[digest[index] for index in order.tolist()],
-        tags_digest=None if tags_digest is None else [tags_digest[index] for index in order.tolist()],
-    )
+    key, offset = keys[rows], columns.queue_offset[rows]
+    breaks = np.flatnonzero((key[1:] != key[:-1]) | (offset[1:] != offset[:-1] + 1))
+    heads = np.concatenate(([0], breaks + 1))[: len(rows)]
+    tails = np.concatenate((breaks, [len(rows) - 1]))[: len(rows)]
+    pairs = np.empty(len(rows), dtype=UNIT_HEAD)
+    pairs["phy"], pairs["size"] = columns.pos[rows] + base, columns.size[rows]
+    codes = None if tags is None else memoryview(tags[rows].astype(TAGS_CODE).tobytes())
+    return rows, heads, tails, memoryview(pairs.tobytes()), codes
 
 
-def _tags_digests(tags: Ints, heads: Ints, tails: Ints) -> list[int]:
-    packed = memoryview(tags.astype(TAGS_CODE).tobytes())
-    width = TAGS_CODE.itemsize
+def _digests(packed: memoryview, width: int, heads: Ints, tails: Ints) -> list[int]:
     return [
         unit_digest(packed[a * width : (b + 1) * width]) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
     ]

@@ -38,6 +38,12 @@ class Values:
 def values_of(data: bytes, columns: Columns, name: bytes) -> Values:
     """Return a property of all records that have it with a value; the later of two wins, as in RocketMQ."""
     mark = name + bytes((_KEY_END,))
+    if kernel.compiled is not None:
+        found = kernel.compiled.values_of(data, columns.properties_pos, columns.properties_length, mark)
+        return Values(*found)
+    if len(columns) == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Values(nothing, nothing, nothing)
     text = np.frombuffer(data, dtype=np.uint8)
     begins = columns.properties_pos
     ends = begins + columns.properties_length
@@ -68,17 +74,29 @@ def tags_codes(data: bytes, columns: Columns) -> Ints:
 
 def java_hashes(data: bytes, pos: Ints, length: Ints) -> tuple[Ints, Ints]:
     """Return ``String.hashCode`` and ``length`` of the UTF-8 text at each place; hashes are signed 32-bit numbers."""
-    hashes, java_length = np.zeros(len(pos), dtype=np.int64), length.copy()
+    if kernel.compiled is not None:
+        hashes, odd = kernel.compiled.java_hashes(data, pos, length)
+    else:
+        hashes, odd = _byte_hashes(data, pos, length)
+    java_length = length.copy()
+    for index in odd:
+        at = int(pos[index])
+        text = data[at : at + int(length[index])].decode("utf-8", "replace")
+        hashes[index], java_length[index] = java_hash(text), len(text.encode("utf-16-le")) // 2
+    return hashes, java_length
+
+
+def _byte_hashes(data: bytes, pos: Ints, length: Ints) -> tuple[Ints, list[int]]:
+    """Return the hashes of ASCII text, and the indices of what is not ASCII."""
+    hashes = np.zeros(len(pos), dtype=np.int64)
+    odd: list[int] = []
     for size in np.unique(length).tolist():
         chosen = np.flatnonzero(length == size)
         text = kernel.items(data, pos[chosen], size).view(np.uint8).reshape(len(chosen), size)
         sums = (text.astype(np.uint32) * _powers(size)).sum(axis=1, dtype=np.uint32)
         hashes[chosen] = sums.view(np.int32)
-        for index in chosen[(text >= 0x80).any(axis=1)].tolist():
-            at = int(pos[index])
-            text_16 = data[at : at + size].decode("utf-8", "replace")
-            hashes[index], java_length[index] = java_hash(text_16), len(text_16.encode("utf-16-le")) // 2
-    return hashes, java_length
+        odd += chosen[(text >= 0x80).any(axis=1)].tolist()
+    return hashes, odd
 
 
 def topic_key_hashes(data: bytes, columns: Columns, values: Values) -> Ints:
@@ -95,6 +113,10 @@ def topic_key_hashes(data: bytes, columns: Columns, values: Values) -> Ints:
 
 def failed_property_crcs(data: bytes, columns: Columns) -> Ints:
     """Return the records whose ``__CRC32#`` property (5.x, if configured) does not hold."""
+    if kernel.compiled is not None:
+        parts = columns.pos, columns.size, columns.properties_length
+        found: Ints = kernel.compiled.failed_property_crcs(data, *parts)
+        return found
     at = columns.pos + columns.size - CRC_BYTES
     long_enough = np.flatnonzero(columns.properties_length >= CRC_BYTES)
     marks = kernel.items(data, at[long_enough], len(CRC_MARK)).view(f"S{len(CRC_MARK)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -11,15 +12,16 @@ import xxhash
 from rmq.wire.record import BLANK_BYTES, body_crc
 from rmq_audit import kernel, properties
 from rmq_audit.files import ReadError, Window
-from rmq_audit.format import MAGIC_BLANK, MAGIC_PREFIX, MIN_RECORD_BYTES, SIZE_MAGIC
+from rmq_audit.format import MAGIC_BLANK, MAGIC_PREFIX, MAX_RECORD_BYTES, MIN_RECORD_BYTES, SIZE_MAGIC
 from rmq_audit.records import EVIDENCE_BEFORE, Record, evidence, plausible_size, record_at, stated_offset
+from rmq_audit.tally import Tallies
 from rmq_audit.tasks import Chunk, Fault, Run, Scan, Split, Stretch
+
+if TYPE_CHECKING:
+    from rmq_audit.recordindex import IndexWriter
 
 #: faults of one kind that one chunk reports singly; the rest become one fault with a count
 MAX_FAULTS_PER_CHUNK = 32
-
-#: a larger totalSize is taken for damage; RocketMQ's own limit is 4 MiB by default and 16 MiB by its frames
-MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 #: its units hold the time of delivery, which follows from the broker's table of levels
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -56,22 +58,22 @@ class Frames:
         end.
         """
         window = self._window
-        starts: list[int] = []
+        pieces: list[kernel.Columns] = []
         at = start
         while at < stop:
             window.near(at)
-            more, reached = kernel.walk(window.data, at - window.base, stop - window.base)
-            if not more:
+            base = window.base
+            columns = kernel.records(window.data, at - base, stop - base, self._limit - base)
+            if len(columns):
+                pieces.append(columns)
+                at = base + int(columns.pos[-1] + columns.size[-1])
+            # what stopped the kernel may be a record that the window does not hold yet
+            held = window.end
+            if at >= stop or not self._holds(at) or window.end == held:
                 break
-            if not self._holds(window.base + more[-1]):
-                starts += more[:-1]
-                break
-            starts += more
-            at = window.base + reached
-        columns = kernel.gather(window.data, starts)
-        if len(columns) == 0:
-            return columns, start
-        return columns, window.base + int(columns.pos[-1] + columns.size[-1])
+        if len(pieces) == 1:
+            return pieces[0], at
+        return kernel.concatenate(pieces), at
 
     def is_blank(self, phy: int) -> bool:
         """Whether a BLANK record begins at ``phy``."""
@@ -168,6 +170,8 @@ class _Pass:
         self._runs: list[Run] = []
         self._faults: list[Fault] = []
         self._crcs = 0
+        self._tallies = Tallies()
+        self._index = _index_writer(split)
 
     def run(self) -> Scan:
         split, frames = self._split, self._frames
@@ -199,6 +203,8 @@ class _Pass:
             chunks=[digest.finish() for _, digest in sorted(self._chunks.items())],
             runs=self._runs,
             faults=list(self._capped()),
+            tally=self._tallies.finish(),
+            index=None if self._index is None else self._index.finish(),
         )
 
     def _take(self, columns: kernel.Columns, start: int, stop: int, blank: bool) -> None:
@@ -231,8 +237,10 @@ class _Pass:
     def _digest(self, columns: kernel.Columns, stop: int) -> None:
         split, base = self._split, self._window.base
         view = memoryview(self._window.data)
-        number = (columns.pos + base - split.segment) // split.chunk_bytes
-        heads = np.concatenate(([0], np.flatnonzero(np.diff(number)) + 1))
+        first, last = ((int(columns.pos[row]) + base - split.segment) // split.chunk_bytes for row in (0, -1))
+        begins = np.arange(first + 1, last + 1) * split.chunk_bytes + split.segment - base
+        # a chunk may lie inside one record: then none starts there
+        heads = np.unique(np.concatenate(([0], np.searchsorted(columns.pos, begins))))
         starts = columns.pos[heads].tolist()
         counts = np.diff(np.append(heads, len(columns))).tolist()
         for begin, end, count in zip(starts, [*starts[1:], stop - base], counts, strict=True):
@@ -246,7 +254,11 @@ class _Pass:
     def _group(self, columns: kernel.Columns) -> None:
         data, base = self._window.data, self._window.base
         tags = properties.tags_codes(data, columns) if self._split.tags else None
-        runs = kernel.runs(columns, kernel.queue_keys(data, columns), base, tags)
+        keys = kernel.queue_keys(data, columns)
+        self._tallies.add(data, columns, keys)
+        if self._index is not None:
+            self._index.add(data, base, columns)
+        runs = kernel.runs(columns, keys, base, tags)
         for index, head in enumerate(runs.head.tolist()):
             at = int(columns.topic_pos[head])
             topic = data[at : at + int(columns.topic_length[head])].decode("utf-8", "backslashreplace")
@@ -381,6 +393,15 @@ def step_back(begin: int, phy: int, before: int, after: int, topic: str, queue_i
         actual=str(after),
         detail=f"the store time steps back by {before - after} ms from one record to the next",
     )
+
+
+def _index_writer(split: Split) -> IndexWriter | None:
+    """Return where the rows of the record index go, if one is wanted; only then pyarrow is needed."""
+    if split.index is None:
+        return None
+    from rmq_audit.recordindex import IndexWriter
+
+    return IndexWriter(split.index, split.begin)
 
 
 class _ChunkDigest:

@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import SkipTest
 
 import pytest
+from rmq_audit import kernel
 from rmq_audit.bundle import write_bundle
 from rmq_audit.cli import main
 from rmq_audit.findings import Finding
@@ -98,7 +99,7 @@ class JsonTests(CommandCase):
         self.assertEqual((status, answer["verdict"], answer["exit_status"]), (2, "DIFFERENT", 2))
         self.assertEqual(answer["coverage"]["master"]["records"], 156)
         self.assertTrue(answer["coverage"]["complete"])
-        self.assertEqual((answer["engine"], answer["kernel"]), ("local", "numpy"))
+        self.assertEqual((answer["engine"], answer["kernel"]), ("local", kernel.NAME))
         (one,) = answer["findings"]
         self.assertEqual(set(one), {field.name for field in Finding.__attrs_attrs__})
         self.assertEqual((one["severity"], one["state"], one["run_id"]), ("ERROR", "new", answer["run_id"]))
@@ -126,7 +127,9 @@ class MistakeTests(CommandCase):
         self.assert_refused(self.compare(self.folder / "none", store), f"{self.folder / 'none'}: no such directory")
         self.assert_refused(self.compare(store, file), f"{file}: is a file")
         self.assert_refused(self.compare(store, self.folder), f"{self.folder}: is no store directory", "commitlog")
-        self.assert_refused(self.compare("s3://bucket/store", store), "only local paths")
+        self.assert_refused(self.compare("ftp://host/store", store), "ftp://host: cannot be used", "Unrecognized")
+        self.assert_refused(self.compare("s3://me:word@bucket/store?colour=red", store), "s3://bucket: parameter colour")
+        self.assert_refused(self.compare("file://other/store", store), "names the machine other")
         self.assert_refused(self.compare(store, f"{store}/../master"), "as master and as slave")
 
     def test_wrong_arguments(self) -> None:

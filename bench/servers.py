@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 
 from bench.frames import topic_name
+from rmq.wire.compiled import PURE_PYTHON
 from tests.real.peers import APACHE_4, APACHE_5, CACHE, HOST, OURS, Java, Process, Site, free_port
 from tests.real.probe import Closed, Probe
 from tests.real.storm import anonymous_bytes
@@ -47,6 +48,12 @@ def _ours(site: Site, folder: str) -> Process:
 
 def _lean(site: Site, folder: str) -> Process:
     return site.namesrv(OURS, folder, start=False, twistd=("--reactor", LEAN_REACTOR))
+
+
+def _pure(site: Site, folder: str) -> Process:
+    process = _lean(site, folder)
+    process.command = ["env", f"{PURE_PYTHON}=1", *process.command]
+    return process
 
 
 def _no_lean() -> str | None:
@@ -91,6 +98,7 @@ SERVERS = {
     for server in (
         Server("ours", "ours", _ours),
         Server("lean", f"ours, {LEAN_REACTOR}", _lean, why_absent=_no_lean),
+        Server("pure", f"ours, {LEAN_REACTOR}, pure Python", _pure, why_absent=_no_lean),
         Server(APACHE_4, f"Apache {APACHE_4}", _apache(APACHE_4), is_java=True),
         Server(APACHE_5, f"Apache {APACHE_5}", _apache(APACHE_5), is_java=True),
         Server("rust", f"rocketmq-rust {RUST_VERSION}", _rust, why_absent=_no_rust),

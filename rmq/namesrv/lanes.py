@@ -10,15 +10,17 @@ A look-up that is known by its bytes costs 0.8 us, one that has to be decoded 4 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rmq.namesrv.responders import STRICT_JSON_SINCE, ZONE_MODE, encode_route
 from rmq.namesrv.routes import RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.channel import Channel
+from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import MAX_COLLECTED_BYTES
 from rmq.wire.codes import RequestCode, SerializeType
 from rmq.wire.command import RemotingCommand, decode_command, encode_reply
+from rmq.wire.compiled import load
 from rmq.wire.extfields import parse_boolean
 from rmq.wire.frames import PREFIX, FrameDecoder, ProtocolError
 
@@ -33,6 +35,7 @@ _QUESTION_OVERHEAD = 400
 #: Opaques of more digits are always decoded; so nobody has to think of numbers beyond 32 bits.
 _MAX_DIGITS = 9
 
+_compiled: Any = load("rmq.namesrv._lanes")
 _OPAQUE = b'"opaque":'
 _unpack_prefix = PREFIX.unpack_from
 
@@ -173,13 +176,23 @@ class RouteChunkLane:
         self._replies = replies
         self._routes = routes
         self._settings = settings
-        self._questions: dict[tuple[bytes, bytes], _Question] = {}
+        #: by all of their bytes but the digits of the opaque, whose place the first ``"opaque":`` tells
+        self._questions: dict[bytes, _Question] = {}
         self._question_bytes = 0
         #: what stands before and behind the opaque of the answer, as long as it is good
         self._answers: dict[_Question, tuple[bytes, bytes]] = {}
         self._by_topic: dict[str, list[_Question]] = {}
         replies.on_dropped = self._drop
         self._generation = replies.generation
+        self._known: Any = _compiled and _compiled.KnownQuestions(
+            self._questions,
+            self._answers,
+            routes,
+            settings,
+            MAX_QUESTION_LENGTH,
+            _MAX_DIGITS,
+            MAX_COLLECTED_BYTES,
+        )
 
     @property
     def question_bytes(self) -> int:
@@ -193,6 +206,8 @@ class RouteChunkLane:
             return position, count
         if self._generation != self._replies.refresh():
             self._forget_answers()
+        if self._known is not None:
+            self._known.fresh(self._routes.version, self._settings.namesrv)
         questions, known = self._questions, self._answers
         end = len(data)
         while end - position > PREFIX.size:
@@ -208,7 +223,7 @@ class RouteChunkLane:
             digits = data[gap:comma]
             if not digits.isdigit() or (digits[0] == 0x30 and comma - gap > 1):
                 break
-            question = questions.get((data[position:gap], data[comma:stop]))
+            question = questions.get(data[position:gap] + data[comma:stop])
             if question is None:
                 question = self._learn(data[position:gap], digits, data[comma:stop])
                 if question is None:
@@ -224,6 +239,10 @@ class RouteChunkLane:
             if collected > MAX_COLLECTED_BYTES:
                 break
         return position, count
+
+    def direct(self, connection: RemotingProtocol) -> Any:
+        """See :class:`rmq.remoting.responders.DirectLane`; None unless the compiled twin is there."""
+        return self._known and _compiled.DirectAnswers(self._known, self, connection)
 
     def _answer(self, question: _Question) -> tuple[bytes, bytes] | None:
         """Return, and keep, the answer as of now; None when the ordinary way must say what there is to say."""
@@ -261,7 +280,7 @@ class RouteChunkLane:
             self._by_topic.clear()
             self._forget_answers()
             self._question_bytes = 0
-        self._questions[(before, after)] = question
+        self._questions[before + after] = question
         self._by_topic.setdefault(question.topic, []).append(question)
         self._question_bytes += size
         return question

@@ -107,6 +107,10 @@ class RemotingProtocol(Protocol):
         self.channel = Channel(transport, self._clock, self._id, self._limits, self._decoder, self._grew)
         transport.registerProducer(self, True)
         self._idle = self._clock.callLater(self._idle_seconds, self._check_idle)
+        direct = getattr(self._responders.chunk_lane, "direct", None)
+        if direct is not None and getattr(transport, "lean", False):
+            # the reactor asks it before us
+            transport.direct = direct(self)
         self._opened(self.channel)
 
     def dataReceived(self, data: bytes) -> None:

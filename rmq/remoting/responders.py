@@ -29,6 +29,7 @@ from rmq.wire.frames import ProtocolError
 
 if TYPE_CHECKING:
     from rmq.remoting.channel import Channel
+    from rmq.remoting.protocol import RemotingProtocol
 
 H = TypeVar("H")
 B = TypeVar("B")
@@ -114,6 +115,20 @@ class ChunkLane(Protocol):
     code: int
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel, /) -> tuple[int, int]: ...
+
+
+class DirectLane(ChunkLane, Protocol):
+    """A lane that can be asked before the protocol is; see :mod:`rmq.runtime.leanreactor`."""
+
+    def direct(self, connection: RemotingProtocol, /) -> Callable[[bytes], bytes | None] | None:
+        """
+        Return what answers the chunks of ``connection`` that hold nothing but requests for this lane; None for nothing.
+
+        It returns None, with nothing done, for any other chunk, and whenever the connection is in any but its usual
+        state: open, not paused, with no frame unfinished and none held back. What it answers counts as received and
+        answered. Its ``write`` takes what the socket did not.
+        """
+        ...
 
 
 _Self = TypeVar("_Self")

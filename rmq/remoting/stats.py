@@ -7,6 +7,7 @@ Java: BrokerStatsManager counts some of it for Brokers; a NameServer of Apache c
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 
 #: upper bounds of the classes of durations in seconds, each bound included; one more class holds the rest
 BUCKETS_S = (
@@ -36,6 +37,10 @@ MAX_REFUSALS = 4096
 OTHER_CODES = -1
 
 
+#: the request code, and of the answers since the last call how many, the seconds they took, and how many in each class
+Source = Callable[[], tuple[int, int, float, Sequence[int]]]
+
+
 class RequestStats:
     """
     The requests of one responder table since the start.
@@ -45,13 +50,33 @@ class RequestStats:
     response code). Nothing of it ever shrinks; MAX_CODES bounds it.
     """
 
-    __slots__ = ("buckets", "counts", "refusals", "sums")
+    __slots__ = ("_buckets", "_counts", "_sources", "_sums", "refusals")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.sums: dict[int, float] = {}
-        self.buckets: dict[int, list[int]] = {}
+        self._counts: dict[int, int] = {}
+        self._sums: dict[int, float] = {}
+        self._buckets: dict[int, list[int]] = {}
+        self._sources: list[Source] = []
         self.refusals: dict[tuple[int, int], int] = {}
+
+    @property
+    def counts(self) -> dict[int, int]:
+        self._collect()
+        return self._counts
+
+    @property
+    def sums(self) -> dict[int, float]:
+        self._collect()
+        return self._sums
+
+    @property
+    def buckets(self) -> dict[int, list[int]]:
+        self._collect()
+        return self._buckets
+
+    def add_source(self, source: Source) -> None:
+        """Have ``source`` asked for what it counted by itself, whenever somebody reads; it begins at 0 again then."""
+        self._sources.append(source)
 
     def observe(self, code: int, seconds: float, n: int = 1) -> None:
         """Count ``n`` answers to requests ``code`` that took ``seconds`` together; less than 0 s is taken for 0."""
@@ -59,12 +84,12 @@ class RequestStats:
         if seconds < 0.0:
             seconds = 0.0
         try:
-            self.counts[code] += n
+            self._counts[code] += n
         except KeyError:
             code = self._new_code(code)
-            self.counts[code] += n
-        self.sums[code] += seconds
-        self.buckets[code][bisect_left(BUCKETS_S, seconds if n == 1 else seconds / n)] += n
+            self._counts[code] += n
+        self._sums[code] += seconds
+        self._buckets[code][bisect_left(BUCKETS_S, seconds if n == 1 else seconds / n)] += n
 
     def refused(self, code: int, response_code: int) -> None:
         """Count a request ``code`` that was answered with ``response_code``, another one than success."""
@@ -73,12 +98,24 @@ class RequestStats:
             key = (OTHER_CODES, response_code)
         self.refusals[key] = self.refusals.get(key, 0) + 1
 
+    def _collect(self) -> None:
+        for source in self._sources:
+            code, n, seconds, buckets = source()
+            if n:
+                if code not in self._counts:
+                    code = self._new_code(code)
+                self._counts[code] += n
+                self._sums[code] += seconds
+                own = self._buckets[code]
+                for index, count in enumerate(buckets):
+                    own[index] += count
+
     def _new_code(self, code: int) -> int:
         """Return what to count ``code`` as, after making room for it."""
-        if len(self.counts) >= MAX_CODES:
+        if len(self._counts) >= MAX_CODES:
             code = OTHER_CODES
-        if code not in self.counts:
-            self.counts[code] = 0
-            self.sums[code] = 0.0
-            self.buckets[code] = [0] * (len(BUCKETS_S) + 1)
+        if code not in self._counts:
+            self._counts[code] = 0
+            self._sums[code] = 0.0
+            self._buckets[code] = [0] * (len(BUCKETS_S) + 1)
         return code

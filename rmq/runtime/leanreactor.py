@@ -21,12 +21,15 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from twisted.internet import tcp
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST, installReactor
 from twisted.python import log
+
+from rmq.wire.compiled import load
 
 try:
     from twisted.internet.epollreactor import EPOLLIN, EPollReactor
@@ -64,42 +67,56 @@ def _read_broken(transport: Any) -> Any:
     return CONNECTION_LOST if why is CONNECTION_DONE else why
 
 
+def send_now(transport: Any, data: bytes) -> int:
+    """Give ``data`` to the socket if nothing speaks against it; return how many bytes of it were taken."""
+    if (
+        data.__class__ is not bytes
+        or transport._tempDataLen
+        or transport.dataBuffer
+        or not transport.connected
+        or transport.disconnecting
+        or transport._aborting
+        # a pull producer is asked for more when the reactor has written, so it must be the reactor that writes
+        or not (transport.producer is None or transport.streamingProducer)
+        or transport.producerPaused
+        or transport._writeDisconnecting
+        or transport._writeDisconnected
+        or transport.TLS
+        # long answers take turns with the other connections
+        or not 0 < len(data) <= transport.SEND_LIMIT
+    ):
+        return 0
+    try:
+        sent: int = transport.socket.send(data)
+    except OSError as error:
+        # Full, or broken: the reactor finds out which, and ends the connection outside of this call.
+        if error.errno not in _TELLS_LATER:
+            _broken(transport)
+        return 0
+    return sent
+
+
+def _broken(transport: Any) -> None:
+    transport.doRead = partial(_read_broken, transport)
+
+
+_compiled: Any = load("rmq.runtime._lean")
+_LEAN: Any = _compiled and _compiled.Lean(_broken, CONNECTION_LOST, CONNECTION_DONE, tcp.Connection.SEND_LIMIT)
+_send_now: Callable[[Any, bytes], int] = send_now if _LEAN is None else _LEAN.send_now
+
+
 class EagerWrites:
     """A mixin before a TCP transport: bytes go to the socket at once where Twisted's way would only delay them."""
 
     #: LeanReactor may call doRead directly
     lean = True
 
-    def write(self: Any, data: bytes) -> None:
-        if (
-            data.__class__ is bytes
-            and not self._tempDataLen
-            and not self.dataBuffer
-            and self.connected
-            and not self.disconnecting
-            and not self._aborting
-            # a pull producer is asked for more when the reactor has written, so it must be the reactor that writes
-            and (self.producer is None or self.streamingProducer)
-            and not self.producerPaused
-            and not self._writeDisconnecting
-            and not self._writeDisconnected
-            and not self.TLS
-            # long answers take turns with the other connections
-            and 0 < len(data) <= self.SEND_LIMIT
-        ):
-            try:
-                sent = self.socket.send(data)
-            except OSError as error:
-                # Full, or broken: the reactor finds out which, and ends the connection outside of this call.
-                sent = 0
-                if error.errno not in _TELLS_LATER:
-                    transport: Any = self
-                    transport.doRead = partial(_read_broken, transport)
-            if sent == len(data):
-                return
-            if sent:
-                data = data[sent:]
-        super().write(data)  # type: ignore[misc]
+    def write(self, data: bytes) -> None:
+        sent = _send_now(self, data)
+        if not sent:
+            super().write(data)  # type: ignore[misc]
+        elif sent < len(data):
+            super().write(data[sent:])  # type: ignore[misc]
 
 
 class LeanServer(EagerWrites, tcp.Server):
@@ -108,6 +125,10 @@ class LeanServer(EagerWrites, tcp.Server):
 
 class LeanClient(EagerWrites, tcp.Client):
     """A connection that we made."""
+
+
+if _LEAN is not None:
+    _LEAN.set_kinds(LeanServer, LeanClient)
 
 
 class LeanPort(tcp.Port):
@@ -132,6 +153,9 @@ class LeanReactor(EPollReactor):
 
         Twisted: EPollReactor#doPoll, _PollLikeMixin#_doReadOrWrite
         """
+        if _LEAN is not None:
+            _LEAN.poll(self, self._poller.fileno(), self._selectables, timeout)
+            return
         selectables = self._selectables
         try:
             events = self._poller.poll(-1 if timeout is None else timeout, len(selectables))
@@ -144,22 +168,31 @@ class LeanReactor(EPollReactor):
             if selectable is None:
                 continue
             if event != EPOLLIN or not getattr(selectable, "lean", False):
-                log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
+                self._work(selectable, fd, event)
                 continue
-            reading = True
             try:
                 if selectable.fileno() != fd:
-                    log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
+                    self._work(selectable, fd, event)
                     continue
                 why = selectable.doRead()
-                if not why:
-                    continue
+                if why:
+                    self._end(selectable, why)
             except BaseException as failed:  # noqa: BLE001 - as in Twisted: it costs this connection only
-                log.callWithLogger(selectable, log.err)
-                why, reading = failed, False
-            log.callWithLogger(selectable, self._disconnectSelectable, selectable, why, reading)
+                self._fail(selectable, failed)
 
     doIteration = doPoll
+
+    def _work(self, selectable: Any, fd: int, event: int) -> None:
+        """Work on an event in Twisted's way."""
+        log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
+
+    def _end(self, selectable: Any, why: Any, reading: bool = True) -> None:
+        log.callWithLogger(selectable, self._disconnectSelectable, selectable, why, reading)
+
+    def _fail(self, selectable: Any, error: BaseException) -> None:
+        """End a connection whose protocol raised; to be called while the exception is handled."""
+        log.callWithLogger(selectable, log.err)
+        self._end(selectable, error, False)
 
     def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> LeanPort:
         listening = LeanPort(port, factory, backlog, interface, self)

@@ -16,7 +16,7 @@ from rmq.wire.command import RemotingCommand, decode_command, encode_command
 from rmq.wire.frames import FrameDecoder, encode_frame
 from tests.namesrv.talk import Talk
 from tests.namesrv.test_responders import HEADER, body
-from tests.remoting.peer import Peer
+from tests.remoting.peer import LeanTransport, Peer, RecordingTransport
 
 
 class RouteLaneTests(SynchronousTestCase):
@@ -201,12 +201,15 @@ class RouteChunkLaneTests(SynchronousTestCase):
         self.ordinary.chunk_lane = None
         self.ordinary._lanes.clear()
 
+    def peer(self, table: ResponderTable) -> Peer:
+        return Peer(table)
+
     def question(self, opaque: str = "1", topic: str = '"T"', form: int = 0, version: str = "401") -> bytes:
         return encode_frame(0, HEADERS[form].format(t=topic, o=opaque, v=version).encode())
 
     def answers(self, table: ResponderTable, *pieces: bytes) -> tuple[bytes, bool]:
         """Return all that is written to a peer that sends ``pieces``, and whether it was cut off."""
-        peer = Peer(table)
+        peer = self.peer(table)
         for piece in pieces:
             peer.send(piece)
         return peer.transport.read(), peer.is_cut
@@ -227,20 +230,23 @@ class RouteChunkLaneTests(SynchronousTestCase):
                 self.talk.service.routes.wipe_write_perm("a")
             elif event < 0.14:
                 self.talk.service.routes.channel_closed(self.talk.channel)
+            plain = chance.random() < 0.3
             stream = b"".join(
                 self.question(
-                    chance.choice(OPAQUES),
-                    chance.choice(TOPICS),
-                    chance.choice((0, 0, 1, 2, chance.randrange(len(HEADERS)))),
+                    chance.choice(OPAQUES[:8] if plain else OPAQUES),
+                    chance.choice(TOPICS[:4] if plain else TOPICS),
+                    chance.choice((0, 0, 1, 2, 0 if plain else chance.randrange(len(HEADERS)))),
                     chance.choice(("0", "400", "401")),
                 )
                 for _ in range(chance.randrange(1, 7))
             )
-            if chance.random() < 0.05:
+            if not plain and chance.random() < 0.05:
                 at = chance.randrange(len(stream))
                 stream = stream[:at] + bytes([chance.randrange(256)]) + stream[at + 1 :]
-            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
+            cuts = sorted(chance.randrange(len(stream)) for _ in range(0 if plain else chance.choice((0, 0, 1, 3))))
             pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True) if a < b]
+            # what was asked before is known by its bytes
+            pieces *= 2 if plain else 1
             self.assertEqual(
                 self.answers(self.table, *pieces),
                 self.answers(self.ordinary, *pieces),
@@ -254,7 +260,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U"))
         self.answers(self.table, self.question())
         ((key, question),) = self.lane._questions.items()
-        self.assertTrue(key[0].endswith(b'"opaque":'))
+        self.assertIn(b'"opaque":,', key)
         question.topic = "nowhere"
         self.lane._forget_answers()
         self.assertEqual(self.answers(self.table, self.question("2")), self.answers(self.ordinary, self.question("2")))
@@ -291,7 +297,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
     def test_refusal_is_not_kept(self) -> None:
         """A topic that comes is found at once, one that goes is refused at once."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
-        peer = Peer(self.table)
+        peer = self.peer(self.table)
         for _ in range(3):
             self.assertEqual(peer.ask(105, topic="T").code, 0)
             self.assertEqual(peer.ask(105, topic="U").code, 17)
@@ -327,7 +333,93 @@ class RouteChunkLaneTests(SynchronousTestCase):
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
         self.patch(lanes, "MAX_COLLECTED_BYTES", 500)
         data = b"".join(self.question(str(number)) for number in range(50))
-        peer = Peer(self.table)
+        peer = self.peer(self.table)
         peer.send(data)
         self.assertGreater(len(peer.transport.writes), 3)
         self.assertEqual([answer.opaque for answer in peer.received()], list(range(50)))
+
+
+class DirectAnswersTests(RouteChunkLaneTests):
+    """The same with the compiled twin, asked before the protocol, as the reactor ``rmq-lean`` does."""
+
+    if lanes._compiled is None:
+        skip = "rmq.namesrv._lanes is not compiled, or switched off"
+
+    def peer(self, table: ResponderTable) -> Peer:
+        peer = Peer(table, transport=LeanTransport())
+        # as if its first chunk, which may begin a TLS handshake, were behind it
+        peer.protocol._sniffed = True
+        self.transports.append(peer.transport)
+        return peer
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.transports: list[RecordingTransport] = []
+
+    def test_same_bytes(self) -> None:
+        super().test_same_bytes()
+        direct = sum(one.answered_directly for one in self.transports if isinstance(one, LeanTransport))
+        self.assertGreater(direct, 50)
+
+    def warm(self) -> Peer:
+        """Return a peer whose next question is answered directly."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        peer = self.peer(self.table)
+        peer.send(self.question())
+        peer.send(self.question())
+        self.assertEqual(self.direct(peer), 1)
+        peer.transport.read()
+        return peer
+
+    def direct(self, peer: Peer) -> int:
+        assert isinstance(peer.transport, LeanTransport)
+        return peer.transport.answered_directly
+
+    def test_counts_as_received_and_answered(self) -> None:
+        peer = self.warm()
+        before = self.table.stats.counts[105]
+        peer.clock.advance(7)
+        peer.send(self.question() * 5)
+        self.assertEqual(self.direct(peer), 2)
+        self.assertEqual(self.table.stats.counts[105], before + 5)
+        self.assertEqual(sum(self.table.stats.buckets[105]), before + 5)
+        self.assertEqual(peer.channel.last_active_s, 7)
+
+    def test_unusual_states(self) -> None:
+        """A connection that is closing, paused or inside a frame, and a guarded table, go the ordinary way."""
+        question = self.question()
+        peer = self.warm()
+        peer.send(question[:9])
+        peer.send(question[9:] + question)
+        self.assertEqual(self.direct(peer), 1)
+        peer.send(question)
+        self.assertEqual(self.direct(peer), 2)
+        peer.protocol.pauseProducing()
+        peer.send(question)
+        peer.protocol.resumeProducing()
+        self.assertEqual(self.direct(peer), 2)
+        peer.send(question)
+        self.assertEqual(self.direct(peer), 3)
+        self.table.set_chunk_lane(self.lane)
+        self.table.guard_with(lambda command, channel: None, [105])
+        peer.send(question)
+        self.assertEqual(self.direct(peer), 3)
+        answers = peer.received()
+        self.assertEqual([answer.code for answer in answers], [0] * 6)
+        peer.protocol.channel.close("bye")
+        peer.send(question)
+        self.assertEqual((self.direct(peer), peer.transport.read()), (3, b""))
+
+    def test_changed_configuration(self) -> None:
+        """A switch that needs more than the route table counts from the next look-up on."""
+        peer = self.warm()
+        self.talk.service.settings.update({"orderMessageEnable": "true"})
+        peer.send(self.question())
+        self.assertEqual(self.direct(peer), 1)
+
+    def test_many_frames(self) -> None:
+        """A chunk of more frames than it takes at once goes the ordinary way, none of them lost."""
+        peer = self.warm()
+        peer.send(b"".join(self.question(str(number)) for number in range(100)))
+        self.assertEqual(self.direct(peer), 1)
+        self.assertEqual([answer.opaque for answer in peer.received()], list(range(100)))

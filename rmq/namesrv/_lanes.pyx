@@ -1,0 +1,236 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""
+The compiled twin of the part of rmq.namesrv.lanes.RouteChunkLane that answers questions it knows already.
+
+A chunk with anything else in it, and a connection in any but its usual state, is left to Python as a whole.
+"""
+
+from cpython.bytearray cimport PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.string cimport memchr, memcpy, memset
+
+from rmq.remoting.stats import BUCKETS_S
+
+cdef extern from "time.h" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    enum:
+        CLOCK_MONOTONIC
+
+cdef extern from "string.h" nogil:
+    void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
+
+cdef enum:
+    #: frames of one chunk; a longer one goes the ordinary way
+    MAX_FRAMES = 64
+    PREFIX_BYTES = 8
+    OPAQUE_BYTES = 9
+    MAX_CLASSES = 32
+
+cdef struct Piece:
+    #: what stands before the opaque of an answer, the opaque, and the rest
+    const char *before
+    const char *digits
+    const char *rest
+    Py_ssize_t before_bytes
+    Py_ssize_t digit_count
+    Py_ssize_t rest_bytes
+
+
+cdef class KnownQuestions:
+    """
+    What a chunk lane knows; made by it, and told of the table and the configuration that the answers are good for.
+
+    ``questions`` and ``answers`` are the lane's own dictionaries. ``longest`` is the most that a request may have, in
+    bytes, ``most_digits`` its opaque, ``most_bytes`` about what one chunk may have in answers.
+    """
+
+    cdef dict questions, answers
+    cdef object routes, settings, version, config, stats, code
+    #: what was answered and not yet counted; see rmq.remoting.stats
+    cdef long count
+    cdef long classes[MAX_CLASSES]
+    cdef double seconds
+    cdef double bounds[MAX_CLASSES]
+    cdef int class_count
+    cdef Py_ssize_t longest, most_digits, most_bytes
+
+    def __init__(
+        self,
+        dict questions,
+        dict answers,
+        routes,
+        settings,
+        Py_ssize_t longest,
+        Py_ssize_t most_digits,
+        Py_ssize_t most_bytes,
+    ):
+        self.questions = questions
+        self.answers = answers
+        self.routes = routes
+        self.settings = settings
+        self.longest = longest
+        self.most_digits = most_digits
+        self.most_bytes = most_bytes
+        self.class_count = min(len(BUCKETS_S), MAX_CLASSES - 1)
+        for index in range(self.class_count):
+            self.bounds[index] = BUCKETS_S[index]
+        self._clear()
+
+    cdef _clear(self):
+        self.count = 0
+        self.seconds = 0.0
+        memset(self.classes, 0, sizeof(self.classes))
+
+    def count_into(self, stats, code):
+        """Have the answers counted as requests ``code``."""
+        if self.stats is None:
+            self.stats, self.code = stats, code
+            stats.add_source(self._take)
+
+    def _take(self):
+        taken = self.code, self.count, self.seconds, [self.classes[i] for i in range(self.class_count + 1)]
+        self._clear()
+        return taken
+
+    cdef void _observe(self, double seconds, int count) noexcept nogil:
+        cdef int index = 0
+        cdef double each = seconds / count
+        while index < self.class_count and each > self.bounds[index]:
+            index += 1
+        self.count += count
+        self.seconds += seconds
+        self.classes[index] += count
+
+    def fresh(self, version, config):
+        """The answers are good for this version of the route table and this configuration, and for no other."""
+        self.version = version
+        self.config = config
+
+    cdef int find(self, bytes data, Py_ssize_t *position, Piece *piece) except -1:
+        """Find the answer to the frame at ``position`` and move behind it; 0 when it is not known."""
+        cdef const char *start = PyBytes_AS_STRING(data) + position[0]
+        cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position[0]
+        cdef const unsigned char *head = <const unsigned char *>start
+        cdef const char *gap
+        cdef const char *comma
+        cdef const char *at
+        cdef Py_ssize_t length, before, after
+        cdef bytes key
+        cdef char *copy
+        cdef PyObject *question
+        cdef PyObject *answer
+        if left <= PREFIX_BYTES:
+            return 0
+        length = 4 + (<Py_ssize_t>head[0] << 24 | head[1] << 16 | head[2] << 8 | head[3])
+        if length > left or length > self.longest or length <= PREFIX_BYTES:
+            return 0
+        gap = <const char *>memmem(start, length, b'"opaque":', OPAQUE_BYTES)
+        if gap is NULL:
+            return 0
+        gap += OPAQUE_BYTES
+        comma = <const char *>memchr(gap, c',', start + length - gap)
+        if comma is NULL or comma == gap or comma - gap > self.most_digits:
+            return 0
+        if gap[0] == c'0' and comma - gap > 1:
+            return 0
+        at = gap
+        while at < comma:
+            if at[0] < c'0' or at[0] > c'9':
+                return 0
+            at += 1
+        before = gap - start
+        after = start + length - comma
+        key = PyBytes_FromStringAndSize(NULL, before + after)
+        copy = PyBytes_AS_STRING(key)
+        memcpy(copy, start, before)
+        memcpy(copy + before, comma, after)
+        question = PyDict_GetItem(self.questions, key)
+        if question is NULL:
+            return 0
+        answer = PyDict_GetItem(self.answers, <object>question)
+        if answer is NULL:
+            return 0
+        piece.before = PyBytes_AS_STRING((<tuple>answer)[0])
+        piece.before_bytes = PyBytes_GET_SIZE((<tuple>answer)[0])
+        piece.digits = gap
+        piece.digit_count = comma - gap
+        piece.rest = PyBytes_AS_STRING((<tuple>answer)[1])
+        piece.rest_bytes = PyBytes_GET_SIZE((<tuple>answer)[1])
+        position[0] += length
+        return 1
+
+
+cdef class DirectAnswers:
+    """
+    Answers of one connection that its protocol need not be asked for.
+
+    Called with what was received; returns the answers to all of it, or None, with nothing done. ``write`` is for what
+    the socket did not take of them.
+    """
+
+    cdef KnownQuestions known
+    cdef dict protocol, decoder, channel
+    cdef bytearray unfinished
+    cdef object lane, responders, seconds
+    cdef readonly object write
+
+    def __init__(self, KnownQuestions known, lane, connection):
+        self.known = known
+        self.lane = lane
+        self.protocol = connection.__dict__
+        self.responders = connection._responders
+        known.count_into(self.responders.stats, lane.code)
+        self.decoder = connection._decoder.__dict__
+        self.unfinished = connection._decoder._buffer
+        self.channel = connection.channel.__dict__
+        self.seconds = connection._clock.seconds
+        self.write = connection.channel.write
+
+    def __call__(self, bytes data):
+        cdef KnownQuestions known = self.known
+        cdef Piece pieces[MAX_FRAMES]
+        cdef Py_ssize_t position = 0
+        cdef Py_ssize_t size = 0
+        cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
+        cdef int count = 0
+        cdef int number
+        cdef bytes answers
+        cdef char *to
+        cdef timespec began, ended
+        if (
+            PyByteArray_GET_SIZE(self.unfinished)
+            or self.decoder["_broken"] is not None
+            or self.channel["_reason"] is not None
+            or self.protocol["_sniffed"] is not True
+            or self.protocol["_paused"] is not False
+            or self.protocol["_collected"] is not None
+            or self.protocol["_held"]
+            or self.responders.chunk_lane is not self.lane
+            or known.settings.namesrv is not known.config
+            or known.routes.version != known.version
+        ):
+            return None
+        clock_gettime(CLOCK_MONOTONIC, &began)
+        while position < end:
+            if count == MAX_FRAMES or size > known.most_bytes or not known.find(data, &position, &pieces[count]):
+                return None
+            size += pieces[count].before_bytes + pieces[count].digit_count + pieces[count].rest_bytes
+            count += 1
+        answers = PyBytes_FromStringAndSize(NULL, size)
+        to = PyBytes_AS_STRING(answers)
+        for number in range(count):
+            memcpy(to, pieces[number].before, pieces[number].before_bytes)
+            to += pieces[number].before_bytes
+            memcpy(to, pieces[number].digits, pieces[number].digit_count)
+            to += pieces[number].digit_count
+            memcpy(to, pieces[number].rest, pieces[number].rest_bytes)
+            to += pieces[number].rest_bytes
+        self.channel["last_active_s"] = self.seconds()
+        clock_gettime(CLOCK_MONOTONIC, &ended)
+        known._observe((ended.tv_sec - began.tv_sec) + (ended.tv_nsec - began.tv_nsec) * 1e-9, count)
+        return answers

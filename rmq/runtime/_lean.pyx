@@ -1,0 +1,195 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""
+The compiled twin of what rmq.runtime.leanreactor does for every event; same order, same outcome, less time.
+
+A connection may carry ``direct``, a callable that is given the bytes received and returns bytes to send in answer, or
+None to have the protocol get them in the ordinary way.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from cpython.object cimport PyObject, PyObject_IsTrue
+from libc.errno cimport EAGAIN, EINTR, ENOBUFS, EPIPE, errno
+from libc.math cimport ceil
+from libc.stdint cimport uint32_t
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
+    enum:
+        EPOLLIN
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    ssize_t send(int fd, const void *buffer, size_t size, int flags)
+    enum:
+        MSG_NOSIGNAL
+
+cdef enum:
+    MAX_EVENTS = 1024
+#: what Twisted reads at a time, too
+    BUFFER_BYTES = 65536
+
+cdef char _received[BUFFER_BYTES]
+
+
+cdef inline bint _holds(dict state, str name) except -1:
+    """Whether an attribute of an instance is true; the classes' defaults of all that are asked for are false."""
+    cdef PyObject *value = PyDict_GetItem(state, name)
+    if value is NULL or value is <PyObject *>None or value is <PyObject *>False:
+        return False
+    return PyObject_IsTrue(<object>value)
+
+
+cdef inline bint _sends_now(dict state) except -1:
+    """See the conditions of rmq.runtime.leanreactor.sends_now; ``state`` is the transport's ``__dict__``."""
+    return (
+        not _holds(state, "_tempDataLen")
+        and not _holds(state, "dataBuffer")
+        and _holds(state, "connected")
+        and not _holds(state, "disconnecting")
+        and not _holds(state, "_aborting")
+        and (not _holds(state, "producer") or _holds(state, "streamingProducer"))
+        and not _holds(state, "producerPaused")
+        and not _holds(state, "_writeDisconnecting")
+        and not _holds(state, "_writeDisconnected")
+        and not _holds(state, "TLS")
+    )
+
+
+cdef class Lean:
+    """
+    What the reactor and its transports call.
+
+    ``broken(transport)`` is told of a socket that send(2) found broken; ``lost`` and ``done`` are Twisted's reasons of a
+    connection's end; ``send_limit`` is the most that is sent at once, in bytes. ``kinds`` are the two classes of lean
+    transports.
+    """
+
+    cdef object broken, lost, done, server, client
+    cdef ssize_t send_limit
+
+    def __init__(self, broken, lost, done, ssize_t send_limit):
+        self.broken = broken
+        self.lost = lost
+        self.done = done
+        self.send_limit = send_limit
+
+    def set_kinds(self, server, client):
+        """Tell the classes of lean transports, a server's and a client's."""
+        self.server = server
+        self.client = client
+
+    def poll(self, reactor, int epoll_fd, dict selectables, timeout):
+        """
+        Wait ``timeout`` seconds at most (None: for ever) for events, and have them worked on.
+
+        Whatever is not a plain read of a lean transport is left to the methods _work, _end and _fail of ``reactor``.
+        """
+        cdef epoll_event events[MAX_EVENTS]
+        cdef int wait_ms = -1
+        cdef int count, number, fd
+        cdef int most = min(max(<int>len(selectables), 1), MAX_EVENTS)
+        cdef double seconds
+        cdef PyObject *found
+        cdef object selectable
+        if timeout is not None:
+            seconds = timeout
+            # never early; a week is as good as for ever
+            wait_ms = <int>ceil(min(seconds, 604800.0) * 1000.0) if seconds >= 0 else -1
+        if wait_ms == 0:
+            count = epoll_wait(epoll_fd, events, most, 0)
+        else:
+            with nogil:
+                count = epoll_wait(epoll_fd, events, most, wait_ms)
+        if count < 0:
+            if errno == EINTR:
+                PyErr_CheckSignals()
+                return
+            PyErr_SetFromErrno(OSError)
+        for number in range(count):
+            fd = events[number].data.fd
+            found = PyDict_GetItem(selectables, fd)
+            if found is NULL:
+                continue
+            selectable = <object>found
+            if events[number].events == EPOLLIN and (type(selectable) is self.server or type(selectable) is self.client):
+                self._read(reactor, selectable, fd)
+            else:
+                reactor._work(selectable, fd, events[number].events)
+
+    cdef int _read(self, object reactor, object transport, int fd) except -1:
+        cdef dict state
+        cdef ssize_t size
+        cdef bytes data
+        cdef object why, answer
+        cdef PyObject *direct
+        try:
+            if transport.fileno() != fd:
+                reactor._work(transport, fd, EPOLLIN)
+                return 0
+            state = transport.__dict__
+            if PyDict_GetItem(state, "doRead") is not NULL:
+                why = transport.doRead()
+            else:
+                with nogil:
+                    size = recv(fd, _received, BUFFER_BYTES, 0)
+                if size > 0:
+                    data = PyBytes_FromStringAndSize(_received, size)
+                    direct = PyDict_GetItem(state, "direct")
+                    if direct is not NULL and direct is not <PyObject *>None and _sends_now(state):
+                        answer = (<object>direct)(data)
+                        if answer is not None:
+                            self._answer(transport, fd, <object>direct, answer)
+                            return 0
+                    transport.protocol.dataReceived(data)
+                    return 0
+                if size == 0:
+                    why = self.done
+                elif errno == EAGAIN or errno == EINTR:
+                    return 0
+                else:
+                    why = self.lost
+            if why:
+                reactor._end(transport, why)
+        except BaseException as error:
+            reactor._fail(transport, error)
+        return 0
+
+    cdef int _answer(self, object transport, int fd, object direct, bytes answer) except -1:
+        cdef ssize_t length = PyBytes_GET_SIZE(answer)
+        cdef ssize_t sent = 0
+        if length <= self.send_limit:
+            sent = self._send(transport, fd, answer)
+        if sent < length:
+            direct.write(answer[sent:] if sent else answer)
+        return 0
+
+    cdef ssize_t _send(self, object transport, int fd, bytes data) except -1:
+        cdef const char *start = PyBytes_AS_STRING(data)
+        cdef ssize_t length = PyBytes_GET_SIZE(data)
+        cdef ssize_t sent
+        with nogil:
+            sent = send(fd, start, length, MSG_NOSIGNAL)
+        if sent >= 0:
+            return sent
+        # errors that reading is told too: full, or closed by the peer before
+        if errno != EAGAIN and errno != ENOBUFS and errno != EPIPE and errno != EINTR:
+            self.broken(transport)
+        return 0
+
+    def send_now(self, transport, data):
+        """Give ``data`` to the socket if nothing speaks against it; return how many bytes of it were taken."""
+        cdef dict state = transport.__dict__
+        if (
+            PyBytes_CheckExact(data)
+            and 0 < PyBytes_GET_SIZE(data) <= self.send_limit
+            and _sends_now(state)
+        ):
+            return self._send(transport, transport.fileno(), data)
+        return 0

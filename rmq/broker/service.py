@@ -20,7 +20,7 @@ from rmq.broker.config import BrokerSetup, resolve
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
-from rmq.broker.lanes import SendChunkLane, SendLane, answers_at_once
+from rmq.broker.lanes import add_lanes
 from rmq.broker.locks import QueueLocks
 from rmq.broker.longpoll import TICK_S as POLL_TICK_S
 from rmq.broker.longpoll import LongPolls
@@ -51,7 +51,8 @@ from rmq.remoting.server import RemotingServer
 from rmq.runtime.clock import Periodic, now_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls, TlsMode, resolve_tls
+from rmq.runtime.tls import ClientTls
+from rmq.runtime.tlsconfig import TlsMode, resolve_tls
 from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import TopicConfig
@@ -126,10 +127,7 @@ class BrokerService(MultiService):
             ReplicationResponder(self.state, self.ha.status),
             refused=REFUSED,
         )
-        if answers_at_once(setup.store):
-            lane = SendLane(self.state, sends)
-            self.responders.add_lane(RequestCode.SEND_MESSAGE_V2, lane)
-            self.responders.set_chunk_lane(SendChunkLane(lane.taker))
+        add_lanes(self.responders, self.state, sends)
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

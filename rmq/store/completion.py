@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from rmq.runtime.clock import steady_ms
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.flush import LogSync
-from rmq.store.groupcommit import CommitWaits, GroupCommitRequest, answer
+from rmq.store.groupcommit import CommitWaits, GroupCommitRequest, Waiter, answer
 from rmq.store.messages import PutResult, PutStatus, Replication
 
 
@@ -22,6 +22,8 @@ class Completion:
 
     Everybody who waits for the disk is in one queue in the order of the log; a sync answers all it reached, one timer
     watches the oldest. Disk and slaves are waited for at once, and what slaves say wins over what the disk says.
+
+    :meth:`complete` is for any put; :meth:`wait` for who has put many and can do without a Deferred for each.
     """
 
     def __init__(self, clock: IReactorTime, config: StoreConfig, sync: LogSync) -> None:
@@ -33,7 +35,14 @@ class Completion:
         self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
         #: False when every put is answered at once
         self.is_needed = self._sync_flush or self._sync_master
+        #: True where :meth:`wait` can be used: disk or slaves are waited for, not both
+        self.is_single = self._sync_flush is not self._sync_master
         self._waits = CommitWaits()
+        self._segment_bytes = config.mapped_file_size_commit_log
+        #: who will wait for the slaves together, up to which offset, and the call that begins it
+        self._group: list[Waiter] = []
+        self._group_end = 0
+        self._asking: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         #: what a SYNC_MASTER asks before it answers; None counts as no slave at all
         self.replication: Replication | None = None
@@ -56,25 +65,65 @@ class Completion:
             disk = None
         replica: PutStatus | Deferred[PutStatus] = PutStatus.PUT_OK
         if self._sync_master and waits:
-            replica = self._wait_for_slaves(result)
+            replica = self._wait_for_slaves(result.next_offset)
         if disk is not None:
             return disk.addCallback(_combine, result, replica)
         if isinstance(replica, Deferred):
             return succeed(PutStatus.PUT_OK).addCallback(_combine, result, replica)
         return _combined(replica, PutStatus.PUT_OK, result)
 
+    def wait(self, next_offset: int, done: Waiter) -> None:
+        """
+        Have ``done`` called when everything before ``next_offset`` is safe, or at the deadline; maybe at once.
+
+        The log between the last put of ``done`` and its first one is in one file. Whoever waits for slaves within one
+        turn of the reactor waits together: their bytes leave together too.
+        """
+        if self._sync_flush:
+            self._enter(next_offset, done)
+            self._sync.request()
+            return
+        if self._group and self._segment(self._group_end) != self._segment(next_offset):
+            # What a slave's report means can change where a file begins.
+            self._ask_slaves()
+        self._group.append(done)
+        self._group_end = next_offset
+        if self._asking is None:
+            self._asking = self._clock.callLater(0, self._ask_slaves)
+
+    def _segment(self, next_offset: int) -> int:
+        return (next_offset - 1) // self._segment_bytes
+
+    def _ask_slaves(self) -> None:
+        self._forget_asking()
+        group, self._group = self._group, []
+        status = self._wait_for_slaves(self._group_end)
+        if isinstance(status, Deferred):
+            status.addCallback(_tell, group)
+        else:
+            _tell(status, group)
+
+    def _forget_asking(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None and asking.active():
+            asking.cancel()
+
     def _wait_for_disk(self, result: PutResult) -> Deferred[PutStatus]:
         done: Deferred[PutStatus] = Deferred()
-        deadline_ms = steady_ms(self._clock) + self._sync_flush_timeout
-        self._waits.add(GroupCommitRequest(result.next_offset, deadline_ms, done))
-        if self._timer is None:
-            self._watch()
+        self._enter(result.next_offset, done)
         return done
 
-    def _wait_for_slaves(self, result: PutResult) -> PutStatus | Deferred[PutStatus]:
+    def _enter(self, next_offset: int, done: Waiter) -> None:
+        """Have ``done`` wait for the disk."""
+        deadline_ms = steady_ms(self._clock) + self._sync_flush_timeout
+        self._waits.add(GroupCommitRequest(next_offset, deadline_ms, done))
+        if self._timer is None:
+            self._watch()
+
+    def _wait_for_slaves(self, next_offset: int) -> PutStatus | Deferred[PutStatus]:
         if self.replication is None:
             return PutStatus.SLAVE_NOT_AVAILABLE
-        return self.replication.wait_for_slaves(result.next_offset, steady_ms(self._clock) + self._slave_timeout)
+        return self.replication.wait_for_slaves(next_offset, steady_ms(self._clock) + self._slave_timeout)
 
     def synced(self, flushed: int) -> None:
         """Answer all whose record lies before ``flushed``."""
@@ -86,6 +135,9 @@ class Completion:
     def fail_all(self) -> None:
         """Answer all that wait for the disk: nobody knows whether it has their records."""
         self._forget_timer()
+        self._forget_asking()
+        group, self._group = self._group, []
+        _tell(PutStatus.SERVICE_NOT_AVAILABLE, group)
         self._waits.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def _watch(self) -> None:
@@ -106,6 +158,11 @@ class Completion:
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
+
+
+def _tell(status: PutStatus, group: list[Waiter]) -> None:
+    for done in group:
+        done.callback(status)
 
 
 def _combine(

@@ -10,7 +10,7 @@ Java: DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuildConsumeQu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from twisted.logger import Logger
 
@@ -147,6 +147,18 @@ class Dispatcher:
                 self._is_busy = False
             while self._pending and self.dispatched < self._commit_log.end:
                 self.run(self._commit_log.end)
+
+    def tell(self, queues: Sequence[ConsumeQueue], arrived: Sequence[tuple[int, int]]) -> None:
+        """Tell of messages that were dispatched by others: their queues, new ends and tagsCodes."""
+        self._is_busy = True
+        try:
+            for queue, (end, code) in zip(queues, arrived, strict=True):
+                for listener in self.listeners:
+                    listener(queue.topic, queue.queue_id, end, code)
+        finally:
+            self._is_busy = False
+        while self._pending and self.dispatched < self._commit_log.end:
+            self.run(self._commit_log.end)
 
     def message(
         self,

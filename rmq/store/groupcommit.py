@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 import attrs
-from twisted.internet.defer import Deferred
 
 from rmq.store.messages import PutStatus
+
+
+class Waiter(Protocol):
+    """Who waits for the fate of what it has put: a Deferred, or something that costs less."""
+
+    def callback(self, status: PutStatus, /) -> object:
+        """Take the answer; called once."""
 
 
 @attrs.define(eq=False)
 class GroupCommitRequest:
     """
-    One producer that waits for ``next_offset``; ``done`` fires once, with the status.
+    Somebody who waits for ``next_offset``; ``done`` is called once, with the status.
 
     Java: CommitLog.GroupCommitRequest
     """
 
     next_offset: int
     deadline_ms: int
-    done: Deferred[PutStatus]
+    done: Waiter
 
 
 class CommitWaits:
     """
     Waiting requests in the order of the log, so one offset answers all that lie before it.
 
-    The queue only decides who is answered; whoever calls :meth:`reached`, :meth:`expired` or :meth:`take_all` fires the
-    Deferreds of the requests returned (:func:`answer`), after they have left the queue. Bounded by ``limit`` requests:
+    The queue only decides who is answered; whoever calls :meth:`reached`, :meth:`expired` or :meth:`take_all` calls
+    ``done`` of the requests returned (:func:`answer`), after they have left the queue. Bounded by ``limit`` requests:
     :attr:`full` tells a caller to refuse before it appends.
 
     Java: GroupCommitService, GroupTransferService (without their loops)
@@ -89,6 +96,6 @@ class CommitWaits:
 
 
 def answer(requests: list[GroupCommitRequest], status: PutStatus) -> None:
-    """Fire the Deferreds of requests that have left their queue."""
+    """Tell those whose requests have left their queue."""
     for request in requests:
         request.done.callback(status)

@@ -6,7 +6,9 @@ Java: IndexService
 
 from __future__ import annotations
 
+import struct
 import time
+from collections.abc import Callable
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -19,9 +21,12 @@ from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.openfiles import OpenFiles
+from rmq.wire.compiled import load as load_compiled
 from rmq.wire.record import index_hash, index_key_hash, java_hash
 
 MAX_PREFIXES = 256
+#: keyHash, phyOffset and storeTimestamp of an entry that has no file yet
+PENDING = struct.Struct("=iqq")
 MAX_BLOCKS = 1 << 17
 _31_POW_4 = 31**4
 _POWERS = tuple(pow(31, n, 1 << 32) for n in range(256))
@@ -93,6 +98,22 @@ class KeyHasher:
         self._blocks[block] = java_hash(block) & 0xFFFFFFFF
 
 
+def add_entries_slowly(file: IndexFile, pending: bytes, first: int) -> int:
+    """Add entries from number ``first`` of ``pending`` on to a file until it is full; return behind which one."""
+    number = first
+    while number * PENDING.size < len(pending) and not file.is_full:
+        key_hash, phy_offset, store_timestamp = PENDING.unpack_from(pending, number * PENDING.size)
+        number += 1
+        # Otherwise the file has it already.
+        if phy_offset >= file.header.end_phy_offset:
+            file.add(key_hash, phy_offset, store_timestamp)
+    return number
+
+
+_compiled = load_compiled("rmq.store._record")
+add_entries: Callable[[IndexFile, bytes, int], int] = add_entries_slowly if _compiled is None else _compiled.add_entries
+
+
 class Index:
     """
     The index of all message keys: query by topic and key.
@@ -110,8 +131,32 @@ class Index:
         self._entries = entries
         self._open = OpenFiles(disk, 16)
         #: oldest first; only the last is added to
-        self._list: list[IndexFile] = []
+        self._indexes: list[IndexFile] = []
+        #: entries that are not in their file yet, PENDING each; see :meth:`settle`
+        self._pending = bytearray()
         self.hasher = KeyHasher()
+
+    @property
+    def _list(self) -> list[IndexFile]:
+        """The files, with all that was added."""
+        if self._pending:
+            self.settle()
+        return self._indexes
+
+    def settle(self) -> None:
+        """
+        Add what the compiled send lane left in ``_pending`` to its file.
+
+        It costs less to do this for many entries at once; whoever looks at the files has it done before.
+        """
+        pending = bytes(self._pending)
+        del self._pending[:]
+        number, count = 0, len(pending) // PENDING.size
+        while number < count:
+            last = self._indexes[-1] if self._indexes else None
+            if last is None or last.is_full:
+                last = self._begin()
+            number = add_entries(last, pending, number)
 
     @property
     def files(self) -> list[IndexFile]:
@@ -234,8 +279,8 @@ class Index:
         """Begin a new file; it gets its place on disk with the next :meth:`write`."""
         header = IndexHeader()
         name = index_name(now_ms(self._clock))
-        if self._list:
-            before = self._list[-1]
+        if self._indexes:
+            before = self._indexes[-1]
             header.begin_timestamp = header.end_timestamp = before.header.end_timestamp
             header.begin_phy_offset = header.end_phy_offset = before.header.end_phy_offset
             last_name = before.path.rpartition("/")[2]
@@ -243,7 +288,7 @@ class Index:
                 name = f"{int(last_name) + 1:0{layout.INDEX_NAME_DIGITS}d}"
         index = IndexFile(layout.join(self._dir, name), self._slots, self._entries, header)
         index.begin()
-        self._list.append(index)
+        self._indexes.append(index)
         return index
 
     def write(self) -> None:

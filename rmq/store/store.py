@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -23,6 +24,7 @@ from rmq.store.completion import Completion
 from rmq.store.config import StoreConfig
 from rmq.store.dispatch import ArrivalListener, Dispatcher, delay_levels
 from rmq.store.flush import LogSync
+from rmq.store.groupcommit import Waiter
 from rmq.store.health import LoadReport, StoreHealth
 from rmq.store.index import Index
 from rmq.store.messages import (
@@ -54,6 +56,23 @@ MAX_COMPARED_BYTES = 8 << 20
 def physical_memory_bytes() -> int:
     """Return how much memory this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@attrs.frozen(kw_only=True)
+class StoreParts:
+    """The insides of a store, for the compiled twin of the way of a message through them."""
+
+    store: MessageStore
+    log: CommitLog
+    queues: QueueTable
+    index: Index | None
+    dispatcher: Dispatcher
+    appender: Appender
+    completion: Completion
+    clock: IReactorTime
+    is_sync_flush: bool
+    max_message_size: int
+    disk_error: type[Exception] = DiskError
 
 
 class MessageStore:
@@ -299,6 +318,50 @@ class MessageStore:
         if self._completion.is_needed and self._completion.is_full:
             return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
         return self._complete(self._appender.put_batch(message, entries), message.wait_store_msg_ok)
+
+    def append(self, message: Message) -> PutResult | None:
+        """
+        Store a message without waiting for disk or slaves; None, and nothing done, when it is refused.
+
+        Its producer must not be answered before :meth:`wait_for` says so, where :attr:`waits` is True.
+        """
+        if self._completion.is_needed and self._completion.is_full:
+            return None
+        result = self._appender.put(message)
+        if result.status is not PutStatus.PUT_OK:
+            return None
+        for callback in self._appended:
+            callback()
+        return result
+
+    @property
+    def waits(self) -> bool:
+        """True when a put waits for something before it is answered."""
+        return self._completion.is_needed
+
+    @property
+    def can_wait_for(self) -> bool:
+        """True where :meth:`wait_for` knows how: SYNC_FLUSH or SYNC_MASTER, but not both."""
+        return self._completion.is_single
+
+    def wait_for(self, next_offset: int, done: Waiter) -> None:
+        """Have ``done`` called when what ends at ``next_offset`` is as safe as it must be; see `Completion.wait`."""
+        self._completion.wait(next_offset, done)
+
+    def parts(self) -> StoreParts:
+        """Return what the compiled send lane works on."""
+        return StoreParts(
+            store=self,
+            log=self._commit_log,
+            queues=self._queues,
+            index=self._index,
+            dispatcher=self._dispatcher,
+            appender=self._appender,
+            completion=self._completion,
+            clock=self._clock,
+            is_sync_flush=self._sync_flush,
+            max_message_size=self.config.max_message_size,
+        )
 
     def _complete(self, result: PutResult, waits: bool) -> PutResult | Deferred[PutResult]:
         if result.status is not PutStatus.PUT_OK:

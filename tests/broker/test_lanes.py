@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import lanes
-from rmq.broker.lanes import SendChunkLane, SendLane, answers_at_once
+from rmq.broker.lanes import SendChunkLane, answers_at_once
 from rmq.remoting.channel import Channel
 from rmq.store.config import FlushDiskType
 from rmq.store.messages import PutResult
 from rmq.wire.api.sending import SendMessageV2Header
-from rmq.wire.codes import RequestCode
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
 from tests.remoting.peer import Peer
@@ -61,6 +61,8 @@ def random_send(rng: random.Random) -> RemotingCommand:
 
 #: which of the short ways a broker has
 BOTH, DECODED, NONE = "for received bytes and for decoded requests", "for decoded requests", "none"
+#: as BOTH, without the compiled twin
+PYTHON = "for received bytes and for decoded requests, in Python"
 
 
 class Side:
@@ -69,20 +71,23 @@ class Side:
     def __init__(self, lanes: str, *, values: Mapping[str, str] | None = None) -> None:
         self.one = OneBroker(values, seed=5)
         self.table = table = self.one.service.responders
-        self.taken = 0
-        lane, chunk_lane = table._lanes[RequestCode.SEND_MESSAGE_V2], table.chunk_lane
-        assert isinstance(lane, SendLane)
+        self._taken = 0
+        lane: Any = table.chunk_lane
+        self.compiled = lane
+        chunk_lane: Any = self.compiled if isinstance(self.compiled, SendChunkLane) else self.compiled.twin
         assert isinstance(chunk_lane, SendChunkLane)
-        self.taker = lane.taker
+        self.taker = chunk_lane.taker
         take = self.taker.take
 
         def counted(header: SendMessageV2Header, body: bytes, channel: Channel) -> PutResult | None:
             result = take(header, body, channel)
-            self.taken += result is not None
+            self._taken += result is not None
             return result
 
         self.taker.take = counted  # type: ignore[method-assign]
-        if lanes != BOTH:
+        if lanes == PYTHON:
+            table.chunk_lane = chunk_lane
+        elif lanes != BOTH:
             table.chunk_lane = None
         if lanes == NONE:
             table._lanes.clear()
@@ -99,9 +104,25 @@ class Side:
         self.one.world.run_for(5)
         return [encode_command(answer) for answer in self.client.received[before:]]
 
+    @property
+    def taken(self) -> int:
+        """How many messages went a short way."""
+        return self._taken + getattr(self.compiled, "taken", 0)
+
     def log(self) -> bytes:
         store = self.one.state.store
         return store.read(0, store.end_offset)
+
+    def derived(self) -> list[object]:
+        """Return the bytes of all queues and index files."""
+        store = self.one.state.store
+        store.write_buffers()
+        index = store._index
+        assert index is not None
+        queues: list[object] = [(queue.topic, queue.queue_id, queue.read(0, queue.end)) for queue in store._queues]
+        for file in map(index._file, index.files):
+            queues.append(file.read_at(0, file.size))
+        return queues
 
 
 class SendLaneTests(SynchronousTestCase):
@@ -152,6 +173,7 @@ class SendLaneTests(SynchronousTestCase):
         for number, (mine, theirs) in enumerate(zip(left, right, strict=True)):
             self.assertEqual(mine, theirs, f"seed {seed}, answer {number}")
         self.assertEqual(short.log(), ordinary.log(), f"seed {seed}")
+        self.assertEqual(short.derived(), ordinary.derived(), f"seed {seed}")
         stats = [side.one.state.stats for side in (short, ordinary)]
         for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "BROKER_PUT_NUMS"):
             self.assertEqual(stats[0].totals(name), stats[1].totals(name), f"seed {seed}")
@@ -163,6 +185,39 @@ class SendLaneTests(SynchronousTestCase):
         for side in sides:
             side.one.end()
             self.flushLoggedErrors()
+
+    def test_same_where_something_waits(self) -> None:
+        """Brokers that answer later answer the same too: after the sync, and with code 11 when there is no slave."""
+        seed = random.SystemRandom().randrange(2**32)
+        for key, value in (("flushDiskType", "SYNC_FLUSH"), ("brokerRole", "SYNC_MASTER")):
+            sides = [Side(lanes, values={key: value}) for lanes in (BOTH, PYTHON, NONE)]
+            commands = [random_send(random.Random(f"{seed}/{number}")) for number in range(200)]
+            answers = [sorted(side.replay(commands)) for side in sides]
+            for side, found in zip(sides[:2], answers, strict=False):
+                self.assert_same(side, sides[2], found, answers[2], seed)
+                self.assertGreater(side.taken, 20, f"seed {seed}: the lane took next to nothing")
+                self.assertEqual(side.table.stats.refusals, sides[2].table.stats.refusals)
+            self.end(*sides)
+
+    def test_the_compiled_lane_takes_what_clients_send(self) -> None:
+        """Where it is compiled, the messages of Java clients are taken there: keys, tags, long bodies, many at once."""
+        side, ordinary = Side(BOTH), Side(NONE)
+        commands = []
+        for number in range(600):
+            text = f"UNIQ_KEY\x017F00000100002A9F0000{number:012X}\x02WAIT\x01true\x02TAGS\x01Tag{number % 3}"
+            if number % 5 == 0:
+                text += "\x02KEYS\x01" + " ".join(f"key-{number}-{n}" for n in range(number % 7))
+            body = bytes([number % 251]) * (number * 7 % 3000)
+            commands.append(
+                RemotingCommand(310, ext_fields=send_ext(queue_id=number % 4, props=text, m="false"), body=body)
+            )
+        left, right = side.replay(commands), ordinary.replay(commands)
+        self.assert_same(side, ordinary, left, right, 0)
+        if (compiled := getattr(side.compiled, "taken", None)) is None:
+            self.assertIsInstance(side.compiled, SendChunkLane)
+        else:
+            self.assertGreater(compiled, 550)
+        self.end(side, ordinary)
 
     def test_properties_around_a_key(self) -> None:
         """What is kept of properties gives the same strings as taking them apart, whatever stands around the key."""
@@ -213,7 +268,7 @@ class SendLaneTests(SynchronousTestCase):
         side.one.end()
 
     def test_only_where_nothing_waits(self) -> None:
-        """A broker that syncs or replicates before it answers has no lane."""
+        """A broker that syncs or replicates before it answers has no lane that answers at once; a slave has none."""
         self.assertTrue(answers_at_once(setup_of({}).store))
         self.assertFalse(answers_at_once(setup_of({"flushDiskType": FlushDiskType.SYNC_FLUSH.name}).store))
         self.assertFalse(answers_at_once(setup_of({"brokerRole": "SYNC_MASTER"}).store))

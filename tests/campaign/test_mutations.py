@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import offsets as offsets_module
@@ -25,8 +25,9 @@ from rmq.store.completion import Completion
 from rmq.store.config import BrokerRole, FlushDiskType
 from rmq.store.dispatch import Dispatcher
 from rmq.store.flush import LogSync
+from rmq.store.groupcommit import Waiter
 from rmq.store.indexfile import IndexFile
-from rmq.store.messages import PutResult, PutStatus
+from rmq.store.messages import PutStatus
 from rmq.store.queues import QueueTable
 from rmq.store.recovery import Recovery
 from rmq.store.store import MessageStore
@@ -100,10 +101,10 @@ class MutationTests(SynchronousTestCase):
     def test_acknowledged_before_the_sync(self) -> None:
         """A SYNC_FLUSH broker that does not wait for its disk loses acknowledged messages in a power failure."""
 
-        def wait_for_disk(self: Completion, result: PutResult) -> Deferred[PutStatus]:
-            return succeed(PutStatus.PUT_OK)
+        def enter(self: Completion, next_offset: int, done: Waiter) -> None:
+            done.callback(PutStatus.PUT_OK)
 
-        self.plant(Completion, "_wait_for_disk", wait_for_disk)
+        self.plant(Completion, "_enter", enter)
         self.find("power", "was acknowledged (0) at broker-a", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
 
     def test_flushed_before_the_sync(self) -> None:

@@ -19,6 +19,9 @@ from rmq_audit.records import EVIDENCE_BYTES, plausible_size, stated_offset
 from rmq_audit.scan import MAX_STEP_BACK_MS, step_back
 from rmq_audit.tasks import Chunk, Fault, Run, Scan, Stretch
 
+#: behind every log: the end of what is not known of one that could not be listed
+UNKNOWN_END = 1 << 62
+
 
 @attrs.frozen
 class Range:
@@ -109,6 +112,8 @@ def _take_unread(log: Log) -> None:
     for problem in log.store.problems:
         if problem.phy is not None:
             log.unread.append(Range(problem.phy, problem.phy + size))
+        elif problem.whole_log:
+            log.unread.append(Range(0, UNKNOWN_END))
         log.findings.append(
             finding("AU-COVER", log.side, phy_from=problem.phy, detail=f"{problem.path} {problem.text}")
         )

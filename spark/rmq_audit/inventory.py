@@ -58,12 +58,13 @@ class Problem:
     """
     Something of a store that could not be taken in; the audit is incomplete because of it.
 
-    ``phy`` is set when a segment of the log is meant: where it starts.
+    ``phy`` is set when a segment of the log is meant: where it starts. ``whole_log``: nothing is known of the log.
     """
 
     path: str
     text: str
     phy: int | None = None
+    whole_log: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -116,23 +117,30 @@ def take_inventory(side: str, path: str) -> Store:
     except LocationError as error:
         raise InputError(str(error)) from error
     problems: list[Problem] = []
-    names = {one.name: one for one in _entries(there, root, problems) or ()}
+    names = {one.name: one for one in _entries(there, root, problems, whole_log=True) or ()}
     log = layout.COMMIT_LOG_DIR
     if not problems and not names.get(log, _NOTHING).is_folder:
         raise InputError(_why_no_store(there, root, names))
     manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None
+    segments: tuple[Segment, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    indexes: tuple[Segment, ...] = ()
+    batches: Sequence[Entry] = ()
+    if not problems:
+        segments = _list_files(there, child(root, log), problems, in_log=True)
+        queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems)
+        indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems)
+        batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems)
     return Store(
         side=side,
         path=root,
-        segments=_list_files(there, child(root, log), problems, in_log=True) if log in names else (),
-        queues=_list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems),
-        indexes=_list_indexes(there, child(root, layout.INDEX_DIR), problems),
+        segments=segments,
+        queues=queues,
+        indexes=indexes,
         manifest=manifest,
         problems=tuple(problems),
         unfinished=layout.ABORT_FILE in names,
-        batch_topics=frozenset(
-            one.name for one in _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems)
-        ),
+        batch_topics=frozenset(one.name for one in batches),
     )
 
 
@@ -195,11 +203,11 @@ def changed_files(store: Store) -> list[str]:
     return [one.path for one in store.segments if now.get(one.path) != (one.size_bytes, one.modified_ns)]
 
 
-def _entries(there: Lister, folder: str, problems: list[Problem]) -> Sequence[Entry] | None:
+def _entries(there: Lister, folder: str, problems: list[Problem], *, whole_log: bool = False) -> Sequence[Entry] | None:
     try:
         return there.entries(folder)
     except ReadError as error:
-        problems.append(Problem(path=error.path, text=error.text))
+        problems.append(Problem(path=error.path, text=error.text, whole_log=whole_log))
         return None
 
 
@@ -216,7 +224,7 @@ def _list_files(
     RocketMQ's and are left out.
     """
     found = []
-    for one in _entries(there, folder, problems) or ():
+    for one in _entries(there, folder, problems, whole_log=in_log) or ():
         start = number(one.name)
         if start is None:
             continue

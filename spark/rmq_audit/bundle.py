@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import zipfile
+
+from rmq_audit.shipped import LIBRARY_SUFFIX, archive
 
 #: what the workers need beside this package
 BORROWED = ("rmq.wire.record", "rmq.wire.compiled", "rmq.wire.loosejson", "rmq.store.layout")
@@ -15,12 +18,17 @@ BORROWED = ("rmq.wire.record", "rmq.wire.compiled", "rmq.wire.loosejson", "rmq.s
 def write_bundle(path: str) -> None:
     """
     Write the zip; packages above the borrowed modules get empty ``__init__`` files, and nothing of Twisted comes
-    along.
+    along. The compiled kernel does; workers with another Python or on other machines leave it alone. An audit that
+    itself runs out of a zip hands that on.
     """
+    packed = archive()
+    if packed is not None:
+        shutil.copyfile(packed, path)
+        return
     files: dict[str, str | None] = {}
     folder = os.path.dirname(os.path.abspath(__file__))
     for name in sorted(os.listdir(folder)):
-        if name.endswith(".py"):
+        if name.endswith((".py", LIBRARY_SUFFIX)):
             files[f"rmq_audit/{name}"] = os.path.join(folder, name)
     for module in BORROWED:
         found = importlib.util.find_spec(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
@@ -21,16 +21,26 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
 
+#: called with the name of the work, the bytes of the tasks that are done, and those of all tasks
+Progress = Callable[[str, int, int], None]
+
+
 class EngineError(Exception):
     """The engine cannot be used here, or broke down; the text is one line for the operator."""
 
 
 class Engine(Protocol):
-    """Does work somewhere and returns the answers in the order of the tasks."""
+    """
+    Does work somewhere and returns the answers in the order of the tasks.
+
+    ``name`` is what the summary calls it. ``progress``, if it is set, is called in the thread that called :meth:`run`:
+    with nothing done, whenever tasks are done (on Spark twice a second at most), and at last with everything done.
+    """
 
     @property
-    def name(self) -> str:
-        """What the summary calls it."""
+    def name(self) -> str: ...
+
+    progress: Progress | None
 
     def run(self, work: Work[Task, Answer], tasks: Sequence[Task]) -> list[Answer]:
         """Do ``work`` on every task; EngineError when the engine itself fails."""
@@ -46,23 +56,69 @@ class LocalEngine:
         self._workers = workers or len(os.sched_getaffinity(0))
         self._pool_from_bytes = pool_from_bytes
         self._pool: ProcessPoolExecutor | None = None
+        self.progress: Progress | None = None
         self.name = "local" if self._workers == 1 else f"local, {self._workers} processes"
 
     def run(self, work: Work[Task, Answer], tasks: Sequence[Task]) -> list[Answer]:
-        if self._workers == 1 or len(tasks) < 2 or sum(map(work.cost, tasks)) < self._pool_from_bytes:
-            return [work.do(task) for task in tasks]
+        total = sum(map(work.cost, tasks))
+        done = Done(work.name, total, self.progress)
+        if self._workers == 1 or len(tasks) < 2 or total < self._pool_from_bytes:
+            answers = []
+            for task in tasks:
+                answers.append(work.do(task))
+                done.add(work.cost(task))
+            done.finish()
+            return answers
         if self._pool is None:
             # spawned, not forked: this process may hold threads
             self._pool = ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn"))
+        futures = {self._pool.submit(work.do, task): work.cost(task) for task in tasks}
         try:
-            return list(self._pool.map(work.do, tasks))
+            for future in as_completed(futures):
+                future.result()
+                done.add(futures[future])
         except BrokenProcessPool as error:
             raise EngineError(f"a worker process died during {work.name}, perhaps for want of memory") from error
+        finally:
+            for future in futures:
+                future.cancel()
+        done.finish()
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+class Done:
+    """What is done of one job, told to ``progress`` if somebody wants to know."""
+
+    def __init__(self, name: str, total: int, progress: Progress | None) -> None:
+        self._name = name
+        self._total = total
+        self._progress = progress
+        self._done = 0
+        self._tell()
+
+    def add(self, amount: int) -> None:
+        """Count ``amount`` more bytes as done."""
+        self.reach(self._done + amount)
+
+    def reach(self, done: int) -> None:
+        """Count ``done`` bytes in all; a task that was done twice does not count twice."""
+        if self._done < done < self._total:
+            self._done = done
+            self._tell()
+
+    def finish(self) -> None:
+        """Count everything as done."""
+        self._done = self._total
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._name, self._done, self._total)
 
 
 def packed(tasks: Sequence[Task], cost: Callable[[Task], int], at_least: int) -> Iterator[list[int]]:

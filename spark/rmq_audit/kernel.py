@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from rmq.wire.compiled import load
 from rmq.wire.record import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -36,11 +35,12 @@ from rmq_audit.format import (
     MIN_RECORD_BYTES,
     SIZE_MAGIC,
 )
+from rmq_audit.shipped import load_compiled
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-compiled = load("rmq_audit._kernel")
+compiled = load_compiled("rmq_audit._kernel")
 
 #: named in the summary
 NAME = "numpy" if compiled is None else "compiled"

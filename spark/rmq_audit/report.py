@@ -46,7 +46,7 @@ def to_json(
         "started_at": started_at,
         "seconds": round(seconds, 3),
         "engine": engine,
-        "kernel": kernel.NAME,
+        "kernel": kernels(result),
         "verdict": result.verdict.value,
         "exit_status": result.exit_status,
         "segment_bytes": result.segment_bytes,
@@ -146,7 +146,14 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
     total = all_of.master.bytes_read + (0 if all_of.slave is None else all_of.slave.bytes_read)
     rate = total / 1e6 / max(seconds, 1e-9)
     yield ""
-    yield f"{_size(total)} in {seconds:.1f} s ({rate:.0f} MB/s), engine {engine}, kernel {kernel.NAME}"
+    yield f"{_size(total)} in {seconds:.1f} s ({rate:.0f} MB/s), engine {engine}, kernel {kernels(result)}"
+
+
+def kernels(result: Result) -> str:
+    """Return the kernels that read the logs; workers of Spark need not all have the same one."""
+    logs = [log for log in (result.master, result.slave) if log is not None]
+    used = {scan.kernel for log in logs for scan in log.scans if scan.kernel}
+    return ", ".join(sorted(used)) or kernel.NAME
 
 
 def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:

@@ -194,6 +194,7 @@ class _Pass:
             stop = max(at, stop or at)
         return Scan(
             split=split,
+            kernel=kernel.NAME,
             first=self._stretches[0].start if self._stretches else None,
             stop=stop,
             read_bytes=self._window.read_bytes,

@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from rmq_audit.bundle import write_bundle
-from rmq_audit.engines import EngineError, packed
+from rmq_audit.engines import Done, EngineError, Progress, packed
 from rmq_audit.work import Work, answer_partition
 
 try:
@@ -38,6 +39,9 @@ MIN_JAVA = 17
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
+#: how often the progress of a job is looked at
+PROGRESS_S = 0.5
+
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -53,9 +57,11 @@ class SparkEngine:
         self._context = context
         self._log = log
         self._failed = False
+        self.progress: Progress | None = None
         self._folder = tempfile.mkdtemp(prefix="rmq-audit-")
         # a name of its own: a context refuses two different files of one name
-        bundle = os.path.join(self._folder, os.path.basename(self._folder) + ".zip")
+        self._group = os.path.basename(self._folder)
+        bundle = os.path.join(self._folder, self._group + ".zip")
         write_bundle(bundle)
         context.addPyFile(bundle)
         self.name = f"spark {context.version}, {context.master}"
@@ -66,14 +72,23 @@ class SparkEngine:
         context, name = self._context, work.name
         groups = list(packed(tasks, work.cost, context.defaultParallelism))
         shared = context.broadcast([[(index, tasks[index]) for index in group] for group in groups])
+        sizes = [sum(work.cost(tasks[index]) for index in group) for group in groups]
+        done = context.accumulator(0)
 
         def answer(partitions: Iterable[int]) -> Iterator[tuple[int, Any]]:
             for partition in partitions:
                 yield from answer_partition(name, shared.value[partition])
+                done.add(sizes[partition])
 
-        context.setJobDescription(f"rmq-audit {name}: {len(tasks)} tasks")
+        def collect() -> list[tuple[int, Any]]:
+            context.setJobGroup(self._group, f"rmq-audit {name}: {len(tasks)} tasks")
+            found: list[tuple[int, Any]] = (
+                context.parallelize(range(len(groups)), len(groups)).mapPartitions(answer).collect()
+            )
+            return found
+
         try:
-            answers = dict(context.parallelize(range(len(groups)), len(groups)).mapPartitions(answer).collect())
+            answers = dict(self._watched(collect, Done(name, sum(sizes), self.progress), lambda: int(done.value)))
         except (PySparkException, Py4JError) as error:
             self._failed = True
             raise EngineError(f"Spark failed during {name}: {_first_line(error)}{self._where()}") from error
@@ -83,6 +98,22 @@ class SparkEngine:
             self._failed = True
             raise EngineError(f"Spark gave {len(answers)} answers to {len(tasks)} tasks of {name}{self._where()}")
         return [answers[index] for index in range(len(tasks))]
+
+    def _watched(self, job: Callable[[], Answer], done: Done, count: Callable[[], int]) -> Answer:
+        """Run the job; in a thread of its own, while this one tells how far it is, if anybody wants to know."""
+        if self.progress is None:
+            return job()
+        with ThreadPoolExecutor(1) as aside:
+            running = aside.submit(job)
+            try:
+                while not wait((running,), timeout=PROGRESS_S).done:
+                    done.reach(count())
+            except BaseException:
+                self._context.cancelJobGroup(self._group)
+                raise
+            answer = running.result()
+        done.finish()
+        return answer
 
     def close(self) -> None:
         """Remove the shipped file; the context belongs to whoever made it."""

@@ -138,11 +138,13 @@ class Scan:
     """
     What one pass over a split found.
 
-    ``first`` is where its first record starts, ``stop`` where the next split has to begin (None: the chain broke off
+    ``kernel`` is the one that the worker used (empty when the split could not be read). ``first`` is where its first
+    record starts, ``stop`` where the next split has to begin (None: the chain broke off
     and nothing was found behind). ``dirty_to`` is the end of the last byte that is not zero behind the last stretch.
     """
 
     split: Split
+    kernel: str = ""
     error: str | None = None
     first: int | None = None
     stop: int | None = None
@@ -233,7 +235,12 @@ class UnitFile:
 
 @attrs.frozen(kw_only=True)
 class QueueCheck:
-    """Hold one queue's files against the runs that the scan of the log found, and against the log's end."""
+    """
+    Hold one queue's files against the runs that the scan of the log found, and against the log's ends.
+
+    ``owned_to`` is the queue offset behind the last record of the queue: units from there on that point into the log
+    are nobody's. None where that is not known.
+    """
 
     side: str
     topic: str
@@ -241,6 +248,8 @@ class QueueCheck:
     files: Sequence[UnitFile]
     runs: Sequence[Run]
     log_end: int
+    log_start: int = 0
+    owned_to: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -249,7 +258,9 @@ class QueueState:
     What a queue's files hold: ``unequal`` are the indices of runs whose units are not what the log dictates.
 
     ``dangling_from`` is the first unit that points behind the end of the log, with that place in ``dangling_phy``;
-    ``end`` is the queue offset behind the last unit.
+    ``end`` is the queue offset behind the last unit. ``surplus`` units behind the queue's last record point into the
+    log, the first of them at ``surplus_phy``. All units of the first ``expired_files`` files, up to before the queue
+    offset ``expired_to``, point before the begin of the log.
     """
 
     error: str | None = None
@@ -259,6 +270,11 @@ class QueueState:
     dangling: int = 0
     dangling_from: int | None = None
     dangling_phy: int | None = None
+    surplus: int = 0
+    surplus_from: int | None = None
+    surplus_phy: int | None = None
+    expired_files: int = 0
+    expired_to: int | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -42,7 +42,10 @@ def as_json(result: Result) -> list[dict[str, Any]]:
 
 
 def rmq_audit(
-    *arguments: object, environment: Mapping[str, str] | None = None, module: Sequence[str] = ("-m", "rmq_audit")
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    module: Sequence[str] = ("-m", "rmq_audit"),
+    timeout_s: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "spark")))}
@@ -50,7 +53,7 @@ def rmq_audit(
         [sys.executable, *module, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
         env={**os.environ, **paths, **(environment or {})},
     )

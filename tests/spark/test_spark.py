@@ -6,10 +6,13 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rmq_audit import kernel
+from rmq_audit.bundle import write_bundle
 from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.work import Work
 from twisted.trial.unittest import SynchronousTestCase
@@ -61,6 +64,23 @@ class EngineTests(SparkCase):
         self.assertEqual((on_spark.verdict, on_spark.coverage), (locally.verdict, locally.coverage))
         return len(on_spark.findings)
 
+    def test_progress(self) -> None:
+        """Of a job of Spark the work done is told while it runs, ends with everything, and changes no finding."""
+        pair = Pair(self.folder, make_store(13))
+        quiet = audit(pair.master, pair.slave, chunk=8192, split=8192, engine=self.engine)
+        told: list[tuple[str, int, int]] = []
+        self.engine.progress = lambda *now: told.append(now)
+        self.addCleanup(setattr, self.engine, "progress", None)
+        watched = audit(pair.master, pair.slave, chunk=8192, split=8192, engine=self.engine)
+        self.assertEqual(as_json(watched), as_json(quiet))
+        (_, first, total), end = told[0], next(index for index, one in enumerate(told) if one[1])
+        scans = [done for name, done, _ in told[: end + 1] if name == "scan"]
+        self.assertGreaterEqual(total, 2 * len(pair.made.log))
+        self.assertEqual((first, scans, scans[-1] <= total), (0, sorted(scans), True))
+        self.assertEqual({done == total for name, done, total in told if name == "drill" and done}, {True})
+        error = self.assertRaises(EngineError, self.engine.run, Work("nothing", fail, lambda task: 1), [1])
+        self.assertNotIn("\n", str(error))
+
     def test_a_failing_worker_is_one_line(self) -> None:
         """When Spark gives up a job the operator gets one line with the error and where Spark's log is."""
         broken = Work("nothing", fail, lambda task: 1)
@@ -81,27 +101,82 @@ class ProcessTests(SparkCase):
         self.assertIn("local[*]", written["engine"])
         self.assertEqual(written["findings"][0]["sample_msg_ids"], ["C000020266C84E0E2F2A688360430057"])
 
-    def test_spark_submit(self) -> None:
-        """spark-submit runs the module's file; relative paths and the exit status come through."""
-        folder = self.golden("pair-lag-4.9.7")
+    def spark_submit(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run spark-submit in a folder, where relative paths begin."""
         tools = os.path.dirname(sys.executable)
-        answer = subprocess.run(
-            [
-                os.path.join(tools, "spark-submit"),
-                *("--master", "local[1]", "--conf", "spark.ui.enabled=false"),
-                str(ROOT / "spark" / "rmq_audit" / "__main__.py"),
-                *("compare", "master", "slave"),
-            ],
+        return subprocess.run(
+            [os.path.join(tools, "spark-submit"), "--conf", "spark.ui.enabled=false", *arguments],
             cwd=folder,
             env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": ""},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
+        )
+
+    def test_spark_submit(self) -> None:
+        """spark-submit runs the module's file; relative paths and the exit status come through."""
+        job = str(ROOT / "spark" / "rmq_audit" / "__main__.py")
+        answer = self.spark_submit(
+            self.golden("pair-lag-4.9.7"), "--master", "local[1]", job, "compare", "master", "slave"
         )
         self.assertEqual(answer.returncode, 1, answer.stderr[-2000:])
         self.assertIn("LAGGING", answer.stdout)
         self.assertIn("local[1]", answer.stdout)
+
+    def test_spark_submit_with_a_zip(self) -> None:
+        """
+        Where the audit is not installed it comes as a zip (``--py-files``), and a main file of two lines is all else
+        that spark-submit needs; the compiled kernel is taken out of the zip, by driver and workers.
+        """
+        bundle, job, result = (self.folder / name for name in ("rmq_audit.zip", "main.py", "result.json"))
+        write_bundle(str(bundle))
+        job.write_text("from rmq_audit.__main__ import main\nmain()\n")
+        found = self.spark_submit(
+            self.golden("pair-lag-4.9.7-resumed"),
+            *("--master", "local[2]", "--py-files", str(bundle), str(job)),
+            *("compare", "master", "slave", "--json", str(result)),
+        )
+        self.assertEqual(found.returncode, 2, found.stderr[-2000:])
+        self.assertEqual((result_of(result)["verdict"], result_of(result)["kernel"]), ("DIFFERENT", kernel.NAME))
+
+    def test_a_cluster(self) -> None:
+        """
+        On executors in processes of their own, which share nothing with the driver but the files, findings, coverage
+        and exit status are those of the local engine. The compiled kernel comes to them with the job.
+        """
+        found = self.compare_with_local("--master-url", "local-cluster[2,1,1024]")
+        self.assertIn("local-cluster", found["engine"])
+        self.assertEqual(found["kernel"], kernel.NAME)
+
+    def test_executors_without_the_compiled_kernel(self) -> None:
+        """An executor that cannot use the compiled kernel finds the same with numpy."""
+        settings = ("--conf", "spark.executorEnv.RMQ_PURE_PYTHON=1", "--master", "local-cluster[2,1,1024]")
+        found = self.compare_with_local(settings=settings)
+        self.assertIn("local-cluster", found["engine"])
+        self.assertEqual(found["kernel"], "numpy")
+
+    def compare_with_local(self, *options: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+        """
+        Hold a run on Spark, by spark-submit if ``settings`` for it are given, against the local engine; return its
+        result.
+        """
+        folder = self.golden("pair-lag-4.9.7-resumed")
+        paths = [self.folder / name for name in ("spark.json", "local.json")]
+        command = "compare", str(folder / "master"), str(folder / "slave"), "--json"
+        if settings:
+            job = str(ROOT / "spark" / "rmq_audit" / "__main__.py")
+            one = self.spark_submit(folder, *settings, job, *command, str(paths[0]))
+        else:
+            one = rmq_audit(*command, paths[0], *options, timeout_s=300)
+        other = rmq_audit(*command, paths[1], "--engine", "local")
+        self.assertEqual((one.returncode, other.returncode), (2, 2), one.stderr[-2000:])
+        on_spark, locally = map(result_of, paths)
+        for answer in (on_spark, locally):
+            for each in answer["findings"]:
+                del each["run_id"]
+        self.assertEqual((on_spark["findings"], on_spark["coverage"]), (locally["findings"], locally["coverage"]))
+        return on_spark
 
 
 class DataSourceTests(SparkCase):

@@ -61,17 +61,44 @@ def read_sends(path: str, broker_name: str | None) -> Sends:
     for number, row in enumerate(_rows(path), 1):
         if broker_name is not None and row.get("brokerName") not in (None, broker_name):
             found.of_others += 1
-        elif row.get("sendStatus", "SEND_OK") not in STORED:
-            found.not_stored += 1
-        elif row.get("offsetMsgId") is None and row.get("physicalOffset") is None:
-            found.without_place += 1
         else:
-            try:
-                found.sends += _sends_of(row)
-            except (KeyError, ValueError, TypeError) as error:
-                raise InputError(f"{path}: row {number}: {_why(error)}") from error
+            _take(found, path, number, row)
     found.sends.sort(key=lambda send: send.phy)
     return found
+
+
+def split_sends(paths: Sequence[str], brokers: Iterable[str]) -> tuple[dict[str, Sends], dict[str, int]]:
+    """
+    Return the rows of several side tables by broker, each table read once, and how many rows name a broker that is not
+    among ``brokers``; InputError naming file and row, also where a row names no broker.
+    """
+    by_broker = {name: Sends(path=", ".join(map(place_of, paths))) for name in brokers}
+    strangers: dict[str, int] = {}
+    for path in map(place_of, paths):
+        for number, row in enumerate(_rows(path), 1):
+            name = row.get("brokerName")
+            if not isinstance(name, str):
+                raise InputError(f"{path}: row {number}: brokerName is missing; in a cluster's table each row has it")
+            if name in by_broker:
+                _take(by_broker[name], path, number, row)
+            else:
+                strangers[name] = strangers.get(name, 0) + 1
+    for found in by_broker.values():
+        found.sends.sort(key=lambda send: send.phy)
+    return by_broker, strangers
+
+
+def _take(found: Sends, path: str, number: int, row: Mapping[str, Any]) -> None:
+    """Add one row to the table, or count why not; InputError naming file and row."""
+    if row.get("sendStatus", "SEND_OK") not in STORED:
+        found.not_stored += 1
+    elif row.get("offsetMsgId") is None and row.get("physicalOffset") is None:
+        found.without_place += 1
+    else:
+        try:
+            found.sends += _sends_of(row)
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: row {number}: {_why(error)}") from error
 
 
 def check_acked(log: Log, table: Sends, engine: Engine, coverage: SideCoverage) -> list[Finding]:

@@ -9,7 +9,7 @@ import attrs
 
 from rmq.store import layout
 from rmq.wire.loosejson import JsonError, parse
-from rmq_audit.files import ReadError, read_whole
+from rmq_audit.files import ReadError, is_there, read_whole
 from rmq_audit.findings import Finding, finding
 from rmq_audit.history import Log
 from rmq_audit.location import child
@@ -32,16 +32,20 @@ class _BadFile(Exception):
     """A file of the config folder cannot be used; the text names it."""
 
 
-def check_consumers(log: Log, bounds: Mapping[Queue, Bounds], *, judge_end: bool) -> tuple[int, list[Finding]]:
+def check_consumers(
+    log: Log, bounds: Mapping[Queue, Bounds], *, judge_end: bool, offsets: str | None = None
+) -> tuple[int, list[Finding]]:
     """
     Return how many offsets were held against their queues, and where they do not fit.
 
     ``judge_end``: whether an offset beyond a queue's end means anything; on a slave that lags, and in a store that is
-    written meanwhile, it does not.
+    written meanwhile, it does not. ``offsets``: a file to read in place of the store's own.
     """
     folder = child(log.store.path, layout.CONFIG_DIR)
     try:
-        committed = list(_committed(child(folder, OFFSETS_FILE)))
+        if offsets is not None and not is_there(offsets):
+            raise _BadFile(f"{offsets}: no such file")
+        committed = list(_committed(child(folder, OFFSETS_FILE) if offsets is None else offsets))
         topics = _topics(child(folder, TOPICS_FILE)) | {topic for topic, _ in bounds}
     except _BadFile as error:
         return 0, [finding("AU-COVER", log.side, detail=str(error))]

@@ -135,6 +135,17 @@ def read_at(path: str, offset: int, size: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def is_there(path: str) -> bool:
+    """Tell whether a file can be opened or at least exists."""
+    try:
+        open_binary(path).close()
+    except FileNotFoundError:
+        return False
+    except ReadError:
+        pass
+    return True
+
+
 def unreadable(path: str, error: Exception) -> str:
     """Return in one line, with the path, why something cannot be read."""
     if isinstance(error, ReadError):

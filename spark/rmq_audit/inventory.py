@@ -161,6 +161,17 @@ def _why_no_store(there: Lister, root: str, names: Mapping[str, Entry]) -> str:
     return f"{root}: is no store directory, it has no folder {layout.COMMIT_LOG_DIR}"
 
 
+def ending_at(store: Store, end: int | None) -> Store:
+    """
+    Return the store as if a manifest said that its log ends at ``end`` and its queues may be short of the last records.
+
+    A manifest that states an end itself is believed.
+    """
+    if end is None or (store.manifest is not None and store.manifest.max_phy_offset is not None):
+        return store
+    return attrs.evolve(store, manifest=attrs.evolve(store.manifest or Manifest(), max_phy_offset=end))
+
+
 def common_segment_bytes(*stores: Store) -> int:
     """
     Return the segment size of the stores; InputError when their logs cannot belong together.

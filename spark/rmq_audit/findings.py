@@ -43,6 +43,7 @@ class Verdict(enum.Enum):
 INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "CL-GAP": ("segment files are complete and follow each other", Severity.ERROR, 0),
     "RP-DIVERGE": ("master and slave share one history up to the common end", Severity.CRITICAL, 1),
+    "RP-EPOCH": ("both sides count the same epochs up to the common end", Severity.CRITICAL, 6),
     "RP-DIFF": ("both sides hold the same bytes of a record", Severity.ERROR, 2),
     "RP-MISSING": ("the slave holds every record of the master below the common end", Severity.ERROR, 2),
     "RP-EXTRA": ("the slave holds no record that the master lacks below the common end", Severity.ERROR, 2),
@@ -62,6 +63,7 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "CQ-MISMATCH": ("each unit names the offset and size of its queue's record", Severity.ERROR, 6),
     "CQ-TAG": ("tagsCode of each unit is the Java hash of its record's TAGS", Severity.ERROR, 6),
     "CQ-DANGLING": ("no unit points behind the end of the log", Severity.ERROR, 6),
+    "CQ-MIN": ("no queue file holds only units of deleted messages", Severity.WARN, 9),
     "CQ-BEHIND": ("every record has its unit", Severity.WARN, 6),
     "IX-DANGLING": ("each index entry points at a record", Severity.WARN, 6),
     "IX-HASH": ("each index entry has the hash of a key of its record", Severity.WARN, 6),
@@ -69,8 +71,11 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "AK-LOST": ("each acknowledged message stands where its producer was told", Severity.CRITICAL, 6),
     "AK-BODY": ("each acknowledged message has the body that was sent", Severity.CRITICAL, 6),
     "AK-PLACE": ("each acknowledged message has the queue and offset that were acknowledged", Severity.CRITICAL, 6),
+    "AK-COUNT": ("as many messages are in the log as were acknowledged", Severity.WARN, 9),
+    "AK-DUP": ("each acknowledged message is stored once", Severity.INFO, 9),
     "CO-AHEAD": ("no consumer offset lies beyond its queue's end", Severity.WARN, 9),
     "CO-BEHIND": ("no consumer offset lies before its queue's begin", Severity.INFO, 9),
+    "CO-BACK": ("no consumer offset has gone back since it was looked at before", Severity.WARN, 9),
     "CO-ORPHAN": ("each consumer offset belongs to a topic that is known", Severity.INFO, 9),
     "AU-COVER": ("every byte of the inventory was read", Severity.ERROR, 9),
 }
@@ -148,7 +153,7 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
     """Return the one word for these findings; see the table in the documentation."""
     kinds = {one.invariant for one in findings}
     errors = {one.invariant for one in findings if one.severity >= Severity.ERROR}
-    if "RP-DIVERGE" in kinds:
+    if kinds & {"RP-DIVERGE", "RP-EPOCH"}:
         return Verdict.DIVERGED
     if errors & {"RP-DIFF", "RP-MISSING", "RP-EXTRA"}:
         return Verdict.DIFFERENT
@@ -230,17 +235,18 @@ def _link(findings: Sequence[Finding]) -> None:
 
 def _blame_by_consequence(findings: Sequence[Finding]) -> None:
     """
-    Blame the side whose queues break at a difference that no CRC decides.
+    Blame the side whose queues or index break at a difference that no CRC decides.
 
-    Header and properties have no CRC; but a wrong queueId or queueOffset tears the queue of one side only.
+    Header and properties have no CRC; but a wrong queueId or queueOffset tears the queue of one side only, and its
+    units and index entries keep the hashes of tags and keys.
     """
     by_id = {one.finding_id: one for one in findings}
     broken: dict[str, set[str]] = {}
     for one in findings:
-        if one.derived_from is not None and one.invariant.startswith(("QO-", "CQ-")):
+        if one.derived_from is not None and one.invariant.startswith(("QO-", "CQ-", "IX-")):
             broken.setdefault(one.derived_from, set()).add(one.replica)
     for finding_id, sides in broken.items():
         cause = by_id[finding_id]
         if cause.invariant == "RP-DIFF" and cause.blame == UNDECIDED and len(sides) == 1 and BOTH not in sides:
             (cause.blame,) = sides
-            cause.detail += f"; both CRCs hold, but the queues of the {cause.blame} do not follow here"
+            cause.detail += f"; both CRCs hold, but queues or index of the {cause.blame} say otherwise"

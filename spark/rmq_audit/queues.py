@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from rmq.store.layout import CQ_UNIT_BYTES
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.findings import Finding, Severity, finding
@@ -148,6 +149,8 @@ class QueueFiles:
                 files=self._files.get((topic, queue_id), ()),
                 runs=runs.get((topic, queue_id), ()),
                 log_end=log.end if end_known else 1 << 62,
+                log_start=log.start,
+                owned_to=_owned_to(log, (topic, queue_id), runs) if end_known else None,
             )
             for topic, queue_id in sorted(self._files.keys() | runs.keys())
             if not self._has_batch_queue(topic)
@@ -164,6 +167,10 @@ class QueueFiles:
                 )
             if state.dangling:
                 found.append(_dangling(log, check, state))
+            if state.surplus:
+                found.append(_surplus(log, check, state))
+            if state.expired_files:
+                found.append(_expired(log, check, state))
             found += self._compare_units(check, state)
         return found
 
@@ -220,6 +227,51 @@ def _dangling(log: Log, check: QueueCheck, state: QueueState) -> Finding:
         expected=f"below {log.end}",
         actual=str(state.dangling_phy),
         detail=f"{state.dangling} units point behind the end of the log: records that consumers could see are gone",
+    )
+
+
+def _owned_to(log: Log, queue: Queue, runs: Mapping[Queue, list[Run]]) -> int | None:
+    """
+    Return the queue offset behind the last record of a queue; None where units may rightly lie behind it.
+
+    Units of ``%LMQ%`` queues belong to records of other topics, and parts of the log that nobody could read may own
+    some.
+    """
+    if queue[0].startswith("%LMQ%") or log.unread:
+        return None
+    return max((run.last for run in runs.get(queue, ())), default=-1) + 1
+
+
+def _surplus(log: Log, check: QueueCheck, state: QueueState) -> Finding:
+    assert state.surplus_phy is not None
+    return finding(
+        "CQ-MISMATCH",
+        log.side,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=state.surplus_from,
+        phy_from=state.surplus_phy,
+        phy_to=state.surplus_phy + 1,
+        count=state.surplus,
+        expected="no unit",
+        actual=str(state.surplus_phy),
+        detail=f"{state.surplus} units stand behind the last record of the queue and point into the log: consumers get "
+        "messages of other queues there, or nothing",
+    )
+
+
+def _expired(log: Log, check: QueueCheck, state: QueueState) -> Finding:
+    return finding(
+        "CQ-MIN",
+        log.side,
+        severity=Severity.INFO if log.store.unfinished else None,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=0 if not check.files else check.files[0].start // CQ_UNIT_BYTES,
+        queue_offset_to=None if state.expired_to is None else state.expired_to - 1,
+        count=state.expired_files,
+        expected=f"units that point at {log.start} or behind",
+        detail=f"{state.expired_files} files of the queue hold only units of messages that retention has deleted",
     )
 
 

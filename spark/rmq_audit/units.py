@@ -43,6 +43,11 @@ def check_queue(task: QueueCheck) -> QueueState:
         dangling=used.dangling,
         dangling_from=used.dangling_from,
         dangling_phy=used.dangling_phy,
+        surplus=used.surplus,
+        surplus_from=used.surplus_from,
+        surplus_phy=used.surplus_phy,
+        expired_files=used.expired_files,
+        expired_to=used.expired_to,
     )
 
 
@@ -86,14 +91,20 @@ def check_units(task: UnitCheck) -> UnitState:
 
 
 def read_units(files: Sequence[UnitFile], first: int, last: int) -> Units:
-    """Return the units ``first`` to ``last`` of a queue, fewer if its files end or begin elsewhere."""
+    """
+    Return the units ``first`` to ``last`` of a queue, fewer if its files end before.
+
+    Where a file is missing the units are empty; one that is too long does not hide the next.
+    """
     begin, end = first * CQ_UNIT_BYTES, (last + 1) * CQ_UNIT_BYTES
-    raw = b""
-    for file in files:
-        low, high = max(begin, file.start), min(end, file.start + file.size_bytes)
-        if low < high and low == begin + len(raw):
+    raw = bytearray()
+    for index, file in enumerate(files):
+        following = files[index + 1].start if index + 1 < len(files) else end
+        low, high = max(begin, file.start), min(end, file.start + file.size_bytes, following)
+        if low < high:
+            raw += bytes(low - begin - len(raw))
             raw += read_at(file.path, low - file.start, high - low)
-    return np.frombuffer(raw[: len(raw) - len(raw) % CQ_UNIT_BYTES], dtype=UNIT)
+    return np.frombuffer(bytes(raw[: len(raw) - len(raw) % CQ_UNIT_BYTES]), dtype=UNIT)
 
 
 def _is_as_digested(units: Units, run: Run) -> bool:
@@ -116,17 +127,43 @@ def _tags(units: Units) -> bytes:
 
 @attrs.define(kw_only=True)
 class _Used:
-    """Where the units of a queue's files end, at the first empty one, and those of them behind the log's end."""
+    """
+    Where the units of a queue's files end, at the first empty one, those of them behind the log's end, those that no
+    record owns, and the files in front that retention should have taken.
+    """
 
     end: int = 0
     dangling: int = 0
     dangling_from: int | None = None
     dangling_phy: int | None = None
+    surplus: int = 0
+    surplus_from: int | None = None
+    surplus_phy: int | None = None
+    expired_files: int = 0
+    expired_to: int | None = None
+
+    def take_surplus(self, task: QueueCheck, used: Units, first: int) -> None:
+        """Count units from ``owned_to`` on that point into the log; ``first`` is the queue offset of ``used[0]``."""
+        if task.owned_to is None:
+            return
+        begin = max(task.owned_to - first, 0)
+        rest = used[begin:]
+        inside = (rest["phy"] >= task.log_start) & (rest["phy"] < task.log_end) & (rest["size"] != CQ_FILLER_SIZE)
+        found = np.flatnonzero(inside)
+        if len(found) and self.surplus_from is None:
+            self.surplus_from, self.surplus_phy = first + begin + int(found[0]), int(rest["phy"][found[0]])
+        self.surplus += len(found)
+
+    def take_expired(self, task: QueueCheck, used: Units, number: int, first: int) -> None:
+        """Note that file ``number`` holds no message any more; the broker never deletes the last file of a queue."""
+        only_old = len(used) > 0 and bool((used["phy"] < task.log_start).all())
+        if only_old and number == self.expired_files and number + 1 < len(task.files):
+            self.expired_files, self.expired_to = number + 1, first + len(used)
 
 
 def _used_units(task: QueueCheck) -> _Used:
     found = _Used(end=task.files[0].start // CQ_UNIT_BYTES if task.files else 0)
-    for file in task.files:
+    for number, file in enumerate(task.files):
         units = np.frombuffer(read_at(file.path, 0, file.size_bytes - file.size_bytes % CQ_UNIT_BYTES), dtype=UNIT)
         empty = np.flatnonzero(units["size"] <= 0)
         used = units[: empty[0]] if len(empty) else units
@@ -134,6 +171,8 @@ def _used_units(task: QueueCheck) -> _Used:
         first = file.start // CQ_UNIT_BYTES
         found.end = first + len(used)
         found.dangling += len(beyond)
+        found.take_surplus(task, used, first)
+        found.take_expired(task, used, number, first)
         if len(beyond) and found.dangling_from is None:
             found.dangling_from, found.dangling_phy = first + int(beyond[0]), int(used["phy"][beyond[0]])
         if len(empty):

@@ -29,7 +29,7 @@ class VerdictTests(SynchronousTestCase):
             "INCOMPLETE": ({"AU-COVER"}, 3),
             "AHEAD": ({"RP-AHEAD"}, 2),
             "DIFFERENT": ({"RP-DIFF", "RP-MISSING", "RP-EXTRA"}, 2),
-            "DIVERGED": ({"RP-DIVERGE"}, 2),
+            "DIVERGED": ({"RP-DIVERGE", "RP-EPOCH"}, 2),
         }
         silent = {name for name, (_, severity, _) in INVARIANTS.items() if severity is Severity.INFO}
         rest = set(INVARIANTS) - silent - {name for names, _ in expected.values() for name in names}

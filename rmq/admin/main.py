@@ -23,7 +23,8 @@ from rmq.runtime.config import ConfigError, load
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.platform import Platform
 from rmq.runtime.properties import decode_properties
-from rmq.runtime.tls import ClientTls, TlsConfig, resolve_tls
+from rmq.runtime.tls import ClientTls
+from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
 
 #: each declares commands when it is imported
 MODULES = ("explain", "hastatus", "routediff")

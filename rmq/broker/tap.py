@@ -26,7 +26,7 @@ from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.http import Face
-from rmq.runtime.platform import real_platform
+from rmq.runtime.platform import real_platform, the_reactor
 from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import RmqOptions
 from rmq.store.messages import StoreError
@@ -93,8 +93,7 @@ class TwistdBroker(BrokerService):
 
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
-    from twisted.internet import reactor
-
+    reactor = the_reactor()
     platform = real_platform(reactor)
     try:
         broker = build_broker(

@@ -26,7 +26,7 @@ from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteRespo
 from rmq.namesrv.routes import LiveBroker, MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.access import Access
-from rmq.remoting.acl import NAMESRV_ADMIN_CODES
+from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES
 from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable

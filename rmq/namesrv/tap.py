@@ -20,7 +20,7 @@ from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.http import Face
-from rmq.runtime.platform import real_platform
+from rmq.runtime.platform import real_platform, the_reactor
 from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
 
@@ -61,10 +61,8 @@ def setup_of(options: Options) -> NamesrvSetup:
 
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
-    from twisted.internet import reactor
-
     try:
-        namesrv = build_namesrv(real_platform(reactor), setup_of(options), announce=_say)
+        namesrv = build_namesrv(real_platform(the_reactor()), setup_of(options), announce=_say)
     except ConfigError as error:
         raise SystemExit(f"rmq-namesrv cannot start: {error}") from error
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.application.service import MultiService
 
-from rmq.remoting.acl import AclConfig, acl_of, signer_of
+from rmq.remoting.aclconfig import AclConfig
 from rmq.remoting.limits import RemotingLimits, Seats
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.config import ConfigError, config_fields, format_value
 from rmq.runtime.openlimit import sockets_of
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls, ServerTls, TlsConfig, resolve_tls
+from rmq.runtime.tls import ClientTls, ServerTls
+from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
+
+if TYPE_CHECKING:
+    from rmq.remoting.acl import Acl
+    from rmq.wire.command import RemotingCommand
 
 #: in the order of AccessSetup's fields
 ACCESS_CLASSES: tuple[type, ...] = (TlsConfig, AclConfig, RemotingLimits)
@@ -76,8 +81,14 @@ class Access(MultiService):
         self.seats = Seats(None if most is None else sockets_of(most))
         self.tls = ServerTls(disk, clock, terms)
         self.client_tls = ClientTls(disk, clock, terms) if terms.dial else None
-        self.acl = acl_of(setup.acl, rocketmq_home, disk, clock, admin_codes)
-        self.sign = signer_of(setup.acl, disk)
+        self.acl: Acl | None = None
+        self.sign: Callable[[RemotingCommand], None] | None = None
+        if setup.acl.acl_enable or setup.acl.acl_tools_file is not None:
+            # Accounts and what reads requests for them are not needed where nobody asks who asks.
+            from rmq.remoting.acl import acl_of, signer_of
+
+            self.acl = acl_of(setup.acl, rocketmq_home, disk, clock, admin_codes)
+            self.sign = signer_of(setup.acl, disk)
         self.tls.setServiceParent(self)
         if self.acl is not None:
             self.acl.setServiceParent(self)

@@ -13,8 +13,7 @@ import base64
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -24,6 +23,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmq.remoting.aclconfig import BROKER_ADMIN_CODES as BROKER_ADMIN_CODES
+from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES as NAMESRV_ADMIN_CODES
+from rmq.remoting.aclconfig import AclConfig
+from rmq.remoting.addresses import AddressPattern as AddressPattern
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
 from rmq.runtime.clock import Periodic
@@ -57,49 +60,6 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: what Apache's brokers of 4.9 put before the reason
 REMARK_PREFIX = "org.apache.rocketmq.acl.common.AclException: "
 
-#: Only admins may ask a Broker for these.  Java: Permission#ADMIN_CODE
-BROKER_ADMIN_CODES = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
-#: Only admins may ask a NameServer for these; nothing else is looked at there. What Brokers and clients ask stays open,
-#: and so does 217, which Brokers of 5.x send.
-NAMESRV_ADMIN_CODES = frozenset(
-    {
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        RequestCode.UPDATE_NAMESRV_CONFIG,
-        RequestCode.GET_NAMESRV_CONFIG,
-    }
-)
-
-
-@attrs.frozen(kw_only=True)
-class AclConfig:
-    """Keys of access control. Apache finds its file by the location alone."""
-
-    acl_enable: bool = attrs.field(default=False, metadata={"doc": "check who asks, by the accounts of aclFile"})
-    acl_file: str | None = attrs.field(
-        default=None,
-        metadata={
-            "doc": "accounts in the form of plain_acl.yml, a file or a folder of *.yml; "
-            "without it conf/plain_acl.yml below rocketmqHome"
-        },
-    )
-    acl_tools_file: str | None = attrs.field(
-        default=None,
-        metadata={"doc": "accessKey and secretKey with which this process signs its own requests, as tools.yml"},
-    )
-
-
 # signatures
 
 
@@ -130,80 +90,6 @@ class Credentials:
             fields[SECURITY_TOKEN] = self.security_token
         fields[SIGNATURE] = signature(fields, command.body, self.secret_key)
         command.ext_fields = fields
-
-
-# addresses
-
-
-@attrs.frozen
-class AddressPattern:
-    """
-    Addresses as Apache's files write them: ``*``, ``192.0.2.7``, ``192.0.2.*``, ``192.0.2.1-10``, ``192.0.*.*``,
-    ``192.0.2.{4,5}``, several of them joined by commas, and the same for IPv6.
-
-    ``alternatives`` hold a lowest and a highest number for each of the 4 or 8 segments; None is everybody.
-    """
-
-    alternatives: tuple[tuple[tuple[int, int], ...] | None, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> AddressPattern:
-        """Raises ValueError, with the part that is wrong."""
-        return cls(tuple(_alternative(part) for part in _split_address(text)))
-
-    def matches(self, host: str) -> bool:
-        """Say whether ``host``, an address without port, is one of them."""
-        if None in self.alternatives:
-            return True
-        try:
-            segments = _segments(ip_address(host.partition("%")[0]))
-        except ValueError:
-            return False
-        return any(
-            ranges is not None
-            and len(ranges) == len(segments)
-            and all(low <= number <= high for number, (low, high) in zip(segments, ranges, strict=True))
-            for ranges in self.alternatives
-        )
-
-
-def _split_address(text: str) -> Iterator[str]:
-    text = text.strip()
-    if text.endswith("}"):
-        head, brace, last = text[:-1].partition("{")
-        if not brace or not head.endswith((".", ":")):
-            raise ValueError(f"{text!r} is no address: {{...}} stands for the last segment")
-        yield from (head + item.strip() for item in last.split(","))
-    elif text:
-        yield from (item.strip() for item in text.split(","))
-
-
-def _alternative(text: str) -> tuple[tuple[int, int], ...] | None:
-    if text in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
-        return None
-    if not any(sign in text for sign in "*-"):
-        return tuple((number, number) for number in _segments(ip_address(text)))
-    is_v6 = ":" in text
-    base, highest, count = (16, 0xFFFF, 8) if is_v6 else (10, 255, 4)
-    parts = text.split(":" if is_v6 else ".")
-    if len(parts) != count:
-        raise ValueError(f"{text!r} is no address: {count} segments are needed around * and -")
-    ranges = []
-    for part in parts:
-        low, dash, high = part.strip().partition("-")
-        span = (0, highest) if part.strip() == "*" else (int(low, base), int(high if dash else low, base))
-        if not 0 <= span[0] <= span[1] <= highest:
-            raise ValueError(f"{text!r} is no address: {part!r} is outside 0..{highest:{'x' if is_v6 else 'd'}}")
-        ranges.append(span)
-    return tuple(ranges)
-
-
-def _segments(address: IPv4Address | IPv6Address) -> list[int]:
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if isinstance(address, IPv4Address):
-        return list(address.packed)
-    return [int(part, 16) for part in address.exploded.split(":")]
 
 
 # files

@@ -12,7 +12,8 @@ from twisted.internet.interfaces import ITLSTransport
 
 from rmq.remoting.protocol import TLS_HANDSHAKE, Admit
 from rmq.runtime.config import ConfigError
-from rmq.runtime.tls import ServerTls, TlsMode
+from rmq.runtime.tls import ServerTls
+from rmq.runtime.tlsconfig import TlsMode
 from rmq.wire.frames import ProtocolError
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 from twisted.application.service import IService
-from twisted.internet.endpoints import TCP4ServerEndpoint
 
 from rmq.runtime.properties import ConfigError
 
@@ -46,8 +45,9 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
     address = parse_manhole(spec)
     if reactor is None:
         from twisted.internet import reactor
-    # 20 ms of every start, for automat, where nobody asks for a manhole
+    # automat and pyOpenSSL, a tenth of a second of every start where nobody asks for a manhole
     from twisted.application.internet import StreamServerEndpointService
+    from twisted.internet.endpoints import TCP4ServerEndpoint
 
     try:
         # Not needed, and not installed, where nobody asks for a manhole.

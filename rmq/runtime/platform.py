@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmq.runtime.disk import Disk, RealDisk
+from rmq.runtime.latetls import tls_later
 from rmq.runtime.openlimit import raise_open_files_limit
 
 #: how long a dial may take, as the connect timeout of Apache's clients
@@ -37,6 +37,13 @@ class Platform:
     max_open_files: int | None = None
 
 
+def the_reactor() -> Any:
+    """Return the reactor of this process: what `twistd --reactor` chose, or Twisted's default."""
+    with tls_later():
+        from twisted.internet import reactor
+    return reactor
+
+
 def keep_steady(reactor: Any) -> None:
     """
     Let the timers of a real reactor go by the monotonic clock.
@@ -55,6 +62,9 @@ def keep_steady(reactor: Any) -> None:
 
 def dial_by_name(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
     """Return the endpoint of ``host`` (a name, an IPv4 or an IPv6 address) and ``port``."""
+    # Brings pyOpenSSL where that is installed, and most NameServers never dial.
+    from twisted.internet.endpoints import HostnameEndpoint
+
     return HostnameEndpoint(reactor, host.strip("[]"), port, timeout=CONNECT_TIMEOUT_S)
 
 

@@ -12,7 +12,7 @@ from rmq.remoting.access import ACCESS_KEYS, AccessSetup
 from rmq.remoting.acl import AclConfig, Credentials
 from rmq.runtime.platform import Platform
 from rmq.runtime.properties import format_properties
-from rmq.runtime.tls import TlsConfig
+from rmq.runtime.tlsconfig import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from tests.broker import harness

@@ -16,7 +16,8 @@ from rmq.ha.session import Action, Close, CloseKind, Send, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.stream import encode_report, encode_transfer_header
 from rmq.runtime.disk import RealDisk
-from rmq.runtime.tls import ClientTls, ServerTls, TlsConfig, resolve_tls
+from rmq.runtime.tls import ClientTls, ServerTls
+from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
 from rmq.store.config import BrokerRole
 from rmq.store.messages import PutStatus
 from tests.ha.brokers import OTHER_PORT, SEGMENT, ServiceCase

@@ -19,7 +19,7 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.properties import format_properties, parse_properties
-from rmq.runtime.tls import TlsConfig
+from rmq.runtime.tlsconfig import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from tests.remoting.peer import Peer

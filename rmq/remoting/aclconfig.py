@@ -1,0 +1,53 @@
+"""
+Access control as it is configured: its keys, and which requests only an admin may make.
+
+Java: Permission
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from rmq.wire.codes import RequestCode
+
+#: Only admins may ask a Broker for these.  Java: Permission#ADMIN_CODE
+BROKER_ADMIN_CODES = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+#: Only admins may ask a NameServer for these; nothing else is looked at there. What Brokers and clients ask stays open,
+#: and so does 217, which Brokers of 5.x send.
+NAMESRV_ADMIN_CODES = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class AclConfig:
+    """Keys of access control. Apache finds its file by the location alone."""
+
+    acl_enable: bool = attrs.field(default=False, metadata={"doc": "check who asks, by the accounts of aclFile"})
+    acl_file: str | None = attrs.field(
+        default=None,
+        metadata={
+            "doc": "accounts in the form of plain_acl.yml, a file or a folder of *.yml; "
+            "without it conf/plain_acl.yml below rocketmqHome"
+        },
+    )
+    acl_tools_file: str | None = attrs.field(
+        default=None,
+        metadata={"doc": "accessKey and secretKey with which this process signs its own requests, as tools.yml"},
+    )

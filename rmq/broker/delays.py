@@ -156,7 +156,7 @@ class Delays:
             self._call.cancel()
             self._call = None
 
-    def arrived(self, topic: str, queue_id: int) -> None:
+    def arrived(self, topic: str, queue_id: int, end: int = 0, tags_code: int = 0) -> None:
         """A message can be read; parked ones are looked at when the first of their level is due."""
         level = queue_id + 1
         if topic != SCHEDULE_TOPIC or not self._running or level in self._due_ms or level in self._delivering:

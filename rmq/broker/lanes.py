@@ -9,6 +9,8 @@ twin of the latter takes about 4 us.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from rmq.broker import properties
@@ -75,7 +77,9 @@ def add_lanes(table: ResponderTable, state: BrokerState, responder: SendResponde
     later = None if answers_at_once(config) else AnswersLater(state, table.stats)
     lane: ChunkLane = SendChunkLane(taker, later)
     if (compiled := load_compiled("rmq.store._record")) is not None:
-        lane = compiled.SendLane(lane, taker, state, state.store.parts(), later, SendChunkLane.code)
+        faster: Any = compiled.SendLane(lane, taker, state, state.store.parts(), later, SendChunkLane.code)
+        state.stats.sources.append(faster.settle)
+        lane = faster
     table.set_chunk_lane(lane)
 
 
@@ -159,8 +163,8 @@ class WaitingAnswers:
         makes.waiting -= messages
         answers = self._answers if status is PutStatus.PUT_OK else self._other(status)
         if status in STORED_CODES:
-            for count in self._counts:
-                makes.state.stats.put(*count)
+            for topic, count, size in self._counts:
+                makes.state.stats.put(topic, count, size, count)
         self._channel.write(answers)
         seconds = makes.clock.seconds() - self._started_s
         makes.stats.observe(SendChunkLane.code, seconds * messages, messages)
@@ -208,8 +212,8 @@ class SendChunkLane:
                 self.taker.store.wait_for(end, done)
             return stop, 0
         answers += taken
-        for count in counts:
-            self.taker.count(*count)
+        for topic, count, size in counts:
+            self.taker.count(topic, count, size, count)
         return stop, len(taken)
 
     def _take(

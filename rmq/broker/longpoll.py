@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.logger import Logger
@@ -54,6 +54,11 @@ class LongPolls:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def queues(self) -> Mapping[tuple[str, int], object]:
+        """The queues that somebody waits for; always the same table, as it is now."""
+        return self._queues
 
     def hold(self, pull: HeldPull) -> bool:
         """Take ``pull`` in; False when the table is full and the caller must answer it."""

@@ -40,7 +40,7 @@ from rmq.broker.responders.topics import TopicResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.state import BrokerState
 from rmq.broker.stats import BrokerStats
-from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
+from rmq.broker.topics import SCHEDULE_TOPIC, TopicDefaults, TopicTable, default_topics
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
 from rmq.remoting.acl import BROKER_ADMIN_CODES
@@ -254,7 +254,8 @@ class BrokerService(MultiService):
     def _subscribe(self) -> None:
         """Let the parts hear of each other."""
         state = self.state
-        self.store.on_arrival(self._arrived)
+        self.store.on_arrival(state.polls.arrived, queues=state.polls.queues)
+        self.store.on_arrival(state.delays.arrived, topic=SCHEDULE_TOPIC)
         self.store.on_failure(self._store_failed)
         if self.setup.is_slave:
             self.registration.on_master(self._master_is)
@@ -372,10 +373,6 @@ class BrokerService(MultiService):
         return f"{line} and name server is {setup.broker.namesrv_addr}" if setup.namesrv_addrs else line
 
     # what happens
-
-    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        self.state.polls.arrived(topic, queue_id, max_offset, tags_code)
-        self.state.delays.arrived(topic, queue_id)
 
     def _channel_closed(self, channel: Channel, _reason: str) -> None:
         state = self.state

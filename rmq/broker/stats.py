@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import attrs
 
@@ -56,9 +57,10 @@ class Counter:
     _hour: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=7), init=False)
     _day: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=25), init=False)
 
-    def add(self, value: int) -> None:
+    def add(self, value: int, times: int = 1) -> None:
+        """Count ``value``, the sum of so many goes."""
         self.value += value
-        self.times += 1
+        self.times += times
 
     def sample(self, now_ms: int) -> None:
         """Take the samples that are due; called about every 10 s."""
@@ -120,11 +122,13 @@ class BrokerStats:
     """
 
     cluster: str
-    puts: Rate = attrs.field(factory=Rate, init=False)
+    #: called before a figure is read: who counts for a while by itself adds what it has with :meth:`put`
+    sources: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    _put_rate: Rate = attrs.field(factory=Rate, init=False)
     gets_found: Rate = attrs.field(factory=Rate, init=False)
     gets_missed: Rate = attrs.field(factory=Rate, init=False)
     transferred: Rate = attrs.field(factory=Rate, init=False)
-    put_bytes: int = attrs.field(default=0, init=False)
+    _put_bytes: int = attrs.field(default=0, init=False)
     put_failures: int = attrs.field(default=0, init=False)
     put_yesterday_morning: int = attrs.field(default=0, init=False)
     put_today_morning: int = attrs.field(default=0, init=False)
@@ -134,6 +138,23 @@ class BrokerStats:
     #: the counters of a put by topic, so that one look-up finds all three
     _puts: dict[str, tuple[Counter, Counter, Counter]] = attrs.field(factory=dict, init=False)
     _counters: dict[tuple[str, str], Counter] = attrs.field(factory=dict, init=False)
+
+    def settle(self) -> None:
+        """Have everything counted that was put."""
+        for source in self.sources:
+            source()
+
+    @property
+    def puts(self) -> Rate:
+        """Messages stored."""
+        self.settle()
+        return self._put_rate
+
+    @property
+    def put_bytes(self) -> int:
+        """Bytes of their records."""
+        self.settle()
+        return self._put_bytes
 
     def counter(self, name: str, key: str) -> Counter:
         counter = self._counters.get((name, key))
@@ -145,16 +166,18 @@ class BrokerStats:
         return counter
 
     def find(self, name: str, key: str) -> Counter | None:
+        self.settle()
         return self._counters.get((name, key))
 
     def totals(self, name: str) -> list[tuple[str, int]]:
         """Return (key, value) of all counters of a name."""
+        self.settle()
         return [(key, counter.value) for (kind, key), counter in self._counters.items() if kind == name]
 
-    def put(self, topic: str, count: int, size_bytes: int) -> None:
-        """``count`` messages of ``size_bytes`` altogether were stored."""
-        self.puts.total += count
-        self.put_bytes += size_bytes
+    def put(self, topic: str, count: int, size_bytes: int, times: int = 1) -> None:
+        """``count`` messages of ``size_bytes`` altogether were stored, in so many goes."""
+        self._put_rate.total += count
+        self._put_bytes += size_bytes
         counters = self._puts.get(topic)
         if counters is None:
             counters = (
@@ -164,9 +187,9 @@ class BrokerStats:
             )
             self._puts[topic] = counters
         numbers, sizes, broker = counters
-        numbers.add(count)
-        sizes.add(size_bytes)
-        broker.add(count)
+        numbers.add(count, times)
+        sizes.add(size_bytes, times)
+        broker.add(count, times)
 
     def got(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull of ``group`` found ``count`` messages."""
@@ -201,11 +224,13 @@ class BrokerStats:
 
     def sample_counters(self, now_ms: int) -> None:
         """Called every 10 s."""
+        self.settle()
         for counter in self._counters.values():
             counter.sample(now_ms)
 
     def runtime_info(self) -> dict[str, str]:
         """The figures of code 28 that are counted here."""
+        self.settle()
         totals = [
             (found or 0.0) + (missed or 0.0)
             for found, missed in zip(self.gets_found.per_second(), self.gets_missed.per_second(), strict=True)

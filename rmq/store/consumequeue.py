@@ -61,6 +61,7 @@ class ConsumeQueue:
         "ext",
         "file_bytes",
         "folder",
+        "key",
         "key_prefixes",
         "max_phy",
         "min",
@@ -83,6 +84,7 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.key = topic, queue_id
         self.folder = folder
         self.file_bytes = file_bytes
         #: where tagsCodes go with enableConsumeQueueExt; else units hold them themselves

@@ -10,7 +10,7 @@ Java: DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuildConsumeQu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from twisted.logger import Logger
 
@@ -42,6 +42,27 @@ MAX_TAGS = 4096
 
 #: topic, queueId, new end of the queue, tagsCode
 ArrivalListener = Callable[[str, int, int, int], None]
+#: (topic, queueId)
+Key = tuple[str, int]
+
+
+class Watch:
+    """Who is told of messages that can be read: of all, of those of one topic, or of queues in a live table."""
+
+    __slots__ = ("callback", "queues", "topic")
+
+    def __init__(self, callback: ArrivalListener, topic: str | None, queues: Mapping[Key, object] | None) -> None:
+        self.callback = callback
+        self.topic = topic
+        self.queues = queues
+
+    def wants(self, queue: ConsumeQueue) -> bool:
+        """Tell whether a message of this queue is of interest now."""
+        if self.queues is not None:
+            return queue.key in self.queues
+        return self.topic is None or queue.topic == self.topic
+
+
 #: phyOffset, size, queue, queueOffset, sysFlag, storeTimestamp, properties
 _Pending = tuple[int, int, ConsumeQueue, int, int, int, str]
 
@@ -98,7 +119,7 @@ class Dispatcher:
         self._searched_to = 0
         #: damaged places that were passed over: (offset, offset of the next intact record)
         self.damage: list[tuple[int, int]] = []
-        self.listeners: list[ArrivalListener] = []
+        self.watches: list[Watch] = []
         #: a listener is being called
         self._is_busy = False
 
@@ -153,8 +174,7 @@ class Dispatcher:
         self._is_busy = True
         try:
             for queue, (end, code) in zip(queues, arrived, strict=True):
-                for listener in self.listeners:
-                    listener(queue.topic, queue.queue_id, end, code)
+                self._tell(queue, end, code)
         finally:
             self._is_busy = False
         while self._pending and self.dispatched < self._commit_log.end:
@@ -197,8 +217,12 @@ class Dispatcher:
         self.store_timestamp = store_timestamp
         self.dispatched = phy_offset + size
         if is_new:
-            for listener in self.listeners:
-                listener(queue.topic, queue.queue_id, queue.end, code)
+            self._tell(queue, queue.end, code)
+
+    def _tell(self, queue: ConsumeQueue, end: int, code: int) -> None:
+        for watch in self.watches:
+            if watch.wants(queue):
+                watch.callback(queue.topic, queue.queue_id, end, code)
 
     def _tags_code(self, topic: str, store_timestamp: int, properties: str) -> int:
         tags = find_marked(properties, _TAGS)

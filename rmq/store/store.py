@@ -7,7 +7,7 @@ Java: DefaultMessageStore
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -16,13 +16,14 @@ from twisted.logger import Logger
 
 from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.disk import Disk, DiskError, DiskUsage, Lock
+from rmq.runtime.realfile import RealFile
 from rmq.store import layout
 from rmq.store.appender import Appender
 from rmq.store.checkpoint import CheckpointFile, ProgressFile
 from rmq.store.commitlog import CommitLog
 from rmq.store.completion import Completion
 from rmq.store.config import StoreConfig
-from rmq.store.dispatch import ArrivalListener, Dispatcher, delay_levels
+from rmq.store.dispatch import ArrivalListener, Dispatcher, Watch, delay_levels
 from rmq.store.flush import LogSync
 from rmq.store.groupcommit import Waiter
 from rmq.store.health import LoadReport, StoreHealth
@@ -73,6 +74,7 @@ class StoreParts:
     is_sync_flush: bool
     max_message_size: int
     disk_error: type[Exception] = DiskError
+    real_file: type[RealFile] = RealFile
 
 
 class MessageStore:
@@ -502,9 +504,19 @@ class MessageStore:
         """Sync the log without waiting for the flush interval: after the sync that is on its way, or at once."""
         self._sync.request()
 
-    def on_arrival(self, callback: ArrivalListener) -> None:
-        """Have a function called with (topic, queueId, new end, tagsCode) for each message that can be read now."""
-        self._dispatcher.listeners.append(callback)
+    def on_arrival(
+        self,
+        callback: ArrivalListener,
+        *,
+        topic: str | None = None,
+        queues: Mapping[tuple[str, int], object] | None = None,
+    ) -> None:
+        """
+        Have a function called with (topic, queueId, new end, tagsCode) for each message that can be read now.
+
+        Only for those of ``topic``, or of queues that are in ``queues`` at that moment, if there is one of them.
+        """
+        self._dispatcher.watches.append(Watch(callback, topic, queues))
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Have a function called when the store has failed for good."""

@@ -67,16 +67,20 @@ def read_sends(path: str, broker_name: str | None) -> Sends:
     return found
 
 
-def split_sends(paths: Sequence[str], brokers: Iterable[str]) -> tuple[dict[str, Sends], dict[str, int]]:
+def split_sends(
+    paths: Sequence[str], brokers: Iterable[str], nameless: str | None = None
+) -> tuple[dict[str, Sends], dict[str, int]]:
     """
     Return the rows of several side tables by broker, each table read once, and how many rows name a broker that is not
-    among ``brokers``; InputError naming file and row, also where a row names no broker.
+    among ``brokers``; InputError naming file and row.
+
+    Rows that name no broker are those of ``nameless``; without it they are a mistake.
     """
     by_broker = {name: Sends(path=", ".join(map(place_of, paths))) for name in brokers}
     strangers: dict[str, int] = {}
     for path in map(place_of, paths):
         for number, row in enumerate(_rows(path), 1):
-            name = row.get("brokerName")
+            name = row.get("brokerName") or nameless
             if not isinstance(name, str):
                 raise InputError(f"{path}: row {number}: brokerName is missing; in a cluster's table each row has it")
             if name in by_broker:

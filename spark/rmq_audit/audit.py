@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -11,6 +11,7 @@ from rmq_audit.acked import Sends, check_acked, read_sends
 from rmq_audit.consumers import check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
 from rmq_audit.engines import Engine
+from rmq_audit.epochs import check_epochs
 from rmq_audit.findings import (
     BOTH,
     MASTER,
@@ -24,7 +25,7 @@ from rmq_audit.findings import (
     settle,
     verdict,
 )
-from rmq_audit.history import Log, fault_finding
+from rmq_audit.history import UNKNOWN_END, Log, fault_finding
 from rmq_audit.history import settle as settle_log
 from rmq_audit.indexfiles import check_indexes
 from rmq_audit.inventory import Segment, Store
@@ -34,6 +35,9 @@ from rmq_audit.replicas import Comparison, Replicas, compare_ends
 from rmq_audit.tasks import Chunk, Drill, Drilled, Scan, Split
 from rmq_audit.work import DRILL, SCAN
 
+#: what is checked on the master only, where the bytes of both sides are equal
+CRCS = frozenset({"CL-CRC", "CL-PROPCRC"})
+
 
 @attrs.frozen(kw_only=True)
 class Options:
@@ -42,8 +46,14 @@ class Options:
 
     ``allowed_lag_bytes``: a slave so far behind counts as consistent. ``crc_both``: check the bodies of both sides,
     instead of the master's and what differs from it. ``index_slots``: the broker's maxHashSlotNum, where neither a
-    manifest nor the files tell it. ``acked``: a side table of acknowledged sends, held against the master (or the only
-    store).
+    manifest nor the files tell it. ``acked``: a side table of acknowledged sends (its path, or its rows), held against
+    the master (or the only store). ``consumer_offsets``: a consumerOffset.json in place of the master's own.
+
+    ``cluster`` and ``broker`` are named in findings of stores that do not say whose they are; a manifest that names
+    another broker is refused.
+
+    ``ends``: by side, the physical offset up to which a store that is being written is judged. What lies behind it
+    still moves, and so do queues, index and consumer offsets that belong to it.
     """
 
     split_bytes: int = seams.SPLIT_BYTES
@@ -51,7 +61,11 @@ class Options:
     allowed_lag_bytes: int = 0
     crc_both: bool = False
     index_slots: int | None = None
-    acked: str | None = None
+    acked: str | Sends | None = None
+    consumer_offsets: str | None = None
+    cluster: str | None = None
+    broker: str | None = None
+    ends: Mapping[str, int] | None = None
 
 
 @attrs.define(kw_only=True)
@@ -90,6 +104,9 @@ class _Audit:
     """One run over one pair, or over one store."""
 
     def __init__(self, stores: Sequence[Store], engine: Engine, options: Options) -> None:
+        for store in stores:
+            inventory.check_broker(store, options.broker)
+        stores = [inventory.ending_at(store, (options.ends or {}).get(store.side)) for store in stores]
         self._stores = {store.side: store for store in stores}
         self._engine = engine
         self._options = options
@@ -117,6 +134,7 @@ class _Audit:
         self._findings += comparison.findings
         if comparison.diverged_at is None:
             self._findings += compare_ends(master, slave, self._drill, self._options.allowed_lag_bytes)
+        self._findings += check_epochs(master, slave, comparison.begin, comparison.end)
         self._check_rest_of_slave(slave, comparison)
         changed = self._check_files(logs)
         self._vouch(comparison)
@@ -127,7 +145,7 @@ class _Audit:
     def _check_files(self, logs: dict[str, Log]) -> list[str]:
         """Hold everything that follows from each log against it; return the files that changed meanwhile."""
         changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
-        live = bool(changed)
+        live = bool(changed) or self._options.ends is not None
         furthest = max(log.end for log in logs.values())
         for side, log in logs.items():
             coverage = self._coverage[side]
@@ -136,7 +154,10 @@ class _Audit:
             self._findings += queues.check(live=live)
             self._findings += check_indexes(log, self._engine, coverage, slots=self._options.index_slots, live=live)
             judge_end = not live and log.end == furthest and not log.unread
-            coverage.consumer_offsets_checked, found = check_consumers(log, queues.bounds, judge_end=judge_end)
+            offsets = None if side == SLAVE else self._options.consumer_offsets
+            coverage.consumer_offsets_checked, found = check_consumers(
+                log, queues.bounds, judge_end=judge_end, offsets=offsets
+            )
             self._findings += found
             self._findings += log.findings
         self._check_acked(next(iter(logs.values())))
@@ -144,8 +165,8 @@ class _Audit:
 
     def _read_acked(self, store: Store) -> Sends | None:
         """Read the side table before the long part, so that a mistake in it shows at once."""
-        if self._options.acked is None:
-            return None
+        if self._options.acked is None or isinstance(self._options.acked, Sends):
+            return self._options.acked
         return read_sends(self._options.acked, None if store.manifest is None else store.manifest.broker_name)
 
     def _check_acked(self, log: Log) -> None:
@@ -153,7 +174,7 @@ class _Audit:
             self._findings += check_acked(log, self._acked, self._engine, self._coverage[log.side])
 
     def _settled(self, changed: Sequence[str]) -> list[Finding]:
-        if changed:
+        if changed or self._options.ends is not None:
             _soften_tails(self._findings)
         findings = settle(self._findings)
         for one in findings:
@@ -240,7 +261,7 @@ class _Audit:
                 rest.append(self._rest_of_chunk(slave, segment, slave.chunks[chunk]))
         for scan in self._engine.run(SCAN, rest) if rest else ():
             coverage.crcs_checked += scan.crcs
-            crcs = [fault for fault in scan.faults if fault.invariant == "CL-CRC" and fault.phy < slave.end]
+            crcs = [fault for fault in scan.faults if fault.invariant in CRCS and fault.phy < slave.end]
             slave.findings += [fault_finding(SLAVE, fault) for fault in crcs]
             if scan.error is not None:
                 slave.findings.append(finding("AU-COVER", SLAVE, phy_from=scan.split.begin, detail=scan.error))
@@ -262,10 +283,10 @@ class _Audit:
         )
 
     def _vouch(self, comparison: Comparison) -> None:
-        """A body that fails its CRC on the master fails it on the slave too where the bytes are the same."""
+        """What fails its CRC on the master fails it on the slave too where the bytes are the same."""
         differing = [one for one in comparison.findings if one.phy_from is not None and one.phy_to is not None]
         for one in self._findings:
-            if one.invariant != "CL-CRC" or one.replica != MASTER or one.phy_from is None or one.phy_to is None:
+            if one.invariant not in CRCS or one.replica != MASTER or one.phy_from is None or one.phy_to is None:
                 continue
             begin, end = one.phy_from, one.phy_to
             same = not any((d.phy_from or 0) < end and begin < (d.phy_to or 0) for d in differing)
@@ -274,8 +295,9 @@ class _Audit:
 
     def _name_store(self, one: Finding) -> None:
         manifest = self._stores[MASTER if one.replica == BOTH else one.replica].manifest
+        one.cluster, one.broker = self._options.cluster, self._options.broker
         if manifest is not None:
-            one.cluster, one.broker = manifest.cluster, manifest.broker_name
+            one.cluster, one.broker = manifest.cluster or one.cluster, manifest.broker_name or one.broker
             one.role = None if one.replica == BOTH else manifest.role
 
     def _cover(
@@ -287,7 +309,7 @@ class _Audit:
             one = self._coverage[log.side]
             one.files = len(log.store.segments)
             one.bytes_total = sum(segment.size_bytes for segment in log.store.segments)
-            one.bytes_unread = sum(part.end - part.begin for part in log.unread)
+            one.bytes_unread = sum(part.end - part.begin for part in log.unread if part.end < UNKNOWN_END)
             one.bytes_read = sum(scan.split.end - scan.split.begin for scan in log.scans if scan.error is None)
             one.records = log.records
             one.chunks = len(log.chunks)

@@ -91,6 +91,14 @@ def _committed(path: str) -> Iterator[Committed]:
             yield Committed(group, topic, int(queue_id), offset)
 
 
+def configured_topics(path: str) -> frozenset[str] | None:
+    """Return the topics of a topics.json; None when there is none that can be read."""
+    try:
+        return frozenset(_topics(path)) or None
+    except _BadFile:
+        return None
+
+
 def _topics(path: str) -> set[str]:
     return set(_table(path, "topicConfigTable"))
 

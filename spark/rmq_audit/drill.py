@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 
-from rmq.wire.record import BLANK_BYTES, body_crc
+from rmq.wire.record import BLANK_BYTES, MAGIC_BLANK, body_crc
+from rmq_audit import properties
 from rmq_audit.files import ReadError, Window
 from rmq_audit.findings import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED
 from rmq_audit.format import HEADER_BYTES, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
@@ -33,6 +34,8 @@ MAX_SINGLE_DIFFERENCES = 8
 #: of these six, so many must differ before two sound records at one place are two messages and not one with a wrong bit
 IDENTITY = ("totalSize", "queueOffset", "bornTimestamp", "storeTimestamp", "bodyCRC")
 MIN_IDENTITY_DIFFERENCES = 3
+
+BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 
 _OF_THE_FIRST = "of the first: "
 
@@ -86,6 +89,10 @@ class _Side:
         stated, magic = SIZE_MAGIC.unpack_from(head)
         return [stated == size, magic in (MAGIC_V1, MAGIC_V2), stated_offset(head, 0) == phy].count(True) >= 2
 
+    def must_have_blank(self, phy: int) -> bool:
+        """Whether a record ends at ``phy``, or half a BLANK stands there, so that a BLANK was there once."""
+        return self.bytes_at(phy + 4, 4) == BLANK_MAGIC or any(at + held == phy for at, held in self.items.items())
+
     def failure(self, phy: int) -> str | None:
         """Return why the record at ``phy`` fails its own checks, or None."""
         record = self.record(phy)
@@ -95,6 +102,10 @@ class _Side:
             return f"states physicalOffset {record.number('physicalOffset')} here"
         if not record.crc_holds():
             return f"fails its own CRC: the body has {body_crc(record.body)}, bodyCRC says {record.number('bodyCRC')}"
+        at = record.size - properties.CRC_BYTES
+        marked = record.properties[-properties.CRC_BYTES :].startswith(properties.CRC_MARK)
+        if marked and body_crc(record.data[:at]) != properties.stated_property_crc(record.data, at):
+            return "fails the CRC over the whole record that its __CRC32# property states"
         if record.has_hole():
             return "holds zero bytes in topic or properties, bytes that never arrived (the CRC covers only the body)"
         return None
@@ -185,7 +196,8 @@ def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
     first = wrong[0] if wrong else 0
     field = layout.field_at(first) if layout is not None else "BLANK"
     if layout is None:
-        failing = [name for name, side in ((MASTER, master), (SLAVE, slave)) if phy not in side.items]
+        sides = ((MASTER, master), (SLAVE, slave))
+        failing = [name for name, side in sides if phy not in side.items and side.must_have_blank(phy)]
     elif ours is not None and theirs is not None and ours.has_hole() and theirs.has_hole():
         failing = [name for name, record in ((MASTER, ours), (SLAVE, theirs)) if not record.crc_holds()]
     else:
@@ -225,8 +237,9 @@ def _is_fork(phy: int, master: _Side, slave: _Side) -> bool:
     damage.
     """
     ours, theirs = master.record(phy), slave.record(phy)
-    if any(record is not None and not record.crc_holds() for record in (ours, theirs)):
-        return False
+    for record in (ours, theirs):
+        if record is not None and not (record.crc_holds() and record.number("physicalOffset") == phy):
+            return False
     if ours is None or theirs is None:
         return phy in master.items and phy in slave.items and (ours is None) != (theirs is None)
     differing = sum(ours.number(name) != theirs.number(name) for name in IDENTITY)

@@ -77,6 +77,11 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "CO-BEHIND": ("no consumer offset lies before its queue's begin", Severity.INFO, 9),
     "CO-BACK": ("no consumer offset has gone back since it was looked at before", Severity.WARN, 9),
     "CO-ORPHAN": ("each consumer offset belongs to a topic that is known", Severity.INFO, 9),
+    "CL-BACK": ("the end of a log does not go back between two looks at it", Severity.WARN, 9),
+    "RT-MISSING": ("every NameServer knows every broker and topic", Severity.ERROR, 9),
+    "RT-DIFF": ("NameServers say the same of brokers and topics", Severity.ERROR, 9),
+    "RT-TWOMASTERS": ("each broker has one master, wherever one asks", Severity.CRITICAL, 9),
+    "RT-STORE": ("routes lead to all queues that hold messages, and to no topic that is not there", Severity.WARN, 9),
     "AU-COVER": ("every byte of the inventory was read", Severity.ERROR, 9),
 }
 

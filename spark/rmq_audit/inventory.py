@@ -161,6 +161,13 @@ def _why_no_store(there: Lister, root: str, names: Mapping[str, Entry]) -> str:
     return f"{root}: is no store directory, it has no folder {layout.COMMIT_LOG_DIR}"
 
 
+def check_broker(store: Store, name: str | None) -> None:
+    """Raise InputError when a manifest names another broker than the one that is looked at."""
+    known = store.manifest.broker_name if store.manifest is not None else None
+    if name is not None and known is not None and known != name:
+        raise InputError(f"{store.path} is a dump of broker {known}, not of {name}")
+
+
 def ending_at(store: Store, end: int | None) -> Store:
     """
     Return the store as if a manifest said that its log ends at ``end`` and its queues may be short of the last records.

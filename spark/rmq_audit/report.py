@@ -129,7 +129,7 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
     if result.slave is not None and all_of.slave is not None:
         yield from _side_lines(result.slave, all_of.slave)
         yield (
-            f"compared  {result.compared_from} to {result.compared_to}, {_size(all_of.bytes_compared)} in "
+            f"compared  {result.compared_from} to {result.compared_to}, {size_text(all_of.bytes_compared)} in "
             f"{all_of.chunks_compared} chunks: {all_of.chunks_equal} with equal digests, "
             f"{all_of.chunks_drilled} looked into, {all_of.chunks_different} of these different"
         )
@@ -139,14 +139,14 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
         yield f"note      {len(result.changed_files)} files were written to meanwhile; moving ends are not judged"
     for one in causes[:MAX_SHOWN]:
         yield ""
-        yield from _finding_lines(one, result.findings)
+        yield from finding_lines(one, result.findings)
     if len(causes) > MAX_SHOWN:
         yield ""
         yield f"... and {len(causes) - MAX_SHOWN} more findings; --json FILE writes them all"
     total = all_of.master.bytes_read + (0 if all_of.slave is None else all_of.slave.bytes_read)
     rate = total / 1e6 / max(seconds, 1e-9)
     yield ""
-    yield f"{_size(total)} in {seconds:.1f} s ({rate:.0f} MB/s), engine {engine}, kernel {kernels(result)}"
+    yield f"{size_text(total)} in {seconds:.1f} s ({rate:.0f} MB/s), engine {engine}, kernel {kernels(result)}"
 
 
 def kernels(result: Result) -> str:
@@ -176,7 +176,7 @@ def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
         yield f"{'':<9} {', '.join(parts)}"
 
 
-def _finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
+def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
     blame = "" if one.blame is None else f", blame {one.blame}"
     yield f"{one.severity.name} {one.invariant} on {one.replica}{blame}: {_place(one)}"
     yield from textwrap.wrap(one.detail, _WIDTH, initial_indent="    ", subsequent_indent="    ")
@@ -208,7 +208,7 @@ def _place(one: Finding) -> str:
     return ", ".join(parts) if parts else "-"
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
     for unit in ("bytes", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -177,6 +177,7 @@ def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
 
 
 def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what the summary says of a finding; ``findings`` are all, for those that follow from it."""
     blame = "" if one.blame is None else f", blame {one.blame}"
     yield f"{one.severity.name} {one.invariant} on {one.replica}{blame}: {_place(one)}"
     yield from textwrap.wrap(one.detail, _WIDTH, initial_indent="    ", subsequent_indent="    ")
@@ -209,6 +210,7 @@ def _place(one: Finding) -> str:
 
 
 def size_text(size: float) -> str:
+    """Return bytes as people read them."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

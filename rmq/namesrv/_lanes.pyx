@@ -2,10 +2,9 @@
 """
 The compiled twin of the part of rmq.namesrv.lanes.RouteChunkLane that answers questions it knows already.
 
-A chunk with anything else in it, and a connection in any but its usual state, is left to Python as a whole.
+A chunk with anything else in it is left to Python as a whole.
 """
 
-from cpython.bytearray cimport PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
@@ -164,35 +163,8 @@ cdef class KnownQuestions:
         position[0] += length
         return 1
 
-
-cdef class DirectAnswers:
-    """
-    Answers of one connection that its protocol need not be asked for.
-
-    Called with what was received; returns the answers to all of it, or None, with nothing done. ``write`` is for what
-    the socket did not take of them.
-    """
-
-    cdef KnownQuestions known
-    cdef dict protocol, decoder, channel
-    cdef bytearray unfinished
-    cdef object lane, responders, seconds
-    cdef readonly object write
-
-    def __init__(self, KnownQuestions known, lane, connection):
-        self.known = known
-        self.lane = lane
-        self.protocol = connection.__dict__
-        self.responders = connection._responders
-        known.count_into(self.responders.stats, lane.code)
-        self.decoder = connection._decoder.__dict__
-        self.unfinished = connection._decoder._buffer
-        self.channel = connection.channel.__dict__
-        self.seconds = connection._clock.seconds
-        self.write = connection.channel.write
-
-    def __call__(self, bytes data):
-        cdef KnownQuestions known = self.known
+    def whole(self, bytes data):
+        """Return the answers to all that ``data`` asks for; None, with nothing done, when one of them is not known."""
         cdef Piece pieces[MAX_FRAMES]
         cdef Py_ssize_t position = 0
         cdef Py_ssize_t size = 0
@@ -202,22 +174,11 @@ cdef class DirectAnswers:
         cdef bytes answers
         cdef char *to
         cdef timespec began, ended
-        if (
-            PyByteArray_GET_SIZE(self.unfinished)
-            or self.decoder["_broken"] is not None
-            or self.channel["_reason"] is not None
-            or self.protocol["_sniffed"] is not True
-            or self.protocol["_paused"] is not False
-            or self.protocol["_collected"] is not None
-            or self.protocol["_held"]
-            or self.responders.chunk_lane is not self.lane
-            or known.settings.namesrv is not known.config
-            or known.routes.version != known.version
-        ):
+        if self.settings.namesrv is not self.config or self.routes.version != self.version:
             return None
         clock_gettime(CLOCK_MONOTONIC, &began)
         while position < end:
-            if count == MAX_FRAMES or size > known.most_bytes or not known.find(data, &position, &pieces[count]):
+            if count == MAX_FRAMES or size > self.most_bytes or not self.find(data, &position, &pieces[count]):
                 return None
             size += pieces[count].before_bytes + pieces[count].digit_count + pieces[count].rest_bytes
             count += 1
@@ -230,7 +191,6 @@ cdef class DirectAnswers:
             to += pieces[number].digit_count
             memcpy(to, pieces[number].rest, pieces[number].rest_bytes)
             to += pieces[number].rest_bytes
-        self.channel["last_active_s"] = self.seconds()
         clock_gettime(CLOCK_MONOTONIC, &ended)
-        known._observe((ended.tv_sec - began.tv_sec) + (ended.tv_nsec - began.tv_nsec) * 1e-9, count)
+        self._observe((ended.tv_sec - began.tv_sec) + (ended.tv_nsec - began.tv_nsec) * 1e-9, count)
         return answers

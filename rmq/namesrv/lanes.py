@@ -16,8 +16,8 @@ from rmq.namesrv.responders import STRICT_JSON_SINCE, ZONE_MODE, encode_route
 from rmq.namesrv.routes import RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.remoting.channel import Channel
-from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import MAX_COLLECTED_BYTES
+from rmq.remoting.stats import RequestStats
 from rmq.wire.codes import RequestCode, SerializeType
 from rmq.wire.command import RemotingCommand, decode_command, encode_reply
 from rmq.wire.compiled import load
@@ -172,7 +172,7 @@ class RouteChunkLane:
 
     code = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
-    def __init__(self, replies: RouteReplies, routes: RouteTable, settings: Settings) -> None:
+    def __init__(self, replies: RouteReplies, routes: RouteTable, settings: Settings, stats: RequestStats) -> None:
         self._replies = replies
         self._routes = routes
         self._settings = settings
@@ -193,6 +193,10 @@ class RouteChunkLane:
             _MAX_DIGITS,
             MAX_COLLECTED_BYTES,
         )
+        if self._known is not None:
+            self._known.count_into(stats, self.code)
+            #: see :class:`rmq.remoting.responders.WholeLane`
+            self.whole: Callable[[bytes], bytes | None] = self._known.whole
 
     @property
     def question_bytes(self) -> int:
@@ -239,10 +243,6 @@ class RouteChunkLane:
             if collected > MAX_COLLECTED_BYTES:
                 break
         return position, count
-
-    def direct(self, connection: RemotingProtocol) -> Any:
-        """See :class:`rmq.remoting.responders.DirectLane`; None unless the compiled twin is there."""
-        return self._known and _compiled.DirectAnswers(self._known, self, connection)
 
     def _answer(self, question: _Question) -> tuple[bytes, bytes] | None:
         """Return, and keep, the answer as of now; None when the ordinary way must say what there is to say."""

@@ -92,7 +92,9 @@ class NamesrvService(MultiService):
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
         self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
-        self.responders.set_chunk_lane(RouteChunkLane(self.lane.replies, self.routes, self.settings))
+        self.responders.set_chunk_lane(
+            RouteChunkLane(self.lane.replies, self.routes, self.settings, self.responders.stats)
+        )
         self.server = RemotingServer(
             platform,
             host=setup.netty.bind_address,

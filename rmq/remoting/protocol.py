@@ -27,6 +27,7 @@ from rmq.remoting.responders import MAX_COLLECTED_BYTES, ChunkLane, ResponderTab
 from rmq.runtime.tls import loss_text
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
+from rmq.wire.compiled import load
 from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
 
 #: requests of one connection that may wait for their answers at a time; beyond that they are answered with code 2
@@ -35,6 +36,7 @@ MAX_WAITING_ANSWERS = 65_535
 #: seconds; a timer that goes off so much later than it should was not served in time, by this process or this machine
 LATE_CHECK_S = 1.0
 
+_direct: Any = load("rmq.remoting._direct")
 OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
 TLS_HANDSHAKE = 0x16
 
@@ -107,10 +109,10 @@ class RemotingProtocol(Protocol):
         self.channel = Channel(transport, self._clock, self._id, self._limits, self._decoder, self._grew)
         transport.registerProducer(self, True)
         self._idle = self._clock.callLater(self._idle_seconds, self._check_idle)
-        direct = getattr(self._responders.chunk_lane, "direct", None)
-        if direct is not None and getattr(transport, "lean", False):
+        lane = self._responders.chunk_lane
+        if _direct is not None and lane is not None and getattr(transport, "lean", False):
             # the reactor asks it before us
-            transport.direct = direct(self)
+            transport.direct = _direct.Direct(self, lane)
         self._opened(self.channel)
 
     def dataReceived(self, data: bytes) -> None:
@@ -118,29 +120,19 @@ class RemotingProtocol(Protocol):
         if not channel.is_open:
             return
         channel.last_active_s = self._clock.seconds()
-        paused_by_lane = False
-        try:
-            if not self._sniffed:
-                self._sniffed = True
+        if not self._sniffed:
+            self._sniffed = True
+            try:
                 if not self._admit(self.transport, data):
                     return
-            lane = self._responders.chunk_lane
-            if lane is not None and not self._held and (whole := self._decoder.take_back(data)) is not None:
-                data = self._run_lane(lane, whole)
-                if not data or not channel.is_open:
-                    return
-                paused_by_lane = self._paused
-            frames = self._decoder.receive(data)
-        except ProtocolError as error:
-            self._drop(str(error))
-            return
-        if self._held or paused_by_lane:
-            # The transport was told to pause and delivered what it had already read.
-            self._held += frames
-        elif frames:
-            self._run(frames)
-        elif self._grew is not None:
-            self._grew(len(data))
+            except ProtocolError as error:
+                self._drop(str(error))
+                return
+        lane = self._responders.chunk_lane
+        if lane is not None and not self._held and (whole := self._decoder.take_back(data)) is not None:
+            self.run_lane(lane, whole)
+        else:
+            self._cut(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._idle is not None and self._idle.active():
@@ -174,29 +166,52 @@ class RemotingProtocol(Protocol):
 
     # one chunk
 
-    def _run_lane(self, lane: ChunkLane, data: bytes) -> bytes:
-        """Have ``lane`` answer what it can at the front of ``data``, one write for all; return what is not for it."""
+    def run_lane(self, lane: ChunkLane, data: bytes) -> None:
+        """
+        Have ``lane`` answer what it can at the front of ``data``, one write for all, and go on with the rest.
+
+        No frame is unfinished and none held back.
+        """
         channel, stats = self.channel, self._responders.stats
         position, started_s = 0, channel.last_active_s
-        while True:
+        while position < len(data) and channel.is_open and not self._paused:
             answers: list[bytes] = []
             try:
                 stop, count = lane(data, position, answers, channel)
             except Exception as ours:  # noqa: BLE001 - costs this connection, not the reactor's other ones
-                self._log.failure("{peer}: received bytes could not be worked on", peer=channel.peer)
-                channel.write(b"".join(answers))
-                self._drop(f"our own fault: {ours}")
-                return b""
+                self.lane_failed(answers, ours)
+                return
             if count:
                 channel.write(b"".join(answers))
                 now_s = channel.last_active_s
                 stats.observe(lane.code, now_s - started_s, count)
                 started_s = now_s
-            if stop == len(data):
-                return b""
-            if stop == position or self._paused or not channel.is_open:
-                return data[stop:]
+            if stop == position:
+                break
             position = stop
+        if position < len(data) and channel.is_open:
+            self._cut(data[position:], hold=self._paused)
+
+    def lane_failed(self, answers: list[bytes], error: Exception) -> None:
+        """Send what was answered before a lane raised, and end the connection; while the exception is handled."""
+        self._log.failure("{peer}: received bytes could not be worked on", peer=self.channel.peer)
+        self.channel.write(b"".join(answers))
+        self._drop(f"our own fault: {error}")
+
+    def _cut(self, data: bytes, *, hold: bool = False) -> None:
+        """Cut ``data`` into frames and have them answered; only kept when ``hold`` says so or others are kept."""
+        try:
+            frames = self._decoder.receive(data)
+        except ProtocolError as error:
+            self._drop(str(error))
+            return
+        if self._held or hold:
+            # The transport was told to pause and delivered what it had already read.
+            self._held += frames
+        elif frames:
+            self._run(frames)
+        elif self._grew is not None:
+            self._grew(len(data))
 
     def _run(self, frames: list[Frame]) -> None:
         """Have ``frames`` answered and write the answers, one write for all unless they are long."""

@@ -29,7 +29,6 @@ from rmq.wire.frames import ProtocolError
 
 if TYPE_CHECKING:
     from rmq.remoting.channel import Channel
-    from rmq.remoting.protocol import RemotingProtocol
 
 H = TypeVar("H")
 B = TypeVar("B")
@@ -117,17 +116,11 @@ class ChunkLane(Protocol):
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel, /) -> tuple[int, int]: ...
 
 
-class DirectLane(ChunkLane, Protocol):
-    """A lane that can be asked before the protocol is; see :mod:`rmq.runtime.leanreactor`."""
+class WholeLane(ChunkLane, Protocol):
+    """A lane with a shorter way for chunks that hold nothing but requests for it."""
 
-    def direct(self, connection: RemotingProtocol, /) -> Callable[[bytes], bytes | None] | None:
-        """
-        Return what answers the chunks of ``connection`` that hold nothing but requests for this lane; None for nothing.
-
-        It returns None, with nothing done, for any other chunk, and whenever the connection is in any but its usual
-        state: open, not paused, with no frame unfinished and none held back. What it answers counts as received and
-        answered. Its ``write`` takes what the socket did not.
-        """
+    def whole(self, data: bytes, /) -> bytes | None:
+        """Return the answers to all requests in ``data``, which count then; None, with nothing done, for others."""
         ...
 
 

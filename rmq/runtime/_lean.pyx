@@ -164,6 +164,8 @@ cdef class Lean:
     cdef int _answer(self, object transport, int fd, object direct, bytes answer) except -1:
         cdef ssize_t length = PyBytes_GET_SIZE(answer)
         cdef ssize_t sent = 0
+        if length == 0:
+            return 0
         if length <= self.send_limit:
             sent = self._send(transport, fd, answer)
         if sent < length:

@@ -140,7 +140,8 @@ class Peer:
             answers = transport.direct(data)
             if answers is not None:
                 transport.answered_directly += 1
-                transport.write(answers)
+                if answers:
+                    transport.write(answers)
                 return
         self.protocol.dataReceived(data)
 

@@ -7,13 +7,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.remoting import responders
+from rmq.remoting import protocol, responders
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.wire.command import RemotingCommand, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.frames import PREFIX
-from tests.remoting.peer import Peer
+from tests.remoting.peer import LeanTransport, Peer
 
 ECHO = contract(97_001, body=bytes, reply_body=bytes)
 LATER = contract(97_002)
@@ -64,7 +64,11 @@ class ChunkLaneTests(SynchronousTestCase):
         self.table = ResponderTable(Owner())
         self.lane = MarkedLane()
         self.table.set_chunk_lane(self.lane)
-        self.peer = Peer(self.table)
+        self.peer = self.connected()
+
+    def connected(self) -> Peer:
+        """Return a peer that has just connected."""
+        return Peer(self.table)
 
     def test_one_write(self) -> None:
         """All that the lane answers of a chunk is one write, and counted in one go."""
@@ -88,7 +92,7 @@ class ChunkLaneTests(SynchronousTestCase):
         """However the stream is cut, every frame is answered once and in order; whole ones by the lane."""
         stream = echo(b"a!", 1) + echo(b"b!", 2) + echo(b"c", 3) + echo(b"d!", 4)
         for size in range(1, len(stream) + 1):
-            peer = Peer(self.table)
+            peer = self.connected()
             before = self.lane.taken
             for start in range(0, len(stream), size):
                 peer.send(stream[start : start + size])
@@ -134,6 +138,7 @@ class ChunkLaneTests(SynchronousTestCase):
         self.peer.transport.write = write  # type: ignore[method-assign]
         self.peer.send(echo(b"a!", 1) + echo(b"b!", 2) + echo(b"c", 3))
         self.assertEqual(len(self.peer.transport.writes), 1)
+        self.assertEqual(self.lane.taken, 1)
 
     def test_fault(self) -> None:
         """A fault of ours is logged and costs this connection only; what was answered before it is sent."""
@@ -188,3 +193,29 @@ class ChunkLaneTests(SynchronousTestCase):
             self.assertTrue(got)
             seen += [answer.opaque for answer in got]
         self.assertEqual(seen, [1, 2, 3])
+
+
+class DirectTests(ChunkLaneTests):
+    """The same past the protocol, as the reactor ``rmq-lean`` does with the compiled modules."""
+
+    if protocol._direct is None:
+        skip = "the compiled modules are not there, or switched off"
+
+    def connected(self) -> Peer:
+        peer = Peer(self.table, transport=LeanTransport())
+        # as if its first chunk, which may begin a TLS handshake, were behind it
+        peer.protocol._sniffed = True
+        return peer
+
+    def test_is_direct(self) -> None:
+        """All of the above did go past the protocol, the first chunk of a connection apart."""
+        transport = self.peer.transport
+        assert isinstance(transport, LeanTransport)
+        self.peer.send(echo(b"a!", 1))
+        self.assertEqual(transport.answered_directly, 1)
+        fresh = LeanTransport()
+        other = Peer(self.table, transport=fresh)
+        other.send(echo(b"a!", 1))
+        self.assertEqual(fresh.answered_directly, 0)
+        other.send(echo(b"a!", 1))
+        self.assertEqual(fresh.answered_directly, 1)

@@ -171,10 +171,11 @@ class _Audit:
 
     def _check_acked(self, log: Log) -> None:
         if self._acked is not None:
-            self._findings += check_acked(log, self._acked, self._engine, self._coverage[log.side])
+            moving = self._options.ends is not None
+            self._findings += check_acked(log, self._acked, self._engine, self._coverage[log.side], moving=moving)
 
     def _settled(self, changed: Sequence[str]) -> list[Finding]:
-        if changed or self._options.ends is not None:
+        if changed and self._options.ends is None:
             _soften_tails(self._findings)
         findings = settle(self._findings)
         for one in findings:

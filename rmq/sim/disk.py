@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import attrs
@@ -27,6 +28,12 @@ HEALTHY_CAPACITY_BYTES = 64 << 30
 SMALL_BYTES = 1 << 20
 #: what a sync takes, from and to
 HEALTHY_SYNC_S = (0.0005, 0.005)
+
+
+@lru_cache(maxsize=10_000)
+def normal_path(path: str) -> str:
+    """Return the one way to write a path."""
+    return os.path.normpath(os.path.join("/", path))
 
 
 class Folder:
@@ -349,7 +356,7 @@ class SimDisk:
     # -- inside
 
     def _path(self, path: str) -> str:
-        return os.path.normpath(os.path.join("/", path))
+        return normal_path(path)
 
     def _inode(self, path: str) -> Inode:
         entry = self._names.get(self._path(path))
@@ -411,10 +418,12 @@ class SimFile:
         return self.inode.live.size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        self._check_open(offset)
-        if offset < 0 or size < 0 or offset + size > self.inode.live.size:
-            raise DiskError(self._path, f"cannot read {size} bytes, the file has {self.inode.live.size}", offset)
-        return self.inode.live.read(offset, size)
+        if self._closed is not None:
+            self._check_open(offset)
+        content = self.inode.live
+        if offset < 0 or size < 0 or offset + size > content.size:
+            raise DiskError(self._path, f"cannot read {size} bytes, the file has {content.size}", offset)
+        return content.read(offset, size)
 
     def write_at(self, offset: int, data: Bytes) -> None:
         self._check_writable(offset)

@@ -23,9 +23,9 @@ class SparseBytes:
         self.pages: dict[int, bytearray] = {}
 
     def read(self, offset: int, size: int) -> bytes:
-        number, start = divmod(offset, PAGE_BYTES)
+        start = offset % PAGE_BYTES
         if start + size <= PAGE_BYTES:
-            page = self.pages.get(number)
+            page = self.pages.get(offset // PAGE_BYTES)
             return bytes(size) if page is None else bytes(page[start : start + size])
         pieces = []
         end = offset + size
@@ -38,7 +38,15 @@ class SparseBytes:
         return b"".join(pieces)
 
     def write(self, offset: int, data: bytes) -> None:
-        self.size = max(self.size, offset + len(data))
+        if offset + len(data) > self.size:
+            self.size = offset + len(data)
+        start = offset % PAGE_BYTES
+        if 0 < len(data) <= PAGE_BYTES - start:
+            page = self.pages.get(offset // PAGE_BYTES)
+            if page is None:
+                page = self.pages[offset // PAGE_BYTES] = bytearray(PAGE_BYTES)
+            page[start : start + len(data)] = data
+            return
         position = 0
         while position < len(data):
             number, start = divmod(offset + position, PAGE_BYTES)
@@ -63,7 +71,7 @@ class SparseBytes:
         return other
 
 
-@attrs.frozen
+@attrs.define
 class Write:
     offset: int
     data: bytes

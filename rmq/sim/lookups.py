@@ -27,13 +27,16 @@ async def wrong_lookups(observer: Observer, name: str, addr: str, copies: Iterab
     served = [copy for copy in copies if copy.records]
     records = sorted((record for copy in served for record in copy.records), key=lambda record: record.phy_offset)
     wrong = []
+    by_keys: dict[tuple[str, str], list[int]] = {}
+    for record in records:
+        by_keys.setdefault((record.topic, keys_of(record)), []).append(record.phy_offset)
     for record in rng.sample(records, min(KEYS, len(records))):
         found = await by_key(observer, addr, record.topic, key_of(record))
         if [one.phy_offset for one in found] != [record.phy_offset]:
             wrong.append(f"{name} finds {places(found)} by the key {key_of(record)}, which is at {record.phy_offset}")
         shared = keys_of(record)
         found = await by_key(observer, addr, record.topic, shared)
-        same = [one.phy_offset for one in records if (one.topic, keys_of(one)) == (record.topic, shared)]
+        same = by_keys[record.topic, shared]
         if places(found) != same[-MAX_FOUND:]:
             wrong.append(f"{name} finds {places(found)} by the key {shared}, the newest are {same[-MAX_FOUND:]}")
     if records and (found := await by_key(observer, addr, records[0].topic, "never sent")):

@@ -124,7 +124,9 @@ class SimNet:
     def latency_s(self, src: str, dst: str) -> float:
         if src == dst:
             return 0.00005
-        return self.rng.uniform(*self.conditions.latency_s) + self._clogged.get((src, dst), 0.0)
+        least, most = self.conditions.latency_s
+        latency_s = least + (most - least) * self.rng.random()
+        return latency_s + self._clogged.get((src, dst), 0.0) if self._clogged else latency_s
 
     def pieces(self, data: bytes) -> list[bytes]:
         """Cut ``data`` as the wire might."""
@@ -139,6 +141,9 @@ class SimNet:
         else:
             head = []
         size = conditions.piece_bytes
+        if 0 < len(data) <= size:
+            head.append(data)
+            return head
         return head + [data[start : start + size] for start in range(0, len(data), size)]
 
     def ephemeral_port(self, node: Node) -> int:
@@ -201,6 +206,9 @@ class Pipe:
         self._name = name
         self._src = src
         self._dst = dst
+        self._target = dst.process.node
+        self._way = src.local_address, dst.local_address
+        self._way_back = dst.local_address, src.local_address
         self._queue: deque[tuple[float, bytes | Mark]] = deque()
         self._last_s = 0.0
         self._arrival: SimCall | None = None
@@ -225,7 +233,7 @@ class Pipe:
 
     def credit(self, count: int) -> None:
         """The receiver has read ``count`` bytes; the sender hears of it when the way back is open."""
-        if self._net.blocked(self._dst.local_address, self._src.local_address):
+        if self._net.blocked(*self._way_back):
             self._held_credit += count
             self._start_giving_up()
             return
@@ -234,7 +242,7 @@ class Pipe:
 
     def kick(self) -> None:
         """The network changed: go on where something waits."""
-        if self._held_credit and not self._net.blocked(self._dst.local_address, self._src.local_address):
+        if self._held_credit and not self._net.blocked(*self._way_back):
             count, self._held_credit = self._held_credit, 0
             self._stop_giving_up()
             self.credit(count)
@@ -250,8 +258,9 @@ class Pipe:
     def _put(self, item: bytes | Mark) -> None:
         net = self._net
         net.register(self)
-        arrival_s = net.world.now_s + net.latency_s(self._src.local_address, self._dst.local_address)
-        self._last_s = max(self._last_s, arrival_s)
+        arrival_s = net.world.now_s + net.latency_s(*self._way)
+        if arrival_s > self._last_s:
+            self._last_s = arrival_s
         self._queue.append((self._last_s, item))
         if self._arrival is None:
             self._schedule()
@@ -262,21 +271,23 @@ class Pipe:
 
     def _arrive(self) -> None:
         self._arrival = None
-        target = self._net.node_at(self._dst.local_address)
-        if self._net.blocked(self._src.local_address, self._dst.local_address) or not target.powered:
+        net = self._net
+        if not self._target.powered or net.blocked(*self._way):
             self._start_giving_up()
             return
-        self._stop_giving_up()
+        if self._give_up is not None:
+            self._stop_giving_up()
         _, item = self._queue.popleft()
         if self._queue:
             self._schedule()
         elif item is FIN or item is RST:
-            self._net.unregister(self)
+            net.unregister(self)
         if isinstance(item, Mark):
-            self._net.world.note("net", self._name, item.name)
+            net.world.note("net", self._name, item.name)
             self._dst.marked(item)
         else:
-            self._net.world.note("net", self._name, len(item), zlib.crc32(item))
+            world = net.world
+            world.trace.add(f"{world.now_s:.9f} net {self._name} {len(item)} {zlib.crc32(item)}")
             self._dst.received(item)
 
     def _start_giving_up(self) -> None:

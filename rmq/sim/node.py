@@ -9,6 +9,7 @@ next ``start`` is a new incarnation on the same disk and address.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.application.service import IService
@@ -167,12 +168,8 @@ class Process:
         return self.node.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
-        call = self.node.world.schedule(
-            delay,
-            lambda: callable(*args, **kwargs),
-            base_s=EPOCH_S,
-            forget=self._forget,
-        )
+        bare = partial(callable, *args, **kwargs) if args or kwargs else callable
+        call = self.node.world.schedule(delay, bare, base_s=EPOCH_S, forget=self._forget)
         if self.alive:
             self._calls[call] = None
         else:

@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 PAUSE_BYTES = 65536
 
 
+class Reading:
+    """What a transport does when bytes have arrived, in words."""
+
+    def __init__(self, transport: SimTransport) -> None:
+        self._transport = transport
+
+    def __str__(self) -> str:
+        return f"{self._transport}: dataReceived"
+
+
 @implementer(ITCPTransport, IPushProducer)
 class SimTransport:
     """
@@ -68,6 +78,7 @@ class SimTransport:
         self._half_closed = False
         self._no_delay = False
         self._keep_alive = False
+        self._trap = self.net.world.trap(Reading(self))
 
     def __str__(self) -> str:
         return f"connection {self.local_address}:{self.local_port} to {self.remote_address}:{self.remote_port}"
@@ -310,9 +321,10 @@ class SimTransport:
         if self._delivering:
             return
         self._delivering = True
+        trap = self._trap
         while self._unread and self._reading and self.connected:
             data = self._unread.popleft()
-            with self.net.world.trap(f"{self}: dataReceived") as trap:
+            with trap:
                 self.protocol.dataReceived(data)
             if trap.failure is not None:
                 self._lost(trap.failure, RST)

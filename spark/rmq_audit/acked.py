@@ -105,9 +105,18 @@ def _take(found: Sends, path: str, number: int, row: Mapping[str, Any]) -> None:
             raise InputError(f"{path}: row {number}: {_why(error)}") from error
 
 
-def check_acked(log: Log, table: Sends, engine: Engine, coverage: SideCoverage) -> list[Finding]:
-    """Return what is not in the log as it was acknowledged; sends of segments that retention deleted are not judged."""
-    judged = [send for send in table.sends if send.phy >= log.start and not log.unknown(send.phy, send.phy + 1)]
+def check_acked(
+    log: Log, table: Sends, engine: Engine, coverage: SideCoverage, *, moving: bool = False
+) -> list[Finding]:
+    """
+    Return what is not in the log as it was acknowledged; sends of segments that retention deleted are not judged, nor
+    those behind an end that still moves (``moving``).
+    """
+    judged = [
+        send
+        for send in table.sends
+        if send.phy >= log.start and not log.unknown(send.phy, send.phy + 1) and not (moving and send.phy >= log.end)
+    ]
     coverage.acked_sends_checked = len(judged)
     coverage.acked_sends_without_place = table.without_place
     coverage.acked_sends_expired = sum(send.phy < log.start for send in table.sends)

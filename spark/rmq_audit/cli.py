@@ -7,22 +7,27 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import re
 import sys
 import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from rmq_audit import report
+import attrs
+
+from rmq_audit import clusterreport, report
 from rmq_audit.audit import Options, Result, check, compare
+from rmq_audit.cluster import audit_cluster, read_tables
+from rmq_audit.clusterconfig import read_config
+from rmq_audit.clusterreport import Run, write_cluster
 from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
+from rmq_audit.outfiles import check_writable, write
 from rmq_audit.outputs import to_junit, to_prometheus
 from rmq_audit.previous import mark, read_previous
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
+from rmq_audit.sizes import bytes_of
 
 EXIT_USAGE = 64
 EXIT_CRASH = 70
@@ -36,8 +41,6 @@ exit status:
   64  wrong arguments, no store directory, or an engine that cannot run here
   70  a defect of the audit itself
 """
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,10 +65,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    run_id = str(uuid.uuid4())
     for option, path in _outputs(options).items():
-        _check_writable(option, path)
+        check_writable(option, path)
+    if options.command == "cluster":
+        return _run_cluster(options)
+    started_at, run_id = _now(), str(uuid.uuid4())
     previous = None if options.previous is None else read_previous(options.previous)
     engine = _engine(options)
     try:
@@ -84,25 +88,52 @@ def _run(options: argparse.Namespace) -> int:
         "--prometheus": lambda: to_prometheus(answer, time.time()),
     }
     for option, path in _outputs(options).items():
-        _write(path, texts[option]())
+        write(path, texts[option]())
     if options.json != "-":
         print(report.to_text(result, seconds=seconds, engine=engine.name, **since))
     return result.exit_status
 
 
+def _run_cluster(options: argparse.Namespace) -> int:
+    config = read_config(options.config)
+    tables = read_tables(config)
+    previous = None if options.previous is None else read_previous(options.previous)
+    started_at, run_id = _now(), str(uuid.uuid4())
+    engine = _engine(options)
+    try:
+        began = time.perf_counter()
+        result = audit_cluster(config, tables, engine, _how(options))
+        seconds = time.perf_counter() - began
+    finally:
+        engine.close()
+    run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=engine.name)
+    if previous is not None:
+        resolved = mark(result.findings, previous, complete=result.complete)
+        run = attrs.evolve(run, previous=previous, resolved=resolved)
+    write_cluster(result, run, _outputs(options), time.time())
+    if options.json != "-":
+        print(clusterreport.to_text(result, run))
+    return result.exit_status
+
+
 def _audit(options: argparse.Namespace, engine: Engine) -> Result:
+    how = attrs.evolve(_how(options), index_slots=options.index_slots, acked=options.acked)
     if options.command == "check":
-        alone = Options(split_bytes=options.split_bytes, index_slots=options.index_slots, acked=options.acked)
-        return check(options.store, engine, alone)
-    how = Options(
+        return check(options.store, engine, how)
+    return compare(options.master, options.slave, engine, attrs.evolve(how, allowed_lag_bytes=options.allow_lag))
+
+
+def _how(options: argparse.Namespace) -> Options:
+    """Return the options that all commands share."""
+    return Options(
         split_bytes=options.split_bytes,
-        chunk_bytes=options.chunk_bytes,
-        allowed_lag_bytes=options.allow_lag,
-        crc_both=options.crc == "both",
-        index_slots=options.index_slots,
-        acked=options.acked,
+        chunk_bytes=getattr(options, "chunk_bytes", CHUNK_BYTES),
+        crc_both=getattr(options, "crc", "master") == "both",
     )
-    return compare(options.master, options.slave, engine, how)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _outputs(options: argparse.Namespace) -> dict[str, str]:
@@ -122,30 +153,11 @@ def _engine(options: argparse.Namespace) -> Engine:
     return OwnedSparkEngine(options.master_url)
 
 
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    # written aside and renamed, so that whoever watches the file never reads half of it
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.tmp", path)
-
-
-def _check_writable(option: str, path: str) -> None:
-    """Find out before the long part whether the result can be written."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if path == "-" and option == "--json":
-        return
-    if path == "-" or not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
-        raise InputError(f"{option} {path}: cannot be written")
-
-
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([KMG]?)", text.upper().removesuffix("IB").removesuffix("B"))
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; examples: 65536, 64K, 64M")
-    return int(found[1]) * _UNITS[found[2]]
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _positive_bytes(text: str) -> int:
@@ -178,18 +190,38 @@ def _parser() -> argparse.ArgumentParser:
     pair.add_argument(
         "--allow-lag", type=_bytes, default=0, metavar="SIZE", help="a slave so far behind counts as consistent"
     )
-    pair.add_argument(
+    _comparing(pair)
+    alone = _command(commands, "check", "check one store directory (or consistency dump) by its own rules")
+    alone.add_argument("store", metavar="DIR", help="store directory")
+    for one in (pair, alone):
+        _of_one_broker(one)
+    cluster = _command(commands, "cluster", "audit all brokers of a cluster, and the routes to them, in one run")
+    cluster.add_argument("config", metavar="CONFIG", help="TOML file that names brokers, side tables and routes")
+    _comparing(cluster)
+    return parser
+
+
+def _comparing(one: argparse.ArgumentParser) -> None:
+    """Add what only matters where two sides are compared."""
+    one.add_argument(
         "--crc",
         choices=("master", "both"),
         default="master",
         help="whose bodies are checked; equal digests vouch for the slave's (default: master)",
     )
-    pair.add_argument(
+    one.add_argument(
         "--chunk-bytes", type=_positive_bytes, default=CHUNK_BYTES, metavar="SIZE", help="bytes a digest covers (1M)"
     )
-    alone = _command(commands, "check", "check one store directory (or consistency dump) by its own rules")
-    alone.add_argument("store", metavar="DIR", help="store directory")
-    return parser
+
+
+def _of_one_broker(one: argparse.ArgumentParser) -> None:
+    """Add what a cluster's configuration says of each broker."""
+    one.add_argument(
+        "--index-slots", type=_slots, metavar="NUMBER", help="maxHashSlotNum of the broker (default: found out)"
+    )
+    one.add_argument(
+        "--acked", metavar="FILE", help="acknowledged sends (JSON Lines or .parquet), held against the master's log"
+    )
 
 
 def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
@@ -213,12 +245,6 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
     )
     one.add_argument(
         "--split-bytes", type=_positive_bytes, default=SPLIT_BYTES, metavar="SIZE", help="bytes a task reads (64M)"
-    )
-    one.add_argument(
-        "--index-slots", type=_slots, metavar="NUMBER", help="maxHashSlotNum of the broker (default: found out)"
-    )
-    one.add_argument(
-        "--acked", metavar="FILE", help="acknowledged sends (JSON Lines or .parquet), held against the master's log"
     )
     one.add_argument("--workers", type=_workers, help="processes of the local engine (default: one a core)")
     one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")

@@ -199,7 +199,7 @@ def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
 def _place(one: Finding) -> str:
     parts = []
     if one.topic is not None:
-        parts.append(f"topic {one.topic} queue {one.queue_id}")
+        parts.append(f"topic {one.topic}" + ("" if one.queue_id is None else f" queue {one.queue_id}"))
         if one.queue_offset_from is not None:
             last = one.queue_offset_to
             many = last is not None and last != one.queue_offset_from

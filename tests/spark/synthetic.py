@@ -305,3 +305,34 @@ class Pair:
         with open(path, "r+b") as file:
             file.seek(layout.index_entry_at(INDEX_SLOTS, number) + at)
             file.write(data)
+
+
+def plant_junk_behind_blanks(pair: Pair, root: Path, chance: random.Random) -> None:
+    """What follows the 8 bytes of a BLANK may be anything, and differ between the sides."""
+    for full in range(SEGMENT_BYTES, pair.made.end, SEGMENT_BYTES):
+        last = max((one for one in pair.made.stored if one.phy < full), key=lambda one: one.phy)
+        begin = last.phy + last.size + record.BLANK_BYTES
+        if begin < full:
+            pair.write(root, begin, chance.randbytes(full - begin))
+
+
+def plant_stale_records(pair: Pair, root: Path) -> None:
+    """
+    Old records behind the end, as a truncation leaves them: valid in every way, and older than the log's last one.
+    """
+    at = pair.made.end + 700
+    for number in range(5):
+        raw = record.encode_record(
+            topic=b"topic-0",
+            queue_id=0,
+            body=b"old" * 20,
+            properties=b"UNIQ_KEY\x01OLD",
+            born_timestamp=1,
+            store_timestamp=1_780_000_000_000 + number,
+            born_host=HOST,
+            store_host=HOST,
+            queue_offset=3 + number,
+            phy_offset=at,
+        )
+        pair.write(root, at, raw)
+        at += len(raw)

@@ -12,9 +12,8 @@ from rmq_audit.inventory import InputError
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
-from tests.spark.defects import plant_stale_records
 from tests.spark.support import audit, causes
-from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
+from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store, plant_stale_records
 
 
 class DumpCase(SynchronousTestCase):

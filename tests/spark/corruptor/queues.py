@@ -1,0 +1,156 @@
+"""Damage to queue offsets and consume queues."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+
+from rmq.store import layout
+from rmq.wire import record
+from tests.spark.corruptor.classes import Expected, NotHere, Plan, defect, is_plain, some_message
+from tests.spark.corruptor.specimen import Specimen, Stored, overwrite
+
+EMPTY = bytes(layout.CQ_UNIT_BYTES)
+
+
+@defect("DAMAGED")
+def offset_given_twice(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    pair.append(pair.roots, one.queue, b"the second owner of an offset", queue_offset=one.queue_offset)
+    return Plan(
+        [
+            Expected(invariant="QO-DUP", replica="both", topic=one.topic, queue_offset=one.queue_offset),
+            Expected(invariant="CQ-MISMATCH", replica="both", phy=one.phy),
+        ]
+    )
+
+
+@defect("DAMAGED")
+def offset_left_out(pair: Specimen, chance: random.Random) -> Plan:
+    queue = some_message(pair, chance).queue
+    missing = pair.next_offset[queue]
+    pair.append(pair.roots, queue, b"one offset is missing before this", queue_offset=missing + 1)
+    return Plan(
+        [Expected(invariant="QO-GAP", replica="both", count=1, topic=queue[0], queue_offset=missing)],
+        tolerated=lambda found: found.invariant == "CQ-MISMATCH" and found.topic == queue[0],
+    )
+
+
+@defect("CONSISTENT", warns=True)
+def queue_begins_again(pair: Specimen, chance: random.Random) -> Plan:
+    """A topic deleted and made anew: legal, and worth a word."""
+    queue = some_message(pair, chance).queue
+    for root in pair.roots:
+        shutil.rmtree(root / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1]))
+        (root / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1])).mkdir()
+        path = root / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1]) / layout.file_name(0)
+        path.write_bytes(bytes(100 * layout.CQ_UNIT_BYTES))
+    for number in range(3):
+        pair.append(pair.roots, queue, b"in a new queue", queue_offset=number)
+    return Plan(
+        [Expected(invariant="QO-RESTART", replica="both", topic=queue[0])],
+        # the offsets of the consumers of the old queue
+        tolerated=lambda found: found.invariant == "CO-AHEAD" and found.topic == queue[0],
+    )
+
+
+def _wrong_unit(pair: Specimen, one: Stored, unit: bytes, invariant: str = "CQ-MISMATCH") -> Plan:
+    pair.write_unit(pair.slave, one.queue, one.queue_offset, unit)
+    return Plan(
+        [
+            Expected(
+                invariant=invariant,
+                replica="slave",
+                phy=one.phy,
+                count=1,
+                topic=one.topic,
+                queue_offset=one.queue_offset,
+            )
+        ]
+    )
+
+
+@defect("DAMAGED")
+def unit_of_another_queue(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    other = next(other for other in iter(lambda: some_message(pair, chance), None) if other.queue != one.queue)
+    return _wrong_unit(pair, one, layout.CQ_UNIT.pack(other.phy, other.size, record.tags_code("T0")))
+
+
+@defect("DAMAGED")
+def unit_of_the_neighbour(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    other = next(
+        other for other in pair.stored if other.queue == one.queue and other.queue_offset == one.queue_offset + 1
+    )
+    return _wrong_unit(pair, one, layout.CQ_UNIT.pack(other.phy, other.size, record.tags_code("T0")))
+
+
+@defect("DAMAGED")
+def unit_points_into_a_record(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    return _wrong_unit(pair, one, layout.CQ_UNIT.pack(one.phy + 4, one.size, record.tags_code("T0")))
+
+
+@defect("DAMAGED")
+def unit_has_another_size(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    return _wrong_unit(pair, one, layout.CQ_UNIT.pack(one.phy, one.size - 1, record.tags_code("T0")))
+
+
+@defect("DAMAGED")
+def unit_is_lost(pair: Specimen, chance: random.Random) -> Plan:
+    return _wrong_unit(pair, some_message(pair, chance), EMPTY)
+
+
+@defect("DAMAGED")
+def unit_has_another_tag(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    return _wrong_unit(pair, one, layout.CQ_UNIT.pack(one.phy, one.size, record.tags_code("another")), "CQ-TAG")
+
+
+@defect("DAMAGED")
+def unit_of_the_master_has_another_tag(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    path, at = pair.unit_at(pair.master, one.queue, one.queue_offset)
+    overwrite(path, at, layout.CQ_UNIT.pack(one.phy, one.size, 12345))
+    return Plan([Expected(invariant="CQ-TAG", replica="master", phy=one.phy, count=1)])
+
+
+@defect("CONSISTENT", warns=True)
+def queue_is_behind(pair: Specimen, chance: random.Random) -> Plan:
+    one = next(one for one in reversed(pair.stored) if is_plain(one))
+    pair.write_unit(pair.slave, one.queue, one.queue_offset, EMPTY)
+    return Plan([Expected(invariant="CQ-BEHIND", replica="slave", phy=one.phy, count=1)])
+
+
+@defect("DAMAGED")
+def first_file_of_a_queue_is_missing(pair: Specimen, chance: random.Random) -> Plan:
+    """The units of messages that the log still has are gone, while later ones are there."""
+    queue = max((one for one in pair.stored if is_plain(one)), key=lambda one: one.queue_offset).queue
+    folder = pair.slave / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1])
+    paths = sorted(folder.iterdir())
+    per_file = paths[0].stat().st_size // layout.CQ_UNIT_BYTES
+    lost = [one for one in pair.stored if one.queue == queue and one.queue_offset < per_file and one.owned]
+    if len(paths) < 2 or paths[0].name != layout.file_name(0) or not lost:
+        raise NotHere("a queue with several files")
+    os.remove(paths[0])
+    return Plan([Expected(invariant="CQ-MISMATCH", replica="slave", topic=queue[0])])
+
+
+@defect("CONSISTENT", warns=True)
+def queue_is_missing(pair: Specimen, chance: random.Random) -> Plan:
+    """All units of a queue are gone: whoever opens the store makes them anew."""
+    queue = some_message(pair, chance).queue
+    shutil.rmtree(pair.slave / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1]))
+    return Plan([Expected(invariant="CQ-BEHIND", replica="slave", topic=queue[0])])
+
+
+@defect("INCOMPLETE")
+def queue_file_of_odd_length(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    path, _ = pair.unit_at(pair.slave, one.queue, one.queue_offset)
+    with open(path, "ab") as file:
+        file.write(b"\0" * 7)
+    return Plan([Expected(invariant="AU-COVER", replica="slave")])

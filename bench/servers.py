@@ -42,18 +42,24 @@ class Server:
     why_absent: Callable[[], str | None] = lambda: None
 
 
+def _python(site: Site, folder: str, *twistd: str, pure: bool = False) -> Process:
+    process = site.namesrv(OURS, folder, start=False, twistd=twistd)
+    # as it is installed: with the bytecode beside it, whatever this environment says
+    settings = ["-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={site.root / 'bytecode'}"]
+    process.command = ["env", *settings, *([f"{PURE_PYTHON}=1"] if pure else []), *process.command]
+    return process
+
+
 def _ours(site: Site, folder: str) -> Process:
-    return site.namesrv(OURS, folder, start=False)
+    return _python(site, folder)
 
 
 def _lean(site: Site, folder: str) -> Process:
-    return site.namesrv(OURS, folder, start=False, twistd=("--reactor", LEAN_REACTOR))
+    return _python(site, folder, "--reactor", LEAN_REACTOR)
 
 
 def _pure(site: Site, folder: str) -> Process:
-    process = _lean(site, folder)
-    process.command = ["env", f"{PURE_PYTHON}=1", *process.command]
-    return process
+    return _python(site, folder, "--reactor", LEAN_REACTOR, pure=True)
 
 
 def _no_lean() -> str | None:

@@ -25,7 +25,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.internet import tcp
+from rmq.runtime.latetls import tls_later
+
+with tls_later():
+    from twisted.internet import tcp
+
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST, installReactor
 from twisted.python import log
 

@@ -8,10 +8,13 @@ reactor is turned by hand.
 from __future__ import annotations
 
 import errno
+import random
 import socket
+import struct
 import subprocess
 import sys
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import tcp
@@ -22,6 +25,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 try:
+    from rmq.runtime import leanreactor
     from rmq.runtime.leanreactor import EagerWrites, LeanClient, LeanPort, LeanReactor, LeanServer
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
@@ -79,7 +83,13 @@ class CountingSocket:
 
 
 class LeanCase(SynchronousTestCase):
+    #: the compiled twin speaks to the descriptor, which no CountingSocket sees
+    compiled = False
+
     def setUp(self) -> None:
+        if not self.compiled:
+            self.patch(leanreactor, "_LEAN", None)
+            self.patch(leanreactor, "_send_now", leanreactor.send_now)
         self.reactor = LeanReactor()
         ours, self.peer = socket.socketpair()
         self.addCleanup(ours.close)
@@ -343,6 +353,166 @@ class LeanPollTests(LeanCase):
         self.assertFalse(hasattr(LeanPort, "lean"))
         self.assertFalse(hasattr(tcp.Server, "lean"))
         self.assertTrue(issubclass(LeanClient, EagerWrites))
+
+
+@unittest.skipIf(leanreactor._LEAN is None, "rmq.runtime._lean is not compiled, or switched off")
+class CompiledPollTests(LeanPollTests):
+    """The compiled twin does the same."""
+
+    compiled = True
+
+    def test_no_context(self) -> None:
+        entered: list[Any] = []
+        self.patch(log, "callWithLogger", lambda selectable, *call: entered.append(selectable))
+        self.peer.send(b"request")
+        self.turn()
+        self.assertEqual((self.protocol.received, entered), (b"request", []))
+
+    def test_reset_by_peer(self) -> None:
+        """A peer that resets the connection is a lost one, not a clean end."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        far = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+        protocol = Recorder()
+        transport: Any = LeanServer(ours, protocol, PEER, None, 2, self.reactor)  # type: ignore[arg-type]
+        protocol.makeConnection(transport)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        far.close()
+        for _ in range(1000):
+            if protocol.lost:
+                break
+            self.reactor.doIteration(0.01)
+        (reason,) = protocol.lost
+        self.assertTrue(reason.check(ConnectionLost), reason)
+
+    def test_direct(self) -> None:
+        """Whoever stands before the protocol is asked first, and the protocol when that returns None."""
+        self.transport.direct = Direct(lambda data: data.upper() if data != b"no" else None)
+        for data, answer, received in ((b"ask", b"ASK", b""), (b"no", b"", b"no"), (b"", b"", b"no")):
+            if data:
+                self.peer.send(data)
+            self.turn()
+            self.assertEqual(self.protocol.received, received)
+            if answer:
+                self.assertEqual(self.peer.recv(100), answer)
+
+    def test_direct_answers_nothing(self) -> None:
+        """An empty answer sends nothing and is no end."""
+        self.transport.direct = Direct(lambda data: b"")
+        self.peer.send(b"ask")
+        self.turn()
+        self.assertEqual((self.protocol.received, self.protocol.lost), (b"", []))
+
+    def test_direct_to_a_full_socket(self) -> None:
+        """What the socket does not take is written in the ordinary way, all of it and in order."""
+        answers = iter([b"a" * 100_000, b"b" * 131_073, *(bytes([99 + n]) * 90_000 for n in range(20))])
+        expected = [b"a" * 100_000, b"b" * 131_073]
+        direct = self.transport.direct = Direct(lambda data: next(answers), self.transport.write)
+        for _ in range(2):
+            self.peer.send(b"ask")
+            self.turn()
+        got = b""
+        while len(got) < 231_073:
+            got += self.peer.recv(1 << 20)
+            self.turn()
+        self.assertEqual(got, b"".join(expected))
+        self.assertTrue(direct.written)
+
+    def test_direct_waits_for_what_was_written(self) -> None:
+        """While something is unsent, a producer is paused or the connection closes only the protocol is asked."""
+        self.transport.direct = Direct(lambda data: b"direct")
+        for name, value in (("dataBuffer", b"x"), ("disconnecting", True), ("producerPaused", True), ("TLS", True)):
+            before = getattr(self.transport, name)
+            setattr(self.transport, name, value)
+            self.peer.send(b"ask")
+            self.turn()
+            setattr(self.transport, name, before)
+        self.assertEqual(self.protocol.received, b"ask" * 4)
+
+    def test_fault_of_direct(self) -> None:
+        """One that raises is logged and costs its connection."""
+
+        def fail(data: bytes) -> bytes:
+            raise ValueError("bug")
+
+        self.transport.direct = Direct(fail)
+        self.peer.send(b"request")
+        self.turn()
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertEqual(len(self.protocol.lost), 1)
+
+    def test_same_decisions(self) -> None:
+        """In whatever state a transport is, the twin sends at once what Python would, and nothing else."""
+        seed = random.SystemRandom().randrange(2**32)
+        print(f"\nSEND NOW seed {seed}")
+        chance = random.Random(seed)
+        sent = 0
+        for number in range(2000):
+            transport = StatedTransport(chance, self.socket._real)
+            data: Any = chance.choice((b"x", b"x" * 10, b"", b"y" * 70, bytearray(b"z")))
+            plain = leanreactor.send_now(transport, data)
+            compiled = leanreactor._LEAN.send_now(transport, data)
+            self.assertEqual(compiled, plain, f"seed {seed}, {number}: {vars(transport)} {data!r}")
+            if plain:
+                self.assertEqual(self.peer.recv(1000), data * 2)
+                sent += 1
+        self.assertGreater(sent, 50)
+
+
+class Direct:
+    """What stands before a protocol: answers with ``answer``, keeps what the socket did not take."""
+
+    def __init__(self, answer: Callable[[bytes], bytes | None], write: Callable[[bytes], object] | None = None) -> None:
+        self._answer = answer
+        self._write = write
+        self.written = b""
+
+    def __call__(self, data: bytes) -> bytes | None:
+        return self._answer(data)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+        if self._write is not None:
+            self._write(data)
+
+
+class StatedTransport:
+    """A transport in a random state, mostly a usual one; what is not set is as Twisted's classes have it."""
+
+    SEND_LIMIT = tcp.Connection.SEND_LIMIT
+    dataBuffer = b""
+    connected = 0
+    disconnecting = False
+    _aborting = False
+    producer: object = None
+    streamingProducer = False
+    producerPaused = False
+    _writeDisconnecting = False
+    _writeDisconnected = False
+    TLS = False
+
+    def __init__(self, chance: random.Random, sock: socket.socket) -> None:
+        self.socket = sock
+        self.fileno = sock.fileno
+        self._tempDataLen = 0
+        self.connected = 1
+        usual: dict[str, tuple[Any, Any]] = {
+            "_tempDataLen": (0, 7),
+            "dataBuffer": (b"", b"rest"),
+            "connected": (1, 0),
+            "disconnecting": (False, True),
+            "_aborting": (False, True),
+            "producer": (None, object()),
+            "streamingProducer": (0, 1),
+            "producerPaused": (False, True),
+            "_writeDisconnecting": (False, True),
+            "_writeDisconnected": (False, True),
+            "TLS": (False, True),
+        }
+        for name, values in usual.items():
+            if chance.random() < 0.5:
+                setattr(self, name, values[chance.random() < 0.2])
 
 
 class SocketsTests(SynchronousTestCase):

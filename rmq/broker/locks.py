@@ -21,7 +21,7 @@ class _Lock:
 @attrs.define
 class QueueLocks:
     """
-    Locks by group and queue. They survive a lost connection until they expire.
+    Locks by group and queue. They survive a lost connection until they expire; all times are steady.
 
     Java: RebalanceLockManager
     """

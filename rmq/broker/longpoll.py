@@ -20,7 +20,8 @@ class HeldPull:
     """
     One pull without a message.
 
-    ``matches(tags_code)`` tells whether a new message could interest it; ``wake()`` answers it and is called once.
+    ``deadline_ms`` is steady time. ``matches(tags_code)`` tells whether a new message could interest it; ``wake()``
+    answers it and is called once.
     """
 
     topic: str

@@ -116,7 +116,7 @@ class BrokerPages:
         return self._page(" · groups", Section("Groups and their lag", body))
 
     def clients(self, _: Query) -> str:
-        now = self._state.now_ms
+        now = self._state.steady_ms
         consumers: Rows = []
         for name in sorted(self._state.consumers.names()):
             group = self._state.consumers.find(name)

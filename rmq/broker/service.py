@@ -236,7 +236,7 @@ class BrokerService(MultiService):
                 state.offsets.persist,
             ),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
-            ("long polls", POLL_TICK_S, None, lambda: state.polls.tick(state.now_ms)),
+            ("long polls", POLL_TICK_S, None, lambda: state.polls.tick(state.steady_ms)),
             ("rates", STATS_SAMPLE_S, None, lambda: state.stats.sample_second(state.now_ms)),
             ("counters", COUNTER_SAMPLE_S, None, lambda: state.stats.sample_counters(state.now_ms)),
         ]
@@ -382,7 +382,7 @@ class BrokerService(MultiService):
 
     def _expire_sessions(self) -> None:
         state = self.state
-        now = state.now_ms
+        now = state.steady_ms
         for member in (*state.producers.expire(now), *state.consumers.expire(now)):
             self._log.warn(
                 "client {client_id} at {peer} was silent for {silent_ms} ms",

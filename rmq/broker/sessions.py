@@ -43,6 +43,7 @@ class Member:
     client_id: str
     language: str
     version: int
+    #: steady time of the last heartbeat; a clock that is set costs nobody his membership
     last_heard_ms: int
 
 
@@ -69,7 +70,7 @@ class ProducerGroups:
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Member]:
-        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS."""
+        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS; ``now_ms`` is steady time."""
         gone = []
         for group, members in list(self._groups.items()):
             for member in _expired(members.values(), now_ms):
@@ -193,7 +194,7 @@ class ConsumerGroups:
                 self.changed(group)
 
     def expire(self, now_ms: int) -> list[Member]:
-        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS."""
+        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS; ``now_ms`` is steady time."""
         gone = []
         for name, group in list(self._groups.items()):
             late = _expired(group.members.values(), now_ms)

@@ -19,7 +19,7 @@ from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk import Disk
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
@@ -72,6 +72,15 @@ class BrokerState:
     @property
     def now_ms(self) -> int:
         return now_ms(self.clock)
+
+    @property
+    def steady_ms(self) -> int:
+        """The steady time: silence, locks and suspended pulls are judged by it, whatever the wall clock is set to."""
+        return steady_ms(self.clock)
+
+    def wall_ms(self, steady_ms: int) -> int:
+        """Return what the wall clock, as it is set now, showed at a steady time."""
+        return self.now_ms - (self.steady_ms - steady_ms)
 
     @property
     def max_delay_level(self) -> int:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol
-from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -136,7 +135,7 @@ class SlaveConnection(Protocol):
     def connectionMade(self) -> None:
         self._open = True
         no_delay(self)
-        if isinstance(self.transport, Connection):
+        if hasattr(type(self.transport), "bufferSize"):  # a socket of Twisted's, with nothing around it
             self.transport.bufferSize = READ_BYTES
         self.session = self._link.opened(self)
         self.transport.registerProducer(self, True)

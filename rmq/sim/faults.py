@@ -344,8 +344,13 @@ KINDS: dict[str, Kind] = {
     "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
     "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),
     "failed sync": lambda world, nodes: FailedSync(world.rng.choice(nodes)),
-    "clock step": lambda world, nodes: ClockStep(world.rng.choice(nodes), world.rng.uniform(-30, 30)),
+    "clock step": lambda world, nodes: ClockStep(world.rng.choice(nodes), clock_step_s(world.rng.uniform(-30, 30))),
 }
+
+
+def clock_step_s(drawn_s: float) -> float:
+    """Every second step is twenty times as far: beyond what any table of a broker forgives a silent client."""
+    return drawn_s * 20 if int(abs(drawn_s)) % 2 else drawn_s
 
 
 def draw_plan(

@@ -95,7 +95,7 @@ class ClientResponder:
             client_id=client_id,
             language="OTHER" if command.language is None else command.language.name,
             version=command.version,
-            last_heard_ms=self._state.now_ms,
+            last_heard_ms=self._state.steady_ms,
         )
 
     def _consumer(self, consumer: ConsumerData, member: Member, without_subscriptions: bool) -> None:
@@ -178,7 +178,7 @@ class ClientResponder:
     @responds_to(LOCK_BATCH_MQ)
     def lock(self, request: Request[None, LockBatchBody]) -> Reply:
         body = request.body
-        held = self._state.locks.lock(body.consumer_group, body.client_id, body.mq_set, self._state.now_ms)
+        held = self._state.locks.lock(body.consumer_group, body.client_id, body.mq_set, self._state.steady_ms)
         return Reply(body=LockedQueues(lock_ok_mq_set=held))
 
     @responds_to(UNLOCK_BATCH_MQ)
@@ -217,7 +217,7 @@ class ClientResponder:
                 ProducerInfo(
                     client_id=member.client_id,
                     language=member.language,
-                    last_update_timestamp=member.last_heard_ms,
+                    last_update_timestamp=self._state.wall_ms(member.last_heard_ms),
                     remote_ip=f"/{member.channel.peer}",
                     version=member.version,
                 )

@@ -225,7 +225,7 @@ class PullResponder:
             topic=header.topic,
             queue_id=header.queue_id,
             from_offset=header.queue_offset,
-            deadline_ms=state.now_ms + suspend_ms,
+            deadline_ms=state.steady_ms + suspend_ms,
             channel=request.channel,
             matches=admitted.matches,
             wake=lambda: woken.callback(None),

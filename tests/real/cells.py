@@ -108,7 +108,8 @@ def _followed(cell: Cell, **config: Any) -> None:
 def empty_slave(cell: Cell) -> None:
     """An empty slave begins with the master's last segment and follows."""
     cell.send(400)
-    last = max(segments(cell.master.commitlog))
+    end = cell.master.end_offset()
+    last = end - end % SEGMENT_BYTES
     assert last >= 3 * SEGMENT_BYTES
     cell.join()
     cell.send(100)

@@ -25,18 +25,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rmq.runtime.latetls import tls_later
-
-with tls_later():
-    from twisted.internet import tcp
-
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST, installReactor
 from twisted.python import log
 
+from rmq.runtime.latetls import tls_later
 from rmq.wire.compiled import load
 
 try:
-    from twisted.internet.epollreactor import EPOLLIN, EPollReactor
+    with tls_later():
+        from twisted.internet import tcp
+        from twisted.internet.epollreactor import EPOLLIN, EPollReactor
 except ImportError as error:
     raise ImportError(
         "the reactor rmq-lean needs epoll(7), which only Linux has; without --reactor rmq runs on Twisted's own"

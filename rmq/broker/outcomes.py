@@ -37,7 +37,7 @@ def _refusal(state: BrokerState, status: PutStatus) -> tuple[int, str]:
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
         return ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state)
     if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
-        return ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
+        return ResponseCode.SYSTEM_ERROR, f"create mapped file failed, server is busy or broken.{_reason(state)}"
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         return ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
     return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
@@ -56,8 +56,14 @@ def service_not_available(state: BrokerState) -> str:
     return (
         "service not available now. It may be caused by one of the following reasons: "
         f"the broker's disk is full [{disk_usage(state)}], messages are put to the slave, "
-        "message store has been shut down, etc."
+        f"message store has been shut down, etc.{_reason(state)}"
     )
+
+
+def _reason(state: BrokerState) -> str:
+    """What Apache leaves to its log: which disk, how full, and the key that says how full it may be."""
+    reason = state.store.refuses_because
+    return "" if reason is None else f" Now: {reason}"
 
 
 def disk_usage(state: BrokerState) -> str:

@@ -578,7 +578,7 @@ cdef class SendLane:
         self.completion = parts.completion
         self.clock = parts.clock
         self.index = parts.index
-        self.hides = parts.is_sync_flush
+        self.hides = parts.appender.hides
         self.waits = later is not None
         self.max_body = parts.max_message_size
         self.topics = {}
@@ -721,9 +721,8 @@ cdef class SendLane:
         answer = self._answer(count)
         if self.waits:
             counts = self._counts(count, topics)
-            if self.hides:
-                self._remember(count, store_ms, queues)
-            else:
+            if not self.hides:
+                # Otherwise they are read back from the log once they are on disk.
                 self._show(count, log_end, store_ms, queues)
             self.completion.wait(log_end, self.later(channel, answer, counts))
             for callback in self.appended:
@@ -1016,18 +1015,6 @@ cdef class SendLane:
         cdef Placed* placed = &self.placed[i]
         return (<char*>self.records)[placed.properties : placed.properties + placed.properties_size].decode("ascii")
 
-    cdef int _remember(self, int count, int64_t store_ms, list queues) except -1:
-        """Keep the messages from consumers until they are on disk."""
-        cdef int i
-        cdef Placed* placed
-        dispatch = self.appender._dispatch
-        for i in range(count):
-            placed = &self.placed[i]
-            dispatch(
-                placed.phy, placed.size, queues[i], placed.number, placed.sys_flag, store_ms, self._properties(i)
-            )
-        return 0
-
 
 cdef inline uint8_t* add_bytes(uint8_t* out, bytes data) noexcept:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -1128,3 +1115,223 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
     header.hash_slot_count = used
     header.index_count = at
     return number
+
+
+# ---- from the log to queues and index ----
+
+cdef class _Queue:
+    """A queue while records of one piece of the log are added to it."""
+
+    cdef object queue
+    cdef bytearray buffer
+    cdef int64_t end, max_phy
+    cdef uint32_t prefix
+    cdef bint grew, wanted
+
+
+cdef struct Span:
+    Py_ssize_t at
+    Py_ssize_t size
+
+
+cdef void find_properties(const uint8_t* text, Py_ssize_t size, Span* unique, Span* keys, Span* tags) noexcept nogil:
+    """
+    Find the last property of each name; a size of -1 stands for none.
+
+    A size of 0 means that only Python can tell.
+    """
+    cdef Py_ssize_t at = 0, stop, length
+    cdef const uint8_t* mark
+    cdef const uint8_t* piece
+    cdef Span* found
+    unique.size = keys.size = tags.size = -1
+    while at < size:
+        mark = <const uint8_t*>memchr(text + at, 2, size - at)
+        stop = size if mark == NULL else mark - text
+        piece = text + at
+        length = stop - at
+        found = NULL
+        if length >= 5 and piece[4] == 1:
+            if memcmp(piece, b"TAGS", 4) == 0:
+                found = tags
+            elif memcmp(piece, b"KEYS", 4) == 0:
+                found = keys
+            if found != NULL:
+                found.at = at + 5
+                found.size = length - 5
+        elif length >= 9 and piece[8] == 1 and memcmp(piece, b"UNIQ_KEY", 8) == 0:
+            unique.at = at + 9
+            unique.size = length - 9
+        at = stop + 1
+
+
+cdef class Walker:
+    """
+    The way of ordinary records from the log into queues and index: what `rmq.store.dispatch.Dispatcher.frame` does.
+
+    Python looks at each record that this one stops at, and comes back with the next.
+    """
+
+    cdef object dispatcher, table, index
+    #: how many records were dispatched here
+    cdef readonly int64_t taken
+
+    def __init__(self, dispatcher, table, index):
+        self.dispatcher = dispatcher
+        self.table = table
+        self.index = index
+
+    cdef _Queue _find(self, dict known, bytes key, const uint8_t* name, Py_ssize_t size, int64_t queue_id):
+        """Return a queue that can be added to here; None for any other."""
+        cdef _Queue found
+        topic = (<const char*>name)[:size].decode("ascii")
+        queue = self.dispatcher.queue_for(topic, queue_id)
+        if queue is None or queue.ext is not None:
+            return None
+        found = _Queue.__new__(_Queue)
+        found.queue = queue
+        found.buffer = queue._buffer
+        found.end = queue.end
+        found.max_phy = queue.max_phy
+        found.prefix = hash_on(0, name, size) * 31 + 35
+        found.wanted = any([watch.wants(queue) for watch in self.dispatcher.watches])
+        known[key] = found
+        return found
+
+    def __call__(self, bytes data, Py_ssize_t position, int64_t base, bint check_crc):
+        """Dispatch records from ``data[position]`` on, which lies at ``base`` of the log; return where it stops."""
+        cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, left
+        cdef Span unique, keys, tags
+        cdef const uint8_t* record
+        cdef const uint8_t* topic
+        cdef const uint8_t* text
+        cdef const uint8_t* stop
+        cdef int64_t size, head, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
+        cdef int64_t last_phy = -1, last_size = 0
+        cdef uint32_t sys_flag
+        cdef Py_ssize_t topic_size, text_size
+        cdef uint8_t key[132]
+        cdef bytes name
+        cdef dict known = {}
+        cdef list told = []
+        cdef _Queue queue
+        cdef int32_t hashes[MAX_KEYS + 1]
+        cdef int count
+        cdef Py_ssize_t unit_at
+        cdef uint8_t* unit
+        cdef bytearray pending = None if self.index is None else self.index._pending
+        cdef bytearray buffer
+        dispatcher = self.dispatcher
+        # A record where others wait to be added to the index must find it settled: it counts from its end.
+        while end - at >= 92:
+            record = chunk + at
+            size = <int32_t>get32(record)
+            if size < 92 or size > end - at or get32(record + 4) != MAGIC_V1:
+                break
+            sys_flag = get32(record + 36)
+            phy = <int64_t>get64(record + 28)
+            if phy != base + at or sys_flag & 0xC:
+                break
+            head = HEAD + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+            if head + 4 > size:
+                break
+            body_size = <int32_t>get32(record + head - 4)
+            if body_size < 0 or head + body_size + 3 > size:
+                break
+            topic = record + head + body_size
+            topic_size = topic[0]
+            topic += 1
+            if topic_size < 1 or topic_size > 127 or head + body_size + 1 + topic_size + 2 > size:
+                break
+            text = topic + topic_size + 2
+            text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
+            if text_size > MAX_PROPERTIES or head + body_size + 1 + topic_size + 2 + text_size != size:
+                break
+            if not is_plain(topic, topic_size) or not is_plain(text, text_size):
+                break
+            queue_id = <int32_t>get32(record + 12)
+            queue_offset = <int64_t>get64(record + 20)
+            if queue_id < 0 or queue_offset < 0:
+                break
+            if check_crc and body_size and crc_of(record + head, <Py_ssize_t>body_size) != get32(record + 8):
+                break
+            memcpy(key, record + 12, 4)
+            memcpy(key + 4, topic, topic_size)
+            name = PyBytes_FromStringAndSize(<const char*>key, 4 + topic_size)
+            queue = <_Queue>known.get(name)
+            if queue is None:
+                queue = self._find(known, name, topic, topic_size, queue_id)
+                if queue is None:
+                    break
+            if queue_offset > queue.end:
+                break
+            find_properties(text, text_size, &unique, &keys, &tags)
+            if unique.size == 0 or keys.size == 0 or tags.size == 0:
+                break
+            count = 0
+            if pending is not None:
+                if unique.size > 0:
+                    hashes[0] = index_hash(hash_on(queue.prefix, text + unique.at, unique.size))
+                    count = 1
+                while keys.size > 0 and count <= MAX_KEYS:
+                    stop = <const uint8_t*>memchr(text + keys.at, c' ', keys.size)
+                    left = keys.size if stop == NULL else stop - (text + keys.at)
+                    if left > 0:
+                        hashes[count] = index_hash(hash_on(queue.prefix, text + keys.at, left))
+                        count += 1
+                    keys.at += left + 1
+                    keys.size -= left + 1
+                if keys.size > 0:
+                    break
+            code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
+            store_ms = <int64_t>get64(record + head - 4 - 8 - 4 - 4 - (16 if sys_flag & 0x20 else 4) - 8)
+            if queue_offset == queue.end:
+                buffer = queue.buffer
+                unit_at = PyByteArray_GET_SIZE(buffer)
+                PyByteArray_Resize(buffer, unit_at + UNIT)
+                unit = <uint8_t*>PyByteArray_AS_STRING(buffer) + unit_at
+                put64(unit, <uint64_t>phy)
+                put32(unit + 8, <uint32_t>size)
+                put64(unit + 12, <uint64_t>code)
+                queue.end += 1
+                queue.max_phy = phy + size
+                queue.grew = True
+                if queue.wanted:
+                    told.append((queue.queue, queue.end, code))
+            if count:
+                add_pending(pending, hashes, count, phy, store_ms)
+            last_phy = phy
+            last_size = size
+            last_ms = store_ms
+            self.taken += 1
+            at += <Py_ssize_t>size
+        if last_phy < 0:
+            return position
+        for queue in known.values():
+            if queue.grew:
+                queue.queue.end = queue.end
+                queue.queue.max_phy = queue.max_phy
+                if not queue.queue.dirty:
+                    self.table.touched(queue.queue)
+        dispatcher.last_phy = last_phy
+        dispatcher.last_size = last_size
+        dispatcher.store_timestamp = last_ms
+        dispatcher.dispatched = last_phy + last_size
+        if pending is not None and PyByteArray_GET_SIZE(pending) >= PENDING * 65536:
+            self.index.settle()
+        for where, number, tag in told:
+            dispatcher._tell(where, number, tag)
+        return at
+
+
+cdef inline bint is_plain(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Tell whether bytes are ASCII without NUL."""
+    cdef const uint8_t* end = at + size
+    cdef uint8_t all_bits = 0
+    while at < end:
+        if at[0] == 0:
+            return False
+        all_bits |= at[0]
+        at += 1
+    return all_bits < 0x80

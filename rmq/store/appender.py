@@ -43,6 +43,11 @@ _pack_length = PROPERTIES_LENGTH.pack
 _crc32 = zlib.crc32
 
 
+def hides_unsynced(config: StoreConfig) -> bool:
+    """In SYNC_FLUSH mode nobody may see a message that is not yet on disk."""
+    return config.is_sync_flush
+
+
 class Appender:
     """
     Append messages at the end of a master's log and dispatch them, or hand them to the dispatcher to remember.
@@ -61,9 +66,12 @@ class Appender:
         self._clock = clock
         self._max_body_bytes = config.max_message_size
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
-        # In SYNC_FLUSH mode nobody may see a message that is not yet on disk.
-        self._dispatch = dispatcher.remember if config.is_sync_flush else dispatcher.appended
+        #: messages are hidden from consumers until they are on disk
+        self.hides = hides_unsynced(config)
+        self._dispatch = dispatcher.remember if self.hides else dispatcher.appended
         self._in_trouble = False
+        #: why the last put could not be written; None when it could
+        self.trouble: str | None = None
         #: hexadecimal store hosts, as offset ids begin with them
         self._hosts: dict[tuple[bytes, int], str] = {}
 
@@ -267,12 +275,14 @@ class Appender:
 
     def _report(self, text: str, error: DiskError) -> None:
         """Log the first of a row of equal troubles."""
+        self.trouble = str(error)
         if not self._in_trouble:
             self._in_trouble = True
             self._log.error(text, error=str(error))
 
     def _recovered(self) -> None:
         self._in_trouble = False
+        self.trouble = None
         self._log.info("the commit log takes messages again")
 
 

@@ -20,6 +20,7 @@ from rmq.store.index import Index
 from rmq.store.messages import StoreError
 from rmq.store.queues import QueueTable, is_storable_topic
 from rmq.store.scan import find_record, scan
+from rmq.wire.compiled import load as load_compiled
 from rmq.wire.record import (
     PROPERTY_DELAY,
     PROPERTY_KEYS,
@@ -69,6 +70,10 @@ _Pending = tuple[int, int, ConsumeQueue, int, int, int, str]
 #: phyOffset, size, storeTimestamp
 LastRecord = tuple[int, int, int]
 
+#: Dispatches records of a piece of the log from a position on: (piece, position, offset of the piece, check CRCs)
+Walk = Callable[[bytes, int, int, bool], int]
+
+_compiled = load_compiled("rmq.store._record")
 _UNIQ_KEY = property_mark(PROPERTY_UNIQ_KEY)
 _KEYS = property_mark(PROPERTY_KEYS)
 _TAGS = property_mark(PROPERTY_TAGS)
@@ -122,6 +127,8 @@ class Dispatcher:
         self.watches: list[Watch] = []
         #: a listener is being called
         self._is_busy = False
+        #: dispatches ordinary records of the log in a row; None where it is not compiled
+        self.walk: Walk | None = None if _compiled is None else _compiled.Walker(self, queues, index)
 
     def begin_at(self, phy_offset: int, last: LastRecord | None = None) -> None:
         """Go on from an offset that recovery found; ``last`` is the record in front of it, None when it is known."""
@@ -303,6 +310,10 @@ class Dispatcher:
         )
         self.dispatched = phy_offset + frame.size
 
+    def queue_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue of an ordinary record; None for a topic that cannot be a folder or is a special one."""
+        return self._queues.make(topic, queue_id) if topic != SCHEDULE_TOPIC and is_storable_topic(topic) else None
+
     def run(self, until: int) -> None:
         """Dispatch everything that ends at or before ``until``."""
         if self._is_busy:
@@ -329,7 +340,7 @@ class Dispatcher:
         while self.dispatched < until:
             flaw: Flaw | None = None
             at = self.dispatched
-            for at, frame in scan(self._commit_log, self.dispatched, until, check_crc=False):
+            for at, frame in scan(self._commit_log, self.dispatched, until, check_crc=False, walk=self.walk):
                 if isinstance(frame, Flaw):
                     flaw = frame
                 else:

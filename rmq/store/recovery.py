@@ -273,18 +273,19 @@ class Recovery:
     def _read(self, start: int) -> int:
         """Dispatch every intact record from ``start`` on; return where the log ends."""
         log = self.commit_log
-        last = at = start
+        at = start
         following: int | None = start
+        walk = None if self.dispatcher.walk is None else self._walk
         while following is not None:
             flaw: Flaw | None = None
-            for at, frame in scan(log, following, log.end, check_crc=self.check_crc):
+            for at, frame in scan(log, following, log.end, check_crc=self.check_crc, walk=walk):
                 if isinstance(frame, Flaw):
                     flaw = frame
                 elif is_torso(frame, (at + frame.size) % log.segment_bytes):
                     flaw = Flaw.TORSO
                 else:
-                    last = at
-                    self._dispatch(at, frame)
+                    self.dispatcher.frame(at, frame)
+                    self._write_sometimes()
                     continue
                 break
             if flaw is None:
@@ -294,7 +295,7 @@ class Recovery:
                 return self._cut_at
         if self.is_slave and not self.acks_after_flush and self._is_cut_at(at) and self._is_garbage(at, flaw):
             # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
-            return last
+            return max(start, self.dispatcher.last_phy)
         return at
 
     def _is_garbage(self, at: int, flaw: Flaw | None) -> bool:
@@ -308,10 +309,17 @@ class Recovery:
         lost_power = self.is_slave if self.lost_power is None else self.lost_power
         return lost_power and (self.progress is None or phy_offset >= self.progress.offset)
 
-    def _dispatch(self, phy_offset: int, frame: Frame) -> None:
-        self.dispatcher.frame(phy_offset, frame)
-        if phy_offset - self._written_to >= WRITE_EVERY_BYTES:
-            self._written_to = phy_offset
+    def _walk(self, data: bytes, position: int, base: int, check_crc: bool) -> int:
+        walk = self.dispatcher.walk
+        assert walk is not None
+        position = walk(data, position, base, check_crc)
+        self._write_sometimes()
+        return position
+
+    def _write_sometimes(self) -> None:
+        dispatched = self.dispatcher.dispatched
+        if dispatched - self._written_to >= WRITE_EVERY_BYTES:
+            self._written_to = dispatched
             self._write()
 
     def _write(self) -> None:

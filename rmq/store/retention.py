@@ -67,8 +67,13 @@ class Retention:
         self._hours = hours_of(config.delete_when)
         self._manual_rounds = 0
         self._cleaned_below = -1
-        #: True while nothing may be written
-        self.is_disk_full = False
+        #: why nothing may be written: path, share, limit and key; None while it may
+        self.full_because: str | None = None
+
+    @property
+    def is_disk_full(self) -> bool:
+        """True while nothing may be written."""
+        return self.full_because is not None
 
     def delete_soon(self) -> None:
         """Delete expired files in the next rounds, whatever the hour."""
@@ -98,7 +103,8 @@ class Retention:
     def look(self) -> tuple[bool, bool]:
         """Compare the disk with its limits; return (delete unexpired files too, delete expired ones at any hour)."""
         config = self._config
-        forced = space = full = False
+        forced = space = False
+        full: str | None = None
         for path, usage in (
             (self._commit_log.folder, self.usage()),
             (layout.consume_queue_dir(config.store_path_root_dir), self.queue_usage()),
@@ -106,7 +112,10 @@ class Retention:
             used = usage.used_ratio
             warning = min(max(config.disk_space_warning_level_ratio, 35), 90) / 100
             if used > warning:
-                full = True
+                full = full or (
+                    f"{path} is on a disk that is {round(used * 100)} % full, more than diskSpaceWarningLevelRatio="
+                    f"{round(warning * 100)}"
+                )
                 if not self.is_disk_full:
                     self._log.error(
                         "{path} is on a disk that is {used_percent} % full, more than diskSpaceWarningLevelRatio="
@@ -117,9 +126,9 @@ class Retention:
                     )
             forced = forced or used > min(max(config.disk_space_clean_forcibly_ratio, 30), 85) / 100
             space = space or used < 0 or used > min(max(config.disk_max_used_space_ratio, 10), 95) / 100
-        if self.is_disk_full and not full:
+        if self.is_disk_full and full is None:
             self._log.info("{path} has room again: messages are taken", path=self._commit_log.folder)
-        self.is_disk_full = full
+        self.full_because = full
         return forced, space
 
     def _delete_segments(self, *, forced: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from rmq.wire.record import BLANK_BYTES, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
@@ -27,9 +27,14 @@ def file_end(log: Bytes, offset: int) -> int:
     return offset - offset % log.segment_bytes + log.segment_bytes
 
 
-def scan(log: Bytes, start: int, until: int, *, check_crc: bool) -> Iterator[tuple[int, Frame | Flaw]]:
+def scan(
+    log: Bytes, start: int, until: int, *, check_crc: bool, walk: Callable[[bytes, int, int, bool], int] | None = None
+) -> Iterator[tuple[int, Frame | Flaw]]:
     """
     Yield (physical offset, record) from ``start`` on; BLANKs are passed over.
+
+    ``walk`` is given each piece of the log first, with a position in it, the piece's offset and ``check_crc``; it takes
+    what it likes of the records from there on and returns the position behind them. Those are not yielded.
 
     Ends at ``until``, or behind the first flaw, which it yields last: Flaw.INCOMPLETE when the record reaches beyond
     ``until``, anything else when bytes are damaged (or, at the end of what was written, empty).
@@ -43,6 +48,8 @@ def scan(log: Bytes, start: int, until: int, *, check_crc: bool) -> Iterator[tup
         size = len(data)
         flaw: Flaw | None = None
         while position < size:
+            if walk is not None and (position := walk(data, position, base, check_crc)) >= size:
+                break
             frame = read_frame(data, position, size, phy_offset=base + position, check_crc=check_crc)
             if isinstance(frame, Flaw):
                 flaw = frame

@@ -50,6 +50,8 @@ PAGE_BYTES = 4096
 #: so much of what a slave received is dispatched at once; more in slices, between which the next bytes are taken
 DISPATCH_AT_ONCE_BYTES = 128 << 10
 DISPATCH_SLICE_BYTES = 16 << 10
+#: compiled, this takes no longer
+DISPATCH_COMPILED_SLICE_BYTES = 256 << 10
 #: a slave has at most so much of its log sent again, to compare it
 MAX_COMPARED_BYTES = 8 << 20
 
@@ -71,7 +73,6 @@ class StoreParts:
     appender: Appender
     completion: Completion
     clock: IReactorTime
-    is_sync_flush: bool
     max_message_size: int
     disk_error: type[Exception] = DiskError
     real_file: type[RealFile] = RealFile
@@ -361,7 +362,6 @@ class MessageStore:
             appender=self._appender,
             completion=self._completion,
             clock=self._clock,
-            is_sync_flush=self._sync_flush,
             max_message_size=self.config.max_message_size,
         )
 
@@ -482,7 +482,7 @@ class MessageStore:
         if until - before <= DISPATCH_AT_ONCE_BYTES:
             dispatcher.run(until)
             return
-        step = DISPATCH_SLICE_BYTES
+        step = DISPATCH_SLICE_BYTES if dispatcher.walk is None else DISPATCH_COMPILED_SLICE_BYTES
         while dispatcher.dispatched == before and before + step < until:
             # A large record or the end of a file may need more than a slice.
             dispatcher.run(before + step)
@@ -651,6 +651,13 @@ class MessageStore:
     def is_writable(self) -> bool:
         """True when messages are taken."""
         return self._appender.refusal is None
+
+    @property
+    def refuses_because(self) -> str | None:
+        """What is wrong with the disk while messages are refused for it: path, limit and key, or the error."""
+        if self._failure is not None:
+            return f"a sync failed: {self._failure}"
+        return self._retention.full_because or self._upkeep.full_because or self._appender.trouble
 
     @property
     def disk_usage(self) -> DiskUsage:

@@ -64,7 +64,13 @@ class Upkeep:
         self._recorded_offset = -1
         self._recorded_ms = 0
         self._is_due_soon = False
-        self.is_full = False
+        #: the error that says what cannot be written; None while everything can
+        self.full_because: str | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """True while there is no room for queues, index or checkpoint."""
+        return self.full_because is not None
 
     def begin(self) -> None:
         """Start to count from here."""
@@ -86,7 +92,7 @@ class Upkeep:
             return False
         if self.is_full:
             self._log.info("consume queues and index are written again")
-        self.is_full = False
+        self.full_because = None
         return True
 
     async def tick(self) -> None:
@@ -105,7 +111,7 @@ class Upkeep:
                 "no room to write consume queues, index or checkpoint, messages are refused until there is: {error}",
                 error=str(error),
             )
-        self.is_full = True
+        self.full_because = str(error)
 
     def _is_due(self) -> bool:
         if self._is_due_soon:

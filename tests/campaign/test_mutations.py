@@ -20,10 +20,10 @@ from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import Disk, File
 from rmq.sim.cluster import GroupOptions, Options
 from rmq.sim.scenario import Run
+from rmq.store import appender as appender_module
 from rmq.store import recovery as recovery_module
 from rmq.store.completion import Completion
 from rmq.store.config import BrokerRole, FlushDiskType
-from rmq.store.dispatch import Dispatcher
 from rmq.store.flush import LogSync
 from rmq.store.groupcommit import Waiter
 from rmq.store.indexfile import IndexFile
@@ -121,7 +121,7 @@ class MutationTests(SynchronousTestCase):
 
     def test_shown_before_it_is_durable(self) -> None:
         """Consumers of a SYNC_FLUSH broker that see messages too early see numbers used twice, or miss messages."""
-        self.plant(Dispatcher, "remember", Dispatcher.message)
+        self.plant(appender_module, "hides_unsynced", lambda config: False)
         self.find("power", "number ('broker-a', 'orders'", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
 
     def test_first_report_unbounded(self) -> None:

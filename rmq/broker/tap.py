@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService
 from twisted.logger import Logger
@@ -25,11 +25,13 @@ from rmq.broker.service import BrokerService, build_broker
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
-from rmq.runtime.http import Face
 from rmq.runtime.platform import real_platform, the_reactor
 from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import RmqOptions
 from rmq.store.messages import StoreError
+
+if TYPE_CHECKING:
+    from rmq.runtime.http import Face
 
 _log = Logger()
 
@@ -117,7 +119,7 @@ def makeService(options: Options) -> IService:
 
     return options.top_service(
         broker,
-        {"broker": broker, "state": broker.state, "store": broker.store, "ha": broker.ha},
+        lambda: {"broker": broker, "state": broker.state, "store": broker.store, "ha": broker.ha},
         face=face,
         start_errors=(StoreError, StateFileError, DiskError, ConfigError),
     )

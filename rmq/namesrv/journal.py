@@ -1,12 +1,16 @@
-"""What happened to the routes of one NameServer, and the answers to why they are as they are."""
+"""
+What happened to the routes of one NameServer, and the answers to why they are as they are.
+
+What puts the answers into words is imported when somebody asks: few ever do, and every start would pay for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 
-from rmq.namesrv import explain
 from rmq.namesrv.eventlog import EventLog, Limits
 from rmq.namesrv.events import RouteEvent
 from rmq.namesrv.routes import RouteTable
@@ -14,6 +18,9 @@ from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.wire.api.explain import EXPLAIN_ROUTE, ExplainRouteHeader, RouteExplanation
 from rmq.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from rmq.namesrv.explain import Now
 
 #: events in one answer
 MAX_RECENT = 500
@@ -51,21 +58,27 @@ class Journal:
 
     def explain_topic(self, topic: str) -> RouteExplanation:
         """Say where a topic is served and by whom, or since when and why it is not."""
-        return explain.explain_topic(topic, self._routes, self.log, self._now())
+        from rmq.namesrv.explain import explain_topic
+
+        return explain_topic(topic, self._routes, self.log, self._now())
 
     def explain_broker(self, broker_name: str) -> RouteExplanation:
         """Say what is there of a broker name and what happened to it, or since when and why it is not there."""
-        return explain.explain_broker(broker_name, self._routes, self.log, self._now())
+        from rmq.namesrv.explain import explain_broker
+
+        return explain_broker(broker_name, self._routes, self.log, self._now())
 
     def explain_recent(self, count: int = 20) -> RouteExplanation:
         """Say what happened last."""
-        return explain.explain_recent(count, self.log, self._now())
+        from rmq.namesrv.explain import explain_recent
 
-    def _now(self) -> explain.Now:
+        return explain_recent(count, self.log, self._now())
+
+    def _now(self) -> Now:
+        from rmq.namesrv.explain import Now
+
         clock = self._clock
-        return explain.Now(
-            now_ms=now_ms(clock), steady_ms=steady_ms(clock), started_ms=self.started_ms, ready=self._ready()
-        )
+        return Now(now_ms=now_ms(clock), steady_ms=steady_ms(clock), started_ms=self.started_ms, ready=self._ready())
 
 
 class JournalResponders:

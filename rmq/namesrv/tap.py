@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.application.service import IService
 from twisted.logger import Logger
 
 from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
-from rmq.namesrv.prompt import prompt_names
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
-from rmq.runtime.http import Face
 from rmq.runtime.platform import real_platform, the_reactor
 from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
+
+if TYPE_CHECKING:
+    from rmq.runtime.http import Face
 
 _log = Logger()
 
@@ -72,9 +75,14 @@ def makeService(options: Options) -> IService:
 
         return namesrv_face(namesrv)
 
+    def namespace() -> Mapping[str, Any]:
+        from rmq.namesrv.prompt import prompt_names
+
+        return prompt_names(namesrv)
+
     return options.top_service(
         namesrv,
-        prompt_names(namesrv),
+        namespace,
         face=face,
         start_errors=(StateFileError, DiskError, ConfigError),
     )

@@ -15,7 +15,6 @@ Metadata: ``key`` (when it is not the camel form of the name), ``aliases`` (lega
 
 from __future__ import annotations
 
-import difflib
 import enum
 import functools
 import math
@@ -137,6 +136,9 @@ def update(config: _C, values: Mapping[str, str], source: str = "update") -> _C:
 
 def did_you_mean(key: str, classes: Sequence[type]) -> str | None:
     """Return the key of ``classes`` that ``key`` was probably meant to be."""
+    # Only for who has made a mistake.
+    import difflib
+
     known = {field.key.lower(): field.key for cls in classes for field in config_fields(cls)}
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=LIKENESS)
     return known[close[0]] if close else None

@@ -7,12 +7,10 @@ command line.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService, MultiService
 from twisted.internet.error import CannotListenError
@@ -20,7 +18,7 @@ from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
 
-from rmq.runtime import http, logs, manhole
+from rmq.runtime import logs
 from rmq.runtime.config import (
     ConfigError,
     ConfigField,
@@ -32,6 +30,9 @@ from rmq.runtime.config import (
     to_properties,
 )
 from rmq.runtime.properties import format_properties
+
+if TYPE_CHECKING:
+    from rmq.runtime.http import Face
 
 COMMAND_LINE = "command line"
 NAMESRV_KEY = "namesrvAddr"
@@ -120,9 +121,13 @@ class RmqOptions(usage.Options):
         try:
             self._load()
             if self["manhole"] is not None:
-                manhole.parse_manhole(self["manhole"])
+                from rmq.runtime.manhole import parse_manhole
+
+                parse_manhole(self["manhole"])
             if self["http"] is not None:
-                http.parse_http(self["http"])
+                from rmq.runtime.http import parse_http
+
+                parse_http(self["http"])
             self._print_and_exit()
             self.log_observer = self._make_observer()
         except ConfigError as error:
@@ -131,25 +136,30 @@ class RmqOptions(usage.Options):
     def top_service(
         self,
         role: IService,
-        namespace: Mapping[str, Any],
+        namespace: Callable[[], Mapping[str, Any]],
         *,
-        face: Callable[[], http.Face] | None = None,
+        face: Callable[[], Face] | None = None,
         start_errors: tuple[type[Exception], ...] = (),
     ) -> MultiService:
         """
         Return what ``makeService`` hands to `twistd`: ``role`` with log, HTTP port and manhole of the command line.
 
-        ``namespace`` is what the manhole's prompt offers, ``face`` makes what HTTP shows. A start that fails with one
-        of ``start_errors`` ends the process with one line, and so does a manhole or HTTP port that cannot be made.
+        ``namespace`` makes what the manhole's prompt offers, ``face`` what HTTP shows, each when it is asked for. A
+        start that fails with one of ``start_errors`` ends the process with one line, and so does a manhole or HTTP port
+        that cannot be made.
         """
         top = TopService(self.role_name, self.log_observer, start_errors, is_daemon=self._twistd_log.is_daemon)
         try:
             if self["http"] is not None and face is not None:
+                from rmq.runtime.http import make_http_service
+
                 # First, so that a port that is taken is found before the role begins, and answers until it has ended.
-                http.make_http_service(self["http"], face).setServiceParent(top)
+                make_http_service(self["http"], face).setServiceParent(top)
             role.setServiceParent(top)
             if self["manhole"] is not None:
-                manhole.make_manhole_service(self["manhole"], dict(namespace)).setServiceParent(top)
+                from rmq.runtime.manhole import make_manhole_service
+
+                make_manhole_service(self["manhole"], dict(namespace())).setServiceParent(top)
         except ConfigError as error:
             raise SystemExit(f"{self.role_name} cannot start: {error}") from error
         return top
@@ -373,6 +383,9 @@ def check_addresses(text: str) -> None:
 
 
 def _version(distribution: str) -> str:
+    # As textwrap below: what only --version and --help need, every start would pay for.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -380,6 +393,8 @@ def _version(distribution: str) -> str:
 
 
 def _help_lines(option: str, text: str, width: int) -> list[str]:
+    import textwrap
+
     wrapped = textwrap.wrap(text, width - INDENT, break_long_words=False) or [""]
     lines = [" " * INDENT + line for line in wrapped]
     head = f"  {option}"

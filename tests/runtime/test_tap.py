@@ -259,7 +259,7 @@ class TopServiceTests(TapCase):
         """Without log options `twistd` keeps its own log."""
         application = Application("rmq")
         role = MultiService()
-        self.parse().top_service(role, {}).setServiceParent(application)
+        self.parse().top_service(role, dict).setServiceParent(application)
         self.assertIsNone(application.getComponent(ILogObserver, None))
         (top,) = IServiceCollection(application)
         self.assertEqual(list(top), [role])
@@ -268,7 +268,7 @@ class TopServiceTests(TapCase):
         """With --logFile the log of the application goes there, and nowhere else."""
         application = Application("rmq")
         path = f"{self.root}/logs/role.log"
-        self.parse("--logFile", path, "--logJson").top_service(MultiService(), {}).setServiceParent(application)
+        self.parse("--logFile", path, "--logJson").top_service(MultiService(), dict).setServiceParent(application)
         observer = application.getComponent(ILogObserver)
         observer({"log_format": "hello", "log_level": LogLevel.info, "log_time": 1.0, "log_namespace": "n"})
         with open(path, encoding="utf-8") as file:
@@ -277,7 +277,7 @@ class TopServiceTests(TapCase):
     def test_http(self) -> None:
         """--http adds a service that starts before the role's, so that a port that is taken is found first."""
         role = MultiService()
-        top = self.parse("--http", "0.0.0.0:0").top_service(role, {}, face=nothing_to_show)
+        top = self.parse("--http", "0.0.0.0:0").top_service(role, dict, face=nothing_to_show)
         first, second = top
         assert isinstance(first, HttpService)
         self.assertEqual((str(first.address), second), ("0.0.0.0:0", role))
@@ -289,7 +289,7 @@ class TopServiceTests(TapCase):
             raise ImportError("No module named 'prometheus_client'")
 
         options = self.parse("--http", "0")
-        error = self.assertRaises(SystemExit, options.top_service, MultiService(), {}, face=face)
+        error = self.assertRaises(SystemExit, options.top_service, MultiService(), dict, face=face)
         self.assertEqual(
             str(error.code),
             "rmq-role cannot start: --http needs the extra rmq[metrics]: pip install 'rmq[metrics]' "
@@ -308,13 +308,13 @@ class TopServiceTests(TapCase):
 
     def test_manhole(self) -> None:
         """--manhole adds a service beside the role's."""
-        top = self.parse("--manhole", "0").top_service(MultiService(), {"broker": self})
+        top = self.parse("--manhole", "0").top_service(MultiService(), lambda: {"broker": self})
         self.assertEqual(top.getServiceNamed("manhole").name, "manhole")
 
     def test_impossible_manhole(self) -> None:
         """A manhole whose keys cannot be read ends the process with a message."""
         options = self.parse("--manhole", f"ssh:0:{self.root}/none")
-        error = self.assertRaises(SystemExit, options.top_service, MultiService(), {})
+        error = self.assertRaises(SystemExit, options.top_service, MultiService(), dict)
         self.assertIn(f"{self.root}/none", str(error.code))
 
 
@@ -340,7 +340,7 @@ class StartErrorTests(TapCase):
 
     def test_foreground(self) -> None:
         """An expected error of a start is one line on standard error, and the process ends with 1."""
-        top = self.parse().top_service(FailingRole(), {}, start_errors=(OSError,))
+        top = self.parse().top_service(FailingRole(), dict, start_errors=(OSError,))
         error = self.start(top)
         self.assertEqual((self.err.getvalue(), error.code), ("rmq-role cannot start: no such disk\n", 1))
 
@@ -357,7 +357,7 @@ class StartErrorTests(TapCase):
 
     def test_unexpected(self) -> None:
         """Anything else keeps its traceback."""
-        top = self.parse().top_service(FailingRole(), {}, start_errors=(ValueError,))
+        top = self.parse().top_service(FailingRole(), dict, start_errors=(ValueError,))
         self.assertRaises(OSError, top.startService)
 
 

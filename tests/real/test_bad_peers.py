@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -299,11 +299,82 @@ def test_bad_reports_disturb_no_slave(site: Site) -> None:
     witness.check()
 
 
+@pytest.mark.real
+def test_odd_reports_are_taken_as_they_are(site: Site) -> None:
+    """
+    A flood of true reports, one in two pieces, a first one after six seconds: each is served, others are not held up.
+
+    None of it is more than it says: an acknowledgement comes with the offset that was sent, and not before.
+    """
+    namesrv = site.namesrv(OURS)
+    master = site.broker(OURS, namesrv.addr, brokerRole="SYNC_MASTER", slaveTimeout=500)
+    witness = Witness(master, 28)
+    late = bare(master.ha_port)
+    since = time.monotonic()
+    with master.probe() as probe:
+        assert probe.send_message("Odd", 0, b"nobody is there").code == 11
+        with bare(master.ha_port) as flood:
+            flood.sendall(struct.pack(">q", 0) * 200_000)
+            assert probe.send_message("Odd", 0, b"a flood of zeros acknowledges nothing").code == 12
+        with bare(master.ha_port) as halves:
+            halves.sendall(bytes(7))
+            answer = probe.send_message("Odd", 0, b"seven bytes are no slave")
+            assert answer.code in (11, 12), answer  # the flood's end may not be known yet
+            halves.sendall(bytes(1))
+            assert frames_up_to(halves, master.end_offset()) == 0
+    time.sleep(max(0.0, 6.0 - (time.monotonic() - since)))  # Apache's own slaves report 5 s after they connected
+    late.sendall(bytes(8))
+    assert frames_up_to(late, master.end_offset()) == 0
+    late.sendall(struct.pack(">q", master.end_offset()))
+    until("the latecomer counts", lambda: acknowledged_by(late, master), seconds=30)
+    late.close()
+    witness.check()
+
+
+def frames_up_to(slave: socket.socket, end: int) -> int:
+    """Read frames until one ends at ``end``; return where the first began."""
+    slave.settimeout(20)
+    first = -1
+    while True:
+        offset, size = struct.unpack(">qi", take(slave, 12))
+        take(slave, size)
+        first = offset if first < 0 else first
+        if offset + size == end:
+            return first
+
+
+def take(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        assert piece, "the master has hung up"
+        data += piece
+    return data
+
+
+def acknowledged_by(slave: socket.socket, master: Broker) -> bool:
+    """Send a message, and as its slave say so when it has come; True when the producer was told that it is there."""
+    with master.probe() as probe:
+        end = master.end_offset()
+        opaque = probe.send(310, send_fields("Odd", 0, ""), b"to the latecomer")
+        until("the message is in the log", lambda: master.end_offset() > end, seconds=10)
+        frames_up_to(slave, master.end_offset())
+        slave.sendall(struct.pack(">q", master.end_offset()))
+        answer = probe.read()
+    assert answer.opaque == opaque
+    return answer.code == 0
+
+
 class FalseMaster:
-    """Listens like a master's HA port; every slave that connects gets ``reply`` after its first report."""
+    """
+    Listens like a master's HA port; every slave that connects gets ``reply`` after its first report.
+
+    With ``reply_to`` the reply is made from the offset that the slave reports.
+    """
 
     def __init__(self) -> None:
         self.reply = b""
+        self.reply_to: Callable[[int], bytes] | None = None
         self.served = 0
         self.closed_by_slave = 0
         self._server = socket.create_server((HOST, 0))
@@ -320,12 +391,12 @@ class FalseMaster:
 
     def _answer(self, slave: socket.socket) -> None:
         try:
-            slave.recv(8)
-            slave.sendall(self.reply)
+            (report,) = struct.unpack(">q", take(slave, 8))
+            slave.sendall(self.reply if self.reply_to is None else self.reply_to(report))
             self.served += 1
             while slave.recv(4096):
                 pass
-        except OSError:
+        except (OSError, AssertionError):
             pass
         self.closed_by_slave += 1
         slave.close()
@@ -349,6 +420,7 @@ def test_slave_believes_no_false_master(site: Site) -> None:
         "a size of -2147483648": struct.pack(">qi", 0, -(1 << 31)),
         "a size of 2147483647": struct.pack(">qi", 0, (1 << 31) - 1) + body,
         "a size of 64 MiB": struct.pack(">qi", 0, 64 << 20) + body,
+        "a size of 4 MiB and a byte": struct.pack(">qi", 0, (4 << 20) + 1) + bytes((4 << 20) + 1),
         "a place that is no segment start": struct.pack(">qi", 12345, len(body)) + body,
         "a negative place": struct.pack(">qi", -4096, len(body)) + body,
         "noise": random.Random(9).randbytes(5000),
@@ -364,6 +436,48 @@ def test_slave_believes_no_false_master(site: Site) -> None:
         assert not TRACEBACK.search(slave.text()), slave.tail()
         slave.stop()
     master.close()
+
+
+#: from the offset that a slave asks for to what no master sends there
+FALSE_FRAMES: dict[str, Callable[[int], bytes]] = {
+    "a heartbeat of another place": lambda offset: struct.pack(">qi", offset + 1, 0),
+    "a heartbeat of the first byte": lambda offset: struct.pack(">qi", 0, 0),
+    "a frame behind a hole": lambda offset: struct.pack(">qi", offset + 64, 10) + bytes(10),
+    "a frame of old bytes": lambda offset: struct.pack(">qi", offset - 100, 10) + bytes(10),
+    "other bytes where the slave has some": lambda offset: struct.pack(">qi", offset, 64) + b"\x5a" * 64,
+    "a negative size": lambda offset: struct.pack(">qi", offset, -1) + bytes(10),
+    "a frame over the end of the segment": lambda offset: struct.pack(">qi", offset, 1 << 20) + bytes(1 << 20),
+}
+
+
+@pytest.mark.real
+def test_slave_with_a_log_believes_no_false_frames(site: Site) -> None:
+    """A slave that has copied hangs up on every frame that does not fit, and not a byte of its log changes."""
+    namesrv, master, slave = start_pair(site, (OURS, OURS))
+    with master.probe() as probe:
+        for number in range(100):
+            assert probe.send_message(TOPIC, number % 4, b"%d " % number * 50).code == 0
+    end = wait_caught_up(master, slave)
+    slave.stop()
+    false = FalseMaster()
+    same: dict[str, Any] = {key: value for key, value in slave.values.items() if key not in PLACES}
+    for number, (what, reply_to) in enumerate(FALSE_FRAMES.items()):
+        false.reply_to = reply_to
+        before = false.closed_by_slave
+        liar = site.broker(
+            OURS, namesrv.addr, f"misled-{number}", store=slave.store, **(same | {"haMasterAddress": false.addr})
+        )
+        until(f"the slave hung up after {what}", partial(hung_up, false, before), seconds=60)
+        assert liar.end_offset() == end, f"{what} moved the end of the slave's log"
+        assert false.addr in liar.text(), f"{what}: the log does not name the master\n{liar.tail()}"
+        assert not TRACEBACK.search(liar.text()), liar.tail()
+        liar.stop()
+    false.close()
+    assert first_difference(master.commitlog, slave.commitlog, end) is None
+
+
+#: what each start of a broker has of its own
+PLACES = ("listenPort", "haListenPort", "namesrvAddr", "storePathRootDir", "storePathCommitLog")
 
 
 # ---- files -------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Manifest:
     max_phy_offset: int | None = None
     segment_bytes: int | None = None
     dispatched_offset: int | None = None
+    taken_at_start: int | None = None
     index_slots: int | None = None
     epochs: tuple[tuple[int, int], ...] = ()
 
@@ -310,6 +311,7 @@ def _read_manifest(path: str) -> Manifest | None:
         max_phy_offset=_member(path, values, "maxPhyOffset", int),
         segment_bytes=_member(path, values, "segmentBytes", int),
         dispatched_offset=_member(path, values, "dispatchedOffset", int),
+        taken_at_start=_member(path, values, "takenAtStart", int),
         index_slots=_member(path, values, "indexSlots", int),
         epochs=_epochs(path, values),
     )

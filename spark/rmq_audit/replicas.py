@@ -10,6 +10,7 @@ from rmq_audit.drill import folded, of_the_first
 from rmq_audit.findings import BOTH, MASTER, SLAVE, UNDECIDED, Finding, Severity, finding
 from rmq_audit.format import MAX_HEADER_BYTES
 from rmq_audit.history import Log
+from rmq_audit.motion import settle_ahead
 from rmq_audit.records import plausible_size, stated_offset
 from rmq_audit.tasks import Chunk, Difference, Drill, Drilled, DrillSide
 
@@ -265,7 +266,9 @@ def compare_ends(master: Log, slave: Log, look: Look, allowed_lag: int) -> list[
     )
     if short is slave and master.end - slave.end <= allowed_lag:
         one.severity = Severity.INFO
-    return [*found, one]
+    found.append(one)
+    settle_ahead(found, master, slave)
+    return found
 
 
 def _judge_tail(log: Log, other: Log, look: Look) -> list[Finding]:

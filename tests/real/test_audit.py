@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ class Audit:
     result: dict[str, Any]
 
 
-def audit(master: Path, slave: Path, report: Path, *, engine: str = "spark") -> Audit:
+def audit(master: Path, slave: Path, report: Path, *, engine: str = "spark", more: Sequence[str] = ()) -> Audit:
     """Run the audit as a user does and return its exit status, what it printed and its JSON."""
     if engine == "spark" and shutil.which("java") is None:
         missing("no java on PATH: the Spark engine needs a JDK (17)")
     command = [sys.executable, "-m", "rmq_audit", "compare", str(master), str(slave)]
-    command += ["--engine", engine, "--json", str(report)]
+    command += ["--engine", engine, "--json", str(report), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     output = done.stdout + done.stderr
     assert report.exists(), f"status {done.returncode}:\n{output}"

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from rmq.wire.record import decode_offset_msg_id
+from rmq_audit.books import Placeless, check_books
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.files import ReadError, open_binary, unreadable
@@ -43,6 +44,7 @@ class Sends:
 
     path: str
     sends: list[Send] = attrs.field(factory=list)
+    placeless: list[Placeless] = attrs.field(factory=list)
     not_stored: int = 0
     of_others: int = 0
     without_place: int = 0
@@ -98,6 +100,9 @@ def _take(found: Sends, path: str, number: int, row: Mapping[str, Any]) -> None:
         found.not_stored += 1
     elif row.get("offsetMsgId") is None and row.get("physicalOffset") is None:
         found.without_place += 1
+        # what became of a transaction is its producer's to say; without a word it counts like any other send
+        if row.get("localTransactionState", "COMMIT_MESSAGE") == "COMMIT_MESSAGE":
+            found.placeless += _placeless(path, number, row)
     else:
         try:
             found.sends += _sends_of(row)
@@ -105,12 +110,26 @@ def _take(found: Sends, path: str, number: int, row: Mapping[str, Any]) -> None:
             raise InputError(f"{path}: row {number}: {_why(error)}") from error
 
 
+def _placeless(path: str, number: int, row: Mapping[str, Any]) -> Iterator[Placeless]:
+    at = next((row[name] for name in ("sentTs", "bornTimestamp", "ackTs") if row.get(name) is not None), None)
+    if at is not None and (not isinstance(at, int) or isinstance(at, bool)):
+        raise InputError(f"{path}: row {number}: its time is {at!r}, expected are milliseconds of the epoch")
+    if row.get("msgId") is not None and row.get("topic") is not None:
+        yield Placeless(message_id=str(row["msgId"]), topic=str(row["topic"]), sent_ms=at)
+
+
 def check_acked(
-    log: Log, table: Sends, engine: Engine, coverage: SideCoverage, *, moving: bool = False
+    log: Log,
+    table: Sends,
+    engine: Engine,
+    coverage: SideCoverage,
+    *,
+    moving: bool = False,
+    replica: Log | None = None,
 ) -> list[Finding]:
     """
     Return what is not in the log as it was acknowledged; sends of segments that retention deleted are not judged, nor
-    those behind an end that still moves (``moving``).
+    those behind an end that still moves (``moving``). What is lost is looked for in the ``replica``.
     """
     judged = [
         send
@@ -138,7 +157,20 @@ def check_acked(
         ones = sorted((one for one in faults if one.invariant == invariant), key=lambda one: one.send.phy)
         if ones:
             found.append(_finding(log, table, invariant, ones))
-    return found
+            if invariant == "AK-LOST" and replica is not None:
+                found[-1].detail += _elsewhere(replica, [one.send for one in ones], engine)
+    coverage.acked_sends_counted, counted = check_books(log, judged, table.placeless, engine, moving=moving)
+    return found + counted
+
+
+def _elsewhere(replica: Log, lost: Sequence[Send], engine: Engine) -> str:
+    """Return what the other side has of the messages that this one lost."""
+    there = [send for send in lost if replica.start <= send.phy < replica.end]
+    tasks = list(_tasks(replica, there))
+    answers = engine.run(ACKED, tasks) if tasks else []
+    looked = sum(len(task.sends) for task, answer in zip(tasks, answers, strict=True) if answer.error is None)
+    has = looked - len({fault.send.phy for answer in answers for fault in answer.faults})
+    return f"; the {replica.side} has {has} of them"
 
 
 def _tasks(log: Log, sends: Sequence[Send]) -> Iterator[AckCheck]:

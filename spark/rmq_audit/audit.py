@@ -8,7 +8,7 @@ import attrs
 
 from rmq_audit import inventory, seams
 from rmq_audit.acked import Sends, check_acked, read_sends
-from rmq_audit.consumers import check_consumers
+from rmq_audit.consumers import Committed, Earlier, check_backwards, check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.epochs import check_epochs
@@ -30,7 +30,9 @@ from rmq_audit.history import settle as settle_log
 from rmq_audit.indexfiles import check_indexes
 from rmq_audit.inventory import Segment, Store
 from rmq_audit.location import same_place
-from rmq_audit.queues import QueueFiles, check_continuity
+from rmq_audit.motion import has_moved, second_look
+from rmq_audit.previous import store_name
+from rmq_audit.queues import Bounds, Queue, QueueFiles, check_continuity
 from rmq_audit.replicas import Comparison, Replicas, compare_ends
 from rmq_audit.tasks import Chunk, Drill, Drilled, Scan, Split
 from rmq_audit.work import DRILL, SCAN
@@ -54,6 +56,9 @@ class Options:
 
     ``ends``: by side, the physical offset up to which a store that is being written is judged. What lies behind it
     still moves, and so do queues, index and consumer offsets that belong to it.
+
+    ``earlier``: consumer offsets at the look before. ``record_index``: an empty folder that every worker can write to,
+    for the record index.
     """
 
     split_bytes: int = seams.SPLIT_BYTES
@@ -66,6 +71,8 @@ class Options:
     cluster: str | None = None
     broker: str | None = None
     ends: Mapping[str, int] | None = None
+    earlier: Earlier | None = None
+    record_index: str | None = None
 
 
 @attrs.define(kw_only=True)
@@ -84,6 +91,8 @@ class Result:
     coverage: Coverage
     findings: list[Finding]
     comparison: Comparison | None
+    consumers: dict[str, list[Committed]]
+    queues: dict[str, dict[Queue, Bounds]]
 
 
 def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -> Result:
@@ -92,7 +101,15 @@ def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -
     if same_place(master.path, slave.path):
         raise inventory.InputError(f"{master.path}: is given as master and as slave")
     inventory.check_same_broker(master, slave)
-    return _Audit([master, slave], engine, options).run()
+    result = _Audit([master, slave], engine, options).run()
+    if not result.changed_files or result.exit_status < 2 or options.ends is not None:
+        return result
+
+    def again(ends: Mapping[str, int]) -> Result:
+        stores = [inventory.take_inventory(side, path) for side, path in ((MASTER, master_dir), (SLAVE, slave_dir))]
+        return _Audit(stores, engine, attrs.evolve(options, ends=ends)).run()
+
+    return second_look(result, again)
 
 
 def check(path: str, engine: Engine, options: Options) -> Result:
@@ -115,6 +132,8 @@ class _Audit:
         self._read_again = 0
         self._coverage = {store.side: SideCoverage() for store in stores}
         self._findings: list[Finding] = []
+        self._committed: dict[str, list[Committed]] = {}
+        self._bounds: dict[str, dict[Queue, Bounds]] = {}
         self._acked = self._read_acked(stores[0])
 
     def run_alone(self) -> Result:
@@ -145,6 +164,7 @@ class _Audit:
     def _check_files(self, logs: dict[str, Log]) -> list[str]:
         """Hold everything that follows from each log against it; return the files that changed meanwhile."""
         changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
+        changed += [log.store.path for log in logs.values() if has_moved(log)]
         live = bool(changed) or self._options.ends is not None
         furthest = max(log.end for log in logs.values())
         for side, log in logs.items():
@@ -155,13 +175,21 @@ class _Audit:
             self._findings += check_indexes(log, self._engine, coverage, slots=self._options.index_slots, live=live)
             judge_end = not live and log.end == furthest and not log.unread
             offsets = None if side == SLAVE else self._options.consumer_offsets
-            coverage.consumer_offsets_checked, found = check_consumers(
-                log, queues.bounds, judge_end=judge_end, offsets=offsets
-            )
-            self._findings += found
+            committed, found = check_consumers(log, queues.bounds, judge_end=judge_end, offsets=offsets)
+            coverage.consumer_offsets_checked = len(committed)
+            self._findings += found + self._check_backwards(log, committed)
+            self._committed[side], self._bounds[side] = committed, queues.bounds
             self._findings += log.findings
-        self._check_acked(next(iter(logs.values())))
+        self._check_acked(*logs.values())
         return changed
+
+    def _check_backwards(self, log: Log, committed: Sequence[Committed]) -> list[Finding]:
+        """Hold the first store's consumer offsets against those of the look before, if that was of the same store."""
+        earlier, manifest = self._options.earlier, log.store.manifest
+        if earlier is None or log.side == SLAVE:
+            return []
+        name = store_name(log.store.path, {} if manifest is None else attrs.asdict(manifest))
+        return check_backwards(log.side, committed, earlier) if name == earlier.subject else []
 
     def _read_acked(self, store: Store) -> Sends | None:
         """Read the side table before the long part, so that a mistake in it shows at once."""
@@ -169,10 +197,11 @@ class _Audit:
             return self._options.acked
         return read_sends(self._options.acked, None if store.manifest is None else store.manifest.broker_name)
 
-    def _check_acked(self, log: Log) -> None:
+    def _check_acked(self, log: Log, replica: Log | None = None) -> None:
         if self._acked is not None:
             moving = self._options.ends is not None
-            self._findings += check_acked(log, self._acked, self._engine, self._coverage[log.side], moving=moving)
+            coverage = self._coverage[log.side]
+            self._findings += check_acked(log, self._acked, self._engine, coverage, moving=moving, replica=replica)
 
     def _settled(self, changed: Sequence[str]) -> list[Finding]:
         if changed and self._options.ends is None:
@@ -206,6 +235,8 @@ class _Audit:
             coverage=self._cover(master, slave, comparison, findings),
             findings=findings,
             comparison=comparison,
+            consumers=self._committed,
+            queues=self._bounds,
         )
 
     def _read_logs(self) -> dict[str, Log]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -28,15 +28,27 @@ class Committed:
     offset: int
 
 
+@attrs.frozen(kw_only=True)
+class Earlier:
+    """
+    Consumer offsets at the look before, by group, topic and queue id; ``at`` is its time as text, ``subject`` whose
+    they are.
+    """
+
+    subject: str
+    at: str
+    offsets: Mapping[tuple[str, str, int], int]
+
+
 class _BadFile(Exception):
     """A file of the config folder cannot be used; the text names it."""
 
 
 def check_consumers(
     log: Log, bounds: Mapping[Queue, Bounds], *, judge_end: bool, offsets: str | None = None
-) -> tuple[int, list[Finding]]:
+) -> tuple[list[Committed], list[Finding]]:
     """
-    Return how many offsets were held against their queues, and where they do not fit.
+    Return the offsets that were held against their queues, and where they do not fit.
 
     ``judge_end``: whether an offset beyond a queue's end means anything; on a slave that lags, and in a store that is
     written meanwhile, it does not. ``offsets``: a file to read in place of the store's own.
@@ -48,7 +60,7 @@ def check_consumers(
         committed = list(_committed(child(folder, OFFSETS_FILE) if offsets is None else offsets))
         topics = _topics(child(folder, TOPICS_FILE)) | {topic for topic, _ in bounds}
     except _BadFile as error:
-        return 0, [finding("AU-COVER", log.side, detail=str(error))]
+        return [], [finding("AU-COVER", log.side, detail=str(error))]
     found = []
     for one in committed:
         if one.topic not in topics:
@@ -61,7 +73,40 @@ def check_consumers(
         elif held is not None and one.offset < held.begin:
             text = f"the queue begins at {held.begin} by now: {held.begin - one.offset} messages are gone unconsumed"
             found.append(_finding("CO-BEHIND", log, one, text, expected=f"{held.begin} or more"))
-    return len(committed), found
+    return committed, found
+
+
+def check_backwards(side: str, committed: Sequence[Committed], earlier: Earlier) -> list[Finding]:
+    """Return where offsets are lower than they were at the look before; one finding a group and topic."""
+    back: dict[tuple[str, str], list[tuple[Committed, int]]] = {}
+    for one in committed:
+        before = earlier.offsets.get((one.group, one.topic, one.queue_id))
+        if before is not None and one.offset < before:
+            back.setdefault((one.group, one.topic), []).append((one, before))
+    found = []
+    for (group, topic), ones in sorted(back.items()):
+        first, before = ones[0]
+        again = sum(was - one.offset for one, was in ones)
+        text = (
+            f"consumer group {group}: its offset went back from {before} to {first.offset} since {earlier.at}, "
+            f"{again} messages of {len(ones)} queues are consumed again: reset by hand, or an older table was restored"
+        )
+        found.append(
+            finding(
+                "CO-BACK",
+                side,
+                topic=topic,
+                queue_id=first.queue_id,
+                queue_offset_from=first.offset,
+                queue_offset_to=before - 1,
+                count=again,
+                expected=f"{before} or more",
+                actual=str(first.offset),
+                field=group,
+                detail=text,
+            )
+        )
+    return found
 
 
 def _finding(invariant: str, log: Log, one: Committed, text: str, **members: Any) -> Finding:

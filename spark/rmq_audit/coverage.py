@@ -25,6 +25,7 @@ class SideCoverage:
     acked_sends_checked: int = 0
     acked_sends_expired: int = 0
     acked_sends_without_place: int = 0
+    acked_sends_counted: int = 0
 
 
 @attrs.define(kw_only=True)

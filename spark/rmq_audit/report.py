@@ -14,7 +14,7 @@ from rmq_audit.coverage import SideCoverage
 from rmq_audit.findings import Finding
 from rmq_audit.history import Log
 from rmq_audit.html import DIFFERENT, EQUAL, EXTRA, MISSING, UNREAD, Cell
-from rmq_audit.previous import NEW, PERSISTING, Previous
+from rmq_audit.previous import NEW, PERSISTING, Previous, offsets_table
 
 #: version of the JSON's layout
 FORMAT_VERSION = 1
@@ -62,6 +62,7 @@ def to_json(
         "findings": findings,
         "previous": None if previous is None else {"run_id": previous.run_id, "started_at": previous.started_at},
         "resolved": list(resolved),
+        "consumer_offsets": offsets_table(next(iter(result.consumers.values()))),
     }
 
 

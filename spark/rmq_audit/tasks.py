@@ -396,3 +396,40 @@ class AckState:
 
     error: str | None = None
     faults: Sequence[AckFault] = ()
+
+
+@attrs.frozen(kw_only=True)
+class NameSearch:
+    """
+    Look for messages by name among the records from ``start`` on, those that start before ``end``.
+
+    ``names`` are the sorted 64-bit hashes of the names, ``places`` sorted physical offsets of records not to tell of;
+    both as native int64.
+    """
+
+    path: str
+    segment: int
+    file_bytes: int
+    start: int
+    end: int
+    limit: int
+    names: bytes
+    places: bytes
+
+
+@attrs.frozen(kw_only=True)
+class NameHit:
+    """A record with the hash of a wanted name: what it is really called, and where it lies."""
+
+    message_id: str
+    topic: str
+    phy: int
+
+
+@attrs.frozen(kw_only=True)
+class NamesFound:
+    """What a search by name has met; ``left_out`` counts hits beyond those that are told."""
+
+    error: str | None = None
+    hits: Sequence[NameHit] = ()
+    left_out: int = 0

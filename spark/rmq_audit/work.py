@@ -9,9 +9,10 @@ import attrs
 
 from rmq_audit.drill import drill
 from rmq_audit.indexes import check_index
+from rmq_audit.names import find_names
 from rmq_audit.scan import scan
 from rmq_audit.sends import check_sends
-from rmq_audit.tasks import AckCheck, Drill, IndexCheck, QueueCheck, Split, UnitCheck
+from rmq_audit.tasks import AckCheck, Drill, IndexCheck, IndexFile, NameSearch, QueueCheck, Split, TrimIndex, UnitCheck
 from rmq_audit.units import check_queue, check_units
 
 Task = TypeVar("Task")
@@ -51,15 +52,33 @@ def _sends_bytes(task: AckCheck) -> int:
     return task.sends[-1].phy - task.sends[0].phy
 
 
+def _search_bytes(task: NameSearch) -> int:
+    return task.end - task.start
+
+
+def _trim(task: TrimIndex) -> IndexFile:
+    from rmq_audit.recordindex import trim  # needs pyarrow, which only an index does
+
+    return trim(task)
+
+
+def _trim_bytes(task: TrimIndex) -> int:
+    return 1 << 20
+
+
 SCAN = Work("scan", scan, _split_bytes)
 DRILL = Work("drill", drill, _drill_bytes)
 QUEUES = Work("queues", check_queue, _queue_bytes)
 UNITS = Work("units", check_units, _units_bytes)
 INDEXES = Work("indexes", check_index, _index_bytes)
 ACKED = Work("acked", check_sends, _sends_bytes)
+NAMES = Work("names", find_names, _search_bytes)
+TRIM = Work("trim", _trim, _trim_bytes)
 
 #: name -> work, for the workers
-WORKS: dict[str, Work[Any, Any]] = {work.name: work for work in (SCAN, DRILL, QUEUES, UNITS, INDEXES, ACKED)}
+WORKS: dict[str, Work[Any, Any]] = {
+    work.name: work for work in (SCAN, DRILL, QUEUES, UNITS, INDEXES, ACKED, NAMES, TRIM)
+}
 
 
 def answer_partition(name: str, tasks: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:

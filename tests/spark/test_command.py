@@ -245,5 +245,5 @@ class BundleTests(CommandCase):
         )
         answer = rmq_audit(module=["-c", code], environment={"PYTHONPATH": ""})
         self.assertEqual(
-            answer.stdout.strip(), "['acked', 'drill', 'indexes', 'queues', 'scan', 'units']", answer.stderr
+            answer.stdout.strip(), "['acked', 'drill', 'indexes', 'names', 'queues', 'scan', 'trim', 'units']", answer.stderr
         )

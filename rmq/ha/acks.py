@@ -21,16 +21,24 @@ class SlaveAck:
     #: where its copy begins: it acknowledges what lies before without having it
     copy_start: int
     #: False from the moment another connection of the same host joined until the next report on this one
-    certain: bool = True
+    heard: bool = True
+    #: where the log ended when another connection joined last: an acknowledgement beyond it proves that this one lives
+    doubted_to: int = -1
+
+    @property
+    def is_proven(self) -> bool:
+        """True when this connection and all younger ones are known to be different slaves."""
+        return self.offset > self.doubted_to
 
 
 class Acks:
     """
     The acknowledgements of live connections that began with a valid report.
 
-    A slave has no name on the wire. Two connections of one host may be two slaves, or one slave that came back before
-    the loss of its first connection was noticed. So when a host's next connection joins, its older ones count no more
-    towards a quorum until they report again, which a living slave does within five seconds.
+    A slave has no name on the wire. Two connections may be two slaves, or one slave that came back, perhaps from
+    another address, before the loss of its first connection was noticed. So when a connection joins, the older ones count no
+    more towards a quorum until they acknowledge bytes that were appended since: only a connection that lives can.
+    Waiting for them makes sense all the same, but for those of the same host, which must report again first.
 
     Java: HAService#isSlaveOK, GroupTransferService
     """
@@ -47,11 +55,12 @@ class Acks:
     def __contains__(self, connection: int) -> bool:
         return connection in self._slaves
 
-    def join(self, connection: int, host: str, offset: int, *, start_offset: int) -> None:
-        """Count a connection whose first report was valid."""
+    def join(self, connection: int, host: str, offset: int, *, start_offset: int, end: int) -> None:
+        """Count a connection whose first report was valid; the log ends at ``end`` now."""
         for slave in self._slaves.values():
+            slave.doubted_to = end
             if slave.host == host:
-                slave.certain = False
+                slave.heard = False
         self._slaves[connection] = SlaveAck(host, offset, start_offset, 0 if offset else start_offset)
 
     def report(self, connection: int, offset: int) -> int:
@@ -59,7 +68,7 @@ class Acks:
         slave = self._slaves[connection]
         before = slave.offset
         slave.offset = max(before, offset)
-        slave.certain = True
+        slave.heard = True
         return before
 
     def leave(self, connection: int) -> None:
@@ -82,7 +91,8 @@ class Acks:
 
     def healthy(self, next_offset: int) -> bool:
         """Tell whether ``need`` slaves are so near to ``next_offset`` that waiting for them makes sense."""
-        return sum(self._is_near(slave, next_offset) for slave in self._counted()) >= self.need
+        near = (slave for slave in self._slaves.values() if slave.heard or self.need == 1)
+        return sum(self._is_near(slave, next_offset) for slave in near) >= self.need
 
     def is_near(self, connection: int, next_offset: int) -> bool:
         """Tell whether waiting for this one makes sense; not for one that never joined."""
@@ -96,7 +106,7 @@ class Acks:
         if self.need == 1:
             # For the furthest of all it does not matter whether two of them are the same slave.
             return list(self._slaves.values())
-        return [slave for slave in self._slaves.values() if slave.certain]
+        return [slave for slave in self._slaves.values() if slave.is_proven]
 
 
 class ReplicaWaits:

@@ -190,13 +190,14 @@ class MasterHub(ServerFactory):
             connection.drop("too many slaves")
             return
         else:
-            acks.join(connection.number, connection.host, offset, start_offset=session.start_offset)
+            end = self._commit_log.end_offset
+            acks.join(connection.number, connection.host, offset, start_offset=session.start_offset, end=end)
             self._log.info(
                 "slave {addr} holds the log up to {request_offset} of {end}; it is served from {start_offset} on",
                 addr=connection.addr,
                 request_offset=offset,
                 start_offset=session.start_offset,
-                end=self._commit_log.end_offset,
+                end=end,
             )
         meter = self._meters[connection.number]
         if not meter.caught_up and offset >= self._commit_log.end_offset:

@@ -36,8 +36,8 @@ class AcksTests(SynchronousTestCase):
     def test_the_furthest_live_slave_counts(self) -> None:
         """One slave is enough; a slave that left counts no more, however far it was."""
         some = acks()
-        some.join(1, "a", 100, start_offset=100)
-        some.join(2, "b", 300, start_offset=300)
+        some.join(1, "a", 100, start_offset=100, end=0)
+        some.join(2, "b", 300, start_offset=300, end=0)
         self.assertEqual(some.reached(), 300)
         some.leave(2)
         self.assertEqual(some.reached(), 100)
@@ -48,22 +48,22 @@ class AcksTests(SynchronousTestCase):
     def test_acknowledgements_never_go_back(self) -> None:
         """A lower report changes nothing."""
         some = acks()
-        some.join(1, "a", 100, start_offset=100)
+        some.join(1, "a", 100, start_offset=100, end=0)
         some.report(1, 90)
         self.assertEqual(some.reached(), 100)
 
     def test_health_is_the_lag(self) -> None:
         """A slave that lags haSlaveFallbehindMax or more is not waited for."""
         some = acks(max_lag_bytes=1000)
-        some.join(1, "a", 100, start_offset=100)
+        some.join(1, "a", 100, start_offset=100, end=0)
         self.assertTrue(some.healthy(1099))
         self.assertFalse(some.healthy(1100))
 
     def test_a_dead_fast_slave_does_not_vouch_for_a_slow_one(self) -> None:
         """Health is that of the slaves that live."""
         some = acks(max_lag_bytes=1000)
-        some.join(1, "a", 10, start_offset=10)
-        some.join(2, "b", 5000, start_offset=5000)
+        some.join(1, "a", 10, start_offset=10, end=0)
+        some.join(2, "b", 5000, start_offset=5000, end=0)
         self.assertTrue(some.healthy(5001))
         some.leave(2)
         self.assertFalse(some.healthy(5001))
@@ -71,29 +71,50 @@ class AcksTests(SynchronousTestCase):
     def test_a_latecomer_lags_from_where_its_copy_begins(self) -> None:
         """An empty slave of a long log misses only the last segment."""
         some = acks(max_lag_bytes=1000)
-        some.join(1, "a", 0, start_offset=1_000_000)
+        some.join(1, "a", 0, start_offset=1_000_000, end=0)
         self.assertTrue(some.healthy(1_000_100))
         self.assertEqual(some.reached(), 0)
 
     def test_quorum(self) -> None:
         """With two slaves wanted the second furthest counts."""
         some = acks(need=2)
-        some.join(1, "a", 100, start_offset=100)
+        some.join(1, "a", 100, start_offset=100, end=0)
         self.assertEqual(some.reached(), -1)
         self.assertFalse(some.healthy(100))
-        some.join(2, "b", 300, start_offset=300)
-        some.join(3, "c", 200, start_offset=200)
+        some.join(2, "b", 300, start_offset=300, end=0)
+        some.join(3, "c", 200, start_offset=200, end=0)
         self.assertEqual(some.reached(), 200)
         self.assertTrue(some.healthy(300))
 
     def test_a_slave_connected_twice_counts_once(self) -> None:
         """A slave that came back is no second slave until its first connection proves that it lives."""
         some = acks(need=2)
-        some.join(1, "a", 100, start_offset=100)
-        some.join(2, "a", 150, start_offset=150)
+        some.join(1, "a", 100, start_offset=100, end=0)
+        some.join(2, "a", 150, start_offset=150, end=150)
         self.assertEqual(some.reached(), -1)
-        some.report(1, 120)
-        self.assertEqual(some.reached(), 120)
+        self.assertFalse(some.healthy(150))
+        some.report(1, 150)
+        self.assertEqual(some.reached(), -1)
+        self.assertTrue(some.healthy(150))
+        some.report(1, 160)
+        self.assertEqual(some.reached(), 150)
+
+    def test_a_slave_that_came_back_from_another_address_counts_once(self) -> None:
+        """
+        Whatever is still on its way from the old connection was acknowledged before; what came later proves two slaves.
+
+        Waiting makes sense meanwhile: most slaves that join are others.
+        """
+        some = acks(need=2)
+        some.join(1, "a", 100, start_offset=100, end=200)
+        some.join(2, "b", 200, start_offset=200, end=200)
+        some.report(1, 200)
+        self.assertEqual((some.reached(), some.holds(200)), (-1, False))
+        self.assertTrue(some.healthy(201))
+        some.report(2, 300)
+        self.assertEqual((some.reached(), some.holds(200)), (-1, False))
+        some.report(1, 250)
+        self.assertEqual((some.reached(), some.holds(200)), (250, True))
 
 
 class ReplicaWaitsTests(SynchronousTestCase):
@@ -112,13 +133,13 @@ class ReplicaWaitsTests(SynchronousTestCase):
     def test_already_there(self) -> None:
         """What a slave holds needs no waiting."""
         waits = self.waits()
-        waits.acks.join(1, "a", 10, start_offset=0)
+        waits.acks.join(1, "a", 10, start_offset=0, end=0)
         self.assertIs(waits.wait(10, 3000), PutStatus.PUT_OK)
 
     def test_answered_by_offset(self) -> None:
         """One acknowledgement answers all that lie before it, in order, and nobody else."""
         waits = self.waits()
-        waits.acks.join(1, "a", 0, start_offset=0)
+        waits.acks.join(1, "a", 0, start_offset=0, end=0)
         order: list[int] = []
         puts = [self.waiting(waits, offset) for offset in (10, 20, 30)]
         for number, put in enumerate(puts):
@@ -133,7 +154,7 @@ class ReplicaWaitsTests(SynchronousTestCase):
     def test_deadline(self) -> None:
         """At its deadline a put is answered with FLUSH_SLAVE_TIMEOUT; a later acknowledgement is no second answer."""
         waits = self.waits()
-        waits.acks.join(1, "a", 0, start_offset=0)
+        waits.acks.join(1, "a", 0, start_offset=0, end=0)
         first, second = self.waiting(waits, 10, 3000), self.waiting(waits, 20, 3500)
         self.assertEqual(waits.next_deadline_ms, 3000)
         waits.expire(2999)
@@ -150,8 +171,8 @@ class ReplicaWaitsTests(SynchronousTestCase):
     def test_quorum_of_two(self) -> None:
         """The first of two wanted slaves answers nothing."""
         waits = self.waits(need=2)
-        waits.acks.join(1, "a", 0, start_offset=0)
-        waits.acks.join(2, "b", 0, start_offset=0)
+        waits.acks.join(1, "a", 0, start_offset=0, end=0)
+        waits.acks.join(2, "b", 0, start_offset=0, end=0)
         put = self.waiting(waits, 10)
         waits.acks.report(1, 10)
         waits.advance()
@@ -163,14 +184,14 @@ class ReplicaWaitsTests(SynchronousTestCase):
     def test_an_empty_slave_does_not_vouch_for_what_it_never_gets(self) -> None:
         """A slave with a new disk begins with the last segment; puts that waited for what lies before get no OK."""
         some = acks(max_lag_bytes=10_000)
-        some.join(1, "a", 100, start_offset=100)
+        some.join(1, "a", 100, start_offset=100, end=0)
         waits = ReplicaWaits(some)
         answers: list[PutStatus] = []
         for next_offset in (500, 1000, 1500):
             waiting = waits.wait(next_offset, 5000)
             assert isinstance(waiting, Deferred)
             waiting.addCallback(answers.append)
-        some.join(2, "a", 0, start_offset=1000)
+        some.join(2, "a", 0, start_offset=1000, end=0)
         some.report(2, 1500)
         waits.advance()
         timeout = PutStatus.FLUSH_SLAVE_TIMEOUT
@@ -179,7 +200,7 @@ class ReplicaWaitsTests(SynchronousTestCase):
     def test_too_many_wait(self) -> None:
         """The queue is bounded: whoever finds it full is told that no slave has confirmed in time."""
         waits = self.waits()
-        waits.acks.join(1, "a", 0, start_offset=0)
+        waits.acks.join(1, "a", 0, start_offset=0, end=0)
         puts = [self.waiting(waits, 10) for _ in range(100_000)]
         self.assertIs(waits.wait(10, 3000), PutStatus.FLUSH_SLAVE_TIMEOUT)
         waits.fail_all(PutStatus.FLUSH_SLAVE_TIMEOUT)
@@ -188,7 +209,7 @@ class ReplicaWaitsTests(SynchronousTestCase):
     def test_a_put_from_within_an_answer(self) -> None:
         """A producer may send again from the callback of its answer."""
         waits = self.waits()
-        waits.acks.join(1, "a", 0, start_offset=0)
+        waits.acks.join(1, "a", 0, start_offset=0, end=0)
         again: list[object] = []
         self.waiting(waits, 10).addCallback(lambda _: again.append(waits.wait(20, 3000)))
         waits.acks.report(1, 15)
@@ -207,7 +228,7 @@ class ReplicaWaitsTests(SynchronousTestCase):
                 match rng.randrange(6):
                     case 0:
                         live.append(number)
-                        waits.acks.join(number, rng.choice("ab"), rng.randrange(end + 1), start_offset=0)
+                        waits.acks.join(number, rng.choice("ab"), rng.randrange(end + 1), start_offset=0, end=end)
                     case 1 if live:
                         waits.acks.leave(live.pop(rng.randrange(len(live))))
                         if len(waits.acks) < waits.acks.need:

@@ -36,9 +36,9 @@ class Acks:
     The acknowledgements of live connections that began with a valid report.
 
     A slave has no name on the wire. Two connections may be two slaves, or one slave that came back, perhaps from
-    another address, before the loss of its first connection was noticed. So when a connection joins, the older ones count no
-    more towards a quorum until they acknowledge bytes that were appended since: only a connection that lives can.
-    Waiting for them makes sense all the same, but for those of the same host, which must report again first.
+    another address, before the loss of its first connection was noticed. So when a connection joins, the older ones
+    count no more towards a quorum until they acknowledge bytes that were appended since: only a connection that lives
+    can. Waiting for them makes sense all the same, but for those of the same host, which must report again first.
 
     Java: HAService#isSlaveOK, GroupTransferService
     """

@@ -10,7 +10,7 @@ carry-less multiplication where the processor has it (80 and 35 ns for 200 bytes
 import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp
 
 cdef extern from *:
@@ -110,10 +110,14 @@ cdef enum:
     HEADER_BYTES = 88
     CRC_BYTES = 20
     MARK_BYTES = 9
+    TAGS_MARK_BYTES = 5
+    # columns of a table at first; no power of two, since its rows would then compete for the same lines of the cache
+    FIRST_ROOM = 4096 + 8
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 cdef uint32_t MAGIC_V2 = 0xDAA320AB
 cdef const uint8_t *CRC_MARK = b"__CRC32#\x01"
+cdef const uint8_t *TAGS_MARK = b"TAGS\x01"
 
 
 def crc32(const uint8_t[::1] data):
@@ -171,37 +175,62 @@ cdef inline bint frame(const uint8_t *data, int64_t pos, int64_t end, int64_t *r
     return True
 
 
-def records(const uint8_t[::1] data, int64_t at, int64_t stop, int64_t end, int64_t least, int64_t most):
+def survey(
+    const uint8_t[::1] data, int64_t at, int64_t stop, int64_t end, int64_t least, int64_t most, bint crc, bint tags
+):
     """
-    Return a table, one row a field and one column a record, of the sound records that follow each other from ``at``,
-    start before ``stop`` and lie before ``end``. Sizes are from ``least`` to ``most``.
+    Follow the sound records from ``at`` that start before ``stop`` and lie before ``end``; sizes are from ``least`` to
+    ``most``. Everything that is asked of a record is done while its bytes are in the cache.
+
+    Return a table, one row a field and one column a record; the numbers of their queues, in the order of first
+    appearance; their tagsCodes (None unless ``tags``); the columns whose body and those whose ``__CRC32#`` property
+    does not hold (none unless ``crc``); and those whose tags are not ASCII, with place and length, hashed wrongly.
     """
-    cdef int64_t n = min(end, <int64_t> data.shape[0]), count = 0, place = at, width, size
+    cdef int64_t n = min(end, <int64_t> data.shape[0]), count = 0, size, room, most_room, place, length = 0
     cdef uint32_t magic
     cdef int64_t[:, ::1] table
+    cdef const uint8_t *bytes_ = NULL
+    cdef int64_t *row
+    cdef bint odd = False
+    cdef Queues queues = Queues()
     if at < 0:
         raise IndexError("records before the begin of the data")
-    # a first walk counts, so that the table is made once; it reads one line of a record, which the second finds cached
-    while place < stop and n - place >= least:
-        size = rmq_u32(&data[place])
-        magic = rmq_u32(&data[place + 4])
-        if size < least or size > most or size > n - place or (magic != MAGIC_V1 and magic != MAGIC_V2):
+    most_room = max(min(stop - at, n - at) // least + 1, 0)
+    room = min(most_room, FIRST_ROOM)
+    made = np.empty((FIELDS + 2, room), dtype=np.int64)
+    bodies, properties, others = [], [], []
+    if room:
+        table, bytes_ = made, &data[0]
+    while at < stop and n - at >= least:
+        size = rmq_u32(bytes_ + at)
+        magic = rmq_u32(bytes_ + at + 4)
+        if size < least or size > most or size > n - at or (magic != MAGIC_V1 and magic != MAGIC_V2):
             break
+        if count == room:
+            wider = np.empty((FIELDS + 2, min(most_room, 4 * room // 512 * 512 + 8)), dtype=np.int64)
+            wider[:, :room] = made
+            room, made = wider.shape[1], wider
+            table = made
+        row = &table[0, count]
+        if not frame(bytes_, at, at + size, row, room):
+            break
+        row[FIELDS * room] = queues.number(bytes_, row[10 * room], row[11 * room], row[3 * room])
+        if crc:
+            if row[9 * room] > 0 and crc_of(bytes_ + row[8 * room], row[9 * room]) & 0x7FFFFFFF != row[2 * room]:
+                bodies.append(count)
+            if row[13 * room] >= CRC_BYTES and not property_crc_holds(bytes_ + at, size):
+                properties.append(count)
+        if tags:
+            place = value_in(bytes_, row[12 * room], row[13 * room], TAGS_MARK, TAGS_MARK_BYTES, &length)
+            row[(FIELDS + 1) * room] = 0 if place < 0 else java_hash(bytes_ + place, length, &odd)
+            if place >= 0 and odd:
+                others.append((count, place, length))
         count += 1
-        place += size
-    made = np.empty((FIELDS, count), dtype=np.int64)
-    if count == 0:
-        return made
-    table = made
-    width, place = count, at
-    count = 0
-    while count < width:
-        size = rmq_u32(&data[place])
-        if not frame(&data[0], place, place + size, &table[0, count], width):
-            return made[:, :count]
-        count += 1
-        place += size
-    return made
+        at += size
+    return (
+        made[:FIELDS, :count], made[FIELDS, :count], made[FIELDS + 1, :count] if tags else None,
+        np.array(bodies, dtype=np.int64), np.array(properties, dtype=np.int64), others,
+    )
 
 
 def gather(const uint8_t[::1] data, const int64_t[::1] starts):
@@ -228,107 +257,100 @@ cdef inline bint outside(int64_t pos, int64_t length, int64_t n) noexcept nogil:
     return pos < 0 or length < 0 or pos > n or length > n - pos
 
 
-def failed_crcs(const uint8_t[::1] data, const int64_t[::1] pos, const int64_t[::1] length, const int64_t[::1] crc):
-    """Return the rows whose bytes do not have the CRC stated; those without bytes state none."""
-    cdef int64_t n = data.shape[0], row, rows = pos.shape[0]
-    if length.shape[0] != rows or crc.shape[0] != rows:
-        raise ValueError("columns of different lengths")
-    failed = []
-    for row in range(rows):
-        if outside(pos[row], length[row], n):
-            raise IndexError("a body outside the data")
-        if length[row] > 0 and crc_of(&data[pos[row]], length[row]) & 0x7FFFFFFF != crc[row]:
-            failed.append(row)
-    return np.array(failed, dtype=np.int64)
-
-
-def failed_property_crcs(
-    const uint8_t[::1] data, const int64_t[::1] pos, const int64_t[::1] size, const int64_t[::1] properties_length
-):
-    """Return the rows whose record ends in a ``__CRC32#`` property that does not hold."""
-    cdef int64_t n = data.shape[0], row, rows = pos.shape[0], at, stated
+cdef inline bint property_crc_holds(const uint8_t *record, int64_t size) noexcept nogil:
+    """Whether the ``__CRC32#`` property at the end of a record holds, if there is one; its digits stand in reverse."""
+    cdef const uint8_t *mark = record + size - CRC_BYTES
+    cdef int64_t stated = 0
     cdef int digit
-    if size.shape[0] != rows or properties_length.shape[0] != rows:
-        raise ValueError("columns of different lengths")
-    failed = []
-    for row in range(rows):
-        if properties_length[row] < CRC_BYTES:
-            continue
-        if size[row] < CRC_BYTES or outside(pos[row], size[row], n):
-            raise IndexError("a record outside the data")
-        at = pos[row] + size[row] - CRC_BYTES
-        if memcmp(&data[at], CRC_MARK, MARK_BYTES) != 0:
-            continue
-        stated = 0
-        for digit in range(9, -1, -1):
-            if not c"0" <= data[at + MARK_BYTES + digit] <= c"9":
-                stated = -1
-                break
-            stated = 10 * stated + data[at + MARK_BYTES + digit] - c"0"
-        if crc_of(&data[pos[row]], at - pos[row]) & 0x7FFFFFFF != stated:
-            failed.append(row)
-    return np.array(failed, dtype=np.int64)
+    if memcmp(mark, CRC_MARK, MARK_BYTES) != 0:
+        return True
+    for digit in range(CRC_BYTES - 2, MARK_BYTES - 1, -1):
+        if not c"0" <= mark[digit] <= c"9":
+            return False
+        stated = 10 * stated + mark[digit] - c"0"
+    return crc_of(record, size - CRC_BYTES) & 0x7FFFFFFF == stated
 
 
 def queue_keys(
     const uint8_t[::1] data, const int64_t[::1] topic_pos, const int64_t[::1] topic_length, const int64_t[::1] queue_id
 ):
     """Return the number of each row's queue, in the order of first appearance."""
-    cdef int64_t n = data.shape[0], row, rows = topic_pos.shape[0], known = 0, slot, mask = 1023, other, length
-    cdef uint64_t mixed
-    cdef int64_t *slots
-    cdef int64_t *wider
-    cdef int64_t[::1] keys, heads
-    cdef uint64_t[::1] hashes
+    cdef int64_t n = data.shape[0], row, rows = topic_pos.shape[0]
+    cdef int64_t[::1] keys
+    cdef Queues queues = Queues()
     if topic_length.shape[0] != rows or queue_id.shape[0] != rows:
         raise ValueError("columns of different lengths")
     made = np.empty(rows, dtype=np.int64)
-    if rows == 0:
-        return made
     keys = made
-    # by key: the row that stands for it, and its hash
-    heads = np.empty(rows, dtype=np.int64)
-    hashes = np.empty(rows, dtype=np.uint64)
-    slots = <int64_t *> calloc(mask + 1, sizeof(int64_t))
-    if slots == NULL:
-        raise MemoryError
-    try:
-        for row in range(rows):
-            length = topic_length[row]
-            if outside(topic_pos[row], length, n):
-                raise IndexError("a topic outside the data")
-            mixed = mix(hash_of(&data[topic_pos[row]], length) ^ <uint64_t> queue_id[row]) if length else 0
-            slot = mixed & mask
-            while True:
-                other = slots[slot] - 1
-                if other < 0:
-                    break
-                if hashes[other] == mixed and queue_id[heads[other]] == queue_id[row] \
-                        and topic_length[heads[other]] == length \
-                        and (length == 0 or memcmp(&data[topic_pos[heads[other]]], &data[topic_pos[row]], length) == 0):
-                    break
-                slot = slot + 1 & mask
-            if other >= 0:
-                keys[row] = other
-                continue
-            keys[row], heads[known], hashes[known] = known, row, mixed
-            known += 1
-            slots[slot] = known
-            if 2 * known > mask:
-                mask = 2 * mask + 1
-                wider = <int64_t *> calloc(mask + 1, sizeof(int64_t))
-                if wider == NULL:
-                    raise MemoryError
-                free(slots)
-                slots = wider
-                for other in range(known):
-                    slot = hashes[other] & mask
-                    while slots[slot]:
-                        slot = slot + 1 & mask
-                    slots[slot] = other + 1
-    finally:
-        free(slots)
+    for row in range(rows):
+        if outside(topic_pos[row], topic_length[row], n) or topic_length[row] == 0:
+            raise IndexError("a topic outside the data")
+        keys[row] = queues.number(&data[0], topic_pos[row], topic_length[row], queue_id[row])
     return made
+
+
+cdef struct Queue:
+    uint64_t hash
+    int64_t topic_pos
+    int64_t topic_length
+    int64_t queue_id
+
+
+cdef class Queues:
+    """The queues seen so far, numbered as they came: a hash table with open addressing, at most half full."""
+
+    cdef Queue *known
+    cdef int64_t *slots
+    cdef int64_t count, mask
+
+    def __cinit__(self):
+        self.mask = 255
+        self.known = <Queue *> malloc((self.mask + 1) // 2 * sizeof(Queue))
+        self.slots = <int64_t *> calloc(self.mask + 1, sizeof(int64_t))
+        if self.known == NULL or self.slots == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.known)
+        free(self.slots)
+
+    cdef int64_t number(self, const uint8_t *data, int64_t pos, int64_t length, int64_t queue_id) except -1:
+        cdef uint64_t mixed = mix(hash_of(data + pos, length) ^ <uint64_t> queue_id)
+        cdef int64_t slot = mixed & <uint64_t> self.mask, found
+        cdef Queue *one
+        while self.slots[slot]:
+            found = self.slots[slot] - 1
+            one = &self.known[found]
+            if one.hash == mixed and one.queue_id == queue_id and one.topic_length == length \
+                    and memcmp(data + one.topic_pos, data + pos, length) == 0:
+                return found
+            slot = slot + 1 & self.mask
+        found = self.count
+        one = &self.known[found]
+        one.hash, one.topic_pos, one.topic_length, one.queue_id = mixed, pos, length, queue_id
+        self.count += 1
+        self.slots[slot] = self.count
+        if 2 * self.count > self.mask:
+            self.widen()
+        return found
+
+    cdef int widen(self) except -1:
+        cdef int64_t mask = 2 * self.mask + 1, slot, each
+        cdef int64_t *slots = <int64_t *> calloc(mask + 1, sizeof(int64_t))
+        cdef Queue *known = <Queue *> realloc(self.known, (mask + 1) // 2 * sizeof(Queue))
+        if known != NULL:
+            self.known = known
+        if known == NULL or slots == NULL:
+            free(slots)
+            raise MemoryError
+        free(self.slots)
+        self.slots, self.mask = slots, mask
+        for each in range(self.count):
+            slot = self.known[each].hash & <uint64_t> mask
+            while slots[slot]:
+                slot = slot + 1 & mask
+            slots[slot] = each + 1
+        return 0
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
@@ -421,70 +443,78 @@ cdef inline bint owns(int64_t flag) noexcept nogil:
     return flag & 0x4 == 0 and flag & 0x80 == 0
 
 
+cdef inline int64_t value_in(
+    const uint8_t *data, int64_t pos, int64_t length, const uint8_t *mark, int64_t mark_bytes, int64_t *value_bytes
+) noexcept nogil:
+    """
+    Return where, in properties, the last value lies of the property whose name and separator are ``mark``, and set its
+    length; -1 if it has none.
+    """
+    cdef const uint8_t *p = data + pos
+    cdef const uint8_t *end = p + length
+    cdef const uint8_t *stop
+    cdef int64_t found = -1
+    while p < end:
+        stop = <const uint8_t *> memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if stop - p > mark_bytes and p[0] == mark[0] and memcmp(p, mark, mark_bytes) == 0:
+            found = p + mark_bytes - data
+            value_bytes[0] = stop - p - mark_bytes
+        p = stop + 1
+    return found
+
+
 def values_of(
     const uint8_t[::1] data, const int64_t[::1] pos, const int64_t[::1] length, const uint8_t[::1] mark
 ):
-    """
-    Return (rows, places, lengths) of the last value, if it has one, of the property whose name and separator are
-    ``mark``, in the properties of each row.
-    """
-    cdef int64_t n = data.shape[0], row, rows = pos.shape[0], count = 0, name = mark.shape[0]
-    cdef int64_t[::1] found, places, lengths
-    cdef const uint8_t *p
-    cdef const uint8_t *end
-    cdef const uint8_t *stop
-    cdef const uint8_t *value
-    cdef const uint8_t *value_end
-    if length.shape[0] != rows or name == 0:
+    """Return (rows, places, lengths) of the last values of a property in the properties of each row."""
+    cdef int64_t n = data.shape[0], row, rows = pos.shape[0], count = 0, place, size
+    cdef int64_t[:, ::1] table
+    if length.shape[0] != rows or mark.shape[0] == 0:
         raise ValueError("columns of different lengths, or no name")
-    table = np.empty((3, rows), dtype=np.int64)
-    if rows == 0:
-        return table[0], table[1], table[2]
-    found, places, lengths = table[0], table[1], table[2]
+    made = np.empty((3, rows), dtype=np.int64)
+    table = made
     for row in range(rows):
         if outside(pos[row], length[row], n):
             raise IndexError("properties outside the data")
         if length[row] == 0:
             continue
-        p = &data[pos[row]]
-        end = p + length[row]
-        value = NULL
-        while p < end:
-            stop = <const uint8_t *> memchr(p, 2, end - p)
-            if stop == NULL:
-                stop = end
-            if stop - p > name and p[0] == mark[0] and memcmp(p, &mark[0], name) == 0:
-                value, value_end = p + name, stop
-            p = stop + 1
-        if value != NULL:
-            found[count], places[count], lengths[count] = row, value - &data[0], value_end - value
+        place = value_in(&data[0], pos[row], length[row], &mark[0], mark.shape[0], &size)
+        if place >= 0:
+            table[0, count], table[1, count], table[2, count] = row, place, size
             count += 1
-    return table[0, :count], table[1, :count], table[2, :count]
+    return made[0, :count], made[1, :count], made[2, :count]
+
+
+cdef inline int32_t java_hash(const uint8_t *text, int64_t length, bint *odd) noexcept nogil:
+    """Return ``String.hashCode`` of ASCII text; ``odd`` tells that it is not ASCII."""
+    cdef uint32_t value = 0
+    cdef uint8_t seen = 0
+    cdef int64_t at
+    for at in range(length):
+        value = 31 * value + text[at]
+        seen |= text[at]
+    odd[0] = seen & 0x80
+    return <int32_t> value
 
 
 def java_hashes(const uint8_t[::1] data, const int64_t[::1] pos, const int64_t[::1] length):
     """Return ``String.hashCode`` of the text at each place, and the rows whose text is not ASCII, hashed wrongly."""
-    cdef int64_t n = data.shape[0], row, rows = pos.shape[0], at
-    cdef uint32_t value
-    cdef uint8_t seen
+    cdef int64_t n = data.shape[0], row, rows = pos.shape[0]
+    cdef bint odd
     cdef int64_t[::1] hashes
-    cdef const uint8_t *p
     if length.shape[0] != rows:
         raise ValueError("columns of different lengths")
     made = np.zeros(rows, dtype=np.int64)
     hashes = made
-    odd = []
+    others = []
     for row in range(rows):
         if outside(pos[row], length[row], n):
             raise IndexError("text outside the data")
         if length[row] == 0:
             continue
-        p = &data[pos[row]]
-        value, seen = 0, 0
-        for at in range(length[row]):
-            value = 31 * value + p[at]
-            seen |= p[at]
-        hashes[row] = <int32_t> value
-        if seen & 0x80:
-            odd.append(row)
-    return made, odd
+        hashes[row] = java_hash(&data[pos[row]], length[row], &odd)
+        if odd:
+            others.append(row)
+    return made, others

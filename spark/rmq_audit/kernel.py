@@ -103,7 +103,8 @@ def records(data: bytes, at: int, stop: int, end: int) -> Columns:
     ``end``.
     """
     if compiled is not None:
-        return Columns(*compiled.records(data, at, stop, end, MIN_RECORD_BYTES, MAX_RECORD_BYTES))
+        table, *_ = compiled.survey(data, at, stop, end, MIN_RECORD_BYTES, MAX_RECORD_BYTES, False, False)
+        return Columns(*table)
     return gather(data, walk(data, at, stop, end))
 
 
@@ -188,9 +189,6 @@ def concatenate(pieces: Sequence[Columns]) -> Columns:
 
 def failed_crcs(data: bytes, columns: Columns) -> Ints:
     """Return the indices of the records whose body does not have the CRC they state; empty bodies state none."""
-    if compiled is not None:
-        found: Ints = compiled.failed_crcs(data, columns.body_pos, columns.body_length, columns.crc)
-        return found
     view, crc32 = memoryview(data), zlib.crc32
     ends = columns.body_pos + columns.body_length
     seen = np.fromiter(

@@ -80,10 +80,14 @@ def java_hashes(data: bytes, pos: Ints, length: Ints) -> tuple[Ints, Ints]:
         hashes, odd = _byte_hashes(data, pos, length)
     java_length = length.copy()
     for index in odd:
-        at = int(pos[index])
-        text = data[at : at + int(length[index])].decode("utf-8", "replace")
-        hashes[index], java_length[index] = java_hash(text), len(text.encode("utf-16-le")) // 2
+        hashes[index], java_length[index] = text_hash(data, int(pos[index]), int(length[index]))
     return hashes, java_length
+
+
+def text_hash(data: bytes, at: int, length: int) -> tuple[int, int]:
+    """Return ``String.hashCode`` and ``length`` of any UTF-8 text."""
+    text = data[at : at + length].decode("utf-8", "replace")
+    return java_hash(text), len(text.encode("utf-16-le")) // 2
 
 
 def _byte_hashes(data: bytes, pos: Ints, length: Ints) -> tuple[Ints, list[int]]:
@@ -113,10 +117,6 @@ def topic_key_hashes(data: bytes, columns: Columns, values: Values) -> Ints:
 
 def failed_property_crcs(data: bytes, columns: Columns) -> Ints:
     """Return the records whose ``__CRC32#`` property (5.x, if configured) does not hold."""
-    if kernel.compiled is not None:
-        parts = columns.pos, columns.size, columns.properties_length
-        found: Ints = kernel.compiled.failed_property_crcs(data, *parts)
-        return found
     at = columns.pos + columns.size - CRC_BYTES
     long_enough = np.flatnonzero(columns.properties_length >= CRC_BYTES)
     marks = kernel.items(data, at[long_enough], len(CRC_MARK)).view(f"S{len(CRC_MARK)}")

@@ -14,6 +14,7 @@ from rmq_audit import kernel, properties
 from rmq_audit.files import ReadError, Window
 from rmq_audit.format import MAGIC_BLANK, MAGIC_PREFIX, MAX_RECORD_BYTES, MIN_RECORD_BYTES, SIZE_MAGIC
 from rmq_audit.records import EVIDENCE_BEFORE, Record, evidence, plausible_size, record_at, stated_offset
+from rmq_audit.survey import Asked, Survey, joined, survey
 from rmq_audit.tally import Tallies
 from rmq_audit.tasks import Chunk, Fault, Run, Scan, Split, Stretch
 
@@ -57,23 +58,24 @@ class Frames:
         Return the sound records that follow each other from ``start``, those that start before ``stop``, and their
         end.
         """
+        found, end = self.survey(start, stop, Asked())
+        return found.columns, end
+
+    def survey(self, start: int, stop: int, asked: Asked) -> tuple[Survey, int]:
+        """Return the records of :meth:`stretch` with all that is asked of them, and their end."""
         window = self._window
-        pieces: list[kernel.Columns] = []
+        pieces: list[Survey] = []
         at = start
-        while at < stop:
+        while True:
             window.near(at)
-            base = window.base
-            columns = kernel.records(window.data, at - base, stop - base, self._limit - base)
-            if len(columns):
-                pieces.append(columns)
-                at = base + int(columns.pos[-1] + columns.size[-1])
-            # what stopped the kernel may be a record that the window does not hold yet
-            held = window.end
+            base, held = window.base, window.end
+            found = survey(window.data, at - base, stop - base, self._limit - base, asked)
+            pieces.append(found)
+            if len(found.columns):
+                at = base + int(found.columns.pos[-1] + found.columns.size[-1])
+            # what stopped the kernel may be a record that the window did not hold yet
             if at >= stop or not self._holds(at) or window.end == held:
-                break
-        if len(pieces) == 1:
-            return pieces[0], at
-        return kernel.concatenate(pieces), at
+                return joined(window.data, pieces), at
 
     def is_blank(self, phy: int) -> bool:
         """Whether a BLANK record begins at ``phy``."""
@@ -180,10 +182,11 @@ class _Pass:
         behind = begin if at is None else at
         stop: int | None = None
         while at is not None and at < self._end:
-            columns, behind = frames.stretch(at, self._end)
+            found, behind = frames.survey(at, self._end, Asked(crc=split.crc, tags=split.tags))
+            columns = found.columns
             blank = behind < self._end and frames.is_blank(behind)
             if len(columns) or blank:
-                self._take(columns, at, behind, blank)
+                self._take(found, at, behind, blank)
             if blank:
                 behind = split.segment + split.segment_bytes
             if behind >= self._end:
@@ -208,13 +211,13 @@ class _Pass:
             index=None if self._index is None else self._index.finish(),
         )
 
-    def _take(self, columns: kernel.Columns, start: int, stop: int, blank: bool) -> None:
-        split, window = self._split, self._window
+    def _take(self, found: Survey, start: int, stop: int, blank: bool) -> None:
+        split, window, columns = self._split, self._window, found.columns
         data, base = window.data, window.base
         if len(columns):
             self._digest(columns, stop)
-            self._group(columns)
-            self._check(columns)
+            self._group(found)
+            self._check(found)
         if blank:
             self._digest_of(stop).add(stop, 0, memoryview(data)[stop - base : stop - base + BLANK_BYTES])
             self._check_blank(stop)
@@ -252,14 +255,12 @@ class _Pass:
         chunk = phy - (phy - split.segment) % split.chunk_bytes
         return self._chunks.setdefault(chunk, _ChunkDigest(chunk, phy))
 
-    def _group(self, columns: kernel.Columns) -> None:
-        data, base = self._window.data, self._window.base
-        tags = properties.tags_codes(data, columns) if self._split.tags else None
-        keys = kernel.queue_keys(data, columns)
-        self._tallies.add(data, columns, keys)
+    def _group(self, found: Survey) -> None:
+        data, base, columns = self._window.data, self._window.base, found.columns
+        self._tallies.add(data, columns, found.queues)
         if self._index is not None:
             self._index.add(data, base, columns)
-        runs = kernel.runs(columns, keys, base, tags)
+        runs = kernel.runs(columns, found.queues, base, found.tags)
         for index, head in enumerate(runs.head.tolist()):
             at = int(columns.topic_pos[head])
             topic = data[at : at + int(columns.topic_length[head])].decode("utf-8", "backslashreplace")
@@ -277,20 +278,19 @@ class _Pass:
                 )
             )
 
-    def _check(self, columns: kernel.Columns) -> None:
-        base = self._window.base
+    def _check(self, found: Survey) -> None:
+        base, columns = self._window.base, found.columns
         for index in np.flatnonzero(columns.phy != columns.pos + base).tolist():
             phy = base + int(columns.pos[index])
             self._fault("CL-PHY", phy, 28, "physicalOffset")
         for index in np.flatnonzero(np.diff(columns.store_timestamp) < -MAX_STEP_BACK_MS).tolist():
             self._step_back(columns, index)
         if self._split.crc:
-            data = self._window.data
             self._crcs += len(columns)
-            for index in kernel.failed_crcs(data, columns).tolist():
+            for index in found.wrong_bodies.tolist():
                 phy = base + int(columns.pos[index])
                 self._fault("CL-CRC", phy, int(columns.body_pos[index] - columns.pos[index]), "body")
-            for index in properties.failed_property_crcs(data, columns).tolist():
+            for index in found.wrong_properties.tolist():
                 at = int(columns.size[index]) - properties.CRC_BYTES
                 self._fault("CL-PROPCRC", base + int(columns.pos[index]), at, "properties")
 

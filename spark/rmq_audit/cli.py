@@ -5,12 +5,14 @@ The command line: arguments in, summary and exit status out; an operator's mista
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -18,7 +20,7 @@ import attrs
 from rmq_audit import clusterreport, report
 from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.cluster import audit_cluster, read_tables
-from rmq_audit.clusterconfig import read_config
+from rmq_audit.clusterconfig import config_of, read_config
 from rmq_audit.clusterreport import Run, write_cluster
 from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.html import to_html
@@ -27,7 +29,9 @@ from rmq_audit.outfiles import check_writable, write
 from rmq_audit.outputs import to_junit, to_prometheus
 from rmq_audit.previous import mark, read_previous
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
-from rmq_audit.sizes import bytes_of
+from rmq_audit.sizes import bytes_of, seconds_of
+from rmq_audit.state import RememberingEngine, State
+from rmq_audit.watch import Clock, Watch, prepared_folder, stopping_by_signals
 
 EXIT_USAGE = 64
 EXIT_CRASH = 70
@@ -69,6 +73,8 @@ def _run(options: argparse.Namespace) -> int:
         check_writable(option, path)
     if options.command == "cluster":
         return _run_cluster(options)
+    if options.command == "watch":
+        return _run_watch(options)
     started_at, run_id = _now(), str(uuid.uuid4())
     previous = None if options.previous is None else read_previous(options.previous)
     engine = _engine(options)
@@ -102,7 +108,9 @@ def _run_cluster(options: argparse.Namespace) -> int:
     engine = _engine(options)
     try:
         began = time.perf_counter()
-        result = audit_cluster(config, tables, engine, _how(options))
+        # several slaves of one master: what the first one's audit read of it is not read again
+        with tempfile.TemporaryDirectory(prefix="rmq-audit-") as folder, remembering(engine, folder) as known:
+            result = audit_cluster(config, tables, known, _how(options))
         seconds = time.perf_counter() - began
     finally:
         engine.close()
@@ -114,6 +122,40 @@ def _run_cluster(options: argparse.Namespace) -> int:
     if options.json != "-":
         print(clusterreport.to_text(result, run))
     return result.exit_status
+
+
+@contextlib.contextmanager
+def remembering(engine: Engine, folder: str) -> Iterator[Engine]:
+    """Give the engine with what is remembered in a folder; an audit that comes to its end leaves only its own there."""
+    state = State(folder).open()
+    finished = False
+    try:
+        yield RememberingEngine(engine, state)
+        finished = True
+    finally:
+        state.close(finished=finished)
+
+
+def _run_watch(options: argparse.Namespace) -> int:
+    config = config_of(options.what, options.slave, options.allow_lag)
+    folder = prepared_folder(options.state)
+    read_tables(config)
+    engine = _engine(options)
+    try:
+        watch = Watch(
+            config,
+            lambda: remembering(engine, folder),
+            _how(options),
+            folder=folder,
+            clock=Clock(date=_now),
+            say=lambda line: print(line, flush=True),
+            outputs=_outputs(options),
+            new_id=lambda: str(uuid.uuid4()),
+        )
+        with stopping_by_signals():
+            return watch.run(options.every, options.rounds)
+    finally:
+        engine.close()
 
 
 def _audit(options: argparse.Namespace, engine: Engine) -> Result:
@@ -160,6 +202,13 @@ def _bytes(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _seconds(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _positive_bytes(text: str) -> int:
     size = _bytes(text)
     if size < 512:
@@ -167,15 +216,9 @@ def _positive_bytes(text: str) -> int:
     return size
 
 
-def _workers(text: str) -> int:
+def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
-    return int(text)
-
-
-def _slots(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of hash slots")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return int(text)
 
 
@@ -198,7 +241,25 @@ def _parser() -> argparse.ArgumentParser:
     cluster = _command(commands, "cluster", "audit all brokers of a cluster, and the routes to them, in one run")
     cluster.add_argument("config", metavar="CONFIG", help="TOML file that names brokers, side tables and routes")
     _comparing(cluster)
+    _add_watch(commands)
     return parser
+
+
+def _add_watch(commands: Any) -> None:
+    watch = _command(commands, "watch", "audit again and again, and tell what is new, what persists, what is resolved")
+    watch.add_argument("what", metavar="CONFIG|DIR", help="TOML file of a cluster, or a store directory")
+    watch.add_argument("slave", nargs="?", metavar="SLAVE_DIR", help="store directory of the slave of DIR")
+    watch.add_argument("--state", required=True, metavar="DIR", help="folder to keep in what the next round must know")
+    watch.add_argument(
+        "--every", type=_seconds, default=300.0, metavar="TIME", help="rounds begin so far apart: 30s, 5m, 1h (5m)"
+    )
+    watch.add_argument(
+        "--rounds", type=_count, metavar="NUMBER", help="end after so many (default: by Ctrl-C or SIGTERM)"
+    )
+    watch.add_argument(
+        "--allow-lag", type=_bytes, default=0, metavar="SIZE", help="as for compare; a configuration says it itself"
+    )
+    _comparing(watch)
 
 
 def _comparing(one: argparse.ArgumentParser) -> None:
@@ -217,7 +278,7 @@ def _comparing(one: argparse.ArgumentParser) -> None:
 def _of_one_broker(one: argparse.ArgumentParser) -> None:
     """Add what a cluster's configuration says of each broker."""
     one.add_argument(
-        "--index-slots", type=_slots, metavar="NUMBER", help="maxHashSlotNum of the broker (default: found out)"
+        "--index-slots", type=_count, metavar="NUMBER", help="maxHashSlotNum of the broker (default: found out)"
     )
     one.add_argument(
         "--acked", metavar="FILE", help="acknowledged sends (JSON Lines or .parquet), held against the master's log"
@@ -246,6 +307,6 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
     one.add_argument(
         "--split-bytes", type=_positive_bytes, default=SPLIT_BYTES, metavar="SIZE", help="bytes a task reads (64M)"
     )
-    one.add_argument("--workers", type=_workers, help="processes of the local engine (default: one a core)")
+    one.add_argument("--workers", type=_count, help="processes of the local engine (default: one a core)")
     one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")
     return one

@@ -137,6 +137,7 @@ def _joined(one: Sends | None, other: Sends) -> Sends:
         not_stored=one.not_stored + other.not_stored,
         of_others=one.of_others + other.of_others,
         without_place=one.without_place + other.without_place,
+        placeless=one.placeless + other.placeless,
     )
 
 
@@ -176,6 +177,18 @@ def audit_cluster(
         verdict=max(words, key=WORDS.index),
         exit_status=max(statuses, key=_STATUSES.index),
         complete=not any(one.invariant == "AU-COVER" for one in findings),
+    )
+
+
+def joined(result: ClusterResult, more: Sequence[Finding]) -> ClusterResult:
+    """Return the result with findings that are no pair's own, each about one broker."""
+    for one in more:
+        one.cluster = one.cluster or result.config.cluster
+        one.finding_id = _id(one, one.replica)
+    return attrs.evolve(
+        result,
+        findings=_once([*result.findings, *more]),
+        exit_status=max(result.exit_status, _status_of(more), key=_STATUSES.index),
     )
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import attrs
 
 from rmq_audit.files import ReadError, read_whole
-from rmq_audit.inventory import InputError, place_of
+from rmq_audit.findings import STORE
+from rmq_audit.inventory import InputError, place_of, take_inventory
+from rmq_audit.location import same_place, shown
 from rmq_audit.sizes import bytes_of
 
 
@@ -62,6 +64,29 @@ def read_config(path: str) -> ClusterConfig:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{place}: is not TOML: {error}") from error
     return _Reader(place, text).cluster(values)
+
+
+def config_of(what: str, slave: str | None, allowed_lag_bytes: int) -> ClusterConfig:
+    """
+    Return the configuration in a TOML file, or one of a single broker when ``what`` is a store directory or its URI.
+
+    InputError when it is neither, or when a file of a cluster is given together with a slave or a lag.
+    """
+    if what.endswith(".toml"):
+        if slave is not None or allowed_lag_bytes:
+            raise InputError(f"{shown(what)}: is a configuration; it names slaves and lags itself")
+        return read_config(what)
+    sides = [take_inventory(STORE, path) for path in (what, slave) if path is not None]
+    if len(sides) == 2 and same_place(sides[0].path, sides[1].path):
+        raise InputError(f"{sides[0].path}: is given as master and as slave")
+    known = [one.manifest.broker_name for one in sides if one.manifest is not None and one.manifest.broker_name]
+    broker = BrokerConfig(
+        name=known[0] if known else sides[0].path.rstrip("/").rpartition("/")[2],
+        master=what,
+        slaves=() if slave is None else (slave,),
+        allowed_lag_bytes=allowed_lag_bytes,
+    )
+    return ClusterConfig(path=sides[0].path, cluster=None, brokers=(broker,))
 
 
 class _Reader:

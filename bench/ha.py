@@ -3,7 +3,7 @@ Replication: how fast an empty slave catches up, ours against Apache's. From the
 
 Each side is a master that holds ``--gb`` of log in one file, and again and again a new slave of its own kind, in the
 order A B B A. Measured is from the slave's first bytes to its last, and the CPU that master and slave took meanwhile.
-SYNC_MASTER sends are measured by ``python -m bench.send --slave``.
+SYNC_MASTER sends are measured by ``python -m bench.store --modes sync-master``.
 """
 
 from __future__ import annotations

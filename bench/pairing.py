@@ -98,31 +98,6 @@ def measure(loadgen: Path, shape: Shape, ours: Process, apache: Process, plan: P
     return outcome
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Return the results as a Markdown table."""
-    head = ["shape", "ours /s", "Apache /s", "ratio (min-max)", "CPU us/op ours", "Apache"]
-    head += ["p50 us ours", "Apache", "p99 us ours", "Apache", "not 0", "generator"]
-    rows = [head, ["---"] * len(head)]
-    for outcome in outcomes:
-        ours, apache = _summary(outcome.ours), _summary(outcome.apache)
-        ratios = outcome.ratios
-        busiest = max(window["loadgen_cpu"] for window in outcome.ours + outcome.apache)
-        rows.append(
-            [
-                outcome.shape.name,
-                f"{ours['rate']:,.0f}",
-                f"{apache['rate']:,.0f}",
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
-                f"{ours['server_cpu_us']:.1f}",
-                f"{apache['server_cpu_us']:.1f}",
-                *(f"{side[key]:,.0f}" for key in ("p50", "p99") for side in (ours, apache)),
-                f"{ours['bad']:.0f} / {apache['bad']:.0f}",
-                f"{busiest:.0%}" + (" (too busy: no result)" if busiest > MAX_LOADGEN_CPU else ""),
-            ]
-        )
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
 def built_loadgen(folder: Path) -> Path:
     """Compile the load generator."""
     program = folder / "loadgen"
@@ -154,8 +129,12 @@ def parsed_shape(text: str) -> tuple[int, int]:
     return int(connections), int(outstanding)
 
 
-def run(arguments: argparse.Namespace, measured: Callable[[Site, Path, Plan], list[Outcome]]) -> int:
-    """Run a benchmark in a folder of its own, print the table, write the JSON."""
+def run(
+    arguments: argparse.Namespace,
+    measured: Callable[[Site, Path, Plan], list[Outcome]],
+    report: Callable[[Sequence[Outcome]], str],
+) -> int:
+    """Run a benchmark in a folder of its own, print its ``report``, write the JSON."""
     # what we measure is this checkout, installed or not
     root = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -166,7 +145,7 @@ def run(arguments: argparse.Namespace, measured: Callable[[Site, Path, Plan], li
             outcomes = measured(site, built_loadgen(Path(folder)), plan)
         finally:
             site.close()
-    print(table(outcomes))
+    print(report(outcomes))
     if arguments.json is not None:
         facts = {"python": platform.python_version(), "machine": platform.machine(), "command": sys.argv}
         results = [outcome.to_json() for outcome in outcomes]

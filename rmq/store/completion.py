@@ -42,6 +42,8 @@ class Completion:
         #: who will wait for the slaves together, up to which offset, and the call that begins it
         self._group: list[Waiter] = []
         self._group_end = 0
+        #: up to where slaves were asked for last
+        self._asked_end = 0
         self._asking: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         #: what a SYNC_MASTER asks before it answers; None counts as no slave at all
@@ -65,6 +67,8 @@ class Completion:
             disk = None
         replica: PutStatus | Deferred[PutStatus] = PutStatus.PUT_OK
         if self._sync_master and waits:
+            if self._group:
+                self._ask_slaves()
             replica = self._wait_for_slaves(result.next_offset)
         if disk is not None:
             return disk.addCallback(_combine, result, replica)
@@ -97,7 +101,8 @@ class Completion:
     def _ask_slaves(self) -> None:
         self._forget_asking()
         group, self._group = self._group, []
-        status = self._wait_for_slaves(self._group_end)
+        # Requests come in the order of the log; to wait for more than one's own part never tells too much.
+        status = self._wait_for_slaves(max(self._group_end, self._asked_end))
         if isinstance(status, Deferred):
             status.addCallback(_tell, group)
         else:
@@ -116,11 +121,12 @@ class Completion:
     def _enter(self, next_offset: int, done: Waiter) -> None:
         """Have ``done`` wait for the disk."""
         deadline_ms = steady_ms(self._clock) + self._sync_flush_timeout
-        self._waits.add(GroupCommitRequest(next_offset, deadline_ms, done))
+        self._waits.add(GroupCommitRequest(max(next_offset, self._waits.last_offset), deadline_ms, done))
         if self._timer is None:
             self._watch()
 
     def _wait_for_slaves(self, next_offset: int) -> PutStatus | Deferred[PutStatus]:
+        self._asked_end = next_offset
         if self.replication is None:
             return PutStatus.SLAVE_NOT_AVAILABLE
         return self.replication.wait_for_slaves(next_offset, steady_ms(self._clock) + self._slave_timeout)

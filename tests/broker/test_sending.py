@@ -282,3 +282,23 @@ class SyncMasterTests(SendCase):
     def test_who_does_not_wait(self) -> None:
         """WAIT=false asks for no slave."""
         self.assertEqual(self.send(send_ext(props="WAIT\x01false")).code, 0)
+
+
+class FullDiskTests(SendCase):
+    def test_the_producer_is_told_what_is_full(self) -> None:
+        """A refusal for want of room names the path, how full its disk is, the limit and the key that sets it."""
+        self.assertEqual(self.send(send_ext()).code, 0)
+        self.one.world.run_for(2)
+        disk, store = self.one.node.disk, self.one.state.store
+        before = disk.capacity_bytes
+        disk.capacity_bytes = int((before - store.disk_usage.free_bytes) / 0.95)
+        self.one.world.run_for(11)
+        refusal = self.send(send_ext())
+        self.assertEqual(refusal.code, 14)
+        assert refusal.remark is not None
+        self.assertIn("the broker's disk is full [CL:  0.9", refusal.remark)
+        for text in ("/store/commitlog is on a disk that is 9", "more than diskSpaceWarningLevelRatio=90"):
+            self.assertIn(text, refusal.remark)
+        disk.capacity_bytes = before
+        self.one.world.run_for(11)
+        self.assertEqual(self.send(send_ext()).code, 0)

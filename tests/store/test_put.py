@@ -372,6 +372,20 @@ class Slaves:
         return self.answer
 
 
+class Waiting:
+    """Somebody who waits without a Deferred."""
+
+    def __init__(self, answered: list[Waiting], end: int) -> None:
+        self.answered = answered
+        self.end = end
+        self.status: PutStatus | None = None
+
+    def callback(self, status: PutStatus) -> None:
+        assert self.status is None, "answered twice"
+        self.status = status
+        self.answered.append(self)
+
+
 class SyncMasterTests(SynchronousTestCase):
     def test_without_slaves(self) -> None:
         """A SYNC_MASTER without any replication answers SLAVE_NOT_AVAILABLE; the message is stored."""
@@ -414,6 +428,40 @@ class SyncMasterTests(SynchronousTestCase):
         slaves.answer = PutStatus.FLUSH_SLAVE_TIMEOUT
         (result,) = box.put(message(0))
         self.assertIs(result.status, PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+    def test_those_who_wait_together(self) -> None:
+        """Puts of one turn ask once, for the last of them, in the order of the log, and apart where a file begins."""
+        box = Box(broker_role=BrokerRole.SYNC_MASTER)
+        store = box.open()
+        store.replication = slaves = Slaves()
+        answered: list[Waiting] = []
+
+        def put() -> int:
+            result = store.append(message(0))
+            assert result is not None
+            store.wait_for(result.next_offset, Waiting(answered, result.next_offset))
+            return result.next_offset
+
+        first, second = put(), put()
+        self.assertEqual((slaves.asked, answered), ([], []))
+        box.run(0.1)
+        self.assertEqual([end for end, _ in slaves.asked], [second])
+        self.assertEqual(
+            [(each.end, each.status) for each in answered], [(end, PutStatus.PUT_OK) for end in (first, second)]
+        )
+        third = put()
+        (other,) = box.put(message(1))
+        box.run(0.1)
+        self.assertEqual([end for end, _ in slaves.asked], [second, third, other.next_offset])
+        while (last := put()) < 16384:
+            before = last
+        self.assertEqual(slaves.asked[-1][0], before)
+        box.run(0.1)
+        self.assertEqual(slaves.asked[-1][0], last)
+        self.assertEqual([each.end for each in answered], sorted(each.end for each in answered))
+        put()
+        box.world.settle(store.stop())
+        self.assertGreater(answered[-1].end, last, "one was not answered")
 
     def test_pushed_at_append(self) -> None:
         """Replication hears of every append before the answer."""

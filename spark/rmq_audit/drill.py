@@ -159,13 +159,13 @@ def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
     if ours is not None and theirs is None and not slave.looks_like(phy, size):
         invariant, blame, detail = (
             "RP-MISSING",
-            _blame_absent(slave, phy, size, SLAVE),
+            MASTER if master.failure(phy) else _blame_absent(slave, phy, size, SLAVE),
             "the slave holds no such record",
         )
     elif ours is None and not master.looks_like(phy, size):
         invariant, blame, detail = (
             "RP-EXTRA",
-            _blame_absent(master, phy, size, MASTER),
+            SLAVE if slave.failure(phy) else _blame_absent(master, phy, size, MASTER),
             "the master holds no such record",
         )
     else:

@@ -13,6 +13,9 @@ from tests.real.peers import Broker, until
 from tests.real.probe import Probe, body_crc, properties_text, send_fields
 
 SEND_V2 = 310
+HEARTBEAT_S = 20.0
+#: of a producer between two sends, so that the store does not outgrow the test
+PAUSE_S = 0.005
 
 
 class Load:
@@ -72,6 +75,7 @@ class Load:
             while not self._stopping.is_set():
                 self._send(probe, chance, f"7F0001{number:04d}00{count:020X}", count)
                 count += 1
+                self._stopping.wait(PAUSE_S)
 
     def _send(self, probe: Probe, chance: random.Random, message_id: str, count: int) -> None:
         queue_id = chance.randrange(self._queues)
@@ -98,8 +102,11 @@ class Load:
         group = "load-readers"
         at = dict.fromkeys(range(self._queues), 0)
         with self._broker.probe() as probe:
-            probe.join_group(group, self._topic)
+            heartbeat_at = 0.0
             while not self._stopping.is_set():
+                if time.monotonic() >= heartbeat_at:  # a consumer that is silent for two minutes is disconnected
+                    probe.join_group(group, self._topic)
+                    heartbeat_at = time.monotonic() + HEARTBEAT_S
                 for queue_id in at:
                     answer = probe.pull(self._topic, queue_id, at[queue_id])
                     if answer.code == 0:

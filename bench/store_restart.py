@@ -1,9 +1,14 @@
 """
-How long a store of some size takes to open: ``python bench/store_restart.py [--gib 1] [--body 1024] [--folder DIR]``.
+How long a store of some size takes to open. From the project's root: ``python -m bench.store_restart [--gib 1]``.
 
-Four starts of one store, each in a process of its own: after a clean stop; after a kill right behind the last record of
-progress (at most flushConsumeQueueThoroughInterval ago); after a kill 64 MiB later; and without any checkpoint, so that
-the whole log is read. The page cache is warm: what is measured is the work, not the disk.
+Our broker and Apache's are filled with the same sends and started again: after a clean stop, after a kill while they
+are idle, and after a kill under load. Measured is from the start of the process to its first answered send.
+
+``--alone`` measures our store in processes that do nothing else: after a clean stop; after a kill right behind the last
+record of progress (at most flushConsumeQueueThoroughInterval ago); after a kill 64 MiB later; and without any
+checkpoint, so that the whole log is read.
+
+The page cache is warm: what is measured is the work, not the disk.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +25,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.frames import send_template
+from bench.pairing import BENCH_JAVA, built_loadgen
+from bench.rounds import Spread, markdown
+from tests.real.peers import APACHE_4, OURS, Broker, Site
+from tests.real.probe import Closed
+from tests.real.storm import QUEUES
+
+TOPIC = "BenchRestart"
+DEADLINE_S = 300.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -74,8 +89,13 @@ def child(folder: str, action: str, amount: int, body_bytes: int) -> None:
         await store.stop()
         reactor.stop()  # type: ignore[attr-defined]
 
-    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(run()).addErrback(lambda why: os._exit(str(why) and 1)))  # type: ignore[attr-defined]
-    reactor.run()  # type: ignore[attr-defined]
+    def broken(why: object) -> None:
+        print(why, file=sys.stderr)
+        os._exit(1)
+
+    loop: Any = reactor
+    loop.callWhenRunning(lambda: Deferred.fromCoroutine(run()).addErrback(broken))
+    loop.run()
 
 
 def open_once(folder: str, action: str, amount: int, body_bytes: int) -> dict[str, Any]:
@@ -90,16 +110,94 @@ def open_once(folder: str, action: str, amount: int, body_bytes: int) -> dict[st
     return dict(json.loads(ended.stdout))
 
 
+def first_answer_s(broker: Broker) -> float:
+    """Start a broker; return how long that took, until a send is answered."""
+    began = time.monotonic()
+    broker.start(wait=False)
+    while True:
+        if not broker.alive:
+            raise SystemExit(f"{broker.name} does not start\n{broker.tail()}")
+        if time.monotonic() > began + DEADLINE_S:
+            raise SystemExit(f"{broker.name} answers nothing\n{broker.tail()}")
+        try:
+            with broker.probe() as probe:
+                if probe.send_message(TOPIC, 0, b"first").code == 0:
+                    return time.monotonic() - began
+        except (OSError, Closed):
+            pass
+        time.sleep(0.005)
+
+
+def fill(broker: Broker, loadgen: Path, template: Path, size: int) -> None:
+    """Send until the log has ``size`` bytes."""
+    while (left := size - broker.end_offset()) > 0:
+        seconds = min(5.0, max(0.3, left / 60e6))
+        command = [loadgen, broker.port, 16, 16, seconds, 0.0, 0, broker.pid, template]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            raise SystemExit(f"filling {broker.name}: {done.stderr.strip()}\n{broker.tail()}")
+
+
+def against_apache(gib: float, body: int, rounds: int, folder: str) -> None:
+    """Print the starts of both brokers."""
+    with tempfile.TemporaryDirectory(prefix="rmq-bench-", dir=folder) as root:
+        site = Site(Path(root), BENCH_JAVA)
+        try:
+            loadgen = built_loadgen(site.root)
+            template = send_template(site.root / "template", TOPIC, body)
+            config: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 20 * 300_000}
+            config |= {"maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}
+            brokers = {}
+            for kind in (OURS, APACHE_4):
+                namesrv = site.namesrv(kind, f"{kind}-namesrv")
+                brokers[kind] = broker = site.broker(kind, namesrv.addr, kind, **config)
+                with broker.probe() as probe:
+                    probe.create_topic(TOPIC, QUEUES)
+                fill(broker, loadgen, template, int(gib * (1 << 30)))
+                # One at a time on the machine: the other one neither flushes nor collects garbage meanwhile.
+                broker.stop()
+            found: dict[tuple[str, str], list[float]] = {}
+            for number in range(rounds):
+                for kind in (OURS, APACHE_4) if number % 2 == 0 else (APACHE_4, OURS):
+                    broker = brokers[kind]
+                    for name in ("after a clean stop", "after kill -9, idle", "after kill -9 under load"):
+                        found.setdefault((name, kind), []).append(first_answer_s(broker))
+                        if name == "after a clean stop":
+                            time.sleep(3)
+                            broker.kill()
+                        elif name == "after kill -9, idle":
+                            fill(broker, loadgen, template, broker.end_offset() + (48 << 20))
+                            broker.kill()
+                        else:
+                            broker.stop()
+            head = ["start of a store", "ours s", f"Apache {APACHE_4} s", "ratio (min-max)"]
+            rows = []
+            for name in dict.fromkeys(name for name, _ in found):
+                ours, apache = found[name, OURS], found[name, APACHE_4]
+                ratio = Spread.of([mine / theirs for mine, theirs in zip(ours, apache, strict=True)])
+                rows.append([name, f"{statistics.median(ours):.2f}", f"{statistics.median(apache):.2f}", ratio.text()])
+            print(f"{gib:g} GiB of sends with {body} B, {rounds} rounds")
+            print(markdown(head, rows))
+        finally:
+            site.close()
+            site.forget_stores()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--body", type=int, default=1024, help="bytes of a message body")
+    parser.add_argument("--body", type=int, default=256, help="bytes of a message body (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="starts of each kind (default: %(default)s)")
+    parser.add_argument("--alone", action="store_true", help="our store by itself, without brokers and Apache")
     parser.add_argument("--folder", default=tempfile.gettempdir())
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--amount", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         child(options.folder, options.child, options.amount, options.body)
+        return
+    if not options.alone:
+        against_apache(options.gib, options.body, options.rounds, options.folder)
         return
     folder = tempfile.mkdtemp(prefix="store-restart-", dir=options.folder)
     try:

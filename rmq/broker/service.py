@@ -57,6 +57,7 @@ from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.codes import RequestCode
+from rmq.wire.compiled import PURE_PYTHON
 
 VIP_PORT_DISTANCE = 2
 #: Java: ClientHousekeepingService
@@ -291,6 +292,12 @@ class BrokerService(MultiService):
     def _load(self) -> None:
         """Java: BrokerController#initialize"""
         state = self.state
+        self._log.info(
+            "the store works {how}",
+            how="with the compiled module rmq.store._record"
+            if self.store.is_compiled
+            else f"in pure Python: rmq.store._record is not compiled, or switched off by {PURE_PYTHON}",
+        )
         self.store.load()
         state.topics.load()
         state.groups.load()

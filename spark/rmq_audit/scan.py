@@ -13,6 +13,7 @@ from rmq.wire.record import BLANK_BYTES, body_crc
 from rmq_audit import kernel, properties
 from rmq_audit.files import ReadError, Window
 from rmq_audit.format import MAGIC_BLANK, MAGIC_PREFIX, MAX_RECORD_BYTES, MIN_RECORD_BYTES, SIZE_MAGIC
+from rmq_audit.lentwindow import split_window
 from rmq_audit.records import EVIDENCE_BEFORE, Record, evidence, plausible_size, record_at, stated_offset
 from rmq_audit.survey import Asked, Survey, joined, survey
 from rmq_audit.tally import Tallies
@@ -37,7 +38,10 @@ MAX_JUMP_BYTES = 8 * 1024 * 1024
 def scan(split: Split) -> Scan:
     """Read the split once and return what it holds; a file that cannot be read is told by ``error``."""
     try:
-        return _Pass(split).run()
+        begin = split.begin if split.start is None else split.start
+        end = min(split.end, split.segment + split.file_bytes)
+        with split_window(split.path, split.segment, split.file_bytes, begin, end) as window:
+            return _Pass(split, window).run()
     except ReadError as error:
         return Scan(split=split, error=str(error))
 
@@ -158,15 +162,12 @@ class Frames:
 class _Pass:
     """The state of one pass; ``run`` is called once."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split, window: Window) -> None:
         self._split = split
+        self._window = window
         self._limit = min(split.limit, split.segment + split.segment_bytes)
         self._end = min(split.end, self._limit)
-        begin = split.begin if split.start is None else split.start
-        self._window = Window(
-            split.path, split.segment, split.file_bytes, begin, min(split.end, split.segment + split.file_bytes)
-        )
-        self._frames = Frames(self._window, self._limit)
+        self._frames = Frames(window, self._limit)
         self._stretches: list[Stretch] = []
         self._chunks: dict[int, _ChunkDigest] = {}
         self._runs: list[Run] = []

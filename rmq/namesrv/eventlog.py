@@ -9,7 +9,7 @@ bytes, and of everything that fell out it is known until when: an answer of "not
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import attrs
 
@@ -84,20 +84,25 @@ class _Brokers:
     def get(self, name: str) -> _BrokerNotes | None:
         return self._notes.get(name)
 
-    def note(self, event: RouteEvent) -> None:
-        notes = self._notes.get(event.broker_name)
+    def note(self, event: RouteEvent, cost: int) -> None:
+        """Take in an event that costs ``cost``."""
+        notes, before = self._notes.get(event.broker_name), 0
         if notes is None:
-            notes = self._notes[event.broker_name] = _BrokerNotes(deque(maxlen=self._limits.events_per_broker))
-        self._notes.move_to_end(event.broker_name)
+            notes = self._notes[event.broker_name] = _BrokerNotes(deque(), cost=_NOTE_BYTES + len(event.broker_name))
+        else:
+            before = notes.cost
+            self._notes.move_to_end(event.broker_name)
+        if len(notes.events) == self._limits.events_per_broker:
+            notes.cost -= cost_of(notes.events.popleft())
         notes.events.append(event)
+        notes.cost += cost
         notes.last_ms = event.at_ms
         if event.kind in REMOVALS:
+            if notes.removed is not None:
+                notes.cost -= cost_of(notes.removed)
             notes.removed = event
-        cost = _NOTE_BYTES + len(event.broker_name) + sum(map(cost_of, notes.events))
-        if notes.removed is not None:
-            cost += cost_of(notes.removed)
-        self.size_bytes += cost - notes.cost
-        notes.cost = cost
+            notes.cost += cost
+        self.size_bytes += notes.cost - before
         while len(self._notes) > self._limits.max_brokers or self.size_bytes > self._limits.max_broker_bytes:
             _, gone = self._notes.popitem(last=False)
             self.size_bytes -= gone.cost
@@ -121,18 +126,22 @@ class _Topics:
         return self._notes.get(name, ())
 
     def note(self, names: Iterable[str], event: RouteEvent) -> None:
-        notes, others, alone = self._notes, self._limits.brokers_per_topic - 1, (event,)
+        notes, others, alone, broker = self._notes, self._limits.brokers_per_topic - 1, (event,), event.broker_name
         for name in names:
             if len(name) > MAX_TEXT_CHARS:
                 name = clip(name)
-            known = notes.pop(name, None)
+            known = notes.get(name)
             if known is None:
                 notes[name] = alone
                 self.size_bytes += _NOTE_BYTES + len(name) + _REFERENCE_BYTES
+                continue
+            if len(known) == 1 and known[0].broker_name == broker:
+                notes[name] = alone
             else:
-                kept = [one for one in known if one.broker_name != event.broker_name]
+                kept = [one for one in known if one.broker_name != broker]
                 notes[name] = (*kept[-others:], event)
                 self.size_bytes += _REFERENCE_BYTES * (len(notes[name]) - len(known))
+            notes.move_to_end(name)
         while len(notes) > self._limits.max_topics or self.size_bytes > self._limits.max_topic_bytes:
             name, gone = notes.popitem(last=False)
             self.size_bytes -= _NOTE_BYTES + len(name) + _REFERENCE_BYTES * len(gone)
@@ -161,11 +170,12 @@ class EventLog:
         self.count += 1
         concerns = event.concerns
         event = clipped(event)
+        cost = cost_of(event)
         self._events.append(event)
-        self._event_bytes += cost_of(event)
+        self._event_bytes += cost
         while len(self._events) > self._limits.max_events or self._event_bytes > self._limits.max_event_bytes:
             self._event_bytes -= cost_of(self._events.popleft())
-        self._brokers.note(event)
+        self._brokers.note(event, cost)
         if event.kind not in STAYS or len(concerns) <= MAX_NOTED_ARRIVALS:
             self._topics.note(concerns, event)
 
@@ -203,6 +213,9 @@ def clip(text: str) -> str:
 
 def clipped(event: RouteEvent) -> RouteEvent:
     """Return an event as it is kept: no text too long, and without what only counts while it happens."""
+    texts = (event.broker_name, event.broker_addr, event.cluster, event.reason, *event.topics)
+    if max(map(len, texts)) <= MAX_TEXT_CHARS:
+        return attrs.evolve(event, concerns=())
     return attrs.evolve(
         event,
         broker_name=clip(event.broker_name),
@@ -216,9 +229,5 @@ def clipped(event: RouteEvent) -> RouteEvent:
 
 def cost_of(event: RouteEvent) -> int:
     """Return about how many bytes an event takes."""
-    return _EVENT_BYTES + sum(map(len, _texts(event)))
-
-
-def _texts(event: RouteEvent) -> Iterator[str]:
-    yield from (event.broker_name, event.broker_addr, event.cluster, event.peer, event.reason)
-    yield from event.topics
+    texts = len(event.broker_name) + len(event.broker_addr) + len(event.cluster) + len(event.peer) + len(event.reason)
+    return _EVENT_BYTES + texts + sum(map(len, event.topics))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 
 from rmq.wire.api.common import DataVersion
+from rmq.wire.api.register_body import BodyDigest
 from rmq.wire.api.routes import RegisterBrokerHeader
 
 #: a broker process: its group's name and its address
@@ -42,7 +43,7 @@ class LiveBroker:
     heir: object | None = None
     header: RegisterBrokerHeader | None = None
     zone_name: str | None = None
-    digest: bytes | None = None
+    digest: BodyDigest | None = None
 
     @property
     def key(self) -> Key:

@@ -232,15 +232,15 @@ class BrokerResponders:
 
     def _register(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply:
         header, data = request.header, request.body
-        if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
-            self._refused(header, request, "the checksum of its body is wrong")
-            raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
         version = request.command.version
         digest = body_digest(data, version=version)
         channel, zone_name = request.channel, request.command.ext_fields.get(ZONE_NAME)
         now, steady = now_ms(self._clock), steady_ms(self._clock)
         reply = self._routes.renew(header, digest, channel=channel, now_ms=now, steady_ms=steady, zone_name=zone_name)
         if reply is None:
+            if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
+                self._refused(header, request, "the checksum of its body is wrong")
+                raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
             try:
                 body = decode_register_body(data, compressed=header.compressed, version=version)
             except RegisterBodyError as error:

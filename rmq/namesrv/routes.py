@@ -15,7 +15,7 @@ from rmq.namesrv.events import MAX_EVENT_TOPICS, EventKind, RouteEvent
 from rmq.namesrv.groups import MASTER_ID, PERM_READ, PERM_WRITE, Group, GroupTable
 from rmq.namesrv.live import Connections, Key, LiveBroker, peer_of
 from rmq.wire.api.common import DataVersion, TopicConfig
-from rmq.wire.api.register_body import RegisterBrokerBody
+from rmq.wire.api.register_body import BodyDigest, RegisterBrokerBody
 from rmq.wire.api.routes import (
     BrokerIdentityHeader,
     QueueData,
@@ -122,7 +122,7 @@ class RouteTable(GroupTable):
         now_ms: int,
         steady_ms: int | None = None,
         zone_name: str | None = None,
-        digest: bytes | None = None,
+        digest: BodyDigest | None = None,
     ) -> RegisterBrokerReply:
         """
         Take in a broker, or what it says of itself now; return where a slave finds its live master.
@@ -182,7 +182,7 @@ class RouteTable(GroupTable):
     def renew(
         self,
         header: RegisterBrokerHeader,
-        digest: bytes,
+        digest: BodyDigest,
         *,
         channel: object,
         now_ms: int,
@@ -481,7 +481,7 @@ class RouteTable(GroupTable):
         self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], *, replacing: bool
     ) -> Collection[str]:
         """Return the topics whose queues are others than before."""
-        changed: dict[str, None] = {}
+        changed: list[str] = []
         queues, mask = group.queues, -1
         if not replacing and table.keys() <= queues.keys():
             return changed
@@ -489,8 +489,9 @@ class RouteTable(GroupTable):
             mask = ~PERM_WRITE
         # Most topics of a broker look alike: one QueueData does for all of them.
         shapes: dict[tuple[int, int, int, int], QueueData] = {}
+        known = queues.get
         for topic, config in table.items():
-            before = queues.get(topic)
+            before = known(topic)
             if before is not None and not replacing:
                 continue
             perm = config.perm & mask
@@ -504,11 +505,15 @@ class RouteTable(GroupTable):
                     topic_sys_flag=config.topic_sys_flag,
                     write_queue_nums=config.write_queue_nums,
                 )
-            if before is not queue and before != queue:
+            if before is queue:
+                continue
+            if before is None:
                 self._set_queue(group, topic, queue)
-                changed[topic] = None
-            elif before is not queue:
-                queues[topic] = queue
+                changed.append(topic)
+                continue
+            if before != queue:
+                changed.append(topic)
+            queues[topic] = queue
         if changed:
             self._touch(changed)
         return changed

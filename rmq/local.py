@@ -11,8 +11,10 @@ import argparse
 import collections
 import contextlib
 import ctypes
+import importlib.util
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,6 +32,8 @@ RESTART_DELAY_S = 1.0
 #: a role that dies this often within a minute is not started again
 MAX_DEATHS_PER_MINUTE = 5
 
+SEGMENT_MIB = 64
+
 _TWISTD = "from twisted.scripts.twistd import run; run()"
 _PR_SET_PDEATHSIG = 1
 
@@ -42,8 +46,8 @@ brokerName=broker-a
 brokerId={broker_id}
 brokerRole={role}
 flushDiskType=ASYNC_FLUSH
-# Master and slave need the same segment size. 64 MiB keeps a laptop's disk free; Apache's default is 1 GiB.
-mappedFileSizeCommitLog=67108864
+# Master and slave need the same segment size. {segment_mib} MiB keeps a laptop's disk free; Apache's default is 1 GiB.
+mappedFileSizeCommitLog={segment_bytes}
 autoCreateTopicEnable=true
 autoCreateSubscriptionGroup=true
 """
@@ -226,7 +230,10 @@ def _broker(
     options: argparse.Namespace, root: Path, name: str, port: int, broker_id: int, role: str, what: str
 ) -> Role:
     conf = _write_once(
-        root / "conf" / f"{name}.properties", BROKER_PROPERTIES.format(what=what, broker_id=broker_id, role=role)
+        root / "conf" / f"{name}.properties",
+        BROKER_PROPERTIES.format(
+            what=what, broker_id=broker_id, role=role, segment_bytes=SEGMENT_MIB << 20, segment_mib=SEGMENT_MIB
+        ),
     )
     arguments = ["rmq-broker", "-c", str(conf), "-n", f"{options.host}:{options.namesrv_port}"]
     arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
@@ -255,7 +262,7 @@ Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_po
   use it         any RocketMQ 4.x or 5.x remoting client: set its name server address to {namesrv}
   look at it     mqadmin clusterList -n {namesrv}
   break it       pkill -9 -f 'rmq-broker.*broker-a.properties'   (the master starts again by itself)
-  prove it       rmq-audit compare {dir}/broker-a {dir}/broker-a-s   (needs the extra: pip install '.[audit]')
+  prove it       {audit}
   its files      {dir}/conf, {dir}/logs, stores {dir}/broker-a and {dir}/broker-a-s
   stop it        Ctrl-C
 """
@@ -268,7 +275,28 @@ def _next_steps(options: argparse.Namespace, root: Path) -> str:
         broker_port=options.broker_port,
         slave_port=options.slave_port,
         dir=os.path.relpath(root),
+        audit=_audit_command(os.path.relpath(root)),
     )
+
+
+def _audit_command(folder: str) -> str:
+    """
+    Return the command that compares the two stores, idle or under load; and how to get it where it is not installed.
+
+    An asynchronous slave is always a little behind a busy master: less than a segment counts as equal.
+    """
+    program = os.path.join(os.path.dirname(sys.executable), "rmq-audit")
+    text = f"{shlex.quote(_shortest(program))} compare {shlex.quote(folder + '/broker-a')} "
+    text += f"{shlex.quote(folder + '/broker-a-s')} --engine local --allow-lag {SEGMENT_MIB}M"
+    if importlib.util.find_spec("xxhash") is None or importlib.util.find_spec("numpy") is None:
+        text += f"\n                 (first: {_shortest(sys.executable)} -m pip install 'rmq[audit]')"
+    return text
+
+
+def _shortest(path: str) -> str:
+    """Return a path as it is typed here: relative where that is inside the current folder."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
 
 
 def parser() -> argparse.ArgumentParser:

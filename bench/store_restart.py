@@ -47,8 +47,9 @@ def child(folder: str, action: str, amount: int, body_bytes: int) -> None:
     from rmq.store.messages import BatchEntry, Message
     from rmq.store.store import MessageStore
 
-    disk = RealDisk(reactor)
-    store = MessageStore(disk, reactor, StoreConfig(store_path_root_dir=folder))
+    loop: Any = reactor
+    disk = RealDisk(loop)
+    store = MessageStore(disk, loop, StoreConfig(store_path_root_dir=folder))
     began_s = time.perf_counter()
     store.load()
     load_s = time.perf_counter() - began_s
@@ -87,13 +88,12 @@ def child(folder: str, action: str, amount: int, body_bytes: int) -> None:
             await store._upkeep.record(is_end=False)
             os._exit(0)
         await store.stop()
-        reactor.stop()  # type: ignore[attr-defined]
+        loop.stop()
 
     def broken(why: object) -> None:
         print(why, file=sys.stderr)
         os._exit(1)
 
-    loop: Any = reactor
     loop.callWhenRunning(lambda: Deferred.fromCoroutine(run()).addErrback(broken))
     loop.run()
 

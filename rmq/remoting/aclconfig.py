@@ -21,7 +21,8 @@ BROKER_ADMIN_CODES = frozenset(
     }
 )
 #: Only admins may ask a NameServer for these; nothing else is looked at there. What Brokers and clients ask stays open,
-#: and so does 217, which Brokers of 5.x send.
+#: and so does 217, which Brokers of 5.x send. An explanation names the addresses of everybody who ever registered, and
+#: nobody but an operator asks for one.
 NAMESRV_ADMIN_CODES = frozenset(
     {
         RequestCode.PUT_KV_CONFIG,
@@ -31,6 +32,7 @@ NAMESRV_ADMIN_CODES = frozenset(
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.UPDATE_NAMESRV_CONFIG,
         RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.EXPLAIN_ROUTE,
     }
 )
 

@@ -1,0 +1,140 @@
+"""``rmq-admin`` as a process against a NameServer and a broker that want TLS and accounts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from rmq.broker.config import BrokerConfig, BrokerSetup
+from rmq.broker.config import NettyServerConfig as BrokerPort
+from rmq.broker.service import build_broker
+from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.namesrv.service import build_namesrv
+from rmq.remoting.access import AccessSetup
+from rmq.remoting.aclconfig import AclConfig
+from rmq.runtime.disk import RealDisk
+from rmq.runtime.platform import Platform, dial_by_name
+from rmq.runtime.tlsconfig import TlsConfig
+from rmq.store.config import StoreConfig
+from tests.admin.test_command_line import rmq_admin
+from tests.remoting.certificates import Authority
+
+ACCOUNTS = """
+accounts:
+- {accessKey: operator, secretKey: abcdefg, admin: true}
+- {accessKey: application, secretKey: abcdefg}
+"""
+
+
+def free_port() -> int:
+    """Return a port that is free, and so is the one that a broker opens two below it."""
+    while True:
+        with socket.socket() as upper, socket.socket() as lower:
+            upper.bind(("127.0.0.1", 0))
+            port = int(upper.getsockname()[1])
+            try:
+                lower.bind(("127.0.0.1", port - 2))
+            except OSError:
+                continue
+            return port
+
+
+class SecuredTests(TestCase):
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        self.folder = os.path.abspath(self.mktemp())
+        os.makedirs(self.folder)
+        disk = RealDisk(reactor)
+        self.addCleanup(disk.close)
+        self.platform = Platform(reactor=reactor, disk=disk, rng=random.Random(0), endpoint_factory=dial_by_name)
+        authority, stranger = Authority(), Authority("stranger")
+        pem = authority.issue("server", ["127.0.0.1"])
+        self.access = AccessSetup(
+            tls=TlsConfig(
+                mode="enforcing",
+                server_cert_path=self.write("server.pem", pem.certificate),
+                server_key_path=self.write("server.key", pem.key),
+            ),
+            acl=AclConfig(acl_enable=True, acl_file=self.write("acl.yml", ACCOUNTS.encode())),
+        )
+        self.tls = self.trusting("tls.properties", self.write("ca.pem", authority.pem))
+        self.strange_tls = self.trusting("strange.properties", self.write("stranger.pem", stranger.pem))
+        self.operator = self.write("operator.yml", b"accessKey: operator\nsecretKey: abcdefg\n")
+        self.application = self.write("application.yml", b"accessKey: application\nsecretKey: abcdefg\n")
+
+    def write(self, name: str, data: bytes) -> str:
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(data)
+        return path
+
+    def trusting(self, name: str, ca: str) -> str:
+        return self.write(name, f"tls.client.authServer=true\ntls.client.trustCertPath={ca}\n".encode())
+
+    def namesrv(self) -> str:
+        """Start a NameServer; return its address."""
+        setup = NamesrvSetup(
+            namesrv=NamesrvConfig(
+                kv_config_path=os.path.join(self.folder, "kv.json"),
+                config_store_path=os.path.join(self.folder, "namesrv.properties"),
+            ),
+            netty=NettyServerConfig(bind_address="127.0.0.1", listen_port=0),
+            access=self.access,
+        )
+        service = build_namesrv(self.platform, setup)
+        service.startService()
+        self.addCleanup(service.stopService)
+        return f"127.0.0.1:{service.server.port}"
+
+    async def admin(self, *arguments: str) -> tuple[int, str, str]:
+        done: subprocess.CompletedProcess[str] = await deferToThread(rmq_admin, *arguments)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.returncode, done.stdout, done.stderr
+
+    async def test_trusted_and_known(self) -> None:
+        """With the authority's certificate and an admin's account a NameServer explains."""
+        addr = self.namesrv()
+        ask = ("explain", "-n", addr, "-t", "nowhere", "--json", "--tlsConfig", self.tls)
+        status, out, err = await self.admin(*ask, "--aclTools", self.operator)
+        self.assertEqual((status, json.loads(out)[addr]["state"]), (2, "NEVER_SEEN"), err)
+
+    async def test_not_let_in(self) -> None:
+        """Without TLS, without trust, without an account and without being an admin: status 3, and why."""
+        addr = self.namesrv()
+        ask = ("explain", "-n", addr, "-t", "nowhere", "--timeout", "20")
+        for more, why in (
+            (("--aclTools", self.operator), "closed by the peer"),
+            (("--aclTools", self.operator, "--tlsConfig", self.strange_tls), "certificate verify failed"),
+            (("--tlsConfig", self.tls), "No accessKey is configured"),
+            (("--tlsConfig", self.tls, "--aclTools", self.application), "Need admin permission for request code=9701"),
+        ):
+            status, out, _ = await self.admin(*ask, *more)
+            self.assertEqual(status, 3, more)
+            self.assertIn(why, out)
+
+    async def test_broker(self) -> None:
+        """A broker looks at every request: an account is enough for one that is no administration."""
+        setup = BrokerSetup(
+            broker=BrokerConfig(broker_ip1="127.0.0.1"),
+            server=BrokerPort(bind_address="127.0.0.1", listen_port=free_port()),
+            store=StoreConfig(store_path_root_dir=os.path.join(self.folder, "store"), ha_listen_port=0),
+            access=self.access,
+        )
+        broker = build_broker(self.platform, setup)
+        broker.startService()
+        self.addCleanup(broker.stopService)
+        addr = f"127.0.0.1:{broker.server.port}"
+        ask = ("haStatus", "-b", addr, "--json", "--tlsConfig", self.tls)
+        status, out, err = await self.admin(*ask, "--aclTools", self.application)
+        self.assertEqual(status, 0, err)
+        self.assertTrue(json.loads(out)[addr]["master"])
+        status, _, err = await self.admin(*ask)
+        self.assertEqual(status, 3)
+        self.assertIn("No accessKey is configured", err)

@@ -87,7 +87,13 @@ def _damaged(name: str, kind: str, seed: int, folder: Path, sizes: tuple[int, in
 
 
 def _audit(folder: Path, split: int, chunk: int, plan: Plan) -> Result:
-    options = Options(split_bytes=split, chunk_bytes=chunk, acked=plan.acked, index_slots=plan.index_slots)
+    options = Options(
+        split_bytes=split,
+        chunk_bytes=chunk,
+        acked=plan.acked,
+        index_slots=plan.index_slots,
+        earlier=plan.earlier,
+    )
     return compare(str(folder / "master"), str(folder / "slave"), LocalEngine(1), options)
 
 
@@ -135,9 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    cases = []
+    cases: list[Case] = []
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     for case in campaign(options.kinds, seeds, options.classes, options.processes):
+        if case.name == CLEAN and not any((one.kind, one.seed) == (case.kind, case.seed) for one in cases):
+            print(f"{time.monotonic() - began:5.0f} s  {case.kind}, seed {case.seed}", file=sys.stderr, flush=True)
         cases.append(case)
         for text in case.wrong:
             print(f"WRONG {case.kind}, seed {case.seed} ({legal_of(case.seed)}), {case.name}: {text}", flush=True)

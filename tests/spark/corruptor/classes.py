@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 from rmq_audit.audit import Result
+from rmq_audit.consumers import Earlier
 from rmq_audit.findings import Finding
 
 from tests.spark.corruptor.specimen import Specimen, Stored
@@ -62,12 +63,14 @@ class Plan:
     """
     What was planted: the findings that must be there, and what to audit with.
 
-    ``acked`` is a table of acknowledged sends, ``index_slots`` what the operator says of the index files.
+    ``acked`` is a table of acknowledged sends, ``index_slots`` what the operator says of the index files, ``earlier``
+    what consumers had consumed at a look before.
     """
 
     expected: Sequence[Expected]
     acked: str | None = None
     index_slots: int | None = None
+    earlier: Earlier | None = None
     #: causes that may be there besides: what damage does to its surroundings is not always foreseen
     tolerated: Callable[[Finding], bool] = lambda found: False
 

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rmq_audit.consumers import Earlier
+
 from rmq.store import layout
 from rmq.wire import record
 from tests.spark.corruptor.classes import Expected, NotHere, Plan, defect, is_plain, some_message
@@ -103,6 +105,19 @@ def consumer_is_ahead_of_its_queue(pair: Specimen, chance: random.Random) -> Pla
     return Plan([Expected(invariant="CO-AHEAD", replica="both", topic=queue[0], queue_offset=beyond)])
 
 
+@defect("CONSISTENT", warns=True)
+def consumer_went_back(pair: Specimen, chance: random.Random) -> Plan:
+    """At the look before the group was further than it is now."""
+    queue = some_message(pair, chance).queue
+    at = pair.next_offset[queue] - 1
+    for root in pair.roots:
+        _write_offsets(root, _offsets(root) | {f"{queue[0]}@back": {str(queue[1]): at}})
+    earlier = Earlier(subject=str(pair.master), at="yesterday", offsets={("back", *queue): at + 5})
+    return Plan(
+        [Expected(invariant="CO-BACK", replica="master", topic=queue[0], queue_offset=at, count=5)], earlier=earlier
+    )
+
+
 @defect("CONSISTENT")
 def consumer_of_a_topic_that_is_gone(pair: Specimen, chance: random.Random) -> Plan:
     for root in pair.roots:
@@ -178,3 +193,38 @@ def acknowledged_place_is_another(pair: Specimen, chance: random.Random) -> Plan
     row = chance.choice(rows)
     row["queueOffset"] += 1
     return Plan([Expected(invariant="AK-PLACE", phy=row["physicalOffset"], count=1)], acked=_write_acked(pair, rows))
+
+
+@defect("CONSISTENT", warns=True)
+def acknowledged_transaction_is_missing(pair: Specimen, chance: random.Random) -> Plan:
+    """A transaction is stored anew when it commits, so its producer knows no place: it can only be counted."""
+    rows = acked_table(pair)
+    topic = chance.choice(rows)["topic"]
+    rows.append({"msgId": "7F000001COMMITTED", "topic": topic, "queueId": 0, "queueOffset": 3, "sendStatus": "SEND_OK"})
+    if min((pair.master / layout.COMMIT_LOG_DIR).iterdir()).name != layout.file_name(0):
+        raise NotHere("the begin of the log: the message may have been deleted")
+    return Plan([Expected(invariant="AK-COUNT", topic=topic, count=1)], acked=_write_acked(pair, rows))
+
+
+@defect("CONSISTENT")
+def acknowledged_message_is_stored_twice(pair: Specimen, chance: random.Random) -> Plan:
+    """Its producer missed the first answer and sent it again: legal, and mentioned."""
+    rows = acked_table(pair)
+    row = chance.choice(rows)
+    queue = row["topic"], row["queueId"]
+    body = pair.read(pair.master, row["physicalOffset"] + 88, row["bodyLen"])
+    again = f"UNIQ_KEY\x01{row['msgId']}\x02"
+    one = pair.append(pair.roots, queue, body, queue_offset=pair.next_offset[queue], extra=again)
+    return Plan([Expected(invariant="AK-DUP", topic=queue[0], phy=one.phy, count=1)], acked=_write_acked(pair, rows))
+
+
+# epochs of masters
+
+
+@defect("DIVERGED")
+def epochs_part(pair: Specimen, chance: random.Random) -> Plan:
+    """Both sides hold the same bytes, and say that different masters wrote them."""
+    at = some_message(pair, chance).phy
+    for root, epoch in zip(pair.roots, (2, 3), strict=True):
+        (root / "epochFileCheckpoint").write_text(f"2\n1-0\n{epoch}-{at}\n")
+    return Plan([Expected(invariant="RP-EPOCH", phy=at, blame="undecided")])

@@ -72,7 +72,7 @@ def add_lanes(table: ResponderTable, state: BrokerState, responder: SendResponde
     taker = Taker(state, responder)
     if answers_at_once(config):
         table.add_lane(RequestCode.SEND_MESSAGE_V2, SendLane(taker))
-    elif not state.store.can_wait_for:
+    elif config.is_slave or not state.store.can_wait_for:
         return
     later = None if answers_at_once(config) else AnswersLater(state, table.stats)
     lane: ChunkLane = SendChunkLane(taker, later)

@@ -84,6 +84,9 @@ class MasterHub(ServerFactory):
         self._lost: dict[int, Deferred[None]] = {}
         self._pump_later: IDelayedCall | None = None
         self._deadline: IDelayedCall | None = None
+        #: appends since the last push, and whether there was but one in front of that
+        self._burst = 0
+        self._is_single = False
         self._stopped = False
         #: dropped connections by reason, since the start
         self.refusals: Counter[CloseKind] = Counter()
@@ -107,11 +110,15 @@ class MasterHub(ServerFactory):
         """
         The log has grown: push.
 
-        All appends of one turn of the reactor go out together. That costs no time, for a socket is written in the next
-        turn anyhow, and saves a frame for each of them.
+        All appends of one turn of the reactor go out together, which saves a frame for each of them. But where they
+        come one by one, and the slaves have everything before, each goes at once.
         """
         if self._pump_later is None and len(self._waits.acks) and not self._stopped:
+            if self._is_single and all(connection.session.is_idle for connection in self._connections.values()):
+                self._pump_all()
+                return
             self._pump_later = self._clock.callLater(0, self._pump_all)
+        self._burst += 1
 
     def tick(self) -> None:
         """Heartbeats, silence, and whatever a pump may have missed; to be called about once a second."""
@@ -265,6 +272,8 @@ class MasterHub(ServerFactory):
 
     def _pump_all(self) -> None:
         self._cancel_pump()
+        self._is_single = self._burst <= 1
+        self._burst = 0
         self._marks.note(self._commit_log.end_offset, self._clock.seconds())
         for connection in list(self._connections.values()):
             connection.pump()

@@ -92,6 +92,11 @@ class MasterSession:
         """True when :meth:`pump` would send something now."""
         return self.state is MasterState.TRANSFER and not self._paused and self.next_offset < self._log.end_offset
 
+    @property
+    def is_idle(self) -> bool:
+        """True when the slave has acknowledged all that it was sent, or is sent nothing."""
+        return self.state is not MasterState.TRANSFER or self.ack_offset >= self.next_offset
+
     def receive(self, data: bytes, now_ms: int) -> list[Action]:
         """Take bytes from the slave: one Acknowledge of the newest report, or a Close when any report is impossible."""
         if self.state is MasterState.CLOSED:

@@ -51,7 +51,7 @@ PAGE_BYTES = 4096
 DISPATCH_AT_ONCE_BYTES = 128 << 10
 DISPATCH_SLICE_BYTES = 16 << 10
 #: compiled, this takes no longer
-DISPATCH_COMPILED_SLICE_BYTES = 256 << 10
+DISPATCH_COMPILED_SLICE_BYTES = 128 << 10
 #: a slave has at most so much of its log sent again, to compare it
 MAX_COMPARED_BYTES = 8 << 20
 

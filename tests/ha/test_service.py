@@ -65,6 +65,22 @@ class ReplicationTests(ServiceCase):
         self.net.advance(0)
         self.assertEqual(len(end.other.unsent), 12 + 1000)
 
+    def test_an_append_that_comes_alone_goes_at_once(self) -> None:
+        """Where appends come one by one, and the slave has all before, none waits for the next turn of the reactor."""
+        self.master(10)
+        self.slave()
+        self.net.deliver()
+        master = self.brokers[0]
+        (end,) = self.net.ends
+        master.log.grow(b"one")
+        self.net.deliver()
+        master.log.grow(b"two")
+        self.assertEqual(len(end.other.unsent), 12 + 3)
+        master.log.grow(b"three")
+        self.assertEqual(len(end.other.unsent), 12 + 3)
+        self.net.deliver()
+        self.assertEqual(self.brokers[1].log.end_offset, master.log.end_offset)
+
     def test_a_latecomer_starts_at_the_last_segment(self) -> None:
         """An empty slave copies from the start of the last segment on, and is waited for although older ones lack."""
         master = self.master(3 * SEGMENT + 500, ha_slave_fallbehind_max=1000)

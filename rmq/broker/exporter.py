@@ -7,10 +7,13 @@ Java: MetricsExporterType, BrokerMetricsManager#init
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from rmq.broker.config5x import BrokerConfig5x
-from rmq.runtime.http import HttpAddress
 from rmq.runtime.properties import ConfigError
+
+if TYPE_CHECKING:
+    from rmq.runtime.http import HttpAddress
 
 DEFAULT_PORT = 5557
 #: by name and by number, as Apache reads them
@@ -34,6 +37,8 @@ def prometheus_address(extra: BrokerConfig5x, broker_ip1: str) -> HttpAddress | 
     """Return where Apache's exporter for Prometheus would listen; None when the keys do not ask for it."""
     if exporter_type(extra) != _PROM:
         return None
+    from rmq.runtime.http import HttpAddress
+
     port = (extra.metrics_prom_exporter_port or str(DEFAULT_PORT)).strip()
     if not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65535):
         raise ConfigError(f"metricsPromExporterPort={port!r}: a port is expected")

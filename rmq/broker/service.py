@@ -43,7 +43,7 @@ from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import SCHEDULE_TOPIC, TopicDefaults, TopicTable, default_topics
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
-from rmq.remoting.acl import BROKER_ADMIN_CODES
+from rmq.remoting.aclconfig import BROKER_ADMIN_CODES
 from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import ClientFactory
@@ -20,6 +19,9 @@ from rmq.ha.session import Close, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.status import LinkStatus
 from rmq.runtime.clock import now_ms, steady_ms
+
+if TYPE_CHECKING:
+    from twisted.application.internet import ClientService
 
 
 class AppendableLog(Protocol):
@@ -108,6 +110,9 @@ class SlaveLink:
         if target is not None:
             self._backoff.healthy()
             self._attempts = _Attempts(self, self._clock, self._dial(*target))
+            # Brings automat, 20 ms of a start; a master never dials.
+            from twisted.application.internet import ClientService
+
             self._client = ClientService(self._attempts, self._attempts, retryPolicy=self._pause_s, clock=self._clock)
             self._client.startService()
 

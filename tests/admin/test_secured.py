@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 
 from twisted.internet.threads import deferToThread
@@ -23,6 +22,7 @@ from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.tlsconfig import TlsConfig
 from rmq.store.config import StoreConfig
 from tests.admin.test_command_line import rmq_admin
+from tests.ports import free_broker_port
 from tests.remoting.certificates import Authority
 
 ACCOUNTS = """
@@ -30,19 +30,6 @@ accounts:
 - {accessKey: operator, secretKey: abcdefg, admin: true}
 - {accessKey: application, secretKey: abcdefg}
 """
-
-
-def free_port() -> int:
-    """Return a port that is free, and so is the one that a broker opens two below it."""
-    while True:
-        with socket.socket() as upper, socket.socket() as lower:
-            upper.bind(("127.0.0.1", 0))
-            port = int(upper.getsockname()[1])
-            try:
-                lower.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
 
 
 class SecuredTests(TestCase):
@@ -123,7 +110,7 @@ class SecuredTests(TestCase):
         """A broker looks at every request: an account is enough for one that is no administration."""
         setup = BrokerSetup(
             broker=BrokerConfig(broker_ip1="127.0.0.1"),
-            server=BrokerPort(bind_address="127.0.0.1", listen_port=free_port()),
+            server=BrokerPort(bind_address="127.0.0.1", listen_port=free_broker_port()),
             store=StoreConfig(store_path_root_dir=os.path.join(self.folder, "store"), ha_listen_port=0),
             access=self.access,
         )

@@ -27,7 +27,7 @@ from rmq.runtime.tls import ClientTls
 from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
 
 #: each declares commands when it is imported
-MODULES = ("explain", "hastatus", "routediff")
+MODULES = ("explain", "hastatus", "routediff", "routedump")
 
 EXIT_USAGE = 64
 

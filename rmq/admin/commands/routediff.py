@@ -86,7 +86,7 @@ async def facts_of(call: Call, addr: str, topics: Sequence[str] | None) -> Facts
         topics = sorted((await call.invoke(addr, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list)
     for at in range(0, len(topics), LOOK_UPS):
         part = topics[at : at + LOOK_UPS]
-        asked = [Deferred.fromCoroutine(_route(call, addr, topic)) for topic in part]
+        asked = [Deferred.fromCoroutine(route_of(call, addr, topic)) for topic in part]
         try:
             answers = await gatherResults(asked, consumeErrors=True)
         except FirstError as error:
@@ -98,7 +98,7 @@ async def facts_of(call: Call, addr: str, topics: Sequence[str] | None) -> Facts
     return facts
 
 
-async def _route(call: Call, addr: str, topic: str) -> TopicRouteData | None:
+async def route_of(call: Call, addr: str, topic: str) -> TopicRouteData | None:
     """Return a topic's route, None when the NameServer has none."""
     try:
         return (await call.invoke(addr, GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic=topic), None)).body

@@ -225,6 +225,8 @@ def _explains(cause: Finding, one: Finding) -> bool:
         return False
     if cause.phy_from >= one.phy_to or one.phy_from >= cause.phy_to:
         return False
+    if cause.invariant.startswith("QO-") and (cause.topic, cause.queue_id) != (one.topic, one.queue_id):
+        return False  # its range spans records of other queues
     side = cause.blame if cause.invariant.startswith("RP-") else cause.replica
     return side in (None, UNDECIDED, BOTH) or one.replica == side or one.invariant.startswith("RP-")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from rmq_audit import inventory, seams
+from rmq_audit import inventory, recordfolder, seams
 from rmq_audit.acked import Sends, check_acked, read_sends
 from rmq_audit.consumers import Committed, Earlier, check_backwards, check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
@@ -253,12 +253,17 @@ class _Audit:
                     chunk_bytes=self._options.chunk_bytes,
                     crc=side != SLAVE or self._options.crc_both or segment.start not in master_starts,
                 )
+        if self._options.record_index is not None:
+            folders = recordfolder.prepare(self._options.record_index, self._stores)
+            splits = [attrs.evolve(split, index=folders[split.side]) for split in splits]
         scans = self._scan(splits)
         logs = {}
         for side, store in self._stores.items():
             joined = seams.join([scan for scan in scans if scan.split.side == side], self._scan)
             self._read_again += joined.read_again
             logs[side] = settle_log(store, self._segment_bytes, joined.scans)
+        if self._options.record_index is not None:
+            recordfolder.finish(folders, logs, self._engine)
         return logs
 
     def _scan(self, splits: Sequence[Split]) -> list[Scan]:

@@ -22,12 +22,14 @@ from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.cluster import audit_cluster, read_tables
 from rmq_audit.clusterconfig import config_of, read_config
 from rmq_audit.clusterreport import Run, write_cluster
+from rmq_audit.consumers import Earlier
 from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
 from rmq_audit.outfiles import check_writable, write
 from rmq_audit.outputs import to_junit, to_prometheus
 from rmq_audit.previous import mark, read_previous
+from rmq_audit.running import Running, add_progress, add_state, add_tables, of_same_stores, printer_of
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
 from rmq_audit.sizes import bytes_of, seconds_of
 from rmq_audit.state import RememberingEngine, State
@@ -76,17 +78,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "watch":
         return _run_watch(options)
     started_at, run_id = _now(), str(uuid.uuid4())
-    previous = None if options.previous is None else read_previous(options.previous)
-    engine = _engine(options)
-    try:
+    stores = [options.store] if options.command == "check" else [options.master, options.slave]
+    given = None if options.previous is None else read_previous(options.previous)
+    with Running(lambda: _engine(options), options, *stores) as running:
+        previous = given or running.previous()
         began = time.perf_counter()
-        result = _audit(options, engine)
+        result = _audit(options, running.engine, None if previous is None else previous.consumers)
         seconds = time.perf_counter() - began
-    finally:
-        engine.close()
+        name = running.engine.name
+    previous = given or of_same_stores(previous, report.subject(result))
     resolved = [] if previous is None else mark(result.findings, previous, complete=result.coverage.complete)
-    since: dict[str, Any] = {"previous": previous, "resolved": resolved}
-    answer = report.to_json(result, run_id=run_id, started_at=started_at, seconds=seconds, engine=engine.name, **since)
+    since: dict[str, Any] = {"previous": previous, "resolved": resolved, "state": running.use()}
+    answer = report.to_json(result, run_id=run_id, started_at=started_at, seconds=seconds, engine=name, **since)
+    running.keep(answer)
+    if options.parquet is not None:
+        from rmq_audit.parquet import write_findings  # pyarrow is needed for this alone
+
+        write_findings(options.parquet, run_id, [*(one.to_json() for one in result.findings), *resolved])
     texts = {
         "--json": lambda: json.dumps(answer, indent=2) + "\n",
         "--html": lambda: to_html(answer, report.chunk_cells(result)),
@@ -96,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
     for option, path in _outputs(options).items():
         write(path, texts[option]())
     if options.json != "-":
-        print(report.to_text(result, seconds=seconds, engine=engine.name, **since))
+        print(report.to_text(result, seconds=seconds, engine=name, **since))
     return result.exit_status
 
 
@@ -105,16 +113,17 @@ def _run_cluster(options: argparse.Namespace) -> int:
     tables = read_tables(config)
     previous = None if options.previous is None else read_previous(options.previous)
     started_at, run_id = _now(), str(uuid.uuid4())
-    engine = _engine(options)
-    try:
+    with Running(lambda: _engine(options), options, options.config) as running:
         began = time.perf_counter()
         # several slaves of one master: what the first one's audit read of it is not read again
-        with tempfile.TemporaryDirectory(prefix="rmq-audit-") as folder, remembering(engine, folder) as known:
+        with tempfile.TemporaryDirectory(prefix="rmq-audit-") as folder, contextlib.ExitStack() as stack:
+            known = running.engine
+            if not running.has_state:
+                known = stack.enter_context(remembering(known, folder))
             result = audit_cluster(config, tables, known, _how(options))
         seconds = time.perf_counter() - began
-    finally:
-        engine.close()
-    run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=engine.name)
+        name = running.engine.name
+    run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=name)
     if previous is not None:
         resolved = mark(result.findings, previous, complete=result.complete)
         run = attrs.evolve(run, previous=previous, resolved=resolved)
@@ -141,6 +150,7 @@ def _run_watch(options: argparse.Namespace) -> int:
     folder = prepared_folder(options.state)
     read_tables(config)
     engine = _engine(options)
+    engine.progress = printer_of(options)
     try:
         watch = Watch(
             config,
@@ -158,8 +168,9 @@ def _run_watch(options: argparse.Namespace) -> int:
         engine.close()
 
 
-def _audit(options: argparse.Namespace, engine: Engine) -> Result:
-    how = attrs.evolve(_how(options), index_slots=options.index_slots, acked=options.acked)
+def _audit(options: argparse.Namespace, engine: Engine, earlier: Earlier | None) -> Result:
+    how = attrs.evolve(_how(options), index_slots=options.index_slots, acked=options.acked, earlier=earlier)
+    how = attrs.evolve(how, record_index=options.record_index)
     if options.command == "check":
         return check(options.store, engine, how)
     return compare(options.master, options.slave, engine, attrs.evolve(how, allowed_lag_bytes=options.allow_lag))
@@ -238,9 +249,12 @@ def _parser() -> argparse.ArgumentParser:
     alone.add_argument("store", metavar="DIR", help="store directory")
     for one in (pair, alone):
         _of_one_broker(one)
+        add_state(one)
+        add_tables(one)
     cluster = _command(commands, "cluster", "audit all brokers of a cluster, and the routes to them, in one run")
     cluster.add_argument("config", metavar="CONFIG", help="TOML file that names brokers, side tables and routes")
     _comparing(cluster)
+    add_state(cluster)
     _add_watch(commands)
     return parser
 
@@ -307,6 +321,7 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
     one.add_argument(
         "--split-bytes", type=_positive_bytes, default=SPLIT_BYTES, metavar="SIZE", help="bytes a task reads (64M)"
     )
+    add_progress(one)
     one.add_argument("--workers", type=_count, help="processes of the local engine (default: one a core)")
     one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")
     return one

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,9 +143,3 @@ def _one_by_one(data: bytes, base: int, positions: Sequence[int]) -> Iterator[st
         record = record_at(data, at, base + at)
         assert record is not None, f"the kernel took {base + at} for a record"
         yield record.message_id
-
-
-def read_index(folder: str) -> Any:
-    """Return the whole index below ``folder`` as an Arrow table, ordered by replica and place: for small logs."""
-    table = pq.read_table(folder, partitioning="hive")
-    return table.sort_by([("replica", "ascending"), ("phy_offset", "ascending")])

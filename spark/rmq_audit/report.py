@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ from rmq_audit.coverage import SideCoverage
 from rmq_audit.findings import Finding
 from rmq_audit.history import Log
 from rmq_audit.html import DIFFERENT, EQUAL, EXTRA, MISSING, UNREAD, Cell
-from rmq_audit.previous import NEW, PERSISTING, Previous, offsets_table
+from rmq_audit.previous import NEW, PERSISTING, Previous, offsets_table, subject_of
 
 #: version of the JSON's layout
 FORMAT_VERSION = 1
@@ -37,6 +37,7 @@ def to_json(
     engine: str,
     previous: Previous | None = None,
     resolved: Sequence[dict[str, Any]] = (),
+    state: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the whole result as the JSON file holds it; numbers are bytes, offsets, counts or seconds."""
     findings = [attrs.evolve(one, run_id=run_id).to_json() for one in result.findings[:MAX_JSON_FINDINGS]]
@@ -62,6 +63,7 @@ def to_json(
         "findings": findings,
         "previous": None if previous is None else {"run_id": previous.run_id, "started_at": previous.started_at},
         "resolved": list(resolved),
+        "state": state,
         "consumer_offsets": offsets_table(next(iter(result.consumers.values()))),
     }
 
@@ -95,6 +97,7 @@ def to_text(
     engine: str,
     previous: Previous | None = None,
     resolved: Sequence[dict[str, Any]] = (),
+    state: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the summary for a terminal."""
     lines = list(_lines(result, seconds, engine))
@@ -105,7 +108,16 @@ def to_text(
             f"since     the run of {previous.started_at}: {states.count(NEW)} new, "
             f"{states.count(PERSISTING)} persisting, {len(resolved)} resolved",
         )
+    if state is not None and state["tasks_reused"]:
+        reused, done = state["tasks_reused"], state["tasks_done"]
+        size = size_text(state["bytes_reused"])
+        lines.insert(-1, f"state     {reused} answers of {reused + done} reused, {size} not read again")
     return "\n".join(lines)
+
+
+def subject(result: Result) -> tuple[str, ...]:
+    """Return whose stores a result is about."""
+    return subject_of({"master": _side(result.master), "slave": result.slave and _side(result.slave)})
 
 
 def _side(log: Log) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""docs/audit.md against the code: an operator finds every finding, verdict and exit status there."""
+
+from __future__ import annotations
+
+import re
+
+from rmq_audit.findings import INVARIANTS, Verdict
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.spark import campaign
+from tests.spark.corruptor.classes import CLASSES
+from tests.spark.support import ROOT
+
+TEXT = (ROOT / "docs" / "audit.md").read_text("utf-8")
+ROWS = re.findall(r"^\| ((?:[A-Z]{2}-[A-Z]+(?: / )?)+) \| ([A-Z]+) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)
+
+
+class AuditDocumentTests(SynchronousTestCase):
+    def test_every_finding_is_explained(self) -> None:
+        """The tables hold every invariant of the code once, with its severity, and none besides."""
+        told = [(name, severity) for names, severity, _, _ in ROWS for name in names.split(" / ")]
+        known = [(name, severity.name) for name, (_, severity, _) in INVARIANTS.items()]
+        self.assertEqual(sorted(told), sorted(known))
+
+    def test_every_row_says_what_to_do(self) -> None:
+        """Meaning and remedy are more than a word."""
+        short = [row for row in ROWS if len(row[2]) < 15 or len(row[3]) < 7]
+        self.assertEqual(short, [])
+
+    def test_every_verdict_has_its_exit_status(self) -> None:
+        """The first table names each verdict; exit statuses are those of the command's help."""
+        told = set(re.findall(r"^\| ([A-Z]+) \| \d \|", TEXT, re.MULTILINE))
+        self.assertEqual(told, {one.value for one in Verdict})
+
+    def test_the_number_of_planted_classes_is_right(self) -> None:
+        """What the document claims of the campaign is what the campaign does."""
+        assert campaign.SOURCES, "the modules that fill CLASSES are imported"
+        found = re.search(r"each of (\d+) classes", TEXT)
+        assert found is not None
+        self.assertEqual(int(found[1]), len(CLASSES))

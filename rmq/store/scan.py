@@ -11,6 +11,7 @@ CHUNK_BYTES = 1 << 20
 #: a size field that claims more is damaged
 MAX_RECORD_BYTES = 64 << 20
 
+_ZEROS = bytes(CHUNK_BYTES)
 _MAGICS = tuple(SIZE_AND_MAGIC.pack(0, magic)[4:] for magic in (MAGIC_V1, MAGIC_V2))
 
 
@@ -113,7 +114,10 @@ def find_record(log: Bytes, start: int, until: int, *, not_before_ms: int) -> in
 
 def _candidates(data: bytes) -> list[int]:
     """Return the positions in front of every magic number, in order."""
-    found = []
+    found: list[int] = []
+    # Most of what is searched was never written; comparing takes a tenth of searching.
+    if data == (_ZEROS if len(data) == CHUNK_BYTES else bytes(len(data))):
+        return found
     for magic in _MAGICS:
         at = data.find(magic, 4)
         while at >= 0:

@@ -1,0 +1,123 @@
+"""TLS in a process whose reactor was imported without pyOpenSSL."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.runtime.latetls import tls_later
+from tests.remoting.certificates import Authority
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+#: Greets over TLS on two ports, by startTLS and by listenSSL, and says what of TLS was imported when.
+SCRIPT = """
+import socket, ssl, sys
+from rmq.runtime.platform import the_reactor
+reactor = the_reactor()
+from twisted.internet import tcp
+from twisted.internet.interfaces import IReactorSSL, ITLSTransport
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.threads import deferToThread
+
+def imported():
+    return [name for name in ("OpenSSL", "twisted.internet.ssl", "twisted.internet._newtls") if name in sys.modules]
+
+assert type(reactor).__module__.startswith("twisted."), reactor
+print("before", imported(), IReactorSSL.providedBy(reactor), ITLSTransport.implementedBy(tcp.Server))
+cert, key, ca = sys.argv[1:]
+
+def options():
+    from twisted.internet.ssl import PrivateCertificate
+    return PrivateCertificate.loadPEM(open(cert, "rb").read() + open(key, "rb").read()).options()
+
+class Greets(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"hello")
+        self.transport.loseConnection()
+
+class Begins(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"plain")
+    def dataReceived(self, data):
+        if data == b"go":
+            self.transport.write(b"ready")
+            self.transport.startTLS(options())
+            self.transport.write(b"hello")
+            self.transport.loseConnection()
+
+def read_all(stream):
+    found = b""
+    while data := stream.recv(100):
+        found += data
+    return found
+
+def talk(begins, greets):
+    context = ssl.create_default_context(cafile=ca)
+    plain = socket.create_connection(("127.0.0.1", begins), 20)
+    assert plain.recv(5) == b"plain"
+    print("plain", imported())
+    plain.sendall(b"go")
+    assert plain.recv(5) == b"ready"
+    print("startTLS", read_all(context.wrap_socket(plain, server_hostname="127.0.0.1")))
+    plain = socket.create_connection(("127.0.0.1", greets()), 20)
+    print("listenSSL", read_all(context.wrap_socket(plain, server_hostname="127.0.0.1")))
+
+def begin():
+    first = reactor.listenTCP(0, Factory.forProtocol(Begins), interface="127.0.0.1")
+    def second():
+        from twisted.internet.threads import blockingCallFromThread
+        listen = lambda: reactor.listenSSL(0, Factory.forProtocol(Greets), options(), interface="127.0.0.1")
+        return blockingCallFromThread(reactor, listen).getHost().port
+    done = deferToThread(talk, first.getHost().port, second)
+    done.addErrback(lambda failure: failure.printTraceback(sys.stdout)).addBoth(lambda _: reactor.stop())
+
+reactor.callWhenRunning(begin)
+reactor.run()
+print("after", imported())
+"""
+
+
+class LateTests(SynchronousTestCase):
+    maxDiff = None
+
+    def test_tls_when_it_is_used(self) -> None:
+        """The reactor says that it can do TLS, plain connections bring nothing, startTLS and listenSSL work."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        authority = Authority()
+        pem = authority.issue("server", ["127.0.0.1"])
+        for name, data in (("cert", pem.certificate), ("key", pem.key), ("ca", authority.pem)):
+            (folder / name).write_bytes(data)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", SCRIPT, *(str(folder / name) for name in ("cert", "key", "ca"))],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self.assertEqual(
+            done.stdout.splitlines(),
+            [
+                "before [] True True",
+                "plain []",
+                "startTLS b'hello'",
+                "listenSSL b'hello'",
+                "after ['OpenSSL', 'twisted.internet.ssl', 'twisted.internet._newtls']",
+            ],
+            done.stderr,
+        )
+
+    def test_too_late(self) -> None:
+        """Where Twisted's TCP is imported already nothing happens, and nothing is left behind."""
+        import twisted.internet.tcp
+
+        before = dict(sys.modules)
+        with tls_later():
+            self.assertEqual({name: sys.modules[name] for name in before}, before)
+        self.assertIs(sys.modules["twisted.internet.tcp"], twisted.internet.tcp)

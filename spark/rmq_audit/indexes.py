@@ -49,6 +49,8 @@ class _Check:
         if len(head) < layout.INDEX_HEADER_BYTES:
             raise _Unknown(f"has {len(head)} bytes, not even a header")
         _, _, self._begin_phy, _, self._used_slots, following = layout.INDEX_HEADER.unpack(head)
+        if following < 0:
+            raise _Unknown(f"is no index file: its header counts {following} entries")
         self._next = max(following, 1)
         self._faults: list[IndexFault] = []
 

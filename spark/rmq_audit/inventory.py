@@ -120,6 +120,8 @@ def take_inventory(side: str, path: str) -> Store:
     problems: list[Problem] = []
     names = {one.name: one for one in _entries(there, root, problems, whole_log=True) or ()}
     log = layout.COMMIT_LOG_DIR
+    if log in names and names[log].error is not None:
+        problems.append(Problem(path=names[log].path, text=str(names[log].error), whole_log=True))
     if not problems and not names.get(log, _NOTHING).is_folder:
         raise InputError(_why_no_store(there, root, names))
     manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None

@@ -59,7 +59,9 @@ class Places:
 def _plausible(window: Window, phy: Ints, log_end: int) -> Bools:
     """Return which places begin like a record that lies in the log; the window is made to hold the last of them."""
     at = phy - window.base
-    whole = at + MIN_RECORD_BYTES <= len(window.data)
+    whole: Bools = at + MIN_RECORD_BYTES <= len(window.data)
+    if not whole.any():
+        return whole
     heads = kernel.items(window.data, np.where(whole, at, 0), 8).view([("size", ">u4"), ("magic", ">u4")])
     size = heads["size"].astype(np.int64)
     plausible: Bools = whole & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))

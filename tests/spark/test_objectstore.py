@@ -327,7 +327,7 @@ class PlaceTests(SynchronousTestCase):
             self.assertNotIn(SECRET, text)
         self.assertEqual((str(place), str(below)), ("s3://bucket/a/b", "s3://bucket/a/b/commitlog/x"))
         again = pickle.loads(pickle.dumps(below))
-        self.assertEqual((again, again.access), (below, place.access))  # type: ignore[attr-defined]
+        self.assertEqual((again, again.access), (below, place.access))
         self.assertTrue(same_place(again, below))
         self.assertFalse(same_place(place, located("s3://bucket/a/b?endpoint_override=elsewhere")))
 

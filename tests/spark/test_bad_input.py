@@ -1,0 +1,239 @@
+"""
+What lies on disks instead of a store: every kind is named with its path, counted, and never taken for sound.
+
+Exit status 3 where something was not read, 2 where what was read proves damage, 64 for an operator's mistake.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rmq_audit import lentwindow, scan
+
+from tests.spark.support import result_of
+from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
+from tests.spark.test_command import CommandCase
+
+STORE = make_store(61, 260)
+
+
+class BadInputCase(CommandCase):
+    @pytest.fixture(autouse=True)
+    def _make_pair(self, tmp_path: Path, _take_fixtures: None) -> None:
+        self.pair = Pair(tmp_path, STORE)
+        self.middle = self.pair.segment(self.pair.slave, SEGMENT_BYTES)
+
+    def look(self) -> tuple[int, dict[str, Any]]:
+        """Compare; return the exit status and the JSON, once the output is known to hold no stack trace."""
+        path = self.folder / "result.json"
+        status, out, err = self.compare(self.pair.master, self.pair.slave, "--json", path)
+        self.assertNotIn("Traceback", out + err)
+        return status, result_of(path)
+
+    def uncovered(self, answer: dict[str, Any]) -> list[str]:
+        return [one["detail"] for one in answer["findings"] if one["invariant"] == "AU-COVER"]
+
+    def assert_incomplete(self, path: object, *words: str) -> None:
+        """Exit status 3, coverage incomplete, and one AU-COVER finding that has the path and the words."""
+        status, answer = self.look()
+        told = self.uncovered(answer)
+        self.assertEqual((status, answer["verdict"], answer["coverage"]["complete"]), (3, "INCOMPLETE", False), told)
+        for word in (str(path), *words):
+            self.assertTrue(any(word in text for text in told), (word, told))
+
+    def assert_found(self, invariant: str, status: int = 2) -> None:
+        actual, answer = self.look()
+        kinds = {one["invariant"] for one in answer["findings"]}
+        self.assertEqual((actual, invariant in kinds), (status, True), kinds)
+
+
+class UnreadableTests(BadInputCase):
+    def loop(self, path: Path) -> None:
+        """Put something there that no user can open, root neither."""
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+        path.symlink_to(path.name)
+
+    def test_segments(self) -> None:
+        """A segment that cannot be opened, a dangling link, a directory: the rest is compared all the same."""
+        self.loop(self.middle)
+        self.assert_incomplete(self.middle, "Too many levels")
+        self.middle.unlink()
+        self.middle.symlink_to("nowhere")
+        self.assert_incomplete(self.middle, "No such file")
+        self.middle.unlink()
+        self.middle.mkdir()
+        self.assert_incomplete(self.middle, "is a directory")
+
+    def test_folders(self) -> None:
+        """A log that cannot be listed proves nothing: neither lag, nor that the other side is ahead."""
+        for root in (self.pair.slave, self.pair.master):
+            shutil.move(root / "commitlog", self.folder / "kept")
+            self.loop(root / "commitlog")
+            self.assert_incomplete(root / "commitlog", "Too many levels")
+            (root / "commitlog").unlink()
+            shutil.move(self.folder / "kept", root / "commitlog")
+        self.assertEqual(self.look()[0], 0)
+
+    def test_queues_index_and_offsets(self) -> None:
+        """Consume queue files, index files and consumer offsets that cannot be opened are not passed over."""
+        places = [sorted(self.pair.slave.glob(pattern))[0] for pattern in ("consumequeue/*/*/*", "index/*")]
+        for path in (*places, self.pair.slave / "config" / "consumerOffset.json"):
+            kept = path.read_bytes()
+            self.loop(path)
+            self.assert_incomplete(path)
+            path.unlink()
+            path.write_bytes(kept)
+
+
+class ForeignTests(BadInputCase):
+    def test_files_of_others_are_left_alone(self) -> None:
+        """Names that are not RocketMQ's change nothing: editors' copies, core files, folders."""
+        for folder in (self.pair.slave / "commitlog", self.pair.slave / "index", self.pair.slave):
+            (folder / "core.4711").write_bytes(os.urandom(100))
+            (folder / f"{0:020d}.bak").write_bytes(bytes(10))
+            (folder / "lost+found").mkdir()
+        (self.pair.slave / "consumequeue" / "notes.txt").write_text("x")
+        self.assertEqual(self.look()[0], 0)
+
+    def test_foreign_bytes_under_a_right_name(self) -> None:
+        """A segment that holds something else is damage on the side that has it."""
+        self.middle.write_bytes((b"# not a log\n" * SEGMENT_BYTES)[:SEGMENT_BYTES])
+        self.assert_found("RP-MISSING")
+
+    def test_foreign_configuration(self) -> None:
+        """Consumer offsets that are no JSON, or JSON of something else, are named."""
+        path = self.pair.slave / "config" / "consumerOffset.json"
+        for text in ("<html>", "[1]", '{"offsetTable": 3}', '{"offsetTable": {"x": {"0": 1}}}', "\xff\xfe"):
+            path.write_bytes(text.encode("latin-1"))
+            self.assert_incomplete(path)
+
+    def test_foreign_queue_and_index_files(self) -> None:
+        """Queue files of broken length and index files of another kind: named or found, never a stack trace."""
+        path = sorted(self.pair.slave.glob("consumequeue/*/*/*"))[0]
+        kept = path.read_bytes()
+        path.write_bytes(kept + b"x")
+        self.assert_incomplete(path, "not a multiple of 20")
+        path.write_bytes(kept)
+        path = sorted(self.pair.slave.glob("index/*"))[0]
+        kept = path.read_bytes()
+        for data in (b"", b"x", kept[:40], kept[:700], os.urandom(4000)):
+            path.write_bytes(data)
+            status, answer = self.look()
+            told = [one["detail"] for one in answer["findings"]]
+            self.assertIn(status, (1, 3), (len(data), told))
+            self.assertTrue(any(str(path) in text for text in told), (len(data), told))
+
+
+class LengthTests(BadInputCase):
+    def test_empty_and_short_files(self) -> None:
+        """An empty or short segment in the middle is CL-GAP; one behind the end is nothing."""
+        for size in (0, 1, 4096):
+            os.truncate(self.middle, size)
+            self.assert_found("CL-GAP")
+        shutil.copy(self.pair.segment(self.pair.master, SEGMENT_BYTES), self.middle)
+        last = sorted((self.pair.slave / "commitlog").iterdir())[-1]
+        os.truncate(last, 0)
+        self.assertEqual(self.look()[0], 0)
+
+    def test_empty_stores(self) -> None:
+        """Two stores without messages agree; one without beside one with is a lag, or a slave that is ahead."""
+        for root in (self.pair.slave, self.pair.master):
+            for folder in ("commitlog", "consumequeue", "index", "config"):
+                shutil.rmtree(root / folder)
+                (root / folder).mkdir()
+            status, answer = self.look()
+            self.assertEqual(
+                (status, answer["verdict"]), {"slave": (1, "LAGGING"), "master": (0, "CONSISTENT")}[root.name]
+            )
+
+    def test_a_segment_that_is_too_long(self) -> None:
+        """Bytes behind the end of a segment are not read, and that is said."""
+        with open(self.middle, "ab") as file:
+            file.write(b"surplus")
+        self.assert_incomplete(self.middle, f"has {SEGMENT_BYTES + 7} bytes", f"segments {SEGMENT_BYTES}")
+
+    def test_other_segment_sizes(self) -> None:
+        """A store of other segments is no replica: said with both sizes before anything is read."""
+        log = self.pair.slave / "commitlog"
+        shutil.rmtree(log)
+        log.mkdir()
+        for number in range(4):
+            (log / f"{number * 32768:020d}").write_bytes(bytes(32768))
+        self.assert_refused(self.compare(self.pair.master, self.pair.slave), "32768", str(SEGMENT_BYTES))
+
+
+class MovingTests(BadInputCase):
+    def during_scan(self, change: Callable[[], object]) -> None:
+        """Let something happen once, between the listing and the first read of a segment."""
+        original, pending = lentwindow.split_window, [change]
+
+        def split_window(*arguments: Any) -> Any:
+            while pending:
+                pending.pop()()
+            return original(*arguments)
+
+        self.patch(scan, "split_window", split_window)
+
+    def assert_alone_incomplete(self, *words: str) -> None:
+        """The slave's store alone: status 3, with the path and the words."""
+        status, out, err = self.run_here("check", self.pair.slave, "--engine", "local", "--workers", "1")
+        self.assertEqual((status, err), (3, ""), out)
+        for word in (str(self.middle), *words):
+            self.assertIn(word, out)
+
+    def test_a_segment_that_goes_away(self) -> None:
+        """What is deleted between listing and reading is named; a pair is looked at again, and then it is missing."""
+        self.during_scan(self.middle.unlink)
+        self.assert_alone_incomplete("cannot be read")
+        shutil.copy(self.pair.segment(self.pair.master, SEGMENT_BYTES), self.middle)
+        self.during_scan(self.middle.unlink)
+        self.assert_found("CL-GAP")
+
+    def test_a_segment_that_shrinks(self) -> None:
+        """A file that becomes shorter is an error of what was in it; looked at again, it is short."""
+        self.during_scan(lambda: os.truncate(self.middle, 5000))
+        self.assert_alone_incomplete("shrank while it was read")
+        shutil.copy(self.pair.segment(self.pair.master, SEGMENT_BYTES), self.middle)
+        self.during_scan(lambda: os.truncate(self.middle, 5000))
+        self.assert_found("CL-GAP")
+
+    def test_a_log_that_grows(self) -> None:
+        """Files that are written to are listed, and ends that move are no findings."""
+        last = sorted((self.pair.slave / "commitlog").iterdir())[-1]
+        self.during_scan(lambda: last.write_bytes(b"\x00\x00\x01\x00\xda\xa3\x20\xa7" + bytes(SEGMENT_BYTES - 8)))
+        status, answer = self.look()
+        self.assertEqual(answer["changed_files"], [str(last)])
+        self.assertEqual(status, 0, answer["findings"])
+
+
+class IdentityTests(BadInputCase):
+    def test_dumps_of_two_brokers(self) -> None:
+        """Two dumps of different brokers, or clusters, are refused with both names."""
+        for member in ("brokerName", "cluster"):
+            for root, name in ((self.pair.master, "one"), (self.pair.slave, "other")):
+                (root / "manifest.json").write_text(json.dumps({member: name}))
+            self.assert_refused(self.compare(self.pair.master, self.pair.slave), "one", "other")
+
+    def test_clocks_that_differ(self) -> None:
+        """
+        A clock that was set back is CL-TIME; the slave's records have the master's times: its clock is no matter.
+        """
+        made = make_store(62, 60)
+        made.now_ms -= 90_000
+        made.put("topic-0", 0, b"stored after the clock was set back")
+        self.pair = Pair(self.folder / "skewed", made)
+        status, answer = self.look()
+        (one,) = answer["findings"]
+        self.assertEqual((status, one["invariant"], one["replica"]), (1, "CL-TIME", "both"))
+        for path in self.pair.slave.rglob("*"):
+            os.utime(path, (4_000_000_000, 4_000_000_000))
+        self.assertEqual(self.look()[0], 1)

@@ -24,6 +24,9 @@ REGISTER_MS = 10_000
 #: Apache's and our frames carry at most so much of the log by default
 FRAME_BYTES = 32 * 1024
 
+#: another address of this machine
+OTHER_HOST = "127.0.0.2"
+
 _MOVING = ("listenPort", "haListenPort", "namesrvAddr", "storePathRootDir", "storePathCommitLog")
 
 
@@ -79,8 +82,8 @@ def difference(master: Broker, slave: Broker, end: int) -> str | None:
     return None
 
 
-def begin(site: Site, master_kind: str, slave_kind: str) -> Cell:
-    """Start a NameServer and a master with the topic."""
+def begin(site: Site, master_kind: str, slave_kind: str, situation: str) -> Cell:
+    """Start a NameServer and a master with the topic; a 5.3.3 slave must be told of a master in its routes."""
     namesrv = site.namesrv(OURS)
     values: dict[str, Any] = {
         "mappedFileSizeCommitLog": SEGMENT_BYTES,
@@ -91,6 +94,8 @@ def begin(site: Site, master_kind: str, slave_kind: str) -> Cell:
     }
     if master_kind == APACHE_5:
         values["timerWheelEnable"] = False
+    if slave_kind == APACHE_5 and situation in HALVES:
+        values["brokerIP2"] = OTHER_HOST
     cell = Cell(site, namesrv, site.broker(master_kind, namesrv.addr, "master", **values), slave_kind)
     with cell.master.probe() as probe:
         probe.create_topic(TOPIC, QUEUES)
@@ -147,8 +152,10 @@ def slave_behind(cell: Cell) -> None:
 
 def _half_a_record(cell: Cell, body_bytes: int, property_bytes: int) -> None:
     """Kill the slave when it holds the first frame of a record of several, and let it come back."""
-    halfway = Halfway(cell.master.ha_port)
-    _followed(cell, haMasterAddress=halfway.addr)
+    told = str(cell.master.values["brokerIP2"])
+    halfway = Halfway(cell.master.ha_port, told)
+    # 5.3.3 does not heed the key; it follows the address that its master has registered.
+    _followed(cell, **({} if told == OTHER_HOST else {"haMasterAddress": halfway.addr}))
     size = body_bytes + property_bytes
     while (start := cell.master.end_offset()) % SEGMENT_BYTES + size + 1000 > SEGMENT_BYTES:
         cell.send(1)  # the record shall not begin behind a filler
@@ -230,6 +237,9 @@ def lost_connections(broker: Broker) -> int:
     text = broker.text()
     return text.count("has left at offset") + text.count("connection to master")
 
+
+#: the slave is killed with a part of a record
+HALVES = ("mid-body", "mid-properties")
 
 Situation = Callable[[Cell], None]
 SITUATIONS: dict[str, Situation] = {

@@ -15,16 +15,18 @@ class Halfway:
     """
     Forward slaves to the master at ``port``, frame by frame; ``addr`` is what slaves take for their master.
 
+    On another address of the loopback, ``host``, it listens at the master's own port.
+
     After :meth:`hold` nothing more is forwarded behind the first frame that ends within the given part of the log;
     ``held_at`` is where that was. :meth:`release` lets new connections pass everything.
     """
 
-    def __init__(self, port: int):
+    def __init__(self, port: int, host: str = HOST):
         self.port = port
         self.held_at: int | None = None
         self._part: tuple[int, int] | None = None
-        self._server = socket.create_server((HOST, 0))
-        self.addr = f"{HOST}:{self._server.getsockname()[1]}"
+        self._server = socket.create_server((host, 0 if host == HOST else port))
+        self.addr = f"{host}:{self._server.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold(self, first: int, end: int) -> None:

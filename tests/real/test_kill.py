@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import attrs
 import pytest
@@ -229,6 +230,7 @@ def test_a_pair_is_killed_again_and_again(victim: str, flush: str, sends: str, s
         # A master that outlives the round would store tens of thousands of messages until its slave is back.
         pause_s = 0.03 if victim == "slave" else 0.0
         load = Load(master, f"{victim}-{number}", counts=SENDS[sends], stored=STORED, pause_s=pause_s)
+        until("a message is acknowledged", partial(len, load.acknowledged))
         time.sleep(chance.uniform(0.1, 0.6))  # how far the load comes is the point of chance of these tests
         kill(victim, master, slave, load, chance)
         assert not load.refused, f"a broker without trouble refused sends: {load.refused}"

@@ -44,7 +44,7 @@ def test_cell(master: str, slave: str, situation: str, site: Site) -> None:
     An Apache slave that stopped with all of a record but its properties takes it for whole, resumes behind it, and
     differs for good, whoever its master is: that is said as an expected failure.
     """
-    cell: Cell = begin_cell(site, master, slave)
+    cell: Cell = begin_cell(site, master, slave, situation)
     SITUATIONS[situation](cell)
     different = cell.difference()
     if different is not None and situation == "mid-properties" and cell.follower.kind != OURS:

@@ -120,7 +120,8 @@ def _run_cluster(options: argparse.Namespace) -> int:
             known = running.engine
             if not running.has_state:
                 known = stack.enter_context(remembering(known, folder))
-            result = audit_cluster(config, tables, known, _how(options))
+            earlier = None if previous is None else previous.pairs
+            result = audit_cluster(config, tables, known, _how(options), earlier=earlier)
         seconds = time.perf_counter() - began
         name = running.engine.name
     run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=name)

@@ -12,7 +12,7 @@ from rmq.store import layout
 from rmq_audit.acked import Sends, split_sends
 from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.clusterconfig import BrokerConfig, ClusterConfig
-from rmq_audit.consumers import TOPICS_FILE, configured_topics
+from rmq_audit.consumers import TOPICS_FILE, Earlier, configured_topics
 from rmq_audit.engines import Engine
 from rmq_audit.findings import BOTH, MASTER, SLAVE, STORE, Finding, Severity, Verdict, finding
 from rmq_audit.inventory import InputError, place_of
@@ -148,18 +148,20 @@ def audit_cluster(
     options: Options,
     *,
     ends: Ends = lambda pair: None,
+    earlier: Mapping[str, Earlier] | None = None,
     begun: Callable[[Pair], None] = lambda pair: None,
 ) -> ClusterResult:
     """
     Audit every pair and the routes; EngineError when the engine fails.
 
     What is wrong with one store (not there, a dump of another broker) leaves its pair incomplete and the others alone.
-    ``begun`` is told before each pair.
+    ``earlier`` are consumer offsets at the run before, by name of the pair. ``begun`` is told before each pair.
     """
     pairs, found = [], list[Finding]()
     for pair in pairs_of(config):
         begun(pair)
-        one = _audit_pair(pair, tables, engine, attrs.evolve(options, cluster=config.cluster, ends=ends(pair)))
+        own = attrs.evolve(options, cluster=config.cluster, ends=ends(pair), earlier=(earlier or {}).get(pair.name))
+        one = _audit_pair(pair, tables, engine, own)
         pairs.append(one)
         found += _named(one, config)
     of_all = [*_of_strangers(tables), *_of_routes(config, tables, pairs)]

@@ -28,6 +28,7 @@ class Previous:
     findings: Mapping[str, Mapping[str, Any]]
     subject: tuple[str, ...] = ()
     consumers: Earlier | None = None
+    pairs: Mapping[str, Earlier] = attrs.field(factory=dict)
 
 
 def read_previous(path: str) -> Previous:
@@ -42,6 +43,7 @@ def read_previous(path: str) -> Previous:
             findings={one["finding_id"]: one for one in report["findings"]},
             subject=subject_of(report),
             consumers=_consumers(report),
+            pairs={one["name"]: earlier for one in report.get("pairs", ()) if (earlier := _consumers(one))},
         )
     except OSError as error:
         raise InputError(f"--previous {path}: cannot be read: {error.strerror}") from error

@@ -29,7 +29,7 @@ from rmq_audit.engines import Engine
 from rmq_audit.findings import MASTER, SLAVE, STORE, Finding, finding
 from rmq_audit.inventory import InputError, place_of
 from rmq_audit.outfiles import write
-from rmq_audit.previous import NEW, mark, read_previous
+from rmq_audit.previous import NEW, Previous, mark, read_previous
 from rmq_audit.report import MAX_SHOWN, finding_lines
 
 #: in the state's folder: the JSON of the last round, and where each log ended when it was looked at
@@ -122,6 +122,7 @@ class Watch:
         """Look, judge what the look before saw, and tell what changed; return the round's exit status."""
         run = Run(run_id=self._new_id(), started_at=self._clock.date(), seconds=0.0, engine="")
         began = self._clock.now_s()
+        previous = self._previous()
         try:
             tables = read_tables(self._config)
             with self._engine() as engine:
@@ -129,7 +130,14 @@ class Watch:
                 if any(place not in self._ends for place in seen):
                     self._clock.wait(FIRST_WAIT_S)
                 judged = {place: self._judged(place, end) for place, end in seen.items()}
-                result = audit_cluster(self._config, tables, engine, self._options, ends=_ends_of(judged))
+                result = audit_cluster(
+                    self._config,
+                    tables,
+                    engine,
+                    self._options,
+                    ends=_ends_of(judged),
+                    earlier=None if previous is None else previous.pairs,
+                )
                 run = attrs.evolve(run, engine=engine.name)
         except InputError as error:
             # a table that is being written, a file that was moved: the next round may find it in order
@@ -138,7 +146,9 @@ class Watch:
             return EXIT_NOTHING_JUDGED
         result = joined(result, list(self._gone_back(seen)))
         run = attrs.evolve(run, seconds=self._clock.now_s() - began)
-        run = self._since_last(result, run)
+        if previous is not None:
+            resolved = mark(result.findings, previous, complete=result.complete)
+            run = attrs.evolve(run, previous=previous, resolved=resolved)
         self._number += 1
         self._ends |= seen
         write_ends(self._path(ENDS_FILE), self._ends)
@@ -164,12 +174,9 @@ class Watch:
                 one.expected, one.actual = str(before.phy), str(end.phy)
                 yield one
 
-    def _since_last(self, result: ClusterResult, run: Run) -> Run:
+    def _previous(self) -> Previous | None:
         path = self._path(REPORT_FILE)
-        if not os.path.exists(path):
-            return run
-        previous = read_previous(path)
-        return attrs.evolve(run, previous=previous, resolved=mark(result.findings, previous, complete=result.complete))
+        return read_previous(path) if os.path.exists(path) else None
 
     def _tell(self, result: ClusterResult, run: Run) -> None:
         changed = clusterreport.since(result.findings, run)

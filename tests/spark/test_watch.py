@@ -167,6 +167,16 @@ class MovingTests(WatchCase):
         )
         self.assertEqual(watch.round(), 0)
 
+    def test_a_consumer_that_goes_back(self) -> None:
+        """Consumer offsets that are lower than in the round before are told, once a group and topic."""
+        self.both(100)
+        watch = self.watch()
+        watch.round()
+        path = self.master / "config" / "consumerOffset.json"
+        path.write_text(path.read_text().replace("0:", "0:0,7:", 1))
+        self.assertEqual(watch.round(), 1)
+        self.assertIn("CO-BACK", {kind for kind, _ in self.causes()})
+
     def test_dumps_state_their_ends(self) -> None:
         """Of dumps everything up to the end of their manifests is judged at once; nothing has to stand still."""
         self.both(120)

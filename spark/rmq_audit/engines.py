@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -11,8 +12,12 @@ from typing import Protocol, TypeVar
 
 from rmq_audit.work import Work
 
-#: a partition takes tasks until they make so many bytes
-PARTITION_BYTES = 64 << 20
+#: a partition of much work takes tasks until they make so many bytes at most
+PARTITION_BYTES = 256 << 20
+#: or fewer, so that each core gets about so many of them, and all end at about the same time
+PARTITIONS_PER_CORE = 8
+#: work that makes less than that for each core is only cut to keep all of them busy
+SMALL_PARTITION_BYTES = 64 << 20
 
 #: below this many bytes a pool costs more than it brings
 POOL_FROM_BYTES = 96 << 20
@@ -71,7 +76,8 @@ class LocalEngine:
             return answers
         if self._pool is None:
             # spawned, not forked: this process may hold threads
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn"))
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_leave_interrupts)
         futures = {self._pool.submit(work.do, task): work.cost(task) for task in tasks}
         try:
             for future in as_completed(futures):
@@ -121,14 +127,20 @@ class Done:
             self._progress(self._name, self._done, self._total)
 
 
-def packed(tasks: Sequence[Task], cost: Callable[[Task], int], at_least: int) -> Iterator[list[int]]:
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the one that was started; workers end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def packed(tasks: Sequence[Task], cost: Callable[[Task], int], cores: int) -> Iterator[list[int]]:
     """
-    Yield the indices of the tasks of each partition, in order: up to PARTITION_BYTES, and about ``at_least``
-    partitions.
+    Yield the indices of the tasks of each partition, in order: about one a core, or several where there is much to do.
 
     Small tasks share a partition, since a task of Spark costs 60 ms of Python however little it does.
     """
-    size = min(PARTITION_BYTES, -(-sum(map(cost, tasks)) // at_least))
+    total = sum(map(cost, tasks))
+    of_many, of_few = total // (cores * PARTITIONS_PER_CORE), -(-total // cores)
+    size = min(PARTITION_BYTES, max(of_many, min(SMALL_PARTITION_BYTES, of_few)))
     group: list[int] = []
     held = 0
     for index, task in enumerate(tasks):

@@ -18,6 +18,7 @@ FOUND: dict[tuple[int, str, float], str] = {
     (100223, "power", 30): "an empty slave acknowledged with its first report what lay before its copy",
     (100344, "power", 30): "a slave kept a record whose properties its power failure had changed",
     (20665, "power", 20): "a slave whose doubts began with the first byte of the log compared nothing",
+    (26, "kills", 20): "sends that one turn of the reactor took were answered out of the order of the log",
     (400361, "power", 20): "one byte that no CRC covers was lost at the end of a slave's sector",
 }
 

@@ -106,6 +106,11 @@ class FaultTests(FaultCase):
                 fault.undo()
                 self.assertIsNotNone(node.process)
 
+    def test_clock_steps_of_minutes(self) -> None:
+        """Half of the steps that a plan draws go beyond two minutes, the silence that costs a client its place."""
+        steps = [faults.clock_step_s(drawn_s) for drawn_s in (-29.5, -2.5, 0.5, 7.5, 28.5)]
+        self.assertEqual(steps, [-590.0, -2.5, 0.5, 150.0, 28.5])
+
     def test_clock_step(self) -> None:
         """A clock jumps and jumps back."""
         fault = faults.ClockStep(self.nodes[0], 30.0)

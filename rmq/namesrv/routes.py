@@ -6,19 +6,19 @@ Java: RouteInfoManager
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Collection
 
 import attrs
 
-from rmq.namesrv.events import MAX_EVENT_TOPICS, EventKind, RouteEvent
-from rmq.namesrv.groups import MASTER_ID, PERM_READ, PERM_WRITE, Group, GroupTable
-from rmq.namesrv.live import Connections, Key, LiveBroker, peer_of
-from rmq.wire.api.common import DataVersion, TopicConfig
+from rmq.namesrv.administration import AdministeredTable
+from rmq.namesrv.brokertable import MinBrokerIdChange
+from rmq.namesrv.events import EventKind, RouteEvent
+from rmq.namesrv.groups import MASTER_ID, PERM_READ, PERM_WRITE, Group
+from rmq.namesrv.live import Connections, LiveBroker, peer_of
+from rmq.wire.api.common import DataVersion
 from rmq.wire.api.register_body import BodyDigest, RegisterBrokerBody
 from rmq.wire.api.routes import (
     BrokerIdentityHeader,
-    QueueData,
     RegisterBrokerHeader,
     RegisterBrokerReply,
 )
@@ -54,21 +54,7 @@ class RoutePolicy:
     delete_absent_topics: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class MinBrokerIdChange:
-    """
-    Another broker has the smallest id of its group now, because one came or ``offline_addr`` went.
-
-    Java: NotifyMinBrokerIdChangeRequestHeader
-    """
-
-    broker_name: str
-    addrs: Mapping[int, str]
-    offline_addr: str | None = None
-    ha_addr: str | None = None
-
-
-class RouteTable(GroupTable):
+class RouteTable(AdministeredTable):
     """
     Brokers that are there, their topics, and what leads to them.
 
@@ -88,13 +74,10 @@ class RouteTable(GroupTable):
         on_event: Callable[[RouteEvent], object] | None = None,
         on_min_broker_id: Callable[[MinBrokerIdChange], object] | None = None,
     ) -> None:
-        super().__init__()
-        self.on_event = on_event
-        self.on_min_broker_id = on_min_broker_id
+        super().__init__(on_event=on_event, on_min_broker_id=on_min_broker_id)
         self._policy = RoutePolicy()
         self._expiry_ms = expiry_ms
         self._generation = 0
-        self._live: dict[Key, LiveBroker] = {}
         self._connections = Connections()
 
     @property
@@ -314,80 +297,7 @@ class RouteTable(GroupTable):
         """Return whether a broker hangs on ``channel``."""
         return bool(self._connections.held_by(channel))
 
-    # what admins want
-
-    def wipe_write_perm(self, broker_name: str, *, peer: str = "", now_ms: int = 0) -> int:
-        """
-        Take the write permission from all topics of a group, until it registers a change; return their number.
-
-        Java: RouteInfoManager#wipeWritePermOfBrokerByLock
-        """
-        group = self._groups.get(broker_name)
-        if group is None:
-            return 0
-        count = self._change_perms(group, lambda perm: perm & ~PERM_WRITE)
-        self._emit_group(EventKind.WIPED, group, now_ms, f"wipeWritePerm by {peer or 'an admin'}", group.queues, peer)
-        return count
-
-    def add_write_perm(self, broker_name: str, *, peer: str = "", now_ms: int = 0) -> int:
-        """
-        Make all topics of a group readable and writable, nothing more; return their number.
-
-        Java: RouteInfoManager#addWritePermOfBrokerByLock
-        """
-        group = self._groups.get(broker_name)
-        if group is None:
-            return 0
-        count = self._change_perms(group, lambda _: PERM_READ | PERM_WRITE)
-        why = f"addWritePerm by {peer or 'an admin'}"
-        self._emit_group(EventKind.WRITE_ADDED, group, now_ms, why, group.queues, peer)
-        return count
-
-    def delete_topic(self, topic: str, cluster: str | None = None, *, peer: str = "", now_ms: int = 0) -> None:
-        """
-        Forget a topic, or its queues on the groups of one cluster. It comes back with a registration that has it.
-
-        Java: RouteInfoManager#deleteTopic
-        """
-        entry = self._topics.get(topic)
-        if entry is None:
-            return
-        members = self._clusters.get(cluster, set()) if cluster else self._groups.keys()
-        why = f"deleted by {peer or 'an admin'}" + (f" in cluster {cluster}" if cluster else "")
-        for group in [self._groups[name] for name in entry.groups if name in members]:
-            self._remove_topic(group, entry)
-            self._forget_digests(group)
-            self._emit_group(EventKind.TOPIC_DELETED, group, now_ms, why, [topic], peer)
-
-    def register_topic(self, topic: str, queues: Iterable[QueueData], *, peer: str = "", now_ms: int = 0) -> bool:
-        """
-        Add queues to a topic by hand; False, and nothing happens, when one names an unknown group or there is none.
-
-        Java: RouteInfoManager#registerTopic of 5.x
-        """
-        given = {queue.broker_name: queue for queue in queues}
-        if not given or any(name not in self._groups for name in given):
-            return False
-        for name, queue in given.items():
-            group = self._groups[name]
-            self._set_queue(group, topic, queue)
-            self._forget_digests(group)
-            why = f"registered by {peer or 'an admin'}"
-            self._emit_group(EventKind.TOPIC_REGISTERED, group, now_ms, why, [topic], peer)
-        self._touch((topic,))
-        return True
-
-    def live_brokers(self) -> list[LiveBroker]:
-        """Return all brokers that are there, by address."""
-        return sorted(self._live.values(), key=lambda live: (live.broker_addr, live.broker_name))
-
     # a registration
-
-    def _holder(self, broker_name: str, broker_id: int) -> LiveBroker | None:
-        """Return who has the place of ``broker_id`` in a group."""
-        group = self._groups.get(broker_name)
-        addr = None if group is None else group.addrs.get(broker_id)
-        return None if addr is None else self._live[broker_name, addr]
 
     def _arrive(self, header: RegisterBrokerHeader, version: DataVersion, channel: object) -> LiveBroker:
         self._generation += 1
@@ -468,56 +378,6 @@ class RouteTable(GroupTable):
             group.zone_name, group.acting_master = zone_name, acting
             self._touch()
 
-    def _drop_absent(self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], now_ms: int) -> None:
-        absent = sorted(group.queues.keys() - table.keys())
-        for topic in absent:
-            self._remove_topic(group, self._topics[topic])
-        if absent:
-            self._forget_digests(group)
-            why = f"the registration of {live.broker_addr} lacks them"
-            self._emit_group(EventKind.TOPIC_DELETED, group, now_ms, why, absent, live.peer)
-
-    def _take_topics(
-        self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], *, replacing: bool
-    ) -> Collection[str]:
-        """Return the topics whose queues are others than before."""
-        changed: list[str] = []
-        queues, mask = group.queues, -1
-        if not replacing and table.keys() <= queues.keys():
-            return changed
-        if live.broker_id != MASTER_ID and group.acting_master:
-            mask = ~PERM_WRITE
-        # Most topics of a broker look alike: one QueueData does for all of them.
-        shapes: dict[tuple[int, int, int, int], QueueData] = {}
-        known = queues.get
-        for topic, config in table.items():
-            before = known(topic)
-            if before is not None and not replacing:
-                continue
-            perm = config.perm & mask
-            shape = (perm, config.read_queue_nums, config.topic_sys_flag, config.write_queue_nums)
-            queue = shapes.get(shape)
-            if queue is None:
-                queue = shapes[shape] = QueueData(
-                    broker_name=group.name,
-                    perm=perm,
-                    read_queue_nums=config.read_queue_nums,
-                    topic_sys_flag=config.topic_sys_flag,
-                    write_queue_nums=config.write_queue_nums,
-                )
-            if before is queue:
-                continue
-            if before is None:
-                self._set_queue(group, topic, queue)
-                changed.append(topic)
-                continue
-            if before != queue:
-                changed.append(topic)
-            queues[topic] = queue
-        if changed:
-            self._touch(changed)
-        return changed
-
     def _master_of(self, live: LiveBroker) -> RegisterBrokerReply:
         if live.broker_id != MASTER_ID:
             master = self._holder(live.broker_name, MASTER_ID)
@@ -541,19 +401,17 @@ class RouteTable(GroupTable):
         )
         if known is not None:
             self._leave(known, EventKind.REPLACED, why, now_ms, peer_of(channel))
-        event = RouteEvent(
-            at_ms=now_ms,
-            kind=EventKind.FENCED,
+        self._tell(
+            EventKind.FENCED,
+            now_ms,
+            why,
             broker_name=header.broker_name,
             broker_addr=header.broker_addr,
             broker_id=header.broker_id,
             cluster=header.cluster_name,
             peer=peer_of(channel),
             data_version=version,
-            reason=why,
         )
-        if self.on_event is not None:
-            self.on_event(event)
 
     # a departure
 
@@ -581,70 +439,6 @@ class RouteTable(GroupTable):
             if was_min:
                 self._tell_min_broker_id(group, offline_addr=live.broker_addr)
         return True
-
-    # inside
-
-    def _members(self, group: Group) -> list[LiveBroker]:
-        return [self._live[group.name, addr] for addr in group.addrs.values()]
-
-    def _forget_digests(self, group: Group) -> None:
-        """Have the next registrations read, because an unchanged one would change something now."""
-        for live in self._members(group):
-            live.digest = None
-
-    def _tell_min_broker_id(self, group: Group, *, offline_addr: str | None = None, ha_addr: str | None = None) -> None:
-        if self.on_min_broker_id is not None:
-            self.on_min_broker_id(
-                MinBrokerIdChange(
-                    broker_name=group.name, addrs=dict(group.addrs), offline_addr=offline_addr, ha_addr=ha_addr
-                )
-            )
-
-    def _emit(
-        self,
-        kind: EventKind,
-        live: LiveBroker,
-        now_ms: int,
-        reason: str,
-        *,
-        peer: str | None = None,
-        topics: Collection[str] = (),
-    ) -> None:
-        if self.on_event is not None:
-            self.on_event(
-                RouteEvent(
-                    at_ms=now_ms,
-                    kind=kind,
-                    broker_name=live.broker_name,
-                    broker_addr=live.broker_addr,
-                    broker_id=live.broker_id,
-                    cluster=live.cluster_name,
-                    peer=live.peer if peer is None else peer,
-                    data_version=live.data_version,
-                    topics=tuple(islice(topics, MAX_EVENT_TOPICS)),
-                    concerns=topics,
-                    topic_count=len(topics),
-                    reason=reason,
-                )
-            )
-
-    def _emit_group(
-        self, kind: EventKind, group: Group, now_ms: int, reason: str, topics: Collection[str], peer: str
-    ) -> None:
-        if self.on_event is not None:
-            self.on_event(
-                RouteEvent(
-                    at_ms=now_ms,
-                    kind=kind,
-                    broker_name=group.name,
-                    cluster=group.cluster,
-                    peer=peer,
-                    topics=tuple(islice(topics, MAX_EVENT_TOPICS)),
-                    concerns=topics,
-                    topic_count=len(topics),
-                    reason=reason,
-                )
-            )
 
 
 def _counts(group: Group, live: LiveBroker) -> bool:

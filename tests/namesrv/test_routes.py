@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.routes import BROKER_EXPIRY_MS, MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
-from rmq.wire.api.register_body import RegisterBrokerBody
+from rmq.wire.api.register_body import BodyDigest, RegisterBrokerBody, body_digest
 from rmq.wire.api.routes import BrokerIdentityHeader, QueueData, RegisterBrokerHeader, RegisterBrokerReply
 
 
@@ -42,6 +42,13 @@ def topics(*names: str, version: int = 1, perm: int = 6, flag: int = 0, queues: 
     return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
 
 
+def digest_of(data: bytes) -> BodyDigest:
+    return body_digest(data, version=409)
+
+
+ONE = digest_of(b"1")
+
+
 class RouteCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.table = RouteTable()
@@ -55,7 +62,7 @@ class RouteCase(SynchronousTestCase):
         channel: object = None,
         now_ms: int = 0,
         zone: str | None = None,
-        digest: bytes | None = None,
+        digest: BodyDigest | None = None,
     ) -> RegisterBrokerReply:
         return self.table.register_broker(
             header, body, channel=channel or self.channel, now_ms=now_ms, zone_name=zone, digest=digest
@@ -300,9 +307,9 @@ class UnchangedTests(RouteCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.register(broker(), topics("orders"), digest=b"1")
+        self.register(broker(), topics("orders"), digest=digest_of(b"1"))
 
-    def renew(self, header: RegisterBrokerHeader | None = None, digest: bytes = b"1", **context: object) -> bool:
+    def renew(self, header: RegisterBrokerHeader | None = None, digest: BodyDigest = ONE, **context: object) -> bool:
         channel = context.get("channel", self.channel)
         zone = str(context["zone"]) if "zone" in context else None
         reply = self.table.renew(header or broker(), digest, channel=channel, now_ms=60_000, zone_name=zone)
@@ -318,7 +325,7 @@ class UnchangedTests(RouteCase):
 
     def test_news(self) -> None:
         """Another body, header or zone, and an unknown broker, have to be read."""
-        self.assertFalse(self.renew(digest=b"2"))
+        self.assertFalse(self.renew(digest=digest_of(b"2")))
         self.assertFalse(self.renew(broker("broker-z")))
         self.assertFalse(self.renew(broker(port=2)))
         self.assertFalse(self.renew(broker(broker_id=1)))
@@ -334,11 +341,11 @@ class UnchangedTests(RouteCase):
         """After a deleted topic, a lost place, or a changed policy the same body has something to say again."""
         self.table.delete_topic("orders")
         self.assertFalse(self.renew())
-        self.register(broker(), topics("orders"), digest=b"1")
+        self.register(broker(), topics("orders"), digest=digest_of(b"1"))
         self.assertTrue(self.renew())
-        self.register(broker(port=2), topics(), digest=b"2")
+        self.register(broker(port=2), topics(), digest=digest_of(b"2"))
         self.assertFalse(self.renew())
-        self.register(broker(), topics("orders"), digest=b"1")
+        self.register(broker(), topics("orders"), digest=digest_of(b"1"))
         self.assertTrue(self.renew())
         self.table.policy = RoutePolicy(delete_absent_topics=True)
         self.assertFalse(self.renew())
@@ -361,8 +368,8 @@ class UnchangedTests(RouteCase):
     def test_slave_hears_of_its_master(self) -> None:
         """Who registers the same as before hears of its master all the same."""
         slave = broker(broker_id=1, port=20911)
-        self.register(slave, topics(), digest=b"s")
-        reply = self.table.renew(slave, b"s", channel=self.channel, now_ms=0)
+        self.register(slave, topics(), digest=digest_of(b"s"))
+        reply = self.table.renew(slave, digest_of(b"s"), channel=self.channel, now_ms=0)
         assert reply is not None
         self.assertEqual(reply.master_addr, "10.0.0.1:10911")
 

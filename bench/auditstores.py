@@ -123,3 +123,13 @@ def copy_store(made: Made, path: Path) -> Made:
         for name in names:
             (target / name).write_bytes((Path(folder) / name).read_bytes())
     return Made(path, made.records, made.log_bytes)
+
+
+def shorter(made: Made, path: Path, log_bytes: int) -> Path:
+    """Return a store of the first segments of another one, up to so many bytes; they share the files."""
+    log = path / layout.COMMIT_LOG_DIR
+    log.mkdir(parents=True)
+    for file in (made.path / layout.COMMIT_LOG_DIR).iterdir():
+        if int(file.name) < log_bytes:
+            os.link(file, log / file.name)
+    return path

@@ -108,3 +108,9 @@ class PackingTests(SynchronousTestCase):
         self.assertEqual([index for group in groups for index in group], list(range(50)))
         self.assertIn(len(groups), (4, 5))
         self.assertEqual(list(packed([0, 0, 0], lambda size: size, 2)), [[0, 1, 2]])
+
+    def test_much_work_makes_several_partitions_a_core(self) -> None:
+        """Splits of 64 MiB on two cores: one at a time first, then as many together as keep all cores busy."""
+        for gib, wanted in ((1 / 16, 1), (1, 16), (2, 16), (4, 16), (64, 256)):
+            groups = list(packed([64 << 20] * int(gib * 16), lambda size: size, 2))
+            self.assertEqual((gib, len(groups)), (gib, wanted))

@@ -1,0 +1,186 @@
+"""
+Consume queues of a store directory as rows: ``spark.read.format("rocketmq-queue").load("/data/store")``.
+
+A row is a unit: where the message with this queue offset lies in the log. Topic and queue id are folders, so the
+options ``topic`` and ``queueId`` leave out files without opening them. With the option ``pushFilters`` filters of SQL
+do the same; Spark 4.1 and newer name them to Python sources when ``spark.sql.python.filterPushdown.enabled`` is on, and
+refuse a source that asks for them when it is off, so both have to be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from rmq_audit.files import read_at
+from rmq_audit.inventory import InputError, take_inventory
+from rmq_audit.units import UNIT
+
+from rmq.store.layout import CQ_FILLER_SIZE, CQ_UNIT_BYTES
+
+#: a partition takes files until they make so many bytes
+PARTITION_BYTES = 64 << 20
+
+#: units of a batch
+BATCH_UNITS = 50_000
+
+DDL = "topic string, queue_id int, queue_offset bigint, phy_offset bigint, size int, tags_code bigint"
+
+_KINDS = {
+    "topic": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "phy_offset": pa.int64(),
+    "size": pa.int32(),
+    "tags_code": pa.int64(),
+}
+
+
+@attrs.frozen
+class QueueFile:
+    """One file of a queue; ``start`` is the byte offset in its queue that names it."""
+
+    topic: str
+    queue_id: int
+    path: str
+    start: int
+    size_bytes: int
+
+
+@attrs.frozen
+class QueuePartition(InputPartition):
+    """Files that one task reads."""
+
+    files: tuple[QueueFile, ...]
+
+
+class ConsumeQueueSource(DataSource):
+    """
+    The data source "rocketmq-queue".
+
+    Option ``path`` (or ``load(path)``) is a store directory, ``topic`` and ``queueId`` pick queues, ``pushFilters``
+    lets filters do so. A schema given with ``.schema("topic string, queue_offset bigint")`` picks columns.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-queue"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> ConsumeQueueReader:
+        options = dict(self.options)
+        pushed = options.get("pushFilters", options.get("pushfilters", "")).lower() == "true"
+        return (FilteringReader if pushed else ConsumeQueueReader)(schema, options)
+
+
+class ConsumeQueueReader(DataSourceReader):
+    """Reads units; an unknown column, a wrong type or a path that is no store are refused before anything is read."""
+
+    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
+        self._path = options.get("path", "")
+        if not self._path:
+            raise InputError('rocketmq-queue: give the store directory, as in load("/data/store")')
+        self._topics = {options["topic"]} if "topic" in options else None
+        self._queue_ids: set[int] | None = None
+        queue_id = options.get("queueId", options.get("queueid"))
+        if queue_id is not None:
+            if not queue_id.isdecimal():
+                raise InputError(f"rocketmq-queue: queueId {queue_id!r} is no number")
+            self._queue_ids = {int(queue_id)}
+        self._schema: pa.Schema = to_arrow_schema(schema)
+        for field in self._schema:
+            if field.name not in _KINDS:
+                raise InputError(f"rocketmq-queue: no column {field.name}; there are {', '.join(_KINDS)}")
+            if field.type != _KINDS[field.name]:
+                raise InputError(f"rocketmq-queue: column {field.name} is {_KINDS[field.name]}, not {field.type}")
+
+    def partitions(self) -> Sequence[QueuePartition]:
+        store = take_inventory("store", self._path)
+        if store.problems:
+            raise InputError(f"{store.problems[0].path} {store.problems[0].text}")
+        files = [
+            QueueFile(queue.topic, queue.queue_id, file.path, file.start, file.size_bytes)
+            for queue in store.queues
+            if (self._topics is None or queue.topic in self._topics)
+            and (self._queue_ids is None or queue.queue_id in self._queue_ids)
+            for file in queue.files
+        ]
+        return list(_packed(files))
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None:  # what Spark makes of an empty list of partitions
+            return
+        assert isinstance(partition, QueuePartition)
+        for file in partition.files:
+            yield from self._read_file(file)
+
+    def _read_file(self, file: QueueFile) -> Iterator[pa.RecordBatch]:
+        whole = file.size_bytes // CQ_UNIT_BYTES
+        for first in range(0, whole, BATCH_UNITS):
+            count = min(BATCH_UNITS, whole - first)
+            raw = read_at(file.path, first * CQ_UNIT_BYTES, count * CQ_UNIT_BYTES)
+            units = np.frombuffer(raw[: len(raw) - len(raw) % CQ_UNIT_BYTES], dtype=UNIT)
+            empty = np.flatnonzero(units["size"] <= 0)
+            used = units[: empty[0]] if len(empty) else units
+            rows = np.flatnonzero(used["size"] != CQ_FILLER_SIZE)
+            if len(rows):
+                yield self._batch(file, used[rows], file.start // CQ_UNIT_BYTES + first + rows)
+            if len(empty):
+                return
+
+    def _batch(self, file: QueueFile, units: Any, offsets: Any) -> pa.RecordBatch:
+        values = {
+            "topic": lambda: pa.array([file.topic] * len(units)),
+            "queue_id": lambda: np.full(len(units), file.queue_id, dtype=np.int32),
+            "queue_offset": lambda: offsets,
+            "phy_offset": lambda: units["phy"].astype(np.int64),
+            "size": lambda: units["size"].astype(np.int32),
+            "tags_code": lambda: units["tags_code"].astype(np.int64),
+        }
+        arrays = [pa.array(values[field.name](), type=field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class FilteringReader(ConsumeQueueReader):
+    """A reader that Spark tells its filters: those on topic and queue id choose folders."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Take over equality and IN of topic and queue id; give everything else back to Spark."""
+        for one in filters:
+            wanted = _wanted(one)
+            if wanted is None:
+                yield one
+            elif wanted[0] == "topic":
+                self._topics = wanted[1] if self._topics is None else self._topics & wanted[1]
+            else:
+                self._queue_ids = wanted[1] if self._queue_ids is None else self._queue_ids & wanted[1]
+
+
+def _wanted(one: Any) -> tuple[str, set[Any]] | None:
+    """Return column and values of a filter that picks folders, or None."""
+    kind, attribute = type(one).__name__, one.attribute if hasattr(one, "attribute") else ()
+    if kind not in ("EqualTo", "In") or attribute not in (("topic",), ("queue_id",)):
+        return None
+    return attribute[0], {one.value} if kind == "EqualTo" else set(one.value)
+
+
+def _packed(files: Sequence[QueueFile]) -> Iterator[QueuePartition]:
+    """Yield partitions of whole files; thousands of small queues share a task."""
+    group: list[QueueFile] = []
+    held = 0
+    for file in files:
+        if group and held + file.size_bytes > PARTITION_BYTES:
+            yield QueuePartition(tuple(group))
+            group, held = [], 0
+        group.append(file)
+        held += file.size_bytes
+    if group:
+        yield QueuePartition(tuple(group))

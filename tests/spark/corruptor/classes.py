@@ -134,7 +134,8 @@ def judge(result: Result, one: DefectClass, plan: Plan) -> Judgement:
     return Judgement(found, found and blamed, wrong)
 
 
-PLAIN_TOPICS = ("topic-", "traps")
+#: topics that producers send to, in the stores of these tests
+PLAIN_TOPICS = ("topic-", "traps", "Pairs")
 
 
 def is_plain(one: Stored) -> bool:

@@ -128,7 +128,9 @@ class MistakeTests(CommandCase):
         self.assert_refused(self.compare(store, file), f"{file}: is a file")
         self.assert_refused(self.compare(store, self.folder), f"{self.folder}: is no store directory", "commitlog")
         self.assert_refused(self.compare("ftp://host/store", store), "ftp://host: cannot be used", "Unrecognized")
-        self.assert_refused(self.compare("s3://me:word@bucket/store?colour=red", store), "s3://bucket: parameter colour")
+        self.assert_refused(
+            self.compare("s3://me:word@bucket/store?colour=red", store), "s3://bucket: parameter colour"
+        )
         self.assert_refused(self.compare("file://other/store", store), "names the machine other")
         self.assert_refused(self.compare(store, f"{store}/../master"), "as master and as slave")
 
@@ -245,5 +247,7 @@ class BundleTests(CommandCase):
         )
         answer = rmq_audit(module=["-c", code], environment={"PYTHONPATH": ""})
         self.assertEqual(
-            answer.stdout.strip(), "['acked', 'drill', 'indexes', 'names', 'queues', 'scan', 'trim', 'units']", answer.stderr
+            answer.stdout.strip(),
+            "['acked', 'drill', 'indexes', 'names', 'queues', 'scan', 'trim', 'units']",
+            answer.stderr,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rmq_audit.cluster import WORDS
 from rmq_audit.findings import INVARIANTS, Verdict
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -30,7 +31,8 @@ class AuditDocumentTests(SynchronousTestCase):
     def test_every_verdict_has_its_exit_status(self) -> None:
         """The first table names each verdict; exit statuses are those of the command's help."""
         told = set(re.findall(r"^\| ([A-Z]+) \| \d \|", TEXT, re.MULTILINE))
-        self.assertEqual(told, {one.value for one in Verdict})
+        self.assertEqual(told, set(WORDS))
+        self.assertLess({one.value for one in Verdict}, told)
 
     def test_the_number_of_planted_classes_is_right(self) -> None:
         """What the document claims of the campaign is what the campaign does."""

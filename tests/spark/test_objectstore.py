@@ -250,7 +250,8 @@ class TroubleTests(ObjectStoreCase):
                 return found
 
         self.patch(objectstore, "Listing", Vanishing)
-        result = compare(self.uri("master"), self.uri("slave"), LocalEngine(1), Options())
+        # alone: a pair that moved is looked at again, and then the object is missing from the start
+        result = check(self.uri("slave"), LocalEngine(1), Options())
         self.assertEqual(result.exit_status, 3)
         details = [one.detail for one in result.findings if one.invariant == "AU-COVER"]
         self.assertTrue(any(f"s3://{self.bucket}/{key}: cannot be read" in text for text in details), details)

@@ -223,7 +223,7 @@ def measure_comparison(master: Made, slave: Made, spark: Engine, rounds: int) ->
     both = master.log_bytes + slave.log_bytes
     for what, wanted, times in (("hashes", 4, rounds), ("records", 10, max(rounds // 2, 1))):
         candidates: dict[str, Callable[[], object]] = {"audit": digests, f"join of {what}": partial(join, what)}
-        costs = in_turns(candidates, times, 1, cost_of)
+        costs = in_turns(candidates, times, int(what == "hashes"), cost_of)  # then Spark is warm
         figures = "; ".join(
             f"{name} {cpu_text(each)}, {Spread.of(walls(each)).median:.1f} s" for name, each in costs.items()
         )

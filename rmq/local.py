@@ -289,7 +289,7 @@ def _audit_command(folder: str) -> str:
     text = f"{shlex.quote(_shortest(program))} compare {shlex.quote(folder + '/broker-a')} "
     text += f"{shlex.quote(folder + '/broker-a-s')} --engine local --allow-lag {SEGMENT_MIB}M"
     if importlib.util.find_spec("xxhash") is None or importlib.util.find_spec("numpy") is None:
-        text += f"\n                 (first: {_shortest(sys.executable)} -m pip install 'rmq[audit]')"
+        text += f"\n                 (first: {_shortest(sys.executable)} -m pip install 'rmq[audit-local]')"
     return text
 
 

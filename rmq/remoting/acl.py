@@ -23,10 +23,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.remoting.aclconfig import BROKER_ADMIN_CODES as BROKER_ADMIN_CODES
-from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES as NAMESRV_ADMIN_CODES
 from rmq.remoting.aclconfig import AclConfig
-from rmq.remoting.addresses import AddressPattern as AddressPattern
+from rmq.remoting.addresses import AddressPattern
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
 from rmq.runtime.clock import Periodic

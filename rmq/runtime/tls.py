@@ -38,8 +38,6 @@ from rmq.runtime.clock import Periodic
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk import Disk
 from rmq.runtime.tlsconfig import ClientAuth, TlsMode, TlsTerms
-from rmq.runtime.tlsconfig import TlsConfig as TlsConfig
-from rmq.runtime.tlsconfig import resolve_tls as resolve_tls
 
 if TYPE_CHECKING:
     from OpenSSL.SSL import Connection, Context

@@ -9,7 +9,8 @@ from rmq.broker.responders.admin import ALWAYS_BLACK
 from rmq.broker.service import BrokerService, build_broker
 from rmq.broker.tap import Options, setup_of
 from rmq.remoting.access import ACCESS_KEYS, AccessSetup
-from rmq.remoting.acl import AclConfig, Credentials
+from rmq.remoting.acl import Credentials
+from rmq.remoting.aclconfig import AclConfig
 from rmq.runtime.platform import Platform
 from rmq.runtime.properties import format_properties
 from rmq.runtime.tlsconfig import TlsConfig

@@ -14,7 +14,8 @@ from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.namesrv.settings import ALWAYS_BLACK
 from rmq.namesrv.tap import Options, setup_of
 from rmq.remoting.access import ACCESS_KEYS, AccessSetup
-from rmq.remoting.acl import NAMESRV_ADMIN_CODES, AclConfig, Credentials
+from rmq.remoting.acl import Credentials
+from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES, AclConfig
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name

@@ -13,7 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting.access import ACCESS_CLASSES, ACCESS_KEYS, Access, AccessSetup
 from rmq.remoting.acl import (
-    BROKER_ADMIN_CODES,
     MAX_TOLD,
     PUB,
     QUIET_S,
@@ -23,9 +22,7 @@ from rmq.remoting.acl import (
     SUB,
     TRACE_TOPIC,
     Acl,
-    AclConfig,
     AclRules,
-    AddressPattern,
     Credentials,
     acl_of,
     needed_perms,
@@ -34,6 +31,8 @@ from rmq.remoting.acl import (
     signature,
     signer_of,
 )
+from rmq.remoting.aclconfig import BROKER_ADMIN_CODES, AclConfig
+from rmq.remoting.addresses import AddressPattern
 from rmq.remoting.responders import Request, ResponderTable, responds_to
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk import RealDisk

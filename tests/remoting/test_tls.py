@@ -27,17 +27,8 @@ from rmq.remoting.tls import admission
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import (
-    REFRESH_S,
-    ClientAuth,
-    ClientTls,
-    ServerTls,
-    TlsConfig,
-    TlsMode,
-    TlsTerms,
-    loss_text,
-    resolve_tls,
-)
+from rmq.runtime.tls import REFRESH_S, ClientTls, ServerTls, loss_text
+from rmq.runtime.tlsconfig import ClientAuth, TlsConfig, TlsMode, TlsTerms, resolve_tls
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32

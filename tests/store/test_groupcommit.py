@@ -13,6 +13,12 @@ def request(next_offset: int, deadline_ms: int = 1000) -> GroupCommitRequest:
     return GroupCommitRequest(next_offset, deadline_ms, Deferred())
 
 
+def done(one: GroupCommitRequest) -> Deferred[PutStatus]:
+    """Return what a request of this file waits with."""
+    assert isinstance(one.done, Deferred)
+    return one.done
+
+
 class CommitWaitsTests(SynchronousTestCase):
     def test_one_offset_answers_all_before_it(self) -> None:
         """Whoever waits for an offset up to the reached one is taken out, oldest first; others stay."""
@@ -43,7 +49,7 @@ class CommitWaitsTests(SynchronousTestCase):
         one = request(10)
         waits.add(one)
         waits.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
-        self.assertIs(self.successResultOf(one.done), PutStatus.SERVICE_NOT_AVAILABLE)
+        self.assertIs(self.successResultOf(done(one)), PutStatus.SERVICE_NOT_AVAILABLE)
         self.assertEqual((len(waits), waits.last_offset), (0, -1))
 
     def test_answers_may_add(self) -> None:
@@ -51,7 +57,7 @@ class CommitWaitsTests(SynchronousTestCase):
         waits = CommitWaits()
         one, two = request(10), request(20)
         waits.add(one)
-        one.done.addCallback(lambda _: waits.add(two))
+        done(one).addCallback(lambda _: waits.add(two))
         answer(waits.reached(10), PutStatus.PUT_OK)
         self.assertEqual(waits.reached(20), [two])
 

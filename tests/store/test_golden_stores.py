@@ -238,7 +238,10 @@ class GoldenStoreTests(GoldenStoreCase):
         for archive in sorted(STORES.glob("*.tar.xz")):
             name = archive.name.removesuffix(".tar.xz")
             manifest = self.unpack(name)
-            for role, keys in manifest["config"].items():
+            config = manifest["config"]
+            # a pair whose sides are configured alike says so once
+            alike = dict.fromkeys(("master", "slave"), config)
+            for role, keys in (alike if "maxHashSlotNum" in config else config).items():
                 command = [f"{self.folder}/{role}/", f"--maxHashSlotNum={keys['maxHashSlotNum']}"]
                 with contextlib.redirect_stdout(io.StringIO()):
                     status = check_main([*command, f"--maxIndexNum={keys['maxIndexNum']}"])

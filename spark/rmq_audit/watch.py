@@ -110,7 +110,7 @@ class Watch:
         try:
             while True:
                 began = self._clock.now_s()
-                self.last_status = self.round()
+                self.round()
                 if rounds is not None and self._number >= rounds:
                     return self.last_status
                 self._clock.wait(max(0.0, began + every_s - self._clock.now_s()))
@@ -142,8 +142,9 @@ class Watch:
         except InputError as error:
             # a table that is being written, a file that was moved: the next round may find it in order
             self._number += 1
+            self.last_status = EXIT_NOTHING_JUDGED
             self._say(f"round {self._number}  {run.started_at}  not done: {error}")
-            return EXIT_NOTHING_JUDGED
+            return self.last_status
         result = joined(result, list(self._gone_back(seen)))
         run = attrs.evolve(run, seconds=self._clock.now_s() - began)
         if previous is not None:
@@ -154,8 +155,10 @@ class Watch:
         write_ends(self._path(ENDS_FILE), self._ends)
         clusterreport.write_cluster(result, run, self._outputs, self._clock.epoch_s())
         write(self._path(REPORT_FILE), json.dumps(clusterreport.to_json(result, run)) + "\n")
+        # before it is told: whoever reads that may stop us at once
+        self.last_status = result.exit_status
         self._tell(result, run)
-        return result.exit_status
+        return self.last_status
 
     def _judged(self, place: str, seen: End) -> End:
         before = self._ends.get(place)

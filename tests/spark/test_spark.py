@@ -128,6 +128,7 @@ class ProcessTests(SparkCase):
         self.assertIn("LAGGING", answer.stdout)
         self.assertIn("local[1]", answer.stdout)
 
+    @pytest.mark.campaign
     def test_spark_submit_with_a_zip(self) -> None:
         """
         Where the audit is not installed it comes as a zip (``--py-files``), and a main file of two lines is all else
@@ -144,6 +145,7 @@ class ProcessTests(SparkCase):
         self.assertEqual(found.returncode, 2, found.stderr[-2000:])
         self.assertEqual((result_of(result)["verdict"], result_of(result)["kernel"]), ("DIFFERENT", kernel.NAME))
 
+    @pytest.mark.campaign
     def test_a_cluster(self) -> None:
         """
         On executors in processes of their own, which share nothing with the driver but the files, findings, coverage
@@ -153,6 +155,7 @@ class ProcessTests(SparkCase):
         self.assertIn("local-cluster", found["engine"])
         self.assertEqual(found["kernel"], kernel.NAME)
 
+    @pytest.mark.campaign
     def test_executors_without_the_compiled_kernel(self) -> None:
         """An executor that cannot use the compiled kernel finds the same with numpy."""
         settings = ("--conf", "spark.executorEnv.RMQ_PURE_PYTHON=1", "--master", "local-cluster[2,1,1024]")

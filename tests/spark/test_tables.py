@@ -140,6 +140,7 @@ class RecordIndexTests(TableCase):
 
 
 @pytest.mark.spark
+@pytest.mark.campaign
 class SparkTableTests(TableCase):
     engine: Engine
 

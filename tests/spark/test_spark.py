@@ -118,6 +118,7 @@ class ProcessTests(SparkCase):
             check=False,
         )
 
+    @pytest.mark.campaign
     def test_spark_submit(self) -> None:
         """spark-submit runs the module's file; relative paths and the exit status come through."""
         job = str(ROOT / "spark" / "rmq_audit" / "__main__.py")

@@ -315,6 +315,8 @@ def test_odd_reports_are_taken_as_they_are(site: Site) -> None:
         assert probe.send_message("Odd", 0, b"nobody is there").code == 11
         with bare(master.ha_port) as flood:
             flood.sendall(struct.pack(">q", 0) * 200_000)
+            # served is counted as a slave; before, nobody is there
+            assert frames_up_to(flood, master.end_offset()) == 0
             assert probe.send_message("Odd", 0, b"a flood of zeros acknowledges nothing").code == 12
         with bare(master.ha_port) as halves:
             halves.sendall(bytes(7))

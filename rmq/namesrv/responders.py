@@ -35,7 +35,14 @@ from rmq.wire.api.kv import (
     NamespaceHeader,
     PutKVConfigHeader,
 )
-from rmq.wire.api.register_body import RegisterBodyError, body_crc32, body_digest, decode_register_body
+from rmq.wire.api.register_body import (
+    BodyDigest,
+    RegisterBodyError,
+    RegisterBrokerBody,
+    body_crc32,
+    body_digest,
+    decode_register_body,
+)
 from rmq.wire.api.routes import (
     ADD_WRITE_PERM_OF_BROKER,
     BROKER_HEARTBEAT,
@@ -81,7 +88,7 @@ from rmq.wire.extfields import parse_boolean
 STRICT_JSON_SINCE = 401
 #: 5.x: extFields beside the header; a broker's zone, and a client that wants the brokers of its own zone only
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
-#: registrations of this size, a thousand topics or so, take turns: 3 ms each and more
+#: registrations of this size, a thousand topics or so, take turns, two each: 3 ms and more
 LARGE_BODY_BYTES = 128 * 1024
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -217,38 +224,76 @@ class BrokerResponders:
 
     @responds_to(REGISTER_BROKER)
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
+        is_large = len(request.body) >= LARGE_BODY_BYTES
         # A small one must not overtake a large one of the same broker that waits for its turn.
-        if len(request.body) >= LARGE_BODY_BYTES or self._turns.waiting_bytes:
+        if is_large or self._turns.waiting_bytes:
             turn = self._turns.wait(len(request.body))
-            if turn is not None:
-                return self._register_in_turn(turn, request)
-        return self._register(request)
+            if is_large or turn is not None:
+                return self._register_in_turns(turn, request)
+        digest = self._digest(request)
+        return self._registered(self._renew(request, digest) or self._take_in(request, self._read(request), digest))
 
-    async def _register_in_turn(self, turn: Deferred[None], request: Request[RegisterBrokerHeader, bytes]) -> Reply:
+    async def _register_in_turns(
+        self, turn: Deferred[None] | None, request: Request[RegisterBrokerHeader, bytes]
+    ) -> Reply:
+        await self._turn_of(request, turn)
+        digest = self._digest(request)
+        reply = self._renew(request, digest)
+        if reply is None:
+            body = self._read(request)
+            if len(request.body) >= LARGE_BODY_BYTES:
+                # That was half of the work: look-ups that came meanwhile are answered before the other half.
+                await self._turn_of(request, self._turns.wait(len(request.body), first=True))
+            reply = self._take_in(request, body, digest)
+        return self._registered(reply)
+
+    async def _turn_of(self, request: Request[RegisterBrokerHeader, bytes], turn: Deferred[None] | None) -> None:
+        if turn is None:
+            return
         await turn
         if not request.channel.is_open:  # its end was already told to the table
             raise Refuse(ResponseCode.SYSTEM_ERROR, "the connection closed before its registration had its turn")
-        return self._register(request)
 
-    def _register(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply:
+    def _digest(self, request: Request[RegisterBrokerHeader, bytes]) -> BodyDigest:
+        return body_digest(request.body, version=request.command.version)
+
+    def _renew(self, request: Request[RegisterBrokerHeader, bytes], digest: BodyDigest) -> RegisterBrokerReply | None:
+        """Take a registration that says nothing new; None for others."""
+        return self._routes.renew(
+            request.header,
+            digest,
+            channel=request.channel,
+            now_ms=now_ms(self._clock),
+            steady_ms=steady_ms(self._clock),
+            zone_name=request.command.ext_fields.get(ZONE_NAME),
+        )
+
+    def _read(self, request: Request[RegisterBrokerHeader, bytes]) -> RegisterBrokerBody:
+        """Return what the body says; refuse one that cannot be read."""
         header, data = request.header, request.body
-        version = request.command.version
-        digest = body_digest(data, version=version)
-        channel, zone_name = request.channel, request.command.ext_fields.get(ZONE_NAME)
-        now, steady = now_ms(self._clock), steady_ms(self._clock)
-        reply = self._routes.renew(header, digest, channel=channel, now_ms=now, steady_ms=steady, zone_name=zone_name)
-        if reply is None:
-            if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
-                self._refused(header, request, "the checksum of its body is wrong")
-                raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
-            try:
-                body = decode_register_body(data, compressed=header.compressed, version=version)
-            except RegisterBodyError as error:
-                self._refused(header, request, str(error))
-                raise Refuse(ResponseCode.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody, {error}") from error
-            reply = self._routes.register_broker(
-                header, body, channel=channel, now_ms=now, steady_ms=steady, zone_name=zone_name, digest=digest
-            )
+        if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
+            self._refused(header, request, "the checksum of its body is wrong")
+            raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
+        try:
+            return decode_register_body(data, compressed=header.compressed, version=request.command.version)
+        except RegisterBodyError as error:
+            self._refused(header, request, str(error))
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody, {error}") from error
+
+    def _take_in(
+        self, request: Request[RegisterBrokerHeader, bytes], body: RegisterBrokerBody, digest: BodyDigest
+    ) -> RegisterBrokerReply:
+        return self._routes.register_broker(
+            request.header,
+            body,
+            channel=request.channel,
+            now_ms=now_ms(self._clock),
+            steady_ms=steady_ms(self._clock),
+            zone_name=request.command.ext_fields.get(ZONE_NAME),
+            digest=digest,
+        )
+
+    def _registered(self, reply: RegisterBrokerReply) -> Reply:
         return Reply(header=reply, body=self._order_topics())
 
     @responds_to(UNREGISTER_BROKER)

@@ -3,7 +3,8 @@ Large pieces of work take turns, so that small ones are done between them.
 
 Three hundred brokers that register ten thousand topics each at the same moment are nine seconds of work. Their requests
 are complete in the same turn of the reactor, and whoever asks for a route meanwhile would wait for all of them, longer
-than a client's timeout. So only the first is done at once; each other one waits for a reactor turn of its own.
+than a client's timeout. So only the first is done at once; each other one waits for a reactor turn of its own, and in
+the middle of a large one there is a turn for others.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ class Turns:
         self._taken = False
         self.waiting_bytes = 0
 
-    def wait(self, size_bytes: int) -> Deferred[None] | None:
-        """Return what fires in the turn of a piece of work of this size; None when it is to be done at once."""
+    def wait(self, size_bytes: int, *, first: bool = False) -> Deferred[None] | None:
+        """
+        Return what fires in the turn of a piece of work of this size; None when it is to be done at once.
+
+        ``first``: the turn is the next one, before all who wait already; for the second half of a piece of work.
+        """
         if not self._taken:
             self._taken = True
             self._clock.callLater(0, self._next)
@@ -36,7 +41,10 @@ class Turns:
         if self.waiting_bytes + size_bytes > self._max_waiting_bytes:
             return None
         turn: Deferred[None] = Deferred()
-        self._waiting.append((turn, size_bytes))
+        if first:
+            self._waiting.appendleft((turn, size_bytes))
+        else:
+            self._waiting.append((turn, size_bytes))
         self.waiting_bytes += size_bytes
         return turn
 

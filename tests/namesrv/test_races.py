@@ -21,6 +21,7 @@ from rmq.wire.api.routes import (
     RegisterBrokerHeader,
     RegisterBrokerReply,
 )
+from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands
 from rmq.wire.extfields import encode_ext
 from tests.namesrv.talk import Talk
@@ -336,10 +337,44 @@ class LegitimateTests(RaceCase):
         other.send(register)
         other.send(again)
         other.send(unregister)
-        self.assertEqual([live.broker_name for live in table.live_brokers()], ["b"])
+        self.assertEqual(table.live_brokers(), [])
         talk.reactor.advance(0)
         self.assertEqual([answer.opaque for answer in decode_commands(other.transport.value())], [1, 2, 3])
         self.assertEqual([live.broker_name for live in table.live_brokers()], ["b"])
+
+    def test_look_ups_in_the_middle_of_a_large_registration(self) -> None:
+        """A large registration leaves a turn to others, who see all of it or nothing; small ones wait for its end."""
+        talk = Talk(self.mktemp())
+        talk.service.startService()
+        peer, client = Peer(talk), Peer(talk)
+        table = talk.service.routes
+        large = body("T", *(f"{'topic' * 20}-{number}" for number in range(800)))
+        peer.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
+        client.send(RemotingCommand(REGISTER_BROKER.code, 2, ext_fields=self.another(), body=body("U")))
+        self.assertEqual((table.topics(), client.route_code()), ([], ResponseCode.TOPIC_NOT_EXIST))
+        self.turn(talk)
+        self.assertEqual([answer.opaque for answer in decode_commands(peer.transport.value())], [1])
+        self.assertEqual((len(table.topics()), client.route_code()), (801, 0))
+        self.turn(talk)
+        self.assertEqual(len(table.topics()), 802)
+
+    def test_connection_that_ended_in_the_middle(self) -> None:
+        """A broker whose connection ended before the second half of its registration is in no route."""
+        talk = Talk(self.mktemp())
+        talk.service.startService()
+        peer = Peer(talk)
+        large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
+        peer.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
+        peer.close()
+        talk.reactor.advance(0)
+        self.assertEqual(talk.service.routes.live_brokers(), [])
+
+    def turn(self, talk: Talk) -> None:
+        """Run what is due, and not what that schedules."""
+        reactor = talk.reactor
+        for call in [call for call in reactor.calls if call.getTime() <= reactor.seconds()]:
+            reactor.calls.remove(call)
+            call.func(*call.args, **call.kw)
 
     def test_connection_that_ended_before_its_turn(self) -> None:
         """A broker whose connection ended while its registration waited is not in any route."""

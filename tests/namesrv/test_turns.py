@@ -58,6 +58,19 @@ class TurnsTests(SynchronousTestCase):
         self.turn()
         self.assertEqual(self.done, ["one", "three", "two"])
 
+    def test_a_second_half_comes_next(self) -> None:
+        """What was begun goes on before those who wait, with a turn for others between its halves."""
+        for name in ("one", "two"):
+            self.ask(name)
+        half = self.turns.wait(10, first=True)
+        assert half is not None
+        half.addCallback(lambda _: self.done.append("one again"))
+        self.assertEqual((self.done, self.turns.waiting_bytes), (["one"], 20))
+        self.turn()
+        self.assertEqual(self.done, ["one", "one again"])
+        self.turn()
+        self.assertEqual(self.done, ["one", "one again", "two"])
+
     def test_a_piece_of_work_that_fails_costs_nobody_else(self) -> None:
         """An error of one does not end the turns of the others."""
         self.ask("one")

@@ -134,7 +134,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         row += [f"{statistics.median(window['p99'] for window in side):,.0f}" for side in sides]
         row.append(" / ".join(str(sum(window["bad"] + window["unanswered"] for window in side)) for side in sides))
         busiest = max(window["loadgen_cpu"] for side in sides for window in side)
-        row.append(f"{busiest:.0%}" + (" (too busy: no result)" if busiest > MAX_LOADGEN_CPU else ""))
+        row.append(f"{busiest:.0%}" + (" (too busy: a limit of its own)" if busiest > MAX_LOADGEN_CPU else ""))
         rows.append(row)
     return markdown(head, rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Callable
@@ -72,11 +73,14 @@ def real_platform(reactor: Any) -> Platform:
     """
     Return the platform of a real process; its disk closes itself after the reactor has shut down.
 
-    From now on the timers of ``reactor`` are steady.
+    From now on the timers of ``reactor`` are steady. What is there when it begins to run is no longer looked at by the
+    garbage collector.
     """
     keep_steady(reactor)
     disk = RealDisk(reactor)
     reactor.addSystemEventTrigger("after", "shutdown", disk.close)
+    # What was imported stays: full collections, during which nobody is answered, need not look through it.
+    reactor.callWhenRunning(gc.freeze)
     return Platform(
         reactor=reactor,
         disk=disk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from random import Random
 
@@ -44,6 +45,16 @@ class RealPlatformTests(SynchronousTestCase):
         for call, arguments, named in reactor.triggers["after"]["shutdown"]:
             call(*arguments, **named)
         self.assertTrue(platform.disk._flusher.closed)
+
+
+    def test_collections_spare_what_was_imported(self) -> None:
+        """Once the reactor runs, full collections leave out what is there for good."""
+        reactor = MemoryReactorClock()
+        real_platform(reactor)
+        self.addCleanup(gc.unfreeze)
+        for call, arguments, named in reactor.whenRunningHooks:
+            call(*arguments, **named)
+        self.assertGreater(gc.get_freeze_count(), 1000)
 
 
 class SteadyTimeTests(SynchronousTestCase):

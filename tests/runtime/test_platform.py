@@ -46,7 +46,6 @@ class RealPlatformTests(SynchronousTestCase):
             call(*arguments, **named)
         self.assertTrue(platform.disk._flusher.closed)
 
-
     def test_collections_spare_what_was_imported(self) -> None:
         """Once the reactor runs, full collections leave out what is there for good."""
         reactor = MemoryReactorClock()

@@ -20,6 +20,7 @@ It is chosen by ``twistd --reactor rmq-lean ...``; nothing else of rmq knows of 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -42,6 +43,8 @@ except ImportError as error:
 
 #: errors of send that reading is told too: full, or closed by the peer before
 _TELLS_LATER = (errno.EWOULDBLOCK, errno.ENOBUFS, errno.EPIPE)
+#: environment variables with which an operator tells glibc how to handle memory
+_MALLOC_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PRIVATE = (
     (EPollReactor, ("_doReadOrWrite", "_disconnectSelectable")),
@@ -223,4 +226,6 @@ class LeanReactor(EPollReactor):
 
 def install() -> None:
     """Make this the reactor of the process; called by `twistd`, before anything else imports a reactor."""
+    if _compiled is not None and not any(name.startswith(_MALLOC_SETTINGS) for name in os.environ):
+        _compiled.keep_freed_memory()
     installReactor(LeanReactor())

@@ -74,7 +74,7 @@ class FrameDecoder:
             return data
         if len(buffer) + len(data) < self._need:
             return None
-        whole = bytes(buffer) + data
+        whole = b"".join((buffer, data))
         buffer.clear()
         return whole
 

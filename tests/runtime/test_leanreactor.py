@@ -8,6 +8,8 @@ reactor is turned by hand.
 from __future__ import annotations
 
 import errno
+import os
+import platform
 import random
 import socket
 import struct
@@ -619,3 +621,38 @@ class InstallTests(SynchronousTestCase):
             "print([name for name in sys.modules if name.startswith(heavy)])"
         )
         self.assertEqual(done.stdout, "[]\n", done.stderr)
+
+
+#: Counts the pages that the kernel hands out for a hundred blocks of 1 MiB, one after the other.
+FAULTS = """
+import resource
+from rmq.runtime import leanreactor
+leanreactor.install()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+bytes(1 << 20)
+before = faults()
+for _ in range(100):
+    bytearray(b"x") * (1 << 20)
+print(faults() - before)
+"""
+
+
+@unittest.skipIf(leanreactor._LEAN is None, "rmq.runtime._lean is not compiled, or switched off")
+@unittest.skipUnless(platform.libc_ver()[0] == "glibc", "the C library is not glibc")
+class FreedMemoryTests(SynchronousTestCase):
+    """What large frames were kept in is used for the next ones."""
+
+    def faults(self, **settings: str) -> int:
+        """Return how many pages a process needed; a block of 1 MiB has 256."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+        command = [sys.executable, "-c", FAULTS]
+        return int(subprocess.check_output(command, text=True, timeout=60, env=environ | settings))
+
+    def test_large_blocks_are_used_again(self) -> None:
+        """Blocks of 1 MiB cost pages once."""
+        self.assertLess(self.faults(), 2000)
+
+    def test_what_the_operator_sets_counts(self) -> None:
+        """Who told glibc where large blocks come from is not overruled."""
+        self.assertGreater(self.faults(MALLOC_MMAP_THRESHOLD_="131072"), 20_000)

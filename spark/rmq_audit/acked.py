@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from rmq.wire.record import decode_offset_msg_id
 from rmq_audit.books import Placeless, check_books
@@ -19,7 +20,9 @@ from rmq_audit.files import ReadError, open_binary, unreadable
 from rmq_audit.findings import MAX_SAMPLES, Finding, finding
 from rmq_audit.history import Log
 from rmq_audit.inventory import InputError, place_of
-from rmq_audit.tasks import AckCheck, AckFault, SegmentFile, Send
+from rmq_audit.sends import SendsChecked
+from rmq_audit.tally import SPAN_MS, tallies
+from rmq_audit.tasks import AckCheck, AckFault, SegmentFile, Send, Tally
 from rmq_audit.work import ACKED
 
 #: what the answers to sends say when the message is in the master's log
@@ -48,6 +51,17 @@ class Sends:
     not_stored: int = 0
     of_others: int = 0
     without_place: int = 0
+
+
+@attrs.define(kw_only=True)
+class SendTimes:
+    """
+    When acknowledged sends were stored, by the topic of the send: those that were ``found``, by their records; those
+    that were ``lost``, by the records around the place that their producers were told.
+    """
+
+    found: list[Tally] = attrs.field(factory=list)
+    lost: list[Tally] = attrs.field(factory=list)
 
 
 def read_sends(path: str, broker_name: str | None) -> Sends:
@@ -126,10 +140,12 @@ def check_acked(
     *,
     moving: bool = False,
     replica: Log | None = None,
-) -> list[Finding]:
+) -> tuple[list[Finding], SendTimes]:
     """
-    Return what is not in the log as it was acknowledged; sends of segments that retention deleted are not judged, nor
-    those behind an end that still moves (``moving``). What is lost is looked for in the ``replica``.
+    Return what is not in the log as it was acknowledged, and the times of the sends that were looked for.
+
+    Sends of segments that retention deleted are not judged, nor those behind an end that still moves (``moving``). What
+    is lost is looked for in the ``replica``.
     """
     judged = [
         send
@@ -142,8 +158,11 @@ def check_acked(
     tasks = list(_tasks(log, judged))
     faults: list[AckFault] = []
     found: list[Finding] = []
+    times = SendTimes()
     for task, answer in zip(tasks, engine.run(ACKED, tasks) if tasks else [], strict=True):
         faults += answer.faults
+        if isinstance(answer, SendsChecked):
+            times.found += answer.found
         if answer.error is not None:
             coverage.acked_sends_checked -= len(task.sends)
             found.append(finding("AU-COVER", log.side, detail=answer.error))
@@ -153,6 +172,7 @@ def check_acked(
         for send in judged
         if send.phy - send.phy % log.segment_bytes not in segments
     ]
+    times.lost = _times_of_lost(log, [one.send for one in faults if one.invariant == "AK-LOST"])
     for invariant in _TEXTS:
         ones = sorted((one for one in faults if one.invariant == invariant), key=lambda one: one.send.phy)
         if ones:
@@ -160,7 +180,26 @@ def check_acked(
             if invariant == "AK-LOST" and replica is not None:
                 found[-1].detail += _elsewhere(replica, [one.send for one in ones], engine)
     coverage.acked_sends_counted, counted = check_books(log, judged, table.placeless, engine, moving=moving)
-    return found + counted
+    return found + counted, times
+
+
+def _times_of_lost(log: Log, lost: Sequence[Send]) -> list[Tally]:
+    """Return when messages that are not there would have been stored, by the records before and behind their places."""
+    ends = [
+        end
+        for scan in log.scans
+        for one in scan.stretches
+        if one.records
+        for end in ((one.start, one.head_timestamp), (one.last_phy, one.last_timestamp))
+    ]
+    if not lost or not ends:
+        return []
+    places, times = zip(*sorted(ends), strict=True)
+    counts: dict[tuple[str, int], int] = {}
+    for send, at in zip(lost, np.interp([send.phy for send in lost], places, times).tolist(), strict=True):
+        key = send.topic, int(at) // SPAN_MS
+        counts[key] = counts.get(key, 0) + 1
+    return tallies(counts)
 
 
 def _elsewhere(replica: Log, lost: Sequence[Send], engine: Engine) -> str:

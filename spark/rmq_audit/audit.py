@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from rmq_audit import inventory, recordfolder, seams
-from rmq_audit.acked import Sends, check_acked, read_sends
+from rmq_audit.acked import Sends, SendTimes, check_acked, read_sends
 from rmq_audit.consumers import Committed, Earlier, check_backwards, check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
 from rmq_audit.engines import Engine
@@ -77,7 +77,10 @@ class Options:
 
 @attrs.define(kw_only=True)
 class Result:
-    """Everything an audit found out; ``slave`` is None for a store that was looked at alone."""
+    """
+    Everything an audit found out; ``slave`` is None for a store that was looked at alone, ``sends`` without a side
+    table.
+    """
 
     verdict: Verdict
     exit_status: int
@@ -93,6 +96,7 @@ class Result:
     comparison: Comparison | None
     consumers: dict[str, list[Committed]]
     queues: dict[str, dict[Queue, Bounds]]
+    sends: SendTimes | None = None
 
 
 def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -> Result:
@@ -135,6 +139,7 @@ class _Audit:
         self._committed: dict[str, list[Committed]] = {}
         self._bounds: dict[str, dict[Queue, Bounds]] = {}
         self._acked = self._read_acked(stores[0])
+        self._sends: SendTimes | None = None
 
     def run_alone(self) -> Result:
         """Check the only store."""
@@ -201,7 +206,8 @@ class _Audit:
         if self._acked is not None:
             moving = self._options.ends is not None
             coverage = self._coverage[log.side]
-            self._findings += check_acked(log, self._acked, self._engine, coverage, moving=moving, replica=replica)
+            found, self._sends = check_acked(log, self._acked, self._engine, coverage, moving=moving, replica=replica)
+            self._findings += found
 
     def _settled(self, changed: Sequence[str]) -> list[Finding]:
         if changed and self._options.ends is None:
@@ -237,6 +243,7 @@ class _Audit:
             comparison=comparison,
             consumers=self._committed,
             queues=self._bounds,
+            sends=self._sends,
         )
 
     def _read_logs(self) -> dict[str, Log]:

@@ -28,6 +28,7 @@ from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
 from rmq_audit.outfiles import check_writable, write
 from rmq_audit.outputs import to_junit, to_prometheus
+from rmq_audit.pictures import pictures_of
 from rmq_audit.previous import mark, read_previous
 from rmq_audit.running import Running, add_progress, add_state, add_tables, of_same_stores, printer_of
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
@@ -97,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
         write_findings(options.parquet, run_id, [*(one.to_json() for one in result.findings), *resolved])
     texts = {
         "--json": lambda: json.dumps(answer, indent=2) + "\n",
-        "--html": lambda: to_html(answer, report.chunk_cells(result)),
+        "--html": lambda: to_html(answer, pictures_of(result)),
         "--junit": lambda: to_junit(answer),
         "--prometheus": lambda: to_prometheus(answer, time.time()),
     }

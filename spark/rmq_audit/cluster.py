@@ -36,7 +36,7 @@ WORDS = (
 )
 
 #: exit statuses from harmless to worst: what is proven outranks what was not read
-_STATUSES = (0, 1, 3, 2)
+STATUSES = (0, 1, 3, 2)
 
 
 @attrs.frozen
@@ -177,7 +177,7 @@ def audit_cluster(
         routes=tables.routes,
         findings=findings,
         verdict=max(words, key=WORDS.index),
-        exit_status=max(statuses, key=_STATUSES.index),
+        exit_status=max(statuses, key=STATUSES.index),
         complete=not any(one.invariant == "AU-COVER" for one in findings),
     )
 
@@ -190,7 +190,7 @@ def joined(result: ClusterResult, more: Sequence[Finding]) -> ClusterResult:
     return attrs.evolve(
         result,
         findings=_once([*result.findings, *more]),
-        exit_status=max(result.exit_status, _status_of(more), key=_STATUSES.index),
+        exit_status=max(result.exit_status, _status_of(more), key=STATUSES.index),
     )
 
 

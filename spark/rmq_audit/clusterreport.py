@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -12,25 +11,21 @@ from xml.etree import ElementTree
 
 import attrs
 
-from rmq_audit import report
-from rmq_audit.cluster import ClusterResult, PairResult
-from rmq_audit.findings import Finding
-from rmq_audit.html import to_html as pair_page
+from rmq_audit import charts, html, report
+from rmq_audit.cluster import STATUSES, ClusterResult, PairResult
+from rmq_audit.findings import SLAVE, Finding
 from rmq_audit.outfiles import write
 from rmq_audit.outputs import to_junit as pair_junit
 from rmq_audit.outputs import to_prometheus as pair_metrics
+from rmq_audit.pictures import pictures_of
 from rmq_audit.previous import NEW, PERSISTING, Previous
 from rmq_audit.report import FORMAT_VERSION, MAX_JSON_FINDINGS, MAX_SHOWN, finding_lines, size_text
 
 #: pairs that the summary names; the worst ones first, the rest are counted
 MAX_PAIRS_SHOWN = 30
 
-_STYLE = """
-:root{color-scheme:light dark}
-body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1.2rem;max-width:76rem}
-table{border-collapse:collapse}td,th{padding:.2rem 1rem .2rem 0;text-align:left;vertical-align:top}
-.s0{color:#2d7d4a}.s1{color:#a8801a}.s2{color:#b62f2f}.s3{color:#777}
-"""
+#: pairs whose pictures are drawn, rows of the table of pairs; the worst ones first, the rest are counted
+MAX_PAIRS_DRAWN, MAX_PAIR_ROWS = 24, 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -272,51 +267,74 @@ def write_cluster(result: ClusterResult, run: Run, outputs: Mapping[str, str], f
         elif option == "--prometheus":
             write(path, to_prometheus(result, run, finished_at))
         elif option == "--html":
-            for page, text in pages(result, run, path).items():
-                write(page, text)
+            write(path, to_html(result, run))
 
 
-def pages(result: ClusterResult, run: Run, path: str) -> dict[str, str]:
-    """Return the pages for a browser by path: the overview at ``path``, and beside it one for each pair."""
-    stem = path.removesuffix(".html")
-    made: dict[str, str] = {}
-    links: dict[str, str] = {}
-    for one in result.pairs:
-        if one.result is None:
-            continue
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", one.pair.name)
-        target = f"{stem}.{name}.html"
-        links[one.pair.name] = os.path.basename(target)
-        made[target] = pair_page(_report_of(one, run), report.chunk_cells(one.result))
-    made[path] = "\n".join(_overview(result, run, links)) + "\n"
-    return made
+def to_html(result: ClusterResult, run: Run) -> str:
+    """Return one page for a browser: all pairs in a table, the worst of them drawn, all findings by cause."""
+    return "\n".join(_page(result, run)) + "\n"
 
 
-def _overview(result: ClusterResult, run: Run, links: Mapping[str, str]) -> Iterator[str]:
-    yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-    yield '<meta name="viewport" content="width=device-width">'
-    yield f"<title>rmq-audit cluster: {escape(result.verdict)}</title><style>{_STYLE}</style></head><body>"
-    cluster = escape(result.config.cluster or "")
-    yield f'<h1>rmq-audit cluster {cluster} <span class="s{result.exit_status}">{escape(result.verdict)}</span></h1>'
-    changed = since(result.findings, run)
-    yield f"<p>Exit status {result.exit_status}. Begun {escape(run.started_at)}, took {run.seconds:.1f} s."
-    yield f"{'Since ' + escape(changed) + '.' if changed else ''}</p>"
+def _page(result: ClusterResult, run: Run) -> Iterator[str]:
+    answer = to_json(result, run)
+    yield from html.head(f"rmq-audit cluster: {result.verdict}")
+    cluster, status = escape(result.config.cluster or ""), result.exit_status
+    yield f'<h1>rmq-audit cluster {cluster} <span class="v v{status}">{escape(result.verdict)}</span></h1>'
+    causes = sum(one.derived_from is None for one in result.findings)
+    yield (
+        f"<p>Exit status {status}. {causes} findings, {len(result.findings) - causes} that follow from them. "
+        f"Begun {escape(run.started_at)}, took {run.seconds:.1f} s (engine {escape(run.engine)}, "
+        f"kernel {escape(answer['kernel'])}, run {escape(run.run_id)}).</p>"
+    )
+    if not result.complete:
+        yield "<p><b>Not everything could be read or compared:</b> see AU-COVER below.</p>"
+    ordered = sorted(result.pairs, key=lambda one: -STATUSES.index(one.exit_status))
+    numbers = {one.pair.name: number for number, one in enumerate(ordered)}
+    drawn = [one for one in ordered if one.result is not None][:MAX_PAIRS_DRAWN]
+    yield from _pairs_table(result, ordered, {one.pair.name: f"pair-{numbers[one.pair.name]}" for one in drawn})
+    pictures = [(one, pictures_of(one.result)) for one in drawn if one.result is not None]
+    slaves = [(one.pair.name, seen.lag) for one, seen in pictures if one.pair.slave is not None]
+    if slaves:
+        yield "<h2>Lag of the slaves</h2>"
+        yield from charts.lags(slaves)
+    yield from html.since_the_run_before(answer)
+    yield from html.findings_section(answer, lambda one: _path_of(one, result))
+    yield "<h2>Pair by pair</h2>"
+    for one, seen in pictures:
+        opened = " open" if one.exit_status or len(pictures) == 1 else ""
+        yield f'<details id="pair-{numbers[one.pair.name]}"{opened}><summary><b>{escape(one.pair.name)}</b> '
+        yield f'<span class="v v{one.exit_status}">{escape(one.verdict)}</span></summary>'
+        yield from html.store_sections(_report_of(one, run), seen, level=3)
+        yield "</details>"
+    more = sum(one.result is not None for one in ordered) - len(drawn)
+    if more:
+        yield f"<p>… and {more} more pairs, none of them worse; <code>rmq-audit compare</code> draws one.</p>"
+    yield "</body></html>"
+
+
+def _pairs_table(result: ClusterResult, ordered: Sequence[PairResult], anchors: Mapping[str, str]) -> Iterator[str]:
     yield "<h2>Pairs</h2><table><tr><th>broker</th><th>verdict</th><th></th></tr>"
-    for one in result.pairs:
+    for one in ordered[:MAX_PAIR_ROWS]:
         name = escape(one.pair.name)
-        if one.pair.name in links:
-            name = f'<a href="{escape(links[one.pair.name])}">{name}</a>'
-        yield (
-            f'<tr><td>{name}</td><td class="s{one.exit_status}">{escape(one.verdict)}</td>'
-            f"<td>{escape(_pair_text(one))}</td></tr>"
-        )
-    yield "</table><h2>Findings</h2><table><tr><th>broker</th><th>finding</th><th>blame</th><th></th></tr>"
-    causes = [one for one in result.findings if one.derived_from is None]
-    for found in causes[:MAX_JSON_FINDINGS]:
-        yield (
-            f"<tr><td>{escape(found.broker or '')}</td><td>{found.severity.name} {escape(found.invariant)} on "
-            f"{escape(found.replica)}</td><td>{escape(found.blame or '')}</td><td>{escape(found.detail)}</td></tr>"
-        )
-    if not causes:
-        yield "<tr><td>None.</td></tr>"
-    yield "</table></body></html>"
+        if one.pair.name in anchors:
+            name = f'<a href="#{anchors[one.pair.name]}">{name}</a>'
+        word = f'<span class="v v{one.exit_status}">{escape(one.verdict)}</span>'
+        yield f'<tr><td class="name">{name}</td><td>{word}</td>'
+        yield f"<td>{escape(_pair_text(one))}</td></tr>"
+    yield "</table>"
+    if len(ordered) > MAX_PAIR_ROWS:
+        yield f"<p>… and {len(ordered) - MAX_PAIR_ROWS} more pairs.</p>"
+    if result.routes:
+        names = ", ".join(one.nameserver for one in result.routes[:MAX_PAIR_ROWS])
+        yield f"<p>Routes of {len(result.routes)} NameServers: {escape(names)}</p>"
+
+
+def _path_of(one: Mapping[str, Any], result: ClusterResult) -> str | None:
+    """Return where the store of a finding lies; None for what is of no one store."""
+    broker = next((broker for broker in result.config.brokers if broker.name == one["broker"]), None)
+    if broker is None:
+        return None
+    side, _, which = one["replica"].partition(" ")
+    if side != SLAVE or not broker.slaves:
+        return broker.master
+    return broker.slaves[int(which) - 1 if which.isdecimal() else 0]

@@ -8,12 +8,13 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from rmq.wire.record import BLANK_BYTES, MAGIC_BLANK, body_crc
 from rmq_audit import properties
+from rmq_audit.fielddiffs import RecordDifference, RecordsDrilled, field_values
 from rmq_audit.files import ReadError, Window
 from rmq_audit.findings import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED
 from rmq_audit.format import HEADER_BYTES, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
@@ -39,6 +40,8 @@ BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 
 _OF_THE_FIRST = "of the first: "
 
+Kind = TypeVar("Kind", bound=Difference)
+
 
 def drill(task: Drill) -> Drilled:
     """Compare one chunk; a file that cannot be read is told by ``error``."""
@@ -46,7 +49,7 @@ def drill(task: Drill) -> Drilled:
         master, slave = _Side(task, task.master), _Side(task, task.slave)
         return _compare(task, master, slave)
     except ReadError as error:
-        return Drilled(drill=task, error=str(error))
+        return RecordsDrilled(drill=task, error=str(error))
 
 
 class _Side:
@@ -112,7 +115,7 @@ class _Side:
 
 
 def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
-    differences: list[Difference] = []
+    differences: list[RecordDifference] = []
     faults: list[Fault] = []
     _drop_illusions(master, slave)
     equal, crcs, shared, forked_at = 0, 0, True, None
@@ -128,7 +131,7 @@ def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
         theirs = slave.record(phy)
         crcs += theirs is not None
         faults += _crc_fault(theirs)
-    return Drilled(
+    return RecordsDrilled(
         drill=task,
         equal=equal,
         forked_at=forked_at,
@@ -150,7 +153,7 @@ def _drop_illusions(master: _Side, slave: _Side) -> None:
                 del side.items[phy]
 
 
-def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
+def _difference(phy: int, master: _Side, slave: _Side) -> RecordDifference:
     ours, theirs = master.items.get(phy), slave.items.get(phy)
     known = master.record(phy) or slave.record(phy)
     size = ours or theirs or 0
@@ -170,7 +173,7 @@ def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
         )
     else:
         return _changed(phy, master, slave)
-    return Difference(
+    return RecordDifference(
         invariant=invariant,
         phy_from=phy,
         phy_to=phy + size,
@@ -182,10 +185,8 @@ def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
     )
 
 
-def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
-    """
-    The same record on both sides, with other bytes: name the first field that differs and who fails its own checks.
-    """
+def _changed(phy: int, master: _Side, slave: _Side) -> RecordDifference:
+    """The same record on both sides, with other bytes: name the fields that differ and who fails its own checks."""
     failures = {MASTER: master.failure(phy), SLAVE: slave.failure(phy)}
     ours, theirs = master.record(phy), slave.record(phy)
     # field names follow the side that is sound, since a damaged length moves everything behind it
@@ -211,7 +212,11 @@ def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
     if not failing and layout is not None:
         text += "; both sides pass their own checks"
     expected, actual = _values(field, layout, left, right)
-    return Difference(
+    whole = [
+        side.bytes_at(phy, size if record is None else record.size)
+        for side, record in ((master, ours), (slave, theirs))
+    ]
+    return RecordDifference(
         invariant="RP-DIFF",
         phy_from=phy,
         phy_to=phy + size,
@@ -221,6 +226,7 @@ def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
         actual=actual,
         blame=blame,
         detail=text,
+        fields=field_values(ours, theirs, *whole),
         **_names(layout),
         **_hex(phy, first, master, slave),
     )
@@ -308,9 +314,9 @@ def _crc_fault(record: Record | None) -> Iterator[Fault]:
     )
 
 
-def folded(differences: Sequence[Difference]) -> Iterator[Difference]:
+def folded(differences: Sequence[Kind]) -> Iterator[Kind]:
     """Yield differences with long stretches of adjacent ones of a kind as one that counts them."""
-    group: list[Difference] = []
+    group: list[Kind] = []
     for one in differences:
         if group and (one.invariant != group[-1].invariant or one.phy_from != group[-1].phy_to):
             yield from _fold(group)
@@ -325,7 +331,7 @@ def of_the_first(one: Difference) -> str:
     return _OF_THE_FIRST + (text if mark else one.detail)
 
 
-def _fold(group: Sequence[Difference]) -> Iterable[Difference]:
+def _fold(group: Sequence[Kind]) -> Iterable[Kind]:
     count = sum(one.count for one in group)
     if len(group) < 2 or (count <= MAX_SINGLE_DIFFERENCES and group[0].invariant == "RP-DIFF"):
         return group

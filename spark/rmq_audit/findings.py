@@ -93,8 +93,9 @@ class Finding:
 
     Ranges are half open for physical offsets and closed for queue offsets. ``expected`` is what the master (or the
     rule) says, ``actual`` what the slave (or the damaged side) holds. ``blame`` names the replica that fails its own
-    checks: ``master``, ``slave``, ``both``, or ``undecided`` when neither does. A store that is looked at alone has
-    the replica ``store``, and its evidence stands in ``evidence_master``.
+    checks: ``master``, ``slave``, ``both``, or ``undecided`` when neither does. ``field`` is the first in which a
+    record differs, ``differing_fields`` are all of them with the values of both sides. A store that is looked at alone
+    has the replica ``store``, and its evidence stands in ``evidence_master``.
     """
 
     invariant: str
@@ -121,6 +122,7 @@ class Finding:
     evidence_master: str | None = None
     evidence_slave: str | None = None
     field: str | None = None
+    differing_fields: list[dict[str, str | None]] = attrs.field(factory=list)
     sample_msg_ids: list[str] = attrs.field(factory=list)
     detail: str = ""
 

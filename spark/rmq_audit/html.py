@@ -2,98 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-import attrs
-
+from rmq_audit import charts
+from rmq_audit.charts import number
 from rmq_audit.findings import INVARIANTS
-
-#: cells of a chunk map; beyond that several chunks share one, which shows the worst of them
-MAX_CELLS = 960
-_COLUMNS, _CELL = 96, 9
+from rmq_audit.pictures import Pictures
+from rmq_audit.queues import Bounds
 
 #: findings with all their details; the rest are counted
 MAX_DETAILED = 200
 
-EQUAL, MISSING, EXTRA, UNREAD, DIFFERENT = range(5)
-_STATES = ("equal", "slave lacks it", "master lacks it", "not read", "different")
-_COLOURS = ("#3a9d5d", "#d9b13b", "#7a6fd0", "#8a8a8a", "#d13f3f")
+#: what follows from one finding, line by line; the rest is counted
+MAX_FOLLOWING = 50
 
-_STYLE = """
-:root{color-scheme:light dark;--line:#8884;--dim:#777}
+STYLE = (
+    """
+:root{color-scheme:light dark;--line:#8884;--dim:color-mix(in srgb,currentColor 65%,transparent)}
 body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1.2rem;max-width:76rem}
-h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.1rem;margin:1.6rem 0 .5rem}
-.v{display:inline-block;padding:.15rem .7rem;border-radius:.4rem;color:#fff}
-.v0{background:#2d7d4a}.v1{background:#a8801a}.v2{background:#b62f2f}.v3{background:#666}
+h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.1rem;margin:1.6rem 0 .5rem}h3{font-size:1rem;margin:1.1rem 0 .3rem}
+.v{display:inline-block;padding:.05rem .6rem;border-radius:.4rem;color:#fff}
+.v0{background:#2d7d4a}.v1{background:#8a6914}.v2{background:#b62f2f}.v3{background:#666}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 td,th{padding:.15rem .8rem .15rem 0;text-align:left;vertical-align:top}
-th{font-weight:600}.n{text-align:right}.dim{color:var(--dim)}
+th{font-weight:600}.dim{color:var(--dim)}
 details,.f{border:1px solid var(--line);border-left:.35rem solid var(--line);border-radius:.3rem}
-details,.f{padding:.4rem .8rem;margin:.5rem 0}
+details,.f{padding:.4rem .8rem;margin:.5rem 0}summary{cursor:pointer}
 .ERROR,.CRITICAL{border-left-color:#d13f3f}.WARN{border-left-color:#d9b13b}.INFO{border-left-color:#4f8ed6}
 pre{overflow-x:auto;margin:.4rem 0;font-size:13px}mark{background:#d13f3f55;color:inherit}
-code{font-size:13px;overflow-wrap:anywhere}
+code{font-size:13px;overflow-wrap:anywhere}.scroll{overflow-x:auto}
 .tag{font-size:12px;border:1px solid var(--line);border-radius:.6rem;padding:0 .5rem;margin-left:.4rem}
 """
+    + charts.STYLE
+)
 
 
-@attrs.frozen
-class Cell:
-    """A part of the log in the chunk map: [``begin``, ``end``) and an index into the states."""
-
-    begin: int
-    end: int
-    state: int
+def to_html(report: Mapping[str, Any], pictures: Pictures) -> str:
+    """Return the page of a JSON report, with what there is to draw of the same result."""
+    return "\n".join(_page(report, pictures)) + "\n"
 
 
-def to_html(report: Mapping[str, Any], cells: Sequence[Cell]) -> str:
-    """Return the page of a JSON report; ``cells`` are the chunks that were compared, in order."""
-    return "\n".join(_page(report, cells)) + "\n"
-
-
-def _page(report: Mapping[str, Any], cells: Sequence[Cell]) -> Iterator[str]:
-    status = report["exit_status"]
+def head(title: str) -> Iterator[str]:
+    """Yield the begin of a page up to its body."""
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    yield f"<title>rmq-audit: {escape(report['verdict'])}</title><style>{_STYLE}</style></head><body>"
+    yield f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
+
+
+def _page(report: Mapping[str, Any], pictures: Pictures) -> Iterator[str]:
+    status = report["exit_status"]
+    yield from head(f"rmq-audit: {report['verdict']}")
     yield f'<h1>rmq-audit {escape(report["command"])} <span class="v v{status}">{escape(report["verdict"])}</span></h1>'
-    causes = [one for one in report["findings"] if one["derived_from"] is None]
+    causes = sum(one["derived_from"] is None for one in report["findings"])
     yield (
-        f"<p>Exit status {status}. {len(causes)} findings, {report['findings_derived']} that follow from them. "
+        f"<p>Exit status {status}. {causes} findings, {report['findings_derived']} that follow from them. "
         f"Begun {escape(report['started_at'])}, took {report['seconds']:.1f} s "
         f"(engine {escape(report['engine'])}, kernel {escape(report['kernel'])}, run {escape(report['run_id'])}).</p>"
     )
+    yield from store_sections(report, pictures, level=2)
+    yield from since_the_run_before(report)
+    yield from findings_section(report, lambda one: _path_of(one, report))
+    yield "</body></html>"
+
+
+def store_sections(report: Mapping[str, Any], pictures: Pictures, *, level: int) -> Iterator[str]:
+    """Yield what was looked at, and the pictures, of one pair or store, under headings of that level."""
+
+    def titled(text: str) -> str:
+        return f"<h{level}>{text}</h{level}>"
+
+    yield titled("What was looked at")
     yield from _coverage(report)
     if report["slave"] is not None:
-        yield from _chunk_map(report, cells)
-    yield from _history(report)
+        yield titled("Master against slave")
+        yield from _compared(report)
+        yield from charts.chunk_map(pictures.cells)
+        master, slave = (Bounds(report[side]["phy_from"], report[side]["phy_to"]) for side in ("master", "slave"))
+        yield titled("Ends of the logs and lag")
+        yield from charts.ends(master, slave, pictures.lag)
+    if pictures.timeline is not None:
+        yield titled("Timeline")
+        yield from charts.timeline(pictures.timeline)
+    yield titled("Queues and consumers")
+    yield from charts.queues(pictures.queues, pictures.queues_left_out)
+
+
+def findings_section(report: Mapping[str, Any], path_of: Callable[[Mapping[str, Any]], str | None]) -> Iterator[str]:
+    """Yield the findings by cause; ``path_of`` is the store in which to look at one."""
+    following: dict[str, list[Mapping[str, Any]]] = {}
+    for one in report["findings"]:
+        following.setdefault(one["derived_from"] or "", []).append(one)
+    causes = following.pop("", [])
     yield "<h2>Findings</h2>"
     if not causes:
         yield "<p>None.</p>"
     for one in causes[:MAX_DETAILED]:
-        follow = [other for other in report["findings"] if other["derived_from"] == one["finding_id"]]
-        yield from _finding(one, follow, report)
+        follow = following.get(one["finding_id"], [])
+        yield from _finding(one, follow, path_of(one), tagged=report["previous"] is not None)
     left_out = len(causes) - min(len(causes), MAX_DETAILED) + report["findings_left_out"]
     if left_out:
         total = report["findings_total"]
-        yield f"<p>{left_out} more are not shown; the JSON report holds up to 1000 of all {total}.</p>"
-    yield "</body></html>"
+        yield f"<p>… and {number(left_out)} more; the JSON report holds up to 1000 of all {number(total)}.</p>"
 
 
 def _coverage(report: Mapping[str, Any]) -> Iterator[str]:
     coverage = report["coverage"]
     sides = [side for side in ("master", "slave") if coverage[side] is not None]
     names = sides if len(sides) > 1 else ["store"]
-    yield "<h2>What was looked at</h2>"
     if not coverage["complete"]:
         yield "<p><b>Not everything could be read or compared:</b> see AU-COVER below.</p>"
-    yield "<table><tr><th></th>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+    yield '<div class="scroll"><table><tr><th></th>' + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
     rows = [("directory", [f"<code>{escape(report[side]['path'])}</code>" for side in sides])]
-    rows.append(
-        ("log", [f"{_number(report[side]['phy_from'])} to {_number(report[side]['phy_to'])}" for side in sides])
-    )
+    rows.append(("log", [f"{number(report[side]['phy_from'])} to {number(report[side]['phy_to'])}" for side in sides]))
     rows.append(
         ("its end", ["inferred from the bytes" if report[side]["end_inferred"] else "by manifest" for side in sides])
     )
@@ -109,54 +131,26 @@ def _coverage(report: Mapping[str, Any]) -> Iterator[str]:
         ("consumer offsets checked", "consumer_offsets_checked"),
         ("acknowledged sends checked", "acked_sends_checked"),
     ):
-        rows.append((text, [_number(coverage[side][member]) for side in sides]))
+        rows.append((text, [number(coverage[side][member]) for side in sides]))
     for text, values in rows:
         yield f"<tr><td class=dim>{text}</td>" + "".join(f"<td>{value}</td>" for value in values) + "</tr>"
-    yield "</table>"
+    yield "</table></div>"
     if report["changed_files"]:
         yield f"<p>{len(report['changed_files'])} files were written to meanwhile; moving ends are not judged.</p>"
 
 
-def _chunk_map(report: Mapping[str, Any], cells: Sequence[Cell]) -> Iterator[str]:
+def _compared(report: Mapping[str, Any]) -> Iterator[str]:
     compared, coverage = report["compared"], report["coverage"]
-    yield "<h2>Master against slave</h2>"
     yield (
-        f"<p>{_number(coverage['bytes_compared'])} bytes from {_number(compared['phy_from'])} to "
-        f"{_number(compared['phy_to'])} in {_number(coverage['chunks_compared'])} chunks: "
-        f"{_number(coverage['chunks_equal'])} with equal digests, {_number(coverage['chunks_drilled'])} looked into, "
-        f"{_number(coverage['chunks_different'])} different.</p>"
+        f"<p>{number(coverage['bytes_compared'])} bytes from {number(compared['phy_from'])} to "
+        f"{number(compared['phy_to'])} in {number(coverage['chunks_compared'])} chunks: "
+        f"{number(coverage['chunks_equal'])} with equal digests, {number(coverage['chunks_drilled'])} looked into, "
+        f"{number(coverage['chunks_different'])} different.</p>"
     )
-    if not cells:
-        return
-    shown = _merged(cells)
-    height = -(-len(shown) // _COLUMNS) * _CELL
-    width = min(len(shown), _COLUMNS) * _CELL
-    yield f'<svg width="{width}" height="{height}" role="img" aria-label="chunk map">'
-    for index, cell in enumerate(shown):
-        x, y = index % _COLUMNS * _CELL, index // _COLUMNS * _CELL
-        yield (
-            f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{_COLOURS[cell.state]}">'
-            f"<title>{_number(cell.begin)} to {_number(cell.end)}: {_STATES[cell.state]}</title></rect>"
-        )
-    yield "</svg><p>"
-    for state in sorted({cell.state for cell in shown}):
-        square = f'<svg width="10" height="10"><rect width="10" height="10" fill="{_COLOURS[state]}"/></svg>'
-        yield f"{square} {_STATES[state]} &ensp;"
-    each = (
-        ""
-        if len(shown) == len(cells)
-        else f" A square stands for up to {-(-len(cells) // len(shown))} chunks and shows the worst."
-    )
-    yield f"<span class=dim>From the begin of the common range, line by line.{each}</span></p>"
 
 
-def _merged(cells: Sequence[Cell]) -> list[Cell]:
-    step = -(-len(cells) // MAX_CELLS)
-    groups = [cells[at : at + step] for at in range(0, len(cells), step)]
-    return [Cell(group[0].begin, group[-1].end, max(one.state for one in group)) for group in groups]
-
-
-def _history(report: Mapping[str, Any]) -> Iterator[str]:
+def since_the_run_before(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is new, what persists and what is resolved, if there was a run before."""
     previous = report["previous"]
     if previous is None:
         return
@@ -169,18 +163,25 @@ def _history(report: Mapping[str, Any]) -> Iterator[str]:
     if report["resolved"]:
         yield "<ul>"
         for one in report["resolved"][:MAX_DETAILED]:
-            yield f"<li class=dim>{escape(one['invariant'])} on {escape(one['replica'])}: {escape(_place(one))}</li>"
+            yield f"<li class=dim>{escape(_who(one))}{escape(one['invariant'])} on {escape(one['replica'])}: "
+            yield f"{escape(_place(one))}</li>"
         yield "</ul>"
+        if len(report["resolved"]) > MAX_DETAILED:
+            yield f"<p>… and {number(len(report['resolved']) - MAX_DETAILED)} more that are resolved.</p>"
 
 
-def _finding(one: Mapping[str, Any], follow: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[str]:
-    state = f"<span class=tag>{escape(one['state'])}</span>" if report["previous"] is not None else ""
+def _finding(
+    one: Mapping[str, Any], follow: Sequence[Mapping[str, Any]], path: str | None, *, tagged: bool
+) -> Iterator[str]:
+    state = f"<span class=tag>{escape(one['state'])}</span>" if tagged else ""
     blame = f", blame {escape(one['blame'])}" if one["blame"] else ""
-    yield f'<div class="f {escape(one["severity"])}">'
+    yield f'<div class="f {escape(one["severity"])}">{escape(_who(one))}'
     yield f"<b>{escape(one['severity'])} {escape(one['invariant'])}</b> on {escape(one['replica'])}{blame}{state}"
     yield f"<div class=dim>Rule: {escape(INVARIANTS[one['invariant']][0])}.</div>"
     yield f"<div>{escape(_place(one))}</div><div>{escape(one['detail'])}</div>"
-    if one["expected"] is not None or one["actual"] is not None:
+    if one["differing_fields"]:
+        yield from _fields(one)
+    elif one["expected"] is not None or one["actual"] is not None:
         field = f" ({escape(one['field'])})" if one["field"] else ""
         yield f"<table><tr><td class=dim>expected{field}</td><td><code>{escape(str(one['expected']))}</code></td></tr>"
         yield f"<tr><td class=dim>actual</td><td><code>{escape(str(one['actual']))}</code></td></tr></table>"
@@ -188,17 +189,40 @@ def _finding(one: Mapping[str, Any], follow: Sequence[Mapping[str, Any]], report
     if one["sample_msg_ids"]:
         names = " ".join(f"<code>{escape(name)}</code>" for name in one["sample_msg_ids"])
         yield f"<div class=dim>Messages: {names}</div>"
-    if one["phy_from"] is not None and not one["invariant"].startswith(("CQ-", "CO-", "AU-")):
-        path = report["slave" if one["replica"] == "slave" else "master"]["path"]
+    if one["phy_from"] is not None and path is not None and not one["invariant"].startswith(("CQ-", "CO-", "AU-")):
         query = f'spark.read.format("rocketmq-log").load("{path}").where("phy_offset = {one["phy_from"]}").show()'
         yield f"<div class=dim>Look at it: <code>{escape(query)}</code></div>"
     if follow:
         yield f"<details><summary>{len(follow)} more follow from it</summary><ul>"
-        for other in follow[:MAX_DETAILED]:
+        for other in follow[:MAX_FOLLOWING]:
             text = f"{other['invariant']} on {other['replica']}: {_place(other)}: {other['detail']}"
             yield f"<li>{escape(text)}</li>"
+        if len(follow) > MAX_FOLLOWING:
+            yield f"<li>… and {number(len(follow) - MAX_FOLLOWING)} more</li>"
         yield "</ul></details>"
     yield "</div>"
+
+
+def _fields(one: Mapping[str, Any]) -> Iterator[str]:
+    """Every field that differs, with both sides' values."""
+    first = " of the first record" if one["count"] > 1 else ""
+    yield f'<div class="scroll"><table><tr><th>field{first}</th><th>master</th><th>slave</th></tr>'
+    for values in one["differing_fields"]:
+        yield f"<tr><td>{escape(values['field'])}</td>"
+        for side in ("master", "slave"):
+            text = values[side]
+            yield f"<td>{'<i class=dim>absent</i>' if text is None else f'<code>{escape(text)}</code>'}</td>"
+        yield "</tr>"
+    yield "</table></div>"
+
+
+def _path_of(one: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    path: str = report["slave" if one["replica"] == "slave" else "master"]["path"]
+    return path
+
+
+def _who(one: Mapping[str, Any]) -> str:
+    return f"{one['broker']}: " if one.get("broker") else ""
 
 
 def _hex(one: Mapping[str, Any]) -> Iterator[str]:
@@ -237,7 +261,3 @@ def _place(one: Mapping[str, Any]) -> str:
     if one["count"] > 1:
         parts.append(f"{one['count']} of them")
     return ", ".join(parts) if parts else "the store as a whole"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}".replace(",", "\u202f")

@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
         ("evidence_master", pa.string()),
         ("evidence_slave", pa.string()),
         ("field", pa.string()),
+        ("differing_fields", pa.list_(pa.struct([(name, pa.string()) for name in ("field", "master", "slave")]))),
         ("sample_msg_ids", pa.list_(pa.string())),
         ("detail", pa.string()),
     ]

@@ -13,7 +13,7 @@ from rmq_audit.audit import Result
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.findings import Finding
 from rmq_audit.history import Log
-from rmq_audit.html import DIFFERENT, EQUAL, EXTRA, MISSING, UNREAD, Cell
+from rmq_audit.pictures import lag_of
 from rmq_audit.previous import NEW, PERSISTING, Previous, offsets_table, subject_of
 
 #: version of the JSON's layout
@@ -41,6 +41,7 @@ def to_json(
 ) -> dict[str, Any]:
     """Return the whole result as the JSON file holds it; numbers are bytes, offsets, counts or seconds."""
     findings = [attrs.evolve(one, run_id=run_id).to_json() for one in result.findings[:MAX_JSON_FINDINGS]]
+    lag = lag_of(result)
     return {
         "format_version": FORMAT_VERSION,
         "run_id": run_id,
@@ -55,6 +56,7 @@ def to_json(
         "master": _side(result.master),
         "slave": None if result.slave is None else _side(result.slave),
         "compared": {"phy_from": result.compared_from, "phy_to": result.compared_to},
+        "lag": None if lag is None else {"bytes": lag.size_bytes, "seconds": lag.seconds},
         "changed_files": result.changed_files,
         "coverage": attrs.asdict(result.coverage),
         "findings_total": len(result.findings),
@@ -66,28 +68,6 @@ def to_json(
         "state": state,
         "consumer_offsets": offsets_table(next(iter(result.consumers.values()))),
     }
-
-
-def chunk_cells(result: Result) -> list[Cell]:
-    """Return the chunks of the common range for the page's map."""
-    comparison, slave = result.comparison, result.slave
-    if comparison is None or slave is None:
-        return []
-    cells = []
-    for chunk in sorted(result.master.chunks.keys() | slave.chunks.keys()):
-        end = min(chunk + result.chunk_bytes, comparison.end)
-        if chunk < comparison.begin or chunk >= comparison.end:
-            continue
-        if result.master.unknown(chunk, end) or slave.unknown(chunk, end):
-            state = UNREAD
-        elif chunk in comparison.equal or (chunk in comparison.drilled and not comparison.drilled[chunk].differences):
-            state = EQUAL
-        elif chunk not in slave.chunks:
-            state = MISSING
-        else:
-            state = DIFFERENT if chunk in result.master.chunks else EXTRA
-        cells.append(Cell(chunk, end, state))
-    return cells
 
 
 def to_text(

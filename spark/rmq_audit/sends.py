@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 
 from rmq.wire.record import COMPRESSED
@@ -11,27 +12,45 @@ from rmq_audit import properties
 from rmq_audit.files import ReadError
 from rmq_audit.places import Places, windows
 from rmq_audit.scan import SCHEDULE_TOPIC
-from rmq_audit.tasks import AckCheck, AckFault, AckState, Send
+from rmq_audit.tally import SPAN_MS, tallies
+from rmq_audit.tasks import AckCheck, AckFault, AckState, Send, Tally
 
 
-def check_sends(task: AckCheck) -> AckState:
+@attrs.frozen(kw_only=True)
+class SendsChecked(AckState):
+    """What became of the sends of one task, and when those that are there were stored, by the topic of the send."""
+
+    found: Sequence[Tally] = ()
+
+
+def check_sends(task: AckCheck) -> SendsChecked:
     """Compare each send with the record at its place; a file that cannot be read is told by ``error``."""
     phy = np.array([send.phy for send in task.sends], dtype=np.int64)
     faults: list[AckFault] = []
+    found: dict[tuple[str, int], int] = {}
     try:
         inside = np.flatnonzero(phy < task.segment.stop)
         for part in windows(phy, inside):
-            faults += _compare(
-                Places(task.segment, phy[part], task.log_end), [task.sends[row] for row in part.tolist()]
-            )
+            places, sends = Places(task.segment, phy[part], task.log_end), [task.sends[row] for row in part.tolist()]
+            wrong = list(_compare(places, sends))
+            faults += wrong
+            _count(places, sends, {id(one.send) for one in wrong if one.invariant == "AK-LOST"}, found)
     except ReadError as error:
-        return AckState(error=str(error))
+        return SendsChecked(error=str(error))
     faults += [
         AckFault(invariant="AK-LOST", send=send, actual="behind the end of the file")
         for send in task.sends
         if send.phy >= task.segment.stop
     ]
-    return AckState(faults=faults)
+    return SendsChecked(faults=faults, found=tallies(found))
+
+
+def _count(places: Places, sends: Sequence[Send], lost: set[int], found: dict[tuple[str, int], int]) -> None:
+    """Count the sends that are there by topic and window of the time when they were stored."""
+    for index, send in enumerate(sends):
+        if id(send) not in lost:
+            window = int(places.columns.store_timestamp[int(places.row[index])]) // SPAN_MS
+            found[send.topic, window] = found.get((send.topic, window), 0) + 1
 
 
 def _compare(places: Places, sends: list[Send]) -> Iterator[AckFault]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from rmq_audit.kernel import Columns, Ints
 from rmq_audit.tasks import Tally
 
 #: the finest window of store time that is counted
-SPAN_MS = 10 * 60 * 1000
+SPAN_MS = 60 * 1000
 
-#: counts that one split reports at most; windows grow sixfold until they fit, as long as that helps
+#: counts that one split reports at most; windows grow until they fit, as long as that helps
 MAX_COUNTS = 4096
 
-#: how often the windows of a split may grow: to a year
-MAX_GROWTH = 6
+#: a window grows to so many of its kind
+GROWTH = 6
+
+#: how often the windows of a split may grow: to half a year
+MAX_GROWTH = 7
 
 #: cells of queue times window that are counted in an array rather than by sorting
 _DENSE_CELLS = 1 << 18
@@ -53,19 +58,24 @@ class Tallies:
 
     def finish(self) -> list[Tally]:
         """Return the counts by topic and time, in windows wide enough for their number to stay bounded."""
-        span, counts = SPAN_MS, self._counts
-        for _ in range(MAX_GROWTH):
-            if len(counts) <= MAX_COUNTS:
-                break
-            span *= 6
-            wider: dict[tuple[str, int], int] = {}
-            for (topic, window), count in counts.items():
-                wider[topic, window // 6] = wider.get((topic, window // 6), 0) + count
-            counts = wider
-        return [
-            Tally(topic=topic, begin_ms=window * span, span_ms=span, records=count)
-            for (topic, window), count in sorted(counts.items())
-        ]
+        return tallies(self._counts)
+
+
+def tallies(counts: Mapping[tuple[str, int], int]) -> list[Tally]:
+    """Return counts by (topic, number of a window of SPAN_MS) in windows so wide that there are not too many."""
+    span, wide = SPAN_MS, dict(counts)
+    for _ in range(MAX_GROWTH):
+        if len(wide) <= MAX_COUNTS:
+            break
+        span *= GROWTH
+        wider: dict[tuple[str, int], int] = {}
+        for (topic, window), count in wide.items():
+            wider[topic, window // GROWTH] = wider.get((topic, window // GROWTH), 0) + count
+        wide = wider
+    return [
+        Tally(topic=topic, begin_ms=window * span, span_ms=span, records=count)
+        for (topic, window), count in sorted(wide.items())
+    ]
 
 
 def _topic(data: bytes, columns: Columns, row: int) -> str:

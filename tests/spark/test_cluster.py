@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -196,7 +197,7 @@ class VerdictTests(ClusterCase):
 
 class OutputTests(ClusterCase):
     def test_files(self) -> None:
-        """JSON, pages, JUnit and metrics of all pairs come out of one run; findings are flat and carry their names."""
+        """JSON, one page, JUnit and metrics of all pairs from one run; findings are flat and carry their names."""
         self.edit("index_slots = 5000000\n", "")
         a = self.pairs["broker-a"]
         a.flip(a.slave, a.made.stored[40].body_at)
@@ -211,11 +212,15 @@ class OutputTests(ClusterCase):
         self.assertEqual(answer["pairs"][0]["slave"]["path"], str(a.slave))
         (cause,) = (one for one in answer["findings"] if one["derived_from"] is None)
         self.assertEqual((cause["broker"], cause["replica"], cause["blame"]), ("broker-a", "slave 1", "slave 1"))
-        overview = names["html"].read_text()
-        pages = re.findall(r'href="([^"]+)"', overview)
-        self.assertEqual(len(pages), 4)
-        for page in pages:
-            self.assertIn("<h1>", (self.folder / "out" / page).read_text())
+        page = names["html"].read_text()
+        self.assertEqual(re.findall(r'(?:src|href)="(?!#)|url\(|@import|<script', page), [])
+        links = re.findall(r'href="#([^"]+)"', page)
+        self.assertEqual((len(links), set(links)), (4, set(re.findall(r'<details id="([^"]+)"', page))))
+        self.assertEqual(page.count('aria-label="chunk map"'), 3)
+        self.assertEqual(len(re.findall('<details id="[^"]+" open>', page)), 1)
+        self.assertIn("broker-a slave 2</td>", page)  # a bar of its own among the lags
+        self.assertIn(f"load(&quot;{a.slave}&quot;)", page)
+        self.assertEqual(sorted(os.listdir(self.folder / "out")), sorted(path.name for path in names.values()))
         suites = ElementTree.parse(names["junit"]).getroot()
         failed = {one.get("name"): int(str(one.get("failures"))) for one in suites}
         self.assertEqual({name for name, count in failed.items() if count}, {"rmq-audit broker-a slave 1"})

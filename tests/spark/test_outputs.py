@@ -12,11 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rmq_audit.audit import Result
 from rmq_audit.findings import INVARIANTS, finding
-from rmq_audit.html import EQUAL, MISSING, Cell, to_html
+from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
 from rmq_audit.outputs import to_junit, to_prometheus
+from rmq_audit.pictures import EQUAL, MISSING, Cell, Pictures, chunk_cells, pictures_of
 from rmq_audit.previous import Previous, mark, read_previous
-from rmq_audit.report import chunk_cells, to_json
+from rmq_audit.report import to_json
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.support import audit, rmq_audit
@@ -82,7 +83,7 @@ class HtmlTests(OutputCase):
         """Nothing is loaded from elsewhere, what stores say is escaped, differing bytes are marked on both sides."""
         result = self.damaged()
         result.findings[0].topic = "<script>alert(1)</script>"
-        page = to_html(as_report(result), chunk_cells(result))
+        page = to_html(as_report(result), pictures_of(result))
         self.assertNotIn("<script", page)
         self.assertEqual(re.findall(r"(?:src|href)=|url\(|@import", page), [])
         self.assertEqual(len(re.findall("<mark>", page)), 2)
@@ -95,7 +96,7 @@ class HtmlTests(OutputCase):
         self.assertEqual(len(cells), result.coverage.chunks_compared)
         self.assertEqual(sum(cell.state != EQUAL for cell in cells), result.coverage.chunks_different)
         many = [Cell(at, at + 1, MISSING if at == 4321 else EQUAL) for at in range(10_000)]
-        page = to_html(as_report(result), many)
+        page = to_html(as_report(result), Pictures(cells=many))
         self.assertEqual(page.count("slave lacks it</title>"), 1)
         self.assertLess(page.count("<rect"), 1000)
 

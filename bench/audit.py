@@ -18,9 +18,10 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -28,7 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # for this process and for the workers, which import by the environment
 sys.path[:0] = [str(ROOT / "spark")]
 os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
-os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--driver-memory 4g pyspark-shell")
 
 from rmq_audit import inventory, kernel, seams  # noqa: E402
 from rmq_audit.audit import Options, Result, compare  # noqa: E402
@@ -47,7 +47,18 @@ BODIES = (200, 1024)
 SEGMENT_BYTES = 128 * MIB
 PLANTED = 8
 WORKERS = 2
+#: what both replicas of the comparison have at most: a join of whole records has to end some day
+COMPARED_BYTES = GIB
+#: options of Java and of spark-submit, of the audit by default and for joins: a JVM with room, which compiles well
+AUDITING = "", "pyspark-shell"
+JOINING = "-XX:TieredStopAtLevel=4", "--driver-memory 4g pyspark-shell"
+#: audits until Java has compiled what they need
+WARM_AUDITS = 3
+#: what Spark, its workers and this process need beside stores that lie in memory
+OTHER_BYTES = 6 * GIB
 PARTS = ("kernel", "scan", "compare", "linear", "memory")
+
+Answer = TypeVar("Answer")
 
 
 @attrs.frozen
@@ -109,7 +120,7 @@ def cost_of(what: Callable[[], object]) -> Cost:
 
 
 def in_turns(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, warm: int, cost: Callable[[Callable[[], object]], Cost]
+    candidates: Mapping[str, Callable[[], Answer]], rounds: int, warm: int, cost: Callable[[Callable[[], Answer]], Cost]
 ) -> dict[str, list[Cost]]:
     """Run all candidates ``warm`` times, then let them take turns, every other round in reverse."""
     found: dict[str, list[Cost]] = {name: [] for name in candidates}
@@ -204,31 +215,78 @@ def audit(master: Path, slave: Path, engine: Engine) -> Result:
     return compare(str(master), str(slave), engine, Options())
 
 
-def measure_comparison(master: Made, slave: Made, spark: Engine, rounds: int) -> Iterable[Row]:
-    """The whole audit of a pair of logs against joins that find the same differences, in CPU of the process tree."""
+def measure_comparison(master: Made, slave: Made, rounds: int) -> Iterable[Row]:
+    """
+    The whole audit of a pair of logs against joins that find the same differences, in CPU of the process tree.
+
+    Each side has a process with a Spark of its own, and so pays for none of what the other's JVM compiles or sweeps up.
+    """
+    context = multiprocessing.get_context("spawn")
+    both = master.log_bytes + slave.log_bytes
+    with ProcessPoolExecutor(1, context) as auditing, ProcessPoolExecutor(1, context) as joining:
+
+        def audited() -> Cost:
+            return auditing.submit(cost_of_audit, master.path, slave.path).result()
+
+        def joined(what: str) -> Cost:
+            return joining.submit(cost_of_join, master.path, slave.path, what).result()
+
+        try:
+            for _ in range(WARM_AUDITS):
+                audited()
+            for what, wanted, times in (("hashes", 4, rounds), ("records", 10, max(rounds // 2, 1))):
+                candidates: dict[str, Callable[[], Cost]] = {"audit": audited, f"join of {what}": partial(joined, what)}
+                warm = int(what == "hashes")  # then Spark is
+                costs = in_turns(candidates, times, warm, lambda candidate: candidate())
+                figures = "; ".join(
+                    f"{name} {cpu_text(each)}, {Spread.of(walls(each)).median:.1f} s" for name, each in costs.items()
+                )
+                share = ratio(cpus(costs[f"join of {what}"]), cpus(costs["audit"]))
+                title = f"2 x {both / 2 / GIB:g} GiB: join of {what}, of the audit (CPU)"
+                yield Row("compare", title, figures, share, wanted)
+        finally:
+            auditing.submit(close_spark, *AUDITING).result()
+            joining.submit(close_spark, *JOINING).result()
+
+
+@cache
+def own_spark(java_options: str, submit: str) -> Engine:
+    """Return the Spark of this process, started on first use."""
+    from rmq_audit.sparkengine import JVM_OPTIONS, OwnedSparkEngine
+
+    os.environ[JVM_OPTIONS] = java_options
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submit
+    return OwnedSparkEngine(f"local[{WORKERS}]")
+
+
+def cost_of_audit(master: Path, slave: Path) -> Cost:
+    spark = own_spark(*AUDITING)
+
+    def digests() -> None:
+        found = sum(one.invariant == "RP-DIFF" for one in audit(master, slave, spark).findings)
+        assert found == PLANTED, f"{found} differences found"
+
+    return cost_of(digests)
+
+
+def cost_of_join(master: Path, slave: Path, what: str) -> Cost:
     from pyspark.sql import SparkSession
 
     from bench.auditjoins import differing
 
+    own_spark(*JOINING)
     session = SparkSession.builder.config("spark.sql.shuffle.partitions", "16").getOrCreate()
 
-    def digests() -> None:
-        found = sum(one.invariant == "RP-DIFF" for one in audit(master.path, slave.path, spark).findings)
-        assert found == PLANTED, f"{found} differences found"
-
-    def join(what: str) -> None:
-        found = differing(session, master.path, slave.path, what)
+    def join() -> None:
+        found = differing(session, master, slave, what)
         assert found == PLANTED, f"{found} differences found by a join of {what}"
 
-    both = master.log_bytes + slave.log_bytes
-    for what, wanted, times in (("hashes", 4, rounds), ("records", 10, max(rounds // 2, 1))):
-        candidates: dict[str, Callable[[], object]] = {"audit": digests, f"join of {what}": partial(join, what)}
-        costs = in_turns(candidates, times, int(what == "hashes"), cost_of)  # then Spark is warm
-        figures = "; ".join(
-            f"{name} {cpu_text(each)}, {Spread.of(walls(each)).median:.1f} s" for name, each in costs.items()
-        )
-        share = ratio(cpus(costs[f"join of {what}"]), cpus(costs["audit"]))
-        yield Row("compare", f"2 x {both / 2 / GIB:g} GiB: join of {what}, of the audit (CPU)", figures, share, wanted)
+    return cost_of(join)
+
+
+def close_spark(java_options: str, submit: str) -> None:
+    if own_spark.cache_info().currsize:
+        own_spark(java_options, submit).close()
 
 
 def measure_growth(folder: Path, master: Made, slave: Made, engines: dict[str, Engine], rounds: int) -> Iterable[Row]:
@@ -246,6 +304,8 @@ def measure_growth(folder: Path, master: Made, slave: Made, engines: dict[str, E
             figures = "; ".join(f"{size / GIB:g} GiB {cpu_text(costs[str(size)])}" for size in (less, more))
             what = f"{name}: {less / GIB:g} to {more / GIB:g} GiB of log (CPU)"
             yield Row("linear", what, figures, share, 2.3, at_most=True)
+    for side in (side for sides in pairs.values() for side in sides):
+        shutil.rmtree(side)
 
 
 def peak_kib(pid: int | str = "self") -> int:
@@ -299,47 +359,67 @@ def spark_peaks() -> dict[str, int]:
     return found
 
 
+def free_memory() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+
+
 def scratch(needed: int, within: Path | None) -> Path:
-    """Return a new folder, if nobody says where: in memory, where so many bytes are free twice."""
+    """Return a new folder with room for so many bytes: if nobody says where, in memory, else in /tmp."""
     memory = Path("/dev/shm")
-    if within is None and memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed:
-        within = memory
-    return Path(tempfile.mkdtemp(prefix="rmq-bench-audit-", dir=within))
+    if within is None and memory.is_dir():
+        room = min(shutil.disk_usage(memory).free, free_memory() - OTHER_BYTES)
+        within = memory if room > needed else None
+    folder = Path(within or tempfile.gettempdir())
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        sys.exit(f"{folder} has {free / GIB:.1f} GiB free, {needed / GIB:.1f} are needed: give --folder, or less --gib")
+    return Path(tempfile.mkdtemp(prefix="rmq-bench-audit-", dir=folder))
 
 
 def run(options: argparse.Namespace, folder: Path) -> Iterable[Row]:
-    from rmq_audit.sparkengine import OwnedSparkEngine
-
-    parts = options.parts.split(",")
+    parts = set(options.parts.split(","))
     if "kernel" in parts:
         yield from measure_kernel(folder, options.rounds)
-    if not set(parts) - {"kernel"}:
+    if not parts - {"kernel"}:
         return
-    spark = OwnedSparkEngine(f"local[{WORKERS}]")
     size = int(options.gib * GIB) // SEGMENT_BYTES * SEGMENT_BYTES
+    made = [
+        make_store(folder / f"master-{body}", size, body_bytes=body, segment_bytes=SEGMENT_BYTES)
+        for body in (BODIES if "scan" in parts else BODIES[:1])
+    ]
+    if parts & {"scan", "memory", "linear"}:
+        yield from run_on_spark(parts, made, folder, options.rounds)
+    for one in made[1:]:
+        shutil.rmtree(one.path, ignore_errors=True)
+    if "compare" in parts:
+        half = min(size // 2, COMPARED_BYTES) // SEGMENT_BYTES * SEGMENT_BYTES
+        master = Made(shorter(made[0], folder / "master-half", half), 0, half)
+        slave = copy_store(master, folder / "slave-half")
+        plant(slave)
+        yield from measure_comparison(master, slave, options.rounds)
+
+
+def run_on_spark(parts: set[str], made: Sequence[Made], folder: Path, rounds: int) -> Iterable[Row]:
+    """The parts that need Spark as the audit starts it."""
+    from rmq_audit.sparkengine import OwnedSparkEngine
+
+    spark = OwnedSparkEngine(f"local[{WORKERS}]")
     try:
-        made = [
-            make_store(folder / f"master-{body}", size, body_bytes=body, segment_bytes=SEGMENT_BYTES)
-            for body in (BODIES if "scan" in parts else BODIES[:1])
-        ]
         if "scan" in parts:
-            yield from measure_scan(made, spark, options.rounds)
+            yield from measure_scan(made, spark, rounds)
         for one in made[1:]:
             shutil.rmtree(one.path)
         if "memory" in parts:
             yield from measure_memory(folder, spark)
-        # the logs alone: that is what joins can compare
-        master = Made(made[0].path, made[0].records, size)
-        shutil.rmtree(master.path / "consumequeue")
-        slave = copy_store(master, folder / "slave")
         if "linear" in parts:
+            # the logs alone, as for the joins
+            master = Made(shorter(made[0], folder / "master", made[0].log_bytes), 0, made[0].log_bytes)
+            slave = copy_store(master, folder / "slave")
             engines: dict[str, Engine] = {"local, one process": LocalEngine(1), "Spark": spark}
-            yield from measure_growth(folder, master, slave, engines, max(options.rounds // 2, 1))
-        if "compare" in parts:
-            half = size // 2 // SEGMENT_BYTES * SEGMENT_BYTES
-            pair = [Made(shorter(one, folder / f"{one.path.name}-half", half), 0, half) for one in (master, slave)]
-            plant(pair[1])
-            yield from measure_comparison(pair[0], pair[1], spark, options.rounds)
+            yield from measure_growth(folder, master, slave, engines, rounds)
+            for one in (master, slave):
+                shutil.rmtree(one.path)
     finally:
         spark.close()
 
@@ -356,7 +436,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.full:
         options.gib = 4
-    folder = scratch(int(3 * options.gib * GIB), options.folder)
+    if options.gib < 0.5:
+        parser.error("--gib must be 0.5 at least: a quarter of it is one segment")
+    # two stores, their queues, and the segment of the part memory
+    folder = scratch(int(2.2 * options.gib * GIB) + GIB, options.folder)
     began = time.perf_counter()
     rows = []
     try:

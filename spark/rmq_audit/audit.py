@@ -11,7 +11,7 @@ from rmq_audit.acked import Sends, SendTimes, check_acked, read_sends
 from rmq_audit.consumers import Committed, Earlier, check_backwards, check_consumers
 from rmq_audit.coverage import Coverage, SideCoverage
 from rmq_audit.engines import Engine
-from rmq_audit.epochs import check_epochs
+from rmq_audit.epochs import check_epochs, knows_epochs
 from rmq_audit.findings import (
     BOTH,
     MASTER,
@@ -80,6 +80,9 @@ class Result:
     """
     Everything an audit found out; ``slave`` is None for a store that was looked at alone, ``sends`` without a side
     table.
+
+    ``live``: the stores were written to meanwhile, so that ends were not judged. ``epochs_known``: both sides have a
+    table of epochs. ``looked_before``: consumer offsets were held against those of a run before.
     """
 
     verdict: Verdict
@@ -97,6 +100,9 @@ class Result:
     consumers: dict[str, list[Committed]]
     queues: dict[str, dict[Queue, Bounds]]
     sends: SendTimes | None = None
+    live: bool = False
+    epochs_known: bool = False
+    looked_before: bool = False
 
 
 def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -> Result:
@@ -140,6 +146,7 @@ class _Audit:
         self._bounds: dict[str, dict[Queue, Bounds]] = {}
         self._acked = self._read_acked(stores[0])
         self._sends: SendTimes | None = None
+        self._looked_before = False
 
     def run_alone(self) -> Result:
         """Check the only store."""
@@ -194,7 +201,10 @@ class _Audit:
         if earlier is None or log.side == SLAVE:
             return []
         name = store_name(log.store.path, {} if manifest is None else attrs.asdict(manifest))
-        return check_backwards(log.side, committed, earlier) if name == earlier.subject else []
+        if name != earlier.subject:
+            return []
+        self._looked_before = True
+        return check_backwards(log.side, committed, earlier)
 
     def _read_acked(self, store: Store) -> Sends | None:
         """Read the side table before the long part, so that a mistake in it shows at once."""
@@ -244,6 +254,9 @@ class _Audit:
             consumers=self._committed,
             queues=self._bounds,
             sends=self._sends,
+            live=bool(changed) or self._options.ends is not None,
+            epochs_known=slave is not None and knows_epochs(master) and knows_epochs(slave),
+            looked_before=self._looked_before,
         )
 
     def _read_logs(self) -> dict[str, Log]:

@@ -81,7 +81,7 @@ class PairResult:
 class ClusterResult:
     """
     Everything one run found out. ``findings`` are those of all pairs, each once, and those of the cluster as a whole;
-    they name broker and, where there are several, slave.
+    they name broker and, where there are several, slave. ``of_cluster`` are those that are no pair's own.
     """
 
     config: ClusterConfig
@@ -91,6 +91,7 @@ class ClusterResult:
     verdict: str
     exit_status: int
     complete: bool
+    of_cluster: list[Finding] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
@@ -179,6 +180,7 @@ def audit_cluster(
         verdict=max(words, key=WORDS.index),
         exit_status=max(statuses, key=STATUSES.index),
         complete=not any(one.invariant == "AU-COVER" for one in findings),
+        of_cluster=of_all,
     )
 
 
@@ -190,6 +192,7 @@ def joined(result: ClusterResult, more: Sequence[Finding]) -> ClusterResult:
     return attrs.evolve(
         result,
         findings=_once([*result.findings, *more]),
+        of_cluster=[*result.of_cluster, *more],
         exit_status=max(result.exit_status, _status_of(more), key=STATUSES.index),
     )
 

@@ -13,13 +13,14 @@ import attrs
 
 from rmq_audit import charts, html, report
 from rmq_audit.cluster import STATUSES, ClusterResult, PairResult
-from rmq_audit.findings import SLAVE, Finding
+from rmq_audit.findings import INVARIANTS, SLAVE, STORE, Finding, finding
 from rmq_audit.outfiles import write
-from rmq_audit.outputs import to_junit as pair_junit
+from rmq_audit.outputs import document, suite_of
 from rmq_audit.outputs import to_prometheus as pair_metrics
 from rmq_audit.pictures import pictures_of
 from rmq_audit.previous import NEW, PERSISTING, Previous
 from rmq_audit.report import FORMAT_VERSION, MAX_JSON_FINDINGS, MAX_SHOWN, finding_lines, size_text
+from rmq_audit.rules import NO_ROUTES, OF_CLUSTER, ONE_LOOK, rows, rules_of
 
 #: pairs that the summary names; the worst ones first, the rest are counted
 MAX_PAIRS_SHOWN = 30
@@ -30,7 +31,11 @@ MAX_PAIRS_DRAWN, MAX_PAIR_ROWS = 24, 1000
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """What is said of a run beside its result: times in seconds, the engine's name, the run before if there is one."""
+    """
+    What is said of a run beside its result: times in seconds, the engine's name, the run before if there is one.
+
+    ``ends_unknown``: why no log's end was held against where it ended before; None if that was done.
+    """
 
     run_id: str
     started_at: str
@@ -38,6 +43,7 @@ class Run:
     engine: str
     previous: Previous | None = None
     resolved: Sequence[Mapping[str, Any]] = ()
+    ends_unknown: str | None = ONE_LOOK
 
 
 def to_json(result: ClusterResult, run: Run) -> dict[str, Any]:
@@ -65,6 +71,7 @@ def to_json(result: ClusterResult, run: Run) -> dict[str, Any]:
         "findings_derived": sum(one.derived_from is not None for one in result.findings),
         "findings_left_out": max(0, len(result.findings) - MAX_JSON_FINDINGS),
         "findings": findings,
+        "invariants": _cluster_rules(result, run),
         "previous": None if previous is None else {"run_id": previous.run_id, "started_at": previous.started_at},
         "resolved": [dict(one) for one in run.resolved],
     }
@@ -166,46 +173,47 @@ def _bytes_read(one: PairResult) -> int:
 
 
 def to_junit(result: ClusterResult, run: Run) -> str:
-    """Return JUnit XML: one suite a pair, and one for what belongs to the cluster as a whole."""
-    suites = ElementTree.Element("testsuites", name="rmq-audit cluster", time=f"{run.seconds:.3f}")
+    """Return JUnit XML: one suite a pair with all that a pair can show, one for what belongs to the cluster."""
+    root = ElementTree.Element("testsuites", name="rmq-audit cluster", time=f"{run.seconds:.3f}")
+    answer = to_json(result, run)
     for one in result.pairs:
-        if one.result is None:
-            suites.append(_suite(one.pair.name, [("error", f"{one.pair.name} was not audited: {one.refused}")], run))
-            continue
-        suite = ElementTree.fromstring(pair_junit(_report_of(one, run)))
-        suite.set("name", f"rmq-audit {one.pair.name}")
-        suites.append(suite)
-    of_all = [one for one in result.findings if one.invariant.startswith("RT-")]
-    kinds = [
-        ("failure" if one.severity.name in ("ERROR", "CRITICAL") else "system-out", f"{one.invariant} {one.detail}")
-        for one in of_all
-    ]
-    if result.routes:
-        suites.append(_suite("routes", kinds, run))
-    ElementTree.indent(suites)
-    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+        whole = {"findings": _refusal(one), "seconds": one.seconds, "started_at": run.started_at}
+        if one.result is not None:
+            whole = _report_of(one, run)
+        stores = " ".join(path for path in (one.pair.broker.master, one.pair.slave) if path is not None)
+        root.append(suite_of(f"rmq-audit {one.pair.name}", stores, _rules_of(one), whole))
+    own = {**answer, "findings": [attrs.evolve(one, run_id=run.run_id).to_json() for one in result.of_cluster]}
+    name = result.config.cluster or result.config.path
+    root.append(suite_of("rmq-audit cluster", name, answer["invariants"], own))
+    for kind in ("tests", "failures", "errors", "skipped"):
+        root.set(kind, str(sum(int(suite.get(kind, "0")) for suite in root)))
+    return document(root)
 
 
-def _suite(name: str, kinds: Sequence[tuple[str, str]], run: Run) -> ElementTree.Element:
-    """Return a suite with one test case for each (kind, text), or one that passed."""
-    counts = {kind: sum(one == kind for one, _ in kinds) for kind in ("failure", "error")}
-    suite = ElementTree.Element(
-        "testsuite",
-        name=f"rmq-audit {name}",
-        tests=str(max(1, len(kinds))),
-        failures=str(counts["failure"]),
-        errors=str(counts["error"]),
-        time="0.000",
-        timestamp=run.started_at,
-    )
-    for kind, text in kinds or [("", "agree")]:
-        clean = "".join(char if char >= " " else "?" for char in text)
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name=clean[:200])
-        if kind in ("failure", "error"):
-            ElementTree.SubElement(case, kind, message=clean).text = clean
-        elif kind:
-            ElementTree.SubElement(case, kind).text = clean
-    return suite
+def _rules_of(one: PairResult) -> list[dict[str, Any]]:
+    """Return what became of the invariants that a pair can show; of a pair that was refused of none."""
+    names = [name for name in INVARIANTS if name not in OF_CLUSTER]
+    if one.result is not None:
+        return [row for row in rules_of(one.result) if row["invariant"] in names]
+    why = f"{one.pair.name} was not audited: {one.refused}"
+    return rows(names, [finding("AU-COVER", STORE, detail=why)], dict.fromkeys(names, why))
+
+
+def _refusal(one: PairResult) -> list[dict[str, Any]]:
+    text = f"{one.pair.name} was not audited: {one.refused}"
+    return [finding("AU-COVER", STORE, detail=text).to_json()] if one.result is None else []
+
+
+def _cluster_rules(result: ClusterResult, run: Run) -> list[dict[str, Any]]:
+    """Return what became of the invariants that only the cluster as a whole can show."""
+    why = {name: NO_ROUTES for name in OF_CLUSTER if not result.routes}
+    if len(result.routes) == 1:
+        one = "one NameServer alone: there is nothing to compare it with"
+        why |= {"RT-DIFF": one, "RT-TWOMASTERS": one}
+    why.pop("CL-BACK", None)
+    if run.ends_unknown is not None:
+        why["CL-BACK"] = run.ends_unknown
+    return rows((*OF_CLUSTER, "AU-COVER"), result.of_cluster, why)
 
 
 def to_prometheus(result: ClusterResult, run: Run, finished_at: float) -> str:

@@ -52,6 +52,14 @@ def check_epochs(master: Log, slave: Log, begin: int, end: int) -> list[Finding]
     return []
 
 
+def knows_epochs(log: Log) -> bool:
+    """Whether a side has a table of epochs that can be used."""
+    try:
+        return bool(_epochs_of(log))
+    except _BadFile:
+        return False
+
+
 def _epochs_of(log: Log) -> Epochs:
     """Return (epoch, start offset) in order, by the file that a 5.x broker keeps, else by the manifest."""
     path = child(log.store.path, EPOCH_FILE)

@@ -6,41 +6,68 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from rmq_audit.findings import INVARIANTS, Severity, Verdict
+from rmq_audit.findings import INVARIANTS, Verdict
+from rmq_audit.rules import FAILED, SKIPPED, UNREAD
 
 
 def to_junit(report: Mapping[str, Any]) -> str:
     """
     Return JUnit XML of a JSON report: one test case an invariant.
 
-    Findings of severity ERROR and worse fail their case, what could not be read is an error, warnings are output.
+    Findings of severity ERROR and worse fail their case, what could not be read is an error, warnings are output; what
+    nobody could look at is skipped and says why.
     """
-    findings: Sequence[Mapping[str, Any]] = report["findings"]
-    by_invariant: dict[str, list[Mapping[str, Any]]] = {name: [] for name in INVARIANTS}
-    for one in findings:
-        by_invariant[one["invariant"]].append(one)
-    failed = [name for name, ones in by_invariant.items() if name != "AU-COVER" and _worst(ones) >= Severity.ERROR]
+    sides = [side for side in (report["master"], report["slave"]) if side is not None]
+    stores = " ".join(side["path"] for side in sides)
+    return document(suite_of(f"rmq-audit {report['command']}", stores, report["invariants"], report))
+
+
+def document(root: ElementTree.Element) -> str:
+    """Return an element as an XML file."""
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def suite_of(
+    name: str, classname: str, rules: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
+) -> ElementTree.Element:
+    """
+    Return a test suite with a case for each row of ``rules``; findings, seconds and the time of begin are the report's.
+    """
+    states = [one["state"] for one in rules]
     suite = ElementTree.Element(
         "testsuite",
-        name=f"rmq-audit {report['command']}",
-        tests=str(len(by_invariant)),
-        failures=str(len(failed)),
-        errors=str(int(bool(by_invariant["AU-COVER"]))),
+        name=_legal(name),
+        tests=str(len(rules)),
+        failures=str(states.count(FAILED)),
+        errors=str(states.count(UNREAD)),
+        skipped=str(states.count(SKIPPED)),
         time=f"{report['seconds']:.3f}",
         timestamp=report["started_at"],
     )
-    stores = " ".join(side["path"] for side in (report["master"], report["slave"]) if side is not None)
-    for name, ones in by_invariant.items():
-        case = ElementTree.SubElement(suite, "testcase", classname=stores, name=f"{name} {INVARIANTS[name][0]}")
-        text = "\n\n".join(map(_text, ones))
-        if name == "AU-COVER" and ones:
-            ElementTree.SubElement(case, "error", message=_legal(_text(ones[0]))).text = _legal(text)
-        elif name in failed:
-            ElementTree.SubElement(case, "failure", message=_legal(_text(ones[0]))).text = _legal(text)
-        elif ones:
-            ElementTree.SubElement(case, "system-out").text = _legal(text)
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    findings: dict[str, list[Mapping[str, Any]]] = {}
+    for one in report["findings"]:
+        findings.setdefault(one["invariant"], []).append(one)
+    for rule in rules:
+        invariant = rule["invariant"]
+        text = f"{invariant} {INVARIANTS[invariant][0]}"
+        case = ElementTree.SubElement(suite, "testcase", classname=_legal(classname), name=text, time="0.000")
+        _say(case, rule, findings.get(invariant, []))
+    return suite
+
+
+def _say(case: ElementTree.Element, rule: Mapping[str, Any], ones: Sequence[Mapping[str, Any]]) -> None:
+    """Write into a test case what became of its rule; findings beyond those that the report holds are counted."""
+    texts = [_text(one) for one in ones]
+    if rule["findings"] > len(ones):
+        texts.append(f"{rule['findings'] - len(ones)} findings are not in the report")
+    tag = {FAILED: "failure", UNREAD: "error"}.get(rule["state"])
+    if rule["state"] == SKIPPED:
+        ElementTree.SubElement(case, "skipped", message=_legal(rule["why"]))
+    elif tag is not None:
+        ElementTree.SubElement(case, tag, message=_legal(texts[0])).text = _legal("\n\n".join(texts))
+    elif texts:
+        ElementTree.SubElement(case, "system-out").text = _legal("\n\n".join(texts))
 
 
 def to_prometheus(report: Mapping[str, Any], finished_at: float) -> str:
@@ -91,10 +118,6 @@ def _broker(report: Mapping[str, Any]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _worst(findings: Sequence[Mapping[str, Any]]) -> int:
-    return max((Severity[one["severity"]] for one in findings), default=-1)
 
 
 def _text(one: Mapping[str, Any]) -> str:

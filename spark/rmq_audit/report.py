@@ -15,6 +15,7 @@ from rmq_audit.findings import Finding
 from rmq_audit.history import Log
 from rmq_audit.pictures import lag_of
 from rmq_audit.previous import NEW, PERSISTING, Previous, offsets_table, subject_of
+from rmq_audit.rules import rules_of
 
 #: version of the JSON's layout
 FORMAT_VERSION = 1
@@ -63,6 +64,7 @@ def to_json(
         "findings_derived": sum(one.derived_from is not None for one in result.findings),
         "findings_left_out": max(0, len(result.findings) - MAX_JSON_FINDINGS),
         "findings": findings,
+        "invariants": rules_of(result),
         "previous": None if previous is None else {"run_id": previous.run_id, "started_at": previous.started_at},
         "resolved": list(resolved),
         "state": state,

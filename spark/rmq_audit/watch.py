@@ -146,6 +146,8 @@ class Watch:
             self._say(f"round {self._number}  {run.started_at}  not done: {error}")
             return self.last_status
         result = joined(result, list(self._gone_back(seen)))
+        known = any(place in self._ends for place in seen)
+        run = attrs.evolve(run, ends_unknown=None if known else _why_no_ends(seen))
         run = attrs.evolve(run, seconds=self._clock.now_s() - began)
         if previous is not None:
             resolved = mark(result.findings, previous, complete=result.complete)
@@ -200,6 +202,12 @@ class Watch:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
+
+
+def _why_no_ends(seen: Mapping[str, End]) -> str:
+    if not seen:
+        return "all stores state their ends themselves, or cannot be listed"
+    return "the first look at these logs: the next round compares their ends"
 
 
 def _ends_of(judged: Mapping[str, End]) -> Callable[[Pair], Mapping[str, int] | None]:

@@ -16,6 +16,7 @@ from rmq_audit.audit import Options
 from rmq_audit.cluster import ClusterResult, audit_cluster, read_tables
 from rmq_audit.clusterconfig import read_config
 from rmq_audit.engines import Engine, LocalEngine
+from rmq_audit.findings import INVARIANTS
 from rmq_audit.inventory import InputError
 
 from tests.spark.support import ROOT, result_of
@@ -224,7 +225,22 @@ class OutputTests(ClusterCase):
         suites = ElementTree.parse(names["junit"]).getroot()
         failed = {one.get("name"): int(str(one.get("failures"))) for one in suites}
         self.assertEqual({name for name, count in failed.items() if count}, {"rmq-audit broker-a slave 1"})
-        self.assertIn("rmq-audit routes", failed)
+        skipped = {
+            (one.get("name"), str(case.get("name")).split()[0])
+            for one in suites
+            for case in one
+            if case.find("skipped") is not None
+        }
+        told = {suite.get("name"): [str(case.get("name")).split()[0] for case in suite] for suite in suites}
+        own = [name for name in INVARIANTS if name.startswith("RT-") or name == "CL-BACK"]
+        self.assertEqual(sorted(told.pop("rmq-audit cluster")), sorted([*own, "AU-COVER"]))
+        for name, cases in told.items():
+            self.assertEqual((name, cases), (name, [one for one in INVARIANTS if one not in own]))
+        self.assertEqual([one for name, one in skipped if name == "rmq-audit cluster"], ["CL-BACK"])
+        self.assertIn(("rmq-audit broker-c", "RP-DIFF"), skipped)
+        self.assertNotIn(("rmq-audit broker-b", "RP-DIFF"), skipped)
+        self.assertNotIn(("rmq-audit broker-b", "AK-LOST"), skipped)
+        self.assertEqual(suites.get("tests"), str(sum(len(one) for one in suites)))
         metrics = names["prometheus"].read_text()
         self.assertIn('rmq_audit_exit_status{broker="broker-a slave 1",command="compare"} 2', metrics)
         self.assertIn('rmq_audit_cluster_exit_status{cluster="DefaultCluster"} 2', metrics)

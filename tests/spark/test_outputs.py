@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from rmq_audit.audit import Result
+from rmq_audit.audit import Options, Result, check
+from rmq_audit.engines import LocalEngine
 from rmq_audit.findings import INVARIANTS, finding
 from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
 from rmq_audit.outputs import to_junit, to_prometheus
 from rmq_audit.pictures import EQUAL, MISSING, Cell, Pictures, chunk_cells, pictures_of
 from rmq_audit.previous import Previous, mark, read_previous
-from rmq_audit.report import to_json
+from rmq_audit.report import MAX_JSON_FINDINGS, to_json
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.store import layout
 from tests.spark.support import audit, rmq_audit
 from tests.spark.synthetic import Pair, make_store
 
@@ -50,8 +53,46 @@ class JUnitTests(OutputCase):
         self.assertEqual(
             (suite.get("tests"), suite.get("failures"), suite.get("errors")), (str(len(INVARIANTS)), "2", "0")
         )
-        failed = [(case.get("name") or "").split()[0] for case in suite if case.find("failure") is not None]
-        self.assertEqual(failed, ["RP-DIFF", "CL-CRC"])
+        self.assertEqual(self.names(suite, "failure"), ["RP-DIFF", "CL-CRC"])
+        self.assertEqual([(case.get("name") or "").split()[0] for case in suite], list(INVARIANTS))
+
+    def names(self, suite: ElementTree.Element, child: str) -> list[str]:
+        return [(case.get("name") or "").split()[0] for case in suite if case.find(child) is not None]
+
+    def skipped(self, suite: ElementTree.Element) -> dict[str, str]:
+        found = {(case.get("name") or "").split()[0]: case.find("skipped") for case in suite}
+        return {name: str(one.get("message")) for name, one in found.items() if one is not None}
+
+    def test_what_nobody_could_look_at_is_skipped(self) -> None:
+        """A rule that nothing in the run could break did not pass: the case says why, and the JSON too."""
+        pair = Pair(self.folder, make_store(2, 100))
+        text = to_junit(as_report(audit(pair.master, pair.slave)))
+        suite = ElementTree.fromstring(text)
+        skipped = self.skipped(suite)
+        self.assertEqual((suite.get("skipped"), suite.get("failures")), (str(len(skipped)), "0"))
+        whole = {name for name in INVARIANTS if name.startswith(("AK-", "RT-"))}
+        self.assertEqual(set(skipped), whole | {"CL-BACK", "CO-BACK", "RP-EPOCH"})
+        self.assertIn("--acked", skipped["AK-LOST"])
+        alone = as_report(check(str(pair.master), LocalEngine(1), Options()))
+        skipped = self.skipped(ElementTree.fromstring(to_junit(alone)))
+        self.assertTrue({name for name in INVARIANTS if name.startswith("RP-")} <= set(skipped))
+        self.assertIn("one store alone", skipped["RP-LAG"])
+        self.assertEqual({row["invariant"]: row["why"] for row in alone["invariants"] if row["why"]}, skipped)
+        for folder, kind in ((layout.CONSUME_QUEUE_DIR, "CQ-"), (layout.INDEX_DIR, "IX-"), (layout.CONFIG_DIR, "CO-")):
+            shutil.rmtree(pair.master / folder)
+            bare = as_report(check(str(pair.master), LocalEngine(1), Options()))
+            skipped = self.skipped(ElementTree.fromstring(to_junit(bare)))
+            self.assertEqual([name for name in INVARIANTS if name.startswith(kind) and name not in skipped], [])
+
+    def test_a_finding_beyond_the_report_fails_its_case(self) -> None:
+        """The report holds 1000 findings; what the others are about did not pass."""
+        result = self.damaged()
+        many = [finding("CL-CRC", "slave", finding_id=str(at), phy_from=at) for at in range(MAX_JSON_FINDINGS)]
+        result.findings[:] = [*many, finding("CO-AHEAD", "master"), finding("RP-MISSING", "slave")]
+        suite = ElementTree.fromstring(to_junit(as_report(result)))
+        self.assertEqual(self.names(suite, "failure"), ["RP-MISSING", "CL-CRC"])
+        self.assertEqual(self.names(suite, "system-out"), ["CO-AHEAD"])
+        self.assertIn("1 findings are not in the report", ElementTree.tostring(suite, encoding="unicode"))
 
     def test_what_was_not_read_is_an_error_and_warnings_are_output(self) -> None:
         """Bytes that XML cannot hold do not break the file."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rmq_audit.audit import Options
@@ -155,10 +156,16 @@ class MovingTests(WatchCase):
     def test_a_log_that_lost_its_end(self) -> None:
         """When a log ends before the place where it ended at the look before, that is said, with both places."""
         self.both(150)
-        watch = self.watch()
+        junit = self.state.parent / "junit.xml"
+        watch = self.watch(outputs={"--junit": str(junit)})
         watch.round()
+        (rule,) = (one for one in self.last()["invariants"] if one["invariant"] == "CL-BACK")
+        self.assertEqual((rule["state"], "first look" in rule["why"]), ("skipped", True))
         self.show(self.slave, 110)
         self.assertEqual(watch.round(), 1)
+        suites = ElementTree.parse(junit).getroot()
+        told = [case for suite in suites for case in suite if str(case.get("name")).startswith("CL-BACK")]
+        self.assertEqual([case.find("system-out") is not None for case in told], [True])
         self.assertEqual({kind for kind, _ in self.causes()}, {"CL-BACK", "RP-LAG"})
         one = next(one for one in self.last()["findings"] if one["invariant"] == "CL-BACK")
         self.assertEqual(

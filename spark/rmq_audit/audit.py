@@ -57,8 +57,8 @@ class Options:
     ``ends``: by side, the physical offset up to which a store that is being written is judged. What lies behind it
     still moves, and so do queues, index and consumer offsets that belong to it.
 
-    ``earlier``: consumer offsets at the look before. ``record_index``: an empty folder that every worker can write to,
-    for the record index.
+    ``earlier``: consumer offsets at the look before. ``record_index``: folders by side that every worker can write to,
+    for the record index; a side without one gets no rows. What lies in a folder and is not of this run is deleted.
     """
 
     split_bytes: int = seams.SPLIT_BYTES
@@ -72,7 +72,7 @@ class Options:
     broker: str | None = None
     ends: Mapping[str, int] | None = None
     earlier: Earlier | None = None
-    record_index: str | None = None
+    record_index: Mapping[str, str] | None = None
 
 
 @attrs.define(kw_only=True)
@@ -273,17 +273,16 @@ class _Audit:
                     chunk_bytes=self._options.chunk_bytes,
                     crc=side != SLAVE or self._options.crc_both or segment.start not in master_starts,
                 )
-        if self._options.record_index is not None:
-            folders = recordfolder.prepare(self._options.record_index, self._stores)
-            splits = [attrs.evolve(split, index=folders[split.side]) for split in splits]
+        folders = self._options.record_index or {}
+        recordfolder.make(folders)
+        splits = [attrs.evolve(split, index=folders.get(split.side)) for split in splits]
         scans = self._scan(splits)
         logs = {}
         for side, store in self._stores.items():
             joined = seams.join([scan for scan in scans if scan.split.side == side], self._scan)
             self._read_again += joined.read_again
             logs[side] = settle_log(store, self._segment_bytes, joined.scans)
-        if self._options.record_index is not None:
-            recordfolder.finish(folders, logs, self._engine)
+        recordfolder.finish(folders, logs, self._engine)
         return logs
 
     def _scan(self, splits: Sequence[Split]) -> list[Scan]:

@@ -17,20 +17,29 @@ from typing import Any
 
 import attrs
 
-from rmq_audit import clusterreport, report
+from rmq_audit import clusterreport, recordfolder, report
 from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.cluster import audit_cluster, read_tables
 from rmq_audit.clusterconfig import config_of, read_config
 from rmq_audit.clusterreport import Run, write_cluster
 from rmq_audit.consumers import Earlier
 from rmq_audit.engines import Engine, EngineError, LocalEngine
+from rmq_audit.findings import MASTER, SLAVE, STORE
 from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
-from rmq_audit.outfiles import check_writable, write
+from rmq_audit.outfiles import check_folder, check_writable, write
 from rmq_audit.outputs import to_junit, to_prometheus
 from rmq_audit.pictures import pictures_of
 from rmq_audit.previous import mark, read_previous
-from rmq_audit.running import Running, add_progress, add_state, add_tables, of_same_stores, printer_of
+from rmq_audit.running import (
+    Running,
+    add_findings_table,
+    add_progress,
+    add_state,
+    add_tables,
+    of_same_stores,
+    printer_of,
+)
 from rmq_audit.seams import CHUNK_BYTES, SPLIT_BYTES
 from rmq_audit.sizes import bytes_of, seconds_of
 from rmq_audit.state import RememberingEngine, State
@@ -74,6 +83,8 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     for option, path in _outputs(options).items():
         check_writable(option, path)
+    if options.parquet is not None:
+        check_folder("--parquet", options.parquet)
     if options.command == "cluster":
         return _run_cluster(options)
     if options.command == "watch":
@@ -112,6 +123,8 @@ def _run(options: argparse.Namespace) -> int:
 def _run_cluster(options: argparse.Namespace) -> int:
     config = read_config(options.config)
     tables = read_tables(config)
+    if options.record_index is not None:
+        recordfolder.prepare(options.record_index)
     previous = None if options.previous is None else read_previous(options.previous)
     started_at, run_id = _now(), str(uuid.uuid4())
     with Running(lambda: _engine(options), options, options.config) as running:
@@ -122,14 +135,15 @@ def _run_cluster(options: argparse.Namespace) -> int:
             if not running.has_state:
                 known = stack.enter_context(remembering(known, folder))
             earlier = None if previous is None else previous.pairs
-            result = audit_cluster(config, tables, known, _how(options), earlier=earlier)
+            index = options.record_index
+            result = audit_cluster(config, tables, known, _how(options), earlier=earlier, record_index=index)
         seconds = time.perf_counter() - began
         name = running.engine.name
     run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=name)
     if previous is not None:
         resolved = mark(result.findings, previous, complete=result.complete)
         run = attrs.evolve(run, previous=previous, resolved=resolved)
-    write_cluster(result, run, _outputs(options), time.time())
+    write_cluster(result, run, _outputs(options), time.time(), parquet=options.parquet)
     if options.json != "-":
         print(clusterreport.to_text(result, run))
     return result.exit_status
@@ -148,6 +162,11 @@ def remembering(engine: Engine, folder: str) -> Iterator[Engine]:
 
 
 def _run_watch(options: argparse.Namespace) -> int:
+    if options.record_index is not None:
+        raise InputError(
+            "--record-index: watch writes none, since each round would write a row for every record again; "
+            "use rmq-audit compare or cluster now and then"
+        )
     config = config_of(options.what, options.slave, options.allow_lag)
     folder = prepared_folder(options.state)
     read_tables(config)
@@ -162,6 +181,7 @@ def _run_watch(options: argparse.Namespace) -> int:
             clock=Clock(date=_now),
             say=lambda line: print(line, flush=True),
             outputs=_outputs(options),
+            parquet=options.parquet,
             new_id=lambda: str(uuid.uuid4()),
         )
         with stopping_by_signals():
@@ -172,7 +192,10 @@ def _run_watch(options: argparse.Namespace) -> int:
 
 def _audit(options: argparse.Namespace, engine: Engine, earlier: Earlier | None) -> Result:
     how = attrs.evolve(_how(options), index_slots=options.index_slots, acked=options.acked, earlier=earlier)
-    how = attrs.evolve(how, record_index=options.record_index)
+    if options.record_index is not None:
+        recordfolder.prepare(options.record_index)
+        sides = (STORE,) if options.command == "check" else (MASTER, SLAVE)
+        how = attrs.evolve(how, record_index=recordfolder.of_sides(options.record_index, sides))
     if options.command == "check":
         return check(options.store, engine, how)
     return compare(options.master, options.slave, engine, attrs.evolve(how, allowed_lag_bytes=options.allow_lag))
@@ -257,6 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     cluster.add_argument("config", metavar="CONFIG", help="TOML file that names brokers, side tables and routes")
     _comparing(cluster)
     add_state(cluster)
+    add_tables(cluster)
     _add_watch(commands)
     return parser
 
@@ -276,6 +300,8 @@ def _add_watch(commands: Any) -> None:
         "--allow-lag", type=_bytes, default=0, metavar="SIZE", help="as for compare; a configuration says it itself"
     )
     _comparing(watch)
+    add_findings_table(watch)
+    watch.add_argument("--record-index", help=argparse.SUPPRESS)
 
 
 def _comparing(one: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import attrs
 import xxhash
 
 from rmq.store import layout
+from rmq_audit import recordfolder
 from rmq_audit.acked import Sends, split_sends
 from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.clusterconfig import BrokerConfig, ClusterConfig
@@ -151,17 +152,23 @@ def audit_cluster(
     ends: Ends = lambda pair: None,
     earlier: Mapping[str, Earlier] | None = None,
     begun: Callable[[Pair], None] = lambda pair: None,
+    record_index: str | None = None,
 ) -> ClusterResult:
     """
     Audit every pair and the routes; EngineError when the engine fails.
 
     What is wrong with one store (not there, a dump of another broker) leaves its pair incomplete and the others alone.
     ``earlier`` are consumer offsets at the run before, by name of the pair. ``begun`` is told before each pair.
+    ``record_index`` is an empty folder for the record index of all stores.
     """
     pairs, found = [], list[Finding]()
     for pair in pairs_of(config):
         begun(pair)
         own = attrs.evolve(options, cluster=config.cluster, ends=ends(pair), earlier=(earlier or {}).get(pair.name))
+        if record_index is not None:
+            several = len(pair.broker.slaves) > 1
+            folders = recordfolder.of_broker(record_index, pair.broker.name, pair.number, several=several)
+            own = attrs.evolve(own, record_index=folders)
         one = _audit_pair(pair, tables, engine, own)
         pairs.append(one)
         found += _named(one, config)

@@ -265,8 +265,22 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
-def write_cluster(result: ClusterResult, run: Run, outputs: Mapping[str, str], finished_at: float) -> None:
-    """Write the files that are asked for, by option; ``finished_at`` are seconds of the epoch."""
+def write_cluster(
+    result: ClusterResult,
+    run: Run,
+    outputs: Mapping[str, str],
+    finished_at: float,
+    *,
+    parquet: str | None = None,
+) -> None:
+    """
+    Write the files that are asked for, by option; ``finished_at`` are seconds of the epoch, ``parquet`` is the folder
+    of the table of findings.
+    """
+    if parquet is not None:
+        from rmq_audit.parquet import write_findings  # pyarrow is needed for this alone
+
+        write_findings(parquet, run.run_id, [*(one.to_json() for one in result.findings), *run.resolved])
     for option, path in outputs.items():
         if option == "--json":
             write(path, json.dumps(to_json(result, run), indent=2) + "\n")

@@ -17,6 +17,16 @@ def check_writable(option: str, path: str) -> None:
         raise InputError(f"{option} {path}: cannot be written")
 
 
+def check_folder(option: str, path: str) -> None:
+    """Make the folder of a table before the long part; InputError when it cannot be written."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise InputError(f"{option} {path}: cannot be written")
+
+
 def write(path: str, text: str) -> None:
     """Write a result; - is standard output."""
     if path == "-":

@@ -39,9 +39,14 @@ def add_state(one: argparse.ArgumentParser) -> None:
     one.add_argument("--no-state", action="store_true", help="read everything, whatever --state and --resume say")
 
 
-def add_tables(one: argparse.ArgumentParser) -> None:
-    """Add the outputs of a run over one broker that are tables."""
+def add_findings_table(one: argparse.ArgumentParser) -> None:
+    """Add what every command has: its findings as a table."""
     one.add_argument("--parquet", metavar="DIR", help="add the findings to a table of Parquet files, a folder a run")
+
+
+def add_tables(one: argparse.ArgumentParser) -> None:
+    """Add the outputs of a single run that are tables."""
+    add_findings_table(one)
     one.add_argument(
         "--record-index", metavar="DIR", help="write a row for each record as Parquet to an empty or new folder"
     )

@@ -78,7 +78,7 @@ class Watch:
     Rounds over one configuration, with what is known from one to the next in a folder.
 
     ``engine`` gives what does one round's work. ``say`` gets the lines for the terminal, ``outputs`` are files to write
-    after every round, by option.
+    after every round, by option, ``parquet`` is a folder that each round adds its findings to.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Watch:
         clock: Clock,
         say: Callable[[str], None],
         outputs: Mapping[str, str] | None = None,
+        parquet: str | None = None,
         new_id: Callable[[], str],
     ) -> None:
         self._config = config
@@ -100,6 +101,7 @@ class Watch:
         self._clock = clock
         self._say = say
         self._outputs = outputs or {}
+        self._parquet = parquet
         self._new_id = new_id
         self._number = 0
         self._ends = read_ends(self._path(ENDS_FILE))
@@ -155,7 +157,7 @@ class Watch:
         self._number += 1
         self._ends |= seen
         write_ends(self._path(ENDS_FILE), self._ends)
-        clusterreport.write_cluster(result, run, self._outputs, self._clock.epoch_s())
+        clusterreport.write_cluster(result, run, self._outputs, self._clock.epoch_s(), parquet=self._parquet)
         write(self._path(REPORT_FILE), json.dumps(clusterreport.to_json(result, run)) + "\n")
         # before it is told: whoever reads that may stop us at once
         self.last_status = result.exit_status

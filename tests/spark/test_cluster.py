@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import attrs
+import pyarrow.dataset
 import pytest
 from rmq_audit.audit import Options
 from rmq_audit.cluster import ClusterResult, audit_cluster, read_tables
@@ -246,6 +247,46 @@ class OutputTests(ClusterCase):
         self.assertIn('rmq_audit_cluster_exit_status{cluster="DefaultCluster"} 2', metrics)
         helps = re.findall(r"# HELP (\S+)", metrics)
         self.assertEqual(len(helps), len(set(helps)))
+
+    def test_tables(self) -> None:
+        """Findings of all brokers go to one table; the record index has a folder a broker, each store's rows once."""
+        self.edit("index_slots = 5000000\n", "")
+        a = self.pairs["broker-a"]
+        a.flip(a.slave, a.made.stored[40].body_at)
+        table, index = self.folder / "table", self.folder / "index"
+        status, _, _ = self.run_cluster("--parquet", table, "--record-index", index)
+        self.assertEqual(status, 2)
+        rows = pyarrow.dataset.dataset(table, partitioning="hive").to_table().to_pylist()
+        self.assertEqual({(row["broker"], row["replica"]) for row in rows}, {("broker-a", "slave 1")})
+        self.assertIn(["body"], [[one["field"] for one in row["differing_fields"]] for row in rows])
+        counts: dict[tuple[str, str], int] = {}
+        for row in pyarrow.dataset.dataset(index, partitioning="hive").to_table().to_pylist():
+            key = row["broker"], row["replica"]
+            counts[key] = counts.get(key, 0) + 1
+        stored = {name: len(pair.made.stored) for name, pair in self.pairs.items()}
+        there = {"broker-a": ("master", "slave-1", "slave-2"), "broker-b": ("master", "slave"), "broker-c": ("master",)}
+        self.assertEqual(counts, {(name, one): stored[name] for name, replicas in there.items() for one in replicas})
+
+    def test_tables_that_cannot_be_written(self) -> None:
+        """A folder with something in it, and a path through a file, are refused before any store is read."""
+        (self.folder / "full").mkdir()
+        (self.folder / "full" / "x").write_text("x")
+        self.assert_refused(self.run_cluster("--record-index", self.folder / "full"), "--record-index", "is not empty")
+        self.assert_refused(self.run_cluster("--parquet", self.config / "x"), "--parquet", "cannot be written")
+
+    def test_watch(self) -> None:
+        """Each round of watch adds its findings to the table; a record index it refuses, and says why."""
+        self.edit("index_slots = 5000000\n", "")
+        b = self.pairs["broker-b"]
+        b.flip(b.slave, b.made.stored[41].body_at)
+        arguments = ("watch", self.config, "--engine", "local", "--workers", "1", "--state", self.folder / "state")
+        refused = self.run_here(*arguments, "--record-index", self.folder / "index")
+        self.assert_refused(refused, "--record-index", "watch writes none")
+        table = self.folder / "table"
+        status, _, _ = self.run_here(*arguments, "--rounds", "2", "--every", "1s", "--parquet", table)
+        self.assertEqual((status, len(os.listdir(table))), (2, 2))
+        rows = pyarrow.dataset.dataset(table, partitioning="hive").to_table().to_pylist()
+        self.assertEqual({row["state"] for row in rows}, {"new", "persisting"})
 
     def test_since_the_run_before(self) -> None:
         """A second run tells persisting findings from new ones, and what is gone."""

@@ -14,9 +14,10 @@ import pyarrow.parquet
 import pytest
 from rmq_audit.audit import Options, Result, check, compare
 from rmq_audit.engines import Engine, EngineError, LocalEngine
-from rmq_audit.findings import Finding
+from rmq_audit.findings import MASTER, SLAVE, STORE, Finding
 from rmq_audit.inventory import InputError
 from rmq_audit.parquet import SCHEMA, write_findings
+from rmq_audit.recordfolder import of_sides, prepare
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.support import audit, result_of, rmq_audit
@@ -74,7 +75,9 @@ class FindingsTests(TableCase):
 
 class RecordIndexTests(TableCase):
     def index(self, pair: Pair, engine: Engine, name: str = "index") -> tuple[Result, list[dict[str, Any]]]:
-        options = Options(split_bytes=8192, chunk_bytes=2048, record_index=str(self.folder / name))
+        prepare(str(self.folder / name))
+        folders = of_sides(str(self.folder / name), (MASTER, SLAVE))
+        options = Options(split_bytes=8192, chunk_bytes=2048, record_index=folders)
         result = compare(str(pair.master), str(pair.slave), engine, options)
         return result, read_index(self.folder / name)
 
@@ -96,7 +99,7 @@ class RecordIndexTests(TableCase):
     def test_messages_of_apache(self) -> None:
         """Rows of a store of 5.3.3 are what its producers were told."""
         folder = self.golden("mixed-5.3.3")
-        options = Options(record_index=str(self.folder / "index"))
+        options = Options(record_index=of_sides(str(self.folder / "index"), (STORE,)))
         check(str(folder / "store"), LocalEngine(1), options)
         rows = {row["phy_offset"]: row for row in read_index(self.folder / "index")}
         told = [one for one in json.loads((folder / "MANIFEST.json").read_text())["messages"] if "offsetMsgId" in one]
@@ -121,6 +124,22 @@ class RecordIndexTests(TableCase):
         self.assertLess(max(places), result.slave.end)
         names = os.listdir(self.folder / "index" / "replica=slave")
         self.assertTrue(all(name.endswith(".parquet") for name in names), names)
+
+    def test_a_store_that_changes_meanwhile(self) -> None:
+        """What moved is looked at a second time; the rows are those of the second look, once."""
+        pair = self.damaged()
+
+        class Busy(LocalEngine):
+            def run(self, work: Any, tasks: Any) -> Any:
+                answers = super().run(work, tasks)
+                if work.name == "scan":
+                    os.utime(pair.segment(pair.master, 0))
+                return answers
+
+        result, rows = self.index(pair, Busy(1))
+        self.assertTrue(result.changed_files)
+        places = [row["phy_offset"] for row in rows if row["replica"] == "master"]
+        self.assertEqual((len(places), len(set(places))), (result.master.records, result.master.records))
 
     def test_folders_that_will_not_do(self) -> None:
         """One with something in it is refused before anything is read; one that goes away is told in one line."""
@@ -155,7 +174,8 @@ class SparkTableTests(TableCase):
         pair = self.damaged()
         rows = {}
         for name, engine in (("spark", self.engine), ("local", LocalEngine(1))):
-            options = Options(split_bytes=8192, chunk_bytes=2048, record_index=str(self.folder / name))
+            folders = of_sides(str(self.folder / name), (MASTER, SLAVE))
+            options = Options(split_bytes=8192, chunk_bytes=2048, record_index=folders)
             result = compare(str(pair.master), str(pair.slave), engine, options)
             rows[name] = read_index(self.folder / name)
         self.assertEqual(rows["spark"], rows["local"])

@@ -103,7 +103,6 @@ class MasterHub(ServerFactory):
         result = self._waits.wait(next_offset, deadline_ms)
         if isinstance(result, Deferred):
             self._arm()
-            self.appended()
         return result
 
     def appended(self) -> None:
@@ -293,12 +292,14 @@ class MasterHub(ServerFactory):
             self._pump_later = None
 
     def _arm(self) -> None:
-        """Have a timer that fires no later than the first deadline of a waiting put, and none when nobody waits."""
+        """
+        Have a timer that fires no later than the first deadline of a waiting put; none after the stop.
+
+        It stays when nobody waits any more, and then fires in vain: the next put comes long before that.
+        """
         deadline_ms = self._waits.next_deadline_ms
-        if self._deadline is not None and not self._deadline.active():
-            self._deadline = None
         if deadline_ms is None:
-            if self._deadline is not None:
+            if self._stopped and self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
             return

@@ -133,10 +133,7 @@ class Completion:
 
     def synced(self, flushed: int) -> None:
         """Answer all whose record lies before ``flushed``."""
-        done = self._waits.reached(flushed)
-        if not self._waits:
-            self._forget_timer()
-        answer(done, PutStatus.PUT_OK)
+        answer(self._waits.reached(flushed), PutStatus.PUT_OK)
 
     def fail_all(self) -> None:
         """Answer all that wait for the disk: nobody knows whether it has their records."""
@@ -147,7 +144,11 @@ class Completion:
         self._waits.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def _watch(self) -> None:
-        """Arm the timer for the oldest request; those behind it are looked at when it goes off."""
+        """
+        Arm the timer for the oldest request; those behind it are looked at when it goes off.
+
+        It stays when all have their answers, and then goes off in vain: the next request comes long before that.
+        """
         deadline_ms = self._waits.next_deadline_ms
         if deadline_ms is not None:
             delay_s = max(0.0, deadline_ms / 1000 - self._clock.seconds())

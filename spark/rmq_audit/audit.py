@@ -9,7 +9,7 @@ import attrs
 from rmq_audit import inventory, recordfolder, seams
 from rmq_audit.acked import Sends, SendTimes, check_acked, read_sends
 from rmq_audit.consumers import Committed, Earlier, check_backwards, check_consumers
-from rmq_audit.coverage import Coverage, SideCoverage
+from rmq_audit.coverage import MAX_FOREIGN_NAMES, Coverage, SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.epochs import check_epochs, knows_epochs
 from rmq_audit.findings import (
@@ -370,6 +370,8 @@ class _Audit:
             one.records = log.records
             one.chunks = len(log.chunks)
             one.crcs_checked += sum(scan.crcs for scan in log.scans)
+            one.foreign_files = len(log.store.foreign)
+            one.foreign_names = list(log.store.foreign[:MAX_FOREIGN_NAMES])
         drilled = {} if comparison is None else comparison.drilled
         return Coverage(
             complete=not any(one.invariant == "AU-COVER" for one in findings),

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import attrs
 
+#: names of foreign files that a report holds
+MAX_FOREIGN_NAMES = 20
+
 
 @attrs.define(kw_only=True)
 class SideCoverage:
-    """What was read of one side. ``crcs_carried_over`` are bodies of the slave that equal digests vouch for."""
+    """
+    What was read of one side. ``crcs_carried_over`` are bodies of the slave that equal digests vouch for.
+    ``foreign_files`` lie in the store's folders under names that RocketMQ does not give, ``foreign_names`` are the
+    first of them; they were not read.
+    """
 
     files: int = 0
     bytes_total: int = 0
@@ -26,6 +33,8 @@ class SideCoverage:
     acked_sends_expired: int = 0
     acked_sends_without_place: int = 0
     acked_sends_counted: int = 0
+    foreign_files: int = 0
+    foreign_names: list[str] = attrs.field(factory=list)
 
 
 @attrs.define(kw_only=True)

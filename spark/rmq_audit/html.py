@@ -130,11 +130,18 @@ def _coverage(report: Mapping[str, Any]) -> Iterator[str]:
         ("index entries checked", "index_entries_checked"),
         ("consumer offsets checked", "consumer_offsets_checked"),
         ("acknowledged sends checked", "acked_sends_checked"),
+        ("files not read that are not RocketMQ's", "foreign_files"),
     ):
         rows.append((text, [number(coverage[side][member]) for side in sides]))
     for text, values in rows:
         yield f"<tr><td class=dim>{text}</td>" + "".join(f"<td>{value}</td>" for value in values) + "</tr>"
     yield "</table></div>"
+    for side in sides:
+        if coverage[side]["foreign_files"]:
+            names = coverage[side]["foreign_names"]
+            more = coverage[side]["foreign_files"] - len(names)
+            text = ", ".join(names) + (f" and {number(more)} more" if more else "")
+            yield f"<p class=dim>Not RocketMQ's, and not read: <code>{escape(text)}</code></p>"
     if report["changed_files"]:
         yield f"<p>{len(report['changed_files'])} files were written to meanwhile; moving ends are not judged.</p>"
 

@@ -76,7 +76,8 @@ class Store:
 
     ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
     queues may then be behind the log, since whoever opens the store dispatches the rest. ``batch_topics`` are topics of
-    5.x with batch queues, whose units lie elsewhere and in another format.
+    5.x with batch queues, whose units lie elsewhere and in another format. ``foreign`` is what lies in the folders of
+    log, queues and index under names that RocketMQ does not give; nothing of it was read.
     """
 
     side: str
@@ -88,6 +89,7 @@ class Store:
     problems: tuple[Problem, ...]
     unfinished: bool
     batch_topics: frozenset[str] = frozenset()
+    foreign: tuple[str, ...] = ()
 
     @property
     def segment_bytes(self) -> int | None:
@@ -118,6 +120,7 @@ def take_inventory(side: str, path: str) -> Store:
     except LocationError as error:
         raise InputError(str(error)) from error
     problems: list[Problem] = []
+    foreign: list[str] = []
     names = {one.name: one for one in _entries(there, root, problems, whole_log=True) or ()}
     log = layout.COMMIT_LOG_DIR
     if log in names and names[log].error is not None:
@@ -130,10 +133,10 @@ def take_inventory(side: str, path: str) -> Store:
     indexes: tuple[Segment, ...] = ()
     batches: Sequence[Entry] = ()
     if not problems:
-        segments = _list_files(there, child(root, log), problems, in_log=True)
-        queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems)
-        indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems)
-        batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems)
+        segments = _list_files(there, child(root, log), problems, foreign, in_log=True)
+        queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems, foreign)
+        indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems, foreign)
+        batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems, foreign)
     return Store(
         side=side,
         path=root,
@@ -144,6 +147,7 @@ def take_inventory(side: str, path: str) -> Store:
         problems=tuple(problems),
         unfinished=layout.ABORT_FILE in names,
         batch_topics=frozenset(one.name for one in batches),
+        foreign=tuple(foreign),
     )
 
 
@@ -236,18 +240,20 @@ def _list_files(
     there: Lister,
     folder: str,
     problems: list[Problem],
+    foreign: list[str],
     *,
     in_log: bool,
     number: Callable[[str], int | None] = layout.file_start,
 ) -> tuple[Segment, ...]:
     """
-    Return the files whose names are numbers of the right length, by number; sub-directories and other names are not
-    RocketMQ's and are left out.
+    Return the files whose names are numbers of the right length, by number; other names are not RocketMQ's and are
+    noted as ``foreign``.
     """
     found = []
     for one in _entries(there, folder, problems, whole_log=in_log) or ():
         start = number(one.name)
         if start is None:
+            foreign.append(one.path)
             continue
         phy = start if in_log else None
         if one.error is not None:
@@ -259,20 +265,22 @@ def _list_files(
     return tuple(found)
 
 
-def _list_indexes(there: Lister, folder: str, problems: list[Problem]) -> tuple[Segment, ...]:
-    return _list_files(
-        there, folder, problems, in_log=False, number=lambda name: int(name) if layout.is_index_name(name) else None
-    )
+def _list_indexes(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Segment, ...]:
+    def number(name: str) -> int | None:
+        return int(name) if layout.is_index_name(name) else None
+
+    return _list_files(there, folder, problems, foreign, in_log=False, number=number)
 
 
-def _list_queues(there: Lister, folder: str, problems: list[Problem]) -> tuple[Queue, ...]:
+def _list_queues(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Queue, ...]:
     """Return ``<topic>/<queueId>`` with files of whole units; a store without consume queues simply has none."""
     queues = []
-    for topic in _folders(there, folder, problems):
-        for queue in _folders(there, topic.path, problems):
+    for topic in _folders(there, folder, problems, foreign):
+        for queue in _folders(there, topic.path, problems, foreign):
             if not queue.name.isdecimal():
+                foreign.append(queue.path)
                 continue
-            files = _list_files(there, queue.path, problems, in_log=False)
+            files = _list_files(there, queue.path, problems, foreign, in_log=False)
             for file in files:
                 if file.size_bytes % layout.CQ_UNIT_BYTES:
                     problems.append(
@@ -286,8 +294,11 @@ def _list_queues(there: Lister, folder: str, problems: list[Problem]) -> tuple[Q
     return tuple(queues)
 
 
-def _folders(there: Lister, path: str, problems: list[Problem]) -> list[Entry]:
-    return [one for one in _entries(there, path, problems) or () if one.is_folder]
+def _folders(there: Lister, path: str, problems: list[Problem], foreign: list[str]) -> list[Entry]:
+    """Return the folders in a folder; what else lies there is no queue's."""
+    entries = _entries(there, path, problems) or ()
+    foreign += [one.path for one in entries if not one.is_folder]
+    return [one for one in entries if one.is_folder]
 
 
 def _read_manifest(path: str) -> Manifest | None:

@@ -23,6 +23,9 @@ FORMAT_VERSION = 1
 #: findings that the JSON holds at most; it says how many there were
 MAX_JSON_FINDINGS = 1000
 
+#: foreign files that the summary names
+MAX_FOREIGN_SHOWN = 3
+
 #: findings that the summary shows, consequences not counted
 MAX_SHOWN = 12
 
@@ -169,6 +172,10 @@ def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
         parts.append(f"{coverage.acked_sends_checked} acknowledged sends{rest}")
     if parts:
         yield f"{'':<9} {', '.join(parts)}"
+    if coverage.foreign_files:
+        names = ", ".join(coverage.foreign_names[:MAX_FOREIGN_SHOWN])
+        more = coverage.foreign_files - min(len(coverage.foreign_names), MAX_FOREIGN_SHOWN)
+        yield f"{'':<9} not RocketMQ's and not read: {names}{f' and {more} more' if more else ''}"
 
 
 def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:

@@ -53,6 +53,45 @@ class BadInputCase(CommandCase):
         self.assertEqual((actual, invariant in kinds), (status, True), kinds)
 
 
+class ForeignTests(BadInputCase):
+    def test_named_and_counted(self) -> None:
+        """Files of others in a store are not read, but named on both sides, counted, and no reason to worry."""
+        slave, master = self.pair.slave, self.pair.master
+        queue = sorted((master / "consumequeue").glob("*/*"))[0]
+        made = [
+            slave / "commitlog" / "foo.txt",
+            slave / "commitlog" / "00000000000000000000.bak",
+            slave / "index" / "notes<b>",
+            slave / "consumequeue" / "copy.tar",
+        ]
+        for path in [*made, queue / "x~"]:
+            path.write_text("x")
+        (slave / "commitlog" / "lost+found").mkdir()
+        (queue.parent / "old").mkdir()
+        (master / "readme.md").write_text("beside the log, where nothing is looked for")
+        outputs = [self.folder / name for name in ("r.json", "r.html")]
+        status, out, _ = self.compare(master, slave, "--json", outputs[0], "--html", outputs[1])
+        answer = result_of(outputs[0])
+        self.assertEqual((status, answer["verdict"], answer["coverage"]["complete"]), (0, "CONSISTENT", True))
+        told = {side: answer["coverage"][side]["foreign_names"] for side in ("master", "slave")}
+        self.assertEqual(set(told["slave"]), {str(path) for path in [*made, slave / "commitlog" / "lost+found"]})
+        self.assertEqual(set(told["master"]), {str(queue / "x~"), str(queue.parent / "old")})
+        self.assertEqual([answer["coverage"][side]["foreign_files"] for side in ("master", "slave")], [2, 5])
+        self.assertIn("foo.txt", out)
+        self.assertIn("and 2 more", out)
+        page = outputs[1].read_text()
+        self.assertIn("notes&lt;b&gt;", page)
+        self.assertNotIn("notes<b>", page)
+
+    def test_very_many(self) -> None:
+        """The count is whole, the names are bounded."""
+        for at in range(300):
+            (self.pair.slave / "commitlog" / f"core.{at}").touch()
+        _, answer = self.look()
+        seen = answer["coverage"]["slave"]
+        self.assertEqual((seen["foreign_files"], len(seen["foreign_names"])), (300, 20))
+
+
 class UnreadableTests(BadInputCase):
     def loop(self, path: Path) -> None:
         """Put something there that no user can open, root neither."""

@@ -37,7 +37,7 @@ def _path(factory: Any, doc: str) -> Any:
     return attrs.field(factory=factory, metadata={"doc": doc})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)  # methods that nobody calls would cost each start a millisecond
 class NamesrvConfig:
     """
     What a NameServer does.
@@ -86,7 +86,7 @@ class NamesrvConfig:
     wait_seconds_for_service: int = _key(45, "seconds, see needWaitForService", range=(0, None))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class NettyServerConfig:
     """
     The listening side.

@@ -50,7 +50,7 @@ def _one_of(kind: type[enum.Enum]) -> Any:
     return check
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)  # compared by nobody, and to be shown to nobody
 class TlsConfig:
     """
     The keys of Apache's TLS; None where nothing was given.

@@ -53,7 +53,7 @@ class BadInputCase(CommandCase):
         self.assertEqual((actual, invariant in kinds), (status, True), kinds)
 
 
-class ForeignTests(BadInputCase):
+class ForeignNamesTests(BadInputCase):
     def test_named_and_counted(self) -> None:
         """Files of others in a store are not read, but named on both sides, counted, and no reason to worry."""
         slave, master = self.pair.slave, self.pair.master

@@ -252,7 +252,9 @@ class Pair:
         return root / layout.COMMIT_LOG_DIR / layout.file_name(phy - phy % SEGMENT_BYTES)
 
     def read(self, root: Path, phy: int, size: int) -> bytes:
-        return self.segment(root, phy).read_bytes()[phy % SEGMENT_BYTES :][:size]
+        with open(self.segment(root, phy), "rb") as file:
+            file.seek(phy % SEGMENT_BYTES)
+            return file.read(size)
 
     def write(self, root: Path, phy: int, data: bytes) -> None:
         with open(self.segment(root, phy), "r+b") as file:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import struct
 import zlib
+from typing import cast
 
 import numpy as np
 from rmq_audit import kernel
 from rmq_audit.records import plausible_size, record_at
+from rmq_audit.scan import filled_to
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.wire import record
@@ -108,6 +111,22 @@ class GatherTests(SynchronousTestCase):
             self.assertIsNone(record_at(data[:size], 0, 0))
             self.assertEqual(plausible_size(data[:size], 0), len(data) if size >= 112 else None)
         self.assertEqual(len(self.columns(data)), 1)
+
+
+class ZeroTests(SynchronousTestCase):
+    def test_where_zeros_begin(self) -> None:
+        """The last byte that is none is found wherever it lies, in a mapping as in bytes; what lies outside is not."""
+        for seed in range(ROUNDS):
+            chance = random.Random(seed)
+            data = bytearray(chance.randrange(300_000))
+            for _ in range(chance.randrange(3) if data else 0):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            begin, end = sorted(chance.randrange(len(data) + 1) for _ in range(2))
+            left = len(bytes(data[begin:end]).rstrip(b"\0"))
+            self.assertEqual(filled_to(bytes(data), begin, end), begin + left if left else None, f"seed {seed}")
+            with mmap.mmap(-1, len(data) + 1) as mapped:
+                mapped[:-1] = bytes(data)
+                self.assertEqual(filled_to(cast(bytes, mapped), begin, end), begin + left if left else None)
 
 
 class CrcTests(SynchronousTestCase):

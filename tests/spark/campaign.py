@@ -11,26 +11,33 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import json
 import multiprocessing
 import random
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
-from rmq_audit.audit import Options, Result, compare
+from rmq_audit.audit import Options, compare
+from rmq_audit.cluster import Tables, audit_cluster
+from rmq_audit.clusterconfig import ClusterConfig, config_of
 from rmq_audit.engines import LocalEngine
+from rmq_audit.findings import Finding, Severity
+from rmq_audit.routes import read_routes
+from rmq_audit.watch import REPORT_FILE, Clock, Watch
 
-from tests.spark.corruptor import logs, queues, records, tables
-from tests.spark.corruptor.classes import CLASSES, NotHere, Plan, judge
+from tests.spark.corruptor import clusters, logs, queues, records, tables
+from tests.spark.corruptor.classes import CLASSES, NotHere, Outcome, Plan, judge, outcome_of
 from tests.spark.corruptor.kinds import KINDS, legal_of, prepare
 from tests.spark.corruptor.specimen import Specimen
 
 #: the modules that fill CLASSES
-SOURCES = (records, logs, queues, tables)
+SOURCES = (records, logs, queues, tables, clusters)
 
 #: sizes of splits and chunks, taken in turn: some splits begin in forged records
 SIZES = ((64 << 20, 1 << 20), (16_384, 16_384), (8_192, 4_096))
@@ -68,10 +75,15 @@ def run(kind: str, seed: int, names: Sequence[str], folder: Path) -> list[Case]:
 
 
 def _clean(kind: str, seed: int, pair: Path, split: int, chunk: int) -> Case:
-    result = _audit(pair, split, chunk, Plan([]))
-    wrong = [f"cries wolf: {one}" for one in result.findings]
-    if (result.verdict.value, result.exit_status) != ("CONSISTENT", 0):
-        wrong.append(f"verdict {result.verdict.value}, exit status {result.exit_status}")
+    """Audit a clean pair: alone, as a cluster with sound routes, and in two rounds of watch."""
+    wrong = []
+    specimen = Specimen(pair / "master", pair / "slave")
+    routes = clusters.write_routes(specimen, clusters.sound_routes(specimen))
+    for how, plan in (("", Plan([])), ("cluster: ", Plan([], routes=routes)), ("watch: ", Plan([], meanwhile=int))):
+        result = _audit(pair, split, chunk, plan)
+        wrong += [f"{how}cries wolf: {one}" for one in result.findings]
+        if (result.verdict, result.exit_status) != ("CONSISTENT", 0):
+            wrong.append(f"{how}verdict {result.verdict}, exit status {result.exit_status}")
     return Case(CLEAN, kind, seed, not wrong, not wrong, tuple(wrong))
 
 
@@ -86,7 +98,7 @@ def _damaged(name: str, kind: str, seed: int, folder: Path, sizes: tuple[int, in
     return Case(name, kind, seed, judged.found, judged.blamed, tuple(judged.wrong))
 
 
-def _audit(folder: Path, split: int, chunk: int, plan: Plan) -> Result:
+def _audit(folder: Path, split: int, chunk: int, plan: Plan) -> Outcome:
     options = Options(
         split_bytes=split,
         chunk_bytes=chunk,
@@ -94,7 +106,34 @@ def _audit(folder: Path, split: int, chunk: int, plan: Plan) -> Result:
         index_slots=plan.index_slots,
         earlier=plan.earlier,
     )
-    return compare(str(folder / "master"), str(folder / "slave"), LocalEngine(1), options)
+    pair = str(folder / "master"), str(folder / "slave")
+    if plan.routes is not None:
+        tables = Tables(sends={}, strangers={}, routes=read_routes(plan.routes))
+        whole = audit_cluster(config_of(*pair, 0), tables, LocalEngine(1), options)
+        return Outcome(whole.verdict, whole.exit_status, whole.findings)
+    if plan.meanwhile is not None:
+        return _second_round(config_of(*pair, 0), options, plan.meanwhile)
+    return outcome_of(compare(*pair, LocalEngine(1), options))
+
+
+def _second_round(config: ClusterConfig, options: Options, meanwhile: Callable[[], object]) -> Outcome:
+    """Watch the stores for two rounds with something between them, and return what the second one said."""
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Watch(
+            config,
+            lambda: contextlib.nullcontext(LocalEngine(1)),
+            options,
+            folder=folder,
+            clock=Clock(now_s=lambda: 0.0, wait=lambda _: None, date=lambda: "then", epoch_s=lambda: 0.0),
+            say=lambda _: None,
+            new_id=lambda: "run",
+        )
+        watch.round()
+        meanwhile()
+        watch.round()
+        last = json.loads((Path(folder) / REPORT_FILE).read_text())
+    findings = [Finding(**{**one, "severity": Severity[one["severity"]]}) for one in last["findings"]]
+    return Outcome(last["verdict"], last["exit_status"], findings)
 
 
 def _job(job: tuple[str, int, list[str], str]) -> list[Case]:
@@ -154,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean = [case for case in cases if case.name == CLEAN]
     print(
         f"{len(options.classes)} classes, {len(planted)} pairs damaged: {sum(case.found for case in planted)} found, "
-        f"{sum(case.blamed for case in planted)} blamed as they should; {len(clean)} audits of clean pairs: "
+        f"{sum(case.blamed for case in planted)} blamed as they should; {len(clean)} times a clean pair "
+        "(compared, as a cluster, watched): "
         f"{sum(not case.wrong for case in clean)} silent; {sum(case.skipped is not None for case in cases)} left out "
         f"(nothing there to damage); {time.monotonic() - began:.0f} s"
     )

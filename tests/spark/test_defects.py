@@ -17,7 +17,7 @@ from rmq_audit.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark import campaign
-from tests.spark.corruptor.classes import CLASSES, Expected, Plan, judge
+from tests.spark.corruptor.classes import CLASSES, Expected, Plan, judge, outcome_of
 from tests.spark.corruptor.kinds import KINDS
 from tests.spark.corruptor.specimen import Specimen
 from tests.spark.support import as_json, audit
@@ -196,7 +196,7 @@ class DefectTests(StoreCase):
         one = CLASSES["body_bit_of_the_slave"]
         plan = one.plant(Specimen(pair.master, pair.slave), random.Random(1))
         (expected,) = plan.expected
-        result = audit(pair.master, pair.slave)
+        result = outcome_of(audit(pair.master, pair.slave))
         self.assertEqual(judge(result, one, plan).wrong, [])
         self.assertEqual(len(judge(result, one, Plan([])).wrong), 1)
         elsewhere = judge(result, one, Plan([expected, Expected(invariant="RP-DIFF", phy=1)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from pathlib import Path
 
 from rmq.store import layout
 from rmq.wire import record
@@ -154,3 +155,56 @@ def queue_file_of_odd_length(pair: Specimen, chance: random.Random) -> Plan:
     with open(path, "ab") as file:
         file.write(b"\0" * 7)
     return Plan([Expected(invariant="AU-COVER", replica="slave")])
+
+
+@defect("CONSISTENT", warns=True)
+def queue_files_that_retention_forgot(pair: Specimen, chance: random.Random) -> Plan:
+    """
+    Retention has deleted the begin of the log, and not the slave's queue files that only point there.
+
+    The queue is laid out in files so small that some of them hold nothing else.
+    """
+    if len(pair.segments()) < 2:
+        raise NotHere("a second segment")
+    begin = pair.segments()[1]
+    for root in pair.roots:
+        for path in (root / layout.COMMIT_LOG_DIR).iterdir():
+            if int(path.name) < begin:
+                path.unlink()
+        for path in sorted((root / layout.CONSUME_QUEUE_DIR).glob("*/*/*")):
+            if all(phy < begin and size for phy, size, _ in layout.CQ_UNIT.iter_unpack(path.read_bytes())):
+                path.unlink()
+        (root / "abort").unlink(missing_ok=True)
+    folders: dict[Path, list[int]] = {}
+    for path, _, (phy, _, _) in pair.all_units(pair.slave):
+        folders.setdefault(path.parent, []).append(phy)
+    fit = [folder for folder, places in folders.items() if sum(phy < begin for phy in places) > 3 < len(places) - 3]
+    fit = [folder for folder in fit if folders[folder][-1] >= begin and _is_dense(folder)]
+    if not fit:
+        raise NotHere("a queue with units of deleted and of living messages")
+    folder = chance.choice(sorted(fit))
+    old = sum(phy < begin for phy in folders[folder])
+    units = 2 + chance.randrange(old - 2)
+    first = int(min(folder.iterdir()).name)
+    raw = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    for path in folder.iterdir():
+        path.unlink()
+    size = units * layout.CQ_UNIT_BYTES
+    for at in range(0, len(folders[folder]) * layout.CQ_UNIT_BYTES, size):
+        (folder / layout.file_name(first + at)).write_bytes(raw[at : at + size].ljust(size, b"\0"))
+    expected = Expected(
+        invariant="CQ-MIN",
+        replica="slave",
+        topic=folder.parent.name,
+        queue_offset=first // layout.CQ_UNIT_BYTES,
+        count=old // units,
+    )
+    return Plan([expected])
+
+
+def _is_dense(folder: Path) -> bool:
+    """Whether the queue's units stand one behind the other from its first file on, without filler."""
+    raw = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    sizes = [size for _, size, _ in layout.CQ_UNIT.iter_unpack(raw)]
+    used = sum(size > 0 for size in sizes)
+    return layout.CQ_FILLER_SIZE not in sizes and all(size > 0 for size in sizes[:used])

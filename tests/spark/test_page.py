@@ -352,3 +352,28 @@ class BoundTests(PageCase):
         self.assertNotIn("slave", re.sub("<style>.*?</style>", "", page, flags=re.DOTALL))
         self.assertIn("Timeline", page)
         self.assertIn("Queues and consumers", page)
+
+
+@pytest.mark.spark
+@pytest.mark.campaign
+class SparkPageTests(PageCase):
+    engine: Engine
+
+    @pytest.fixture(autouse=True)
+    def _take_engine(self, spark_engine: Engine) -> None:
+        self.engine = spark_engine
+
+    def test_the_same_as_local(self) -> None:
+        """Tasks of Spark bring back the same fields, times and counts as the local engine: the page is the same."""
+        pair = Pair(self.folder, spread_store(7, 300, 9_000))
+        pair.flip(pair.slave, pair.made.stored[90].phy + 15)
+        pair.flip(pair.slave, pair.made.stored[91].body_at)
+        pair.cut(pair.slave, pair.made.stored[250].phy)
+        ones = list(pair.made.stored)
+        ones[50] = attrs.evolve(ones[50], message_id="gone")
+        acked = self.acked(ones)
+        local, spark = self.compare(pair, acked=acked), self.compare(pair, self.engine, acked=acked)
+        self.assertEqual(pictures_of(spark), pictures_of(local))
+        self.assertEqual(as_json(spark), as_json(local))
+        self.assertEqual(page_of(spark), page_of(local))
+        self.assertEqual(sum(bool(one.differing_fields) for one in spark.findings), 2)

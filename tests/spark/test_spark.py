@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import unittest.mock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,24 @@ class EngineTests(SparkCase):
         self.assertEqual(told[-1][1], told[-1][2])
         error = self.assertRaises(EngineError, self.engine.run, Work("nothing", fail, lambda task: 1), [1])
         self.assertNotIn("\n", str(error))
+
+    def test_java_compiles_in_haste(self) -> None:
+        """The JVM that the audit starts makes quick code; options in the environment come behind, and so win."""
+        from pyspark import SparkContext
+        from rmq_audit.sparkengine import JVM_OPTIONS, _jvm_options
+
+        java = SparkContext._jvm
+        assert java is not None
+        runtime = java.java.lang.management.ManagementFactory.getRuntimeMXBean()
+        self.assertIn("-XX:TieredStopAtLevel=1", list(runtime.getInputArguments()))
+        for before, wanted in ((None, "-Xours"), ("-Xtheirs", "-Xours -Xtheirs")):
+            with unittest.mock.patch.dict(os.environ):
+                os.environ.pop(JVM_OPTIONS, None)
+                if before is not None:
+                    os.environ[JVM_OPTIONS] = before
+                with _jvm_options("-Xours"):
+                    self.assertEqual(os.environ[JVM_OPTIONS], wanted)
+                self.assertEqual(os.environ.get(JVM_OPTIONS), before)
 
     def test_a_failing_worker_is_one_line(self) -> None:
         """When Spark gives up a job the operator gets one line with the error and where Spark's log is."""

@@ -17,6 +17,9 @@ _COLUMNS, _CELL = 96, 9
 STATES = ("equal", "slave lacks it", "master lacks it", "not read", "different")
 _COLOURS = ("#3a9d5d", "#d9b13b", "#7a6fd0", "#8a8a8a", "#d13f3f")
 
+#: pairs whose lag is drawn
+MAX_LAGS = 60
+
 #: groups of consumers that stand beside a queue's bar as text
 _GROUPS_AS_TEXT = 3
 
@@ -199,16 +202,19 @@ def ends(master: Bounds, slave: Bounds, lag: Lag | None) -> Iterator[str]:
 
 
 def lags(pairs: Sequence[tuple[str, Lag | None]]) -> Iterator[str]:
-    """A bar for the lag of each pair, all on one scale."""
+    """A bar for the lag of each pair, all on one scale, the greatest first; those that are not known before all."""
+    shown = sorted(pairs, key=lambda pair: float("-inf") if pair[1] is None else -abs(pair[1].size_bytes))[:MAX_LAGS]
     most = max((abs(lag.size_bytes) for _, lag in pairs if lag is not None), default=0) or 1
     yield '<table class="bars">'
-    for name, lag in pairs:
+    for name, lag in shown:
         size = 0 if lag is None else abs(lag.size_bytes)
         kind = "cl" if lag is not None and lag.size_bytes < 0 else "cd"
         bar = _scale(_on_scale(0, size, 0, most, kind, 3) if size else "", 16)
         text = "not known" if lag is None else lag_text(lag)
         yield f'<tr><td class="name">{escape(_short(name))}</td><td class="pic">{bar}</td><td>{text}</td></tr>'
     yield "</table>"
+    if len(pairs) > len(shown):
+        yield f"<p class=dim>… and {number(len(pairs) - len(shown))} more pairs, with less lag.</p>"
 
 
 def queues(bars: Sequence[QueueBar], left_out: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ from rmq_audit.findings import INVARIANTS, SLAVE, STORE, Finding, finding
 from rmq_audit.outfiles import write
 from rmq_audit.outputs import document, suite_of
 from rmq_audit.outputs import to_prometheus as pair_metrics
-from rmq_audit.pictures import pictures_of
+from rmq_audit.pictures import lag_of, pictures_of
 from rmq_audit.previous import NEW, PERSISTING, Previous
 from rmq_audit.report import FORMAT_VERSION, MAX_JSON_FINDINGS, MAX_SHOWN, finding_lines, size_text
 from rmq_audit.rules import NO_ROUTES, OF_CLUSTER, ONE_LOOK, rows, rules_of
@@ -315,10 +315,10 @@ def _page(result: ClusterResult, run: Run) -> Iterator[str]:
     drawn = [one for one in ordered if one.result is not None][:MAX_PAIRS_DRAWN]
     yield from _pairs_table(result, ordered, {one.pair.name: f"pair-{numbers[one.pair.name]}" for one in drawn})
     pictures = [(one, pictures_of(one.result)) for one in drawn if one.result is not None]
-    slaves = [(one.pair.name, seen.lag) for one, seen in pictures if one.pair.slave is not None]
-    if slaves:
+    compared = [(one.pair.name, one.result) for one in ordered if one.pair.slave is not None and one.result is not None]
+    if compared:
         yield "<h2>Lag of the slaves</h2>"
-        yield from charts.lags(slaves)
+        yield from charts.lags([(name, lag_of(found)) for name, found in compared])
     yield from html.since_the_run_before(answer)
     yield from html.findings_section(answer, lambda one: _path_of(one, result))
     yield "<h2>Pair by pair</h2>"
@@ -356,7 +356,7 @@ def _path_of(one: Mapping[str, Any], result: ClusterResult) -> str | None:
     broker = next((broker for broker in result.config.brokers if broker.name == one["broker"]), None)
     if broker is None:
         return None
-    side, _, which = one["replica"].partition(" ")
-    if side != SLAVE or not broker.slaves:
+    which = one["replica"].removeprefix(SLAVE).strip()
+    if not html.is_on_slave(one) or not broker.slaves:
         return broker.master
     return broker.slaves[int(which) - 1 if which.isdecimal() else 0]

@@ -185,7 +185,8 @@ def _finding(
     yield f'<div class="f {escape(one["severity"])}">{escape(_who(one))}'
     yield f"<b>{escape(one['severity'])} {escape(one['invariant'])}</b> on {escape(one['replica'])}{blame}{state}"
     yield f"<div class=dim>Rule: {escape(INVARIANTS[one['invariant']][0])}.</div>"
-    yield f"<div>{escape(_place(one))}</div><div>{escape(one['detail'])}</div>"
+    place = "" if one["invariant"].startswith("RT-") else f"<div>{escape(_place(one))}</div>"
+    yield f"{place}<div>{escape(one['detail'])}</div>"
     if one["differing_fields"]:
         yield from _fields(one)
     elif one["expected"] is not None or one["actual"] is not None:
@@ -223,8 +224,13 @@ def _fields(one: Mapping[str, Any]) -> Iterator[str]:
     yield "</table></div>"
 
 
+def is_on_slave(one: Mapping[str, Any]) -> bool:
+    """Whether the slave's store is the one in which to look at a finding: not for what it lacks."""
+    return one["replica"].startswith("slave") and one["invariant"] not in ("RP-LAG", "RP-MISSING")
+
+
 def _path_of(one: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    path: str = report["slave" if one["replica"] == "slave" else "master"]["path"]
+    path: str = report["slave" if is_on_slave(one) else "master"]["path"]
     return path
 
 

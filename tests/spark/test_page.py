@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from rmq_audit.audit import Options, Result, check, compare
+from rmq_audit.charts import MAX_LAGS, lags
 from rmq_audit.consumers import Committed
 from rmq_audit.engines import Engine, LocalEngine
 from rmq_audit.findings import MASTER, SLAVE
@@ -20,6 +22,7 @@ from rmq_audit.pictures import (
     MAX_QUEUES,
     MAX_TOPICS,
     MAX_WINDOWS,
+    Lag,
     Timeline,
     lag_of,
     pictures_of,
@@ -269,6 +272,25 @@ class LagTests(PageCase):
         assert lag is not None
         self.assertEqual((lag.size_bytes, lag.seconds), (cut - pair.made.end, -50.0))
         self.assertIn("bytes AHEAD", page_of(ahead))
+
+    def test_many_pairs(self) -> None:
+        """Of three hundred pairs the greatest lags are drawn, and before them those that are not known."""
+        pairs = [(f"broker-{at}", Lag(size_bytes=at, seconds=None)) for at in range(MAX_LAGS + 312)]
+        drawn = "\n".join(lags([*pairs, ("broker-x", None)]))
+        names = re.findall(r"broker-\w+", drawn)
+        last = MAX_LAGS + 311
+        self.assertEqual((names[:3], len(names)), (["broker-x", f"broker-{last}", f"broker-{last - 1}"], MAX_LAGS))
+        self.assertIn("313 more pairs", drawn)
+
+    def test_where_to_look(self) -> None:
+        """What a slave lacks is to be looked at on its master, what it has wrong on itself."""
+        pair = Pair(self.folder, spread_store(1, 100, 2_500))
+        pair.flip(pair.slave, pair.made.stored[20].body_at)
+        pair.cut(pair.slave, pair.made.stored[80].phy)
+        page = page_of(self.compare(pair))
+        wrong, behind = pair.made.stored[20].phy, pair.made.stored[80].phy
+        self.assertIn(escape(f'load("{pair.slave}").where("phy_offset = {wrong}")'), page)
+        self.assertIn(escape(f'load("{pair.master}").where("phy_offset = {behind}")'), page)
 
     def test_unknown_where_an_end_was_not_read(self) -> None:
         """A last segment that cannot be read leaves the lag unknown, not zero."""

@@ -215,12 +215,12 @@ class BrokerResponders:
 
     _log = Logger()
 
-    def __init__(self, routes: RouteTable, kv: KVConfig, settings: Settings, clock: IReactorTime) -> None:
+    def __init__(self, routes: RouteTable, kv: KVConfig, settings: Settings, clock: IReactorTime, turns: Turns) -> None:
         self._routes = routes
         self._kv = kv
         self._settings = settings
         self._clock = clock
-        self._turns = Turns(clock)
+        self._turns = turns
 
     @responds_to(REGISTER_BROKER)
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:

@@ -25,6 +25,7 @@ from rmq.namesrv.production import ProductionRoutes
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
 from rmq.namesrv.routes import LiveBroker, MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
+from rmq.namesrv.turns import Turns
 from rmq.remoting.access import Access
 from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES
 from rmq.remoting.channel import Channel
@@ -83,7 +84,9 @@ class NamesrvService(MultiService):
         self._client.setServiceParent(self)
         production = ProductionRoutes(self._client, setup.production_addrs)
         self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock, production)
-        brokers = BrokerResponders(self.routes, self.kv, self.settings, clock)
+        self._turns = Turns(clock)
+        self._give_back_memory = platform.give_back_memory
+        brokers = BrokerResponders(self.routes, self.kv, self.settings, clock, self._turns)
         self.journal = Journal(self.routes, clock, ready=lambda: self.look_ups.ready)
         self.responders = ResponderTable(
             self.look_ups, brokers, AdminResponders(self.kv, self.settings), JournalResponders(self.journal)
@@ -161,6 +164,10 @@ class NamesrvService(MultiService):
             return
         gone = self._expire()
         self.counts.scans.observe(self.clock.seconds() - began_s)
+        if self._turns.worked and not self._turns.waiting_bytes:
+            # What large registrations were kept in lies between what has come to stay.
+            self._turns.worked = False
+            self._give_back_memory()
         while len(gone) == EXPIRED_AT_ONCE:
             await deferLater(self.clock, 0)
             gone = self._expire()

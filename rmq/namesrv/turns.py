@@ -27,6 +27,8 @@ class Turns:
         self._waiting: deque[tuple[Deferred[None], int]] = deque()
         self._taken = False
         self.waiting_bytes = 0
+        #: whether there was anything to do; to be reset by who asks
+        self.worked = False
 
     def wait(self, size_bytes: int, *, first: bool = False) -> Deferred[None] | None:
         """
@@ -34,6 +36,7 @@ class Turns:
 
         ``first``: the turn is the next one, before all who wait already; for the second half of a piece of work.
         """
+        self.worked = True
         if not self._taken:
             self._taken = True
             self._clock.callLater(0, self._next)

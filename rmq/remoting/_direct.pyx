@@ -6,8 +6,8 @@ What it does with a chunk is what the protocol's dataReceived does when a chunk 
 usual state of a connection it leaves the chunk to that.
 """
 
-from cpython.bytearray cimport PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 
 
 cdef class Direct:
@@ -19,7 +19,7 @@ cdef class Direct:
     """
 
     cdef dict protocol, decoder, channel
-    cdef bytearray unfinished
+    cdef list unfinished
     cdef object connection, lane, whole, responders, seconds, observe
     cdef readonly object write
 
@@ -31,7 +31,7 @@ cdef class Direct:
         self.responders = connection._responders
         self.observe = connection._responders.stats.observe
         self.decoder = connection._decoder.__dict__
-        self.unfinished = connection._decoder._buffer
+        self.unfinished = connection._decoder._pieces
         self.channel = connection.channel.__dict__
         self.seconds = connection._clock.seconds
         self.write = connection.channel.write
@@ -41,7 +41,7 @@ cdef class Direct:
         cdef bytes written
         cdef Py_ssize_t stop, count
         if (
-            PyByteArray_GET_SIZE(self.unfinished)
+            PyList_GET_SIZE(self.unfinished)
             or self.decoder["_broken"] is not None
             or self.channel["_reason"] is not None
             or self.protocol["_sniffed"] is not True

@@ -36,6 +36,8 @@ class Platform:
     endpoint_factory: EndpointFactory
     #: open files and sockets that the process may have; None: no matter
     max_open_files: int | None = None
+    #: to be called now and then by whoever frees memory in large amounts
+    give_back_memory: Callable[[], object] = lambda: None
 
 
 def the_reactor() -> Any:
@@ -87,4 +89,5 @@ def real_platform(reactor: Any) -> Platform:
         rng=random.SystemRandom(),
         endpoint_factory=dial_by_name,
         max_open_files=raise_open_files_limit(),
+        give_back_memory=getattr(reactor, "give_back_memory", lambda: None),
     )

@@ -20,6 +20,9 @@ from typing import NamedTuple
 #: the longest frame in bytes, its own length field included; neither accepted nor sent beyond. Java: frameMaxLength
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
+#: pieces of a frame below this size are not kept one by one
+SMALL_BYTES = 4096
+
 #: length of the rest, then serialize type and header length in one word
 PREFIX = Struct(">iI")
 _LENGTH = Struct(">i")
@@ -49,7 +52,9 @@ class FrameDecoder:
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_length = max_frame_bytes - _LENGTH.size
-        self._buffer = bytearray()
+        #: the unfinished frame, in the pieces that it came in; small ones are gathered in the last, a bytearray
+        self._pieces: list[bytes | bytearray] = []
+        self._kept = 0
         self._need = _LENGTH.size
         self._broken: ProtocolError | None = None
         #: changes with every frame that is left unfinished, so who looks twice can tell a slow frame from many frames
@@ -58,7 +63,7 @@ class FrameDecoder:
     @property
     def buffered_bytes(self) -> int:
         """How many bytes of an unfinished frame are waiting for their rest."""
-        return len(self._buffer)
+        return self._kept
 
     def take_back(self, data: bytes) -> bytes | None:
         """
@@ -67,16 +72,13 @@ class FrameDecoder:
         None when it does not, or the stream is broken; then nothing has changed. For who can do something with whole
         frames before they are cut; the rest goes to :meth:`receive`.
         """
-        buffer = self._buffer
         if self._broken is not None:
             return None
-        if not buffer:
+        if not self._kept:
             return data
-        if len(buffer) + len(data) < self._need:
+        if self._kept + len(data) < self._need:
             return None
-        whole = b"".join((buffer, data))
-        buffer.clear()
-        return whole
+        return self._with_pieces(data)
 
     def receive(self, data: bytes) -> list[Frame]:
         """
@@ -87,13 +89,11 @@ class FrameDecoder:
         """
         if self._broken is not None:
             raise self._broken
-        buffer = self._buffer
-        if buffer:
-            buffer += data
-            if len(buffer) < self._need:
+        if self._kept:
+            if self._kept + len(data) < self._need:
+                self._keep(data)
                 return []
-            data = bytes(buffer)
-            buffer.clear()
+            data = self._with_pieces(data)
         frames: list[Frame] = []
         position = 0
         try:
@@ -104,9 +104,29 @@ class FrameDecoder:
                 raise
             return frames
         if position < len(data):
-            buffer += memoryview(data)[position:] if position else data
+            self._keep(data[position:])
             self.unfinished += 1
         return frames
+
+    def _keep(self, data: bytes) -> None:
+        """Keep a piece of the unfinished frame; a large one as it is, for every copy of one costs."""
+        pieces = self._pieces
+        if len(data) >= SMALL_BYTES:
+            pieces.append(data)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += data
+        else:
+            pieces.append(bytearray(data))
+        self._kept += len(data)
+
+    def _with_pieces(self, data: bytes) -> bytes:
+        """Return what was kept and ``data`` behind it, and keep nothing."""
+        pieces = self._pieces
+        pieces.append(data)
+        whole = b"".join(pieces)
+        pieces.clear()
+        self._kept = 0
+        return whole
 
     def check(self) -> None:
         """Raise the ProtocolError that :meth:`receive` kept for its next call, if any."""

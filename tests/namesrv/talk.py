@@ -44,6 +44,8 @@ class Talk:
             netty=NettyServerConfig(bind_address="127.0.0.1"),
         )
         self.said: list[str] = []
+        #: when it gave memory back, in seconds
+        self.given_back: list[float] = []
         self.service = self.build()
         self.service.kv.load()
         self.channel = self.connect()
@@ -55,7 +57,11 @@ class Talk:
         """Return a NameServer on the files of this folder, not started."""
         # TCP4ClientEndpoint: Twisted before 24 resolves addresses too, for which this reactor has no thread
         platform = Platform(
-            reactor=self.reactor, disk=self.disk, rng=random.Random(0), endpoint_factory=TCP4ClientEndpoint
+            reactor=self.reactor,
+            disk=self.disk,
+            rng=random.Random(0),
+            endpoint_factory=TCP4ClientEndpoint,
+            give_back_memory=lambda: self.given_back.append(self.reactor.seconds() - NOW_S),
         )
         return build_namesrv(platform, self.setup, announce=self.said.append)
 

@@ -117,6 +117,17 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(at_once[-3:], [4, 4, 2])
         self.assertEqual(service.routes.live_brokers(), [])
 
+    def test_memory_is_given_back(self) -> None:
+        """Scans give memory back, after large registrations only."""
+        reactor = self.talk.reactor
+        self.peer.register()
+        reactor.advance(5)
+        large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
+        self.peer.ask(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
+        self.assertEqual(self.talk.given_back, [])
+        reactor.pump([10, 10])
+        self.assertEqual(self.talk.given_back, [15])
+
     def test_heartbeats_keep_it_alive(self) -> None:
         """A broker that registers every 30 s stays."""
         client = Peer(self.talk)

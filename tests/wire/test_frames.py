@@ -6,7 +6,15 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.wire.frames import MAX_FRAME_BYTES, PREFIX, Frame, FrameDecoder, ProtocolError, encode_frame
+from rmq.wire.frames import (
+    MAX_FRAME_BYTES,
+    PREFIX,
+    SMALL_BYTES,
+    Frame,
+    FrameDecoder,
+    ProtocolError,
+    encode_frame,
+)
 
 FRAMES = [
     Frame(0, b'{"code":0}', b""),
@@ -139,23 +147,33 @@ class FrameDecoderTests(SynchronousTestCase):
         self.assertRaises(ProtocolError, decoder.receive, encode_frame(0, b"h" * 93))
 
     def test_linear_in_size(self) -> None:
-        """A long frame in small pieces copies each byte a small number of times, not once per piece."""
-        copied = 0
+        """A long frame is put together once, at its end; until then small pieces are gathered and large ones kept."""
+        body = random.Random(1).randbytes(1 << 18)
+        data = encode_frame(0, b"{}", body)
+        for size in (1, 1000, SMALL_BYTES - 1, SMALL_BYTES, 65536):
+            decoder = FrameDecoder()
+            for position in range(0, len(data) - size, size):
+                self.assertEqual(decoder.receive(data[position : position + size]), [])
+            kept = decoder._pieces
+            self.assertEqual((decoder.buffered_bytes, len(b"".join(kept))), (position + size, position + size))
+            self.assertEqual(len(kept), 1 if size < SMALL_BYTES else position // size + 1)
+            (frame,) = decoder.receive(data[position + size :])
+            self.assertEqual((frame.body, decoder.buffered_bytes, decoder._pieces), (body, 0, []))
 
-        class Counting(bytearray):
-            def __iadd__(self, data: bytes) -> Counting:  # type: ignore[override,misc]
-                nonlocal copied
-                copied += len(data)
-                self.extend(data)
-                return self
-
-        decoder = FrameDecoder()
-        decoder._buffer = Counting()
-        data = encode_frame(0, b"{}", bytes(1 << 20))
-        for position in range(0, len(data), 1000):
-            decoder.receive(data[position : position + 1000])
-        self.assertEqual(decoder.buffered_bytes, 0)
-        self.assertLessEqual(copied, len(data))
+    def test_pieces_of_all_sizes(self) -> None:
+        """Small and large pieces of a frame may follow each other in any order."""
+        for seed in range(50):
+            rng = random.Random(seed)
+            body = rng.randbytes(60_000)
+            data = encode_frame(0, b"{}", body) + encode_frame(1, b"h", b"next")
+            decoder, frames, position = FrameDecoder(), [], 0
+            while position < len(data):
+                size = rng.choice((1, 7, 100, SMALL_BYTES, 3 * SMALL_BYTES))
+                piece = data[position : position + size]
+                position += size
+                whole = decoder.take_back(piece) if rng.random() < 0.5 else None
+                frames += decoder.receive(piece if whole is None else whole)
+            self.assertEqual([frame.body for frame in frames], [body, b"next"], f"seed {seed}")
 
     def test_garbage(self) -> None:
         """Garbage gives frames, an error or waits for more; nothing else, and never more than it was given."""

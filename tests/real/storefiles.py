@@ -7,6 +7,7 @@ Independent of the product's own readers. Offsets are physical offsets of the co
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,30 @@ def segments(commitlog: Path) -> dict[int, Path]:
 
 def records(commitlog: Path) -> Iterator[Record]:
     """Yield every record from the first segment on, until zeros or the end; ValueError where the chain breaks."""
+    return _records_below(commitlog, sys.maxsize)
+
+
+def whole_records(commitlog: Path) -> Iterator[Record]:
+    """
+    Yield the records of a log whose writer was killed, but for a last one of which only the beginning was written.
+
+    ValueError where a record breaks off in front of other bytes. Records must end with a property, as otherwise nobody
+    can tell whether the last one is whole.
+    """
+    return _records_below(commitlog, _written_end(commitlog))
+
+
+def _written_end(commitlog: Path) -> int:
+    """Return the offset behind the last byte that is not zero."""
+    for start, path in reversed(segments(commitlog).items()):
+        used = len(path.read_bytes().rstrip(b"\0"))
+        if used:
+            return start + used
+    return 0
+
+
+def _records_below(commitlog: Path, end: int) -> Iterator[Record]:
+    """Yield the records up to the first one that reaches beyond ``end``."""
     for start, path in segments(commitlog).items():
         data = path.read_bytes()
         at = 0
@@ -31,9 +56,9 @@ def records(commitlog: Path) -> Iterator[Record]:
             size, magic = _HEAD.unpack_from(data, at)
             if magic == BLANK_MAGIC:
                 break
+            if (size == 0 and magic == 0) or start + at + size > end:
+                return
             if magic != RECORD_MAGIC:
-                if size == 0 and magic == 0:
-                    return
                 raise ValueError(f"{path}: neither record nor filler at {start + at}: size {size}, magic {magic:#x}")
             record = decode_record(data, at)
             if record.phy_offset != start + at:

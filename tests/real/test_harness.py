@@ -19,7 +19,7 @@ from tests.real.probe import (
     fastjson,
     frame,
 )
-from tests.real.storefiles import first_difference, flip_body_byte, records
+from tests.real.storefiles import first_difference, flip_body_byte, records, whole_records
 from tests.real.test_kill import Acknowledged, assert_nothing_lost
 
 SEGMENT = 4096
@@ -74,6 +74,24 @@ def test_a_broken_chain_is_told(tmp_path: Path) -> None:
     first.write_bytes(stored(0, 4096) + data[size:])
     with pytest.raises(ValueError, match="says it lies at 4096"):
         list(records(log))
+
+
+@pytest.mark.parametrize("count", [10, 100], ids=["one-segment", "segments"])
+def test_a_log_may_end_within_a_record_when_its_writer_was_killed(tmp_path: Path, count: int) -> None:
+    """Wherever the last record is torn, all in front of it are read; one torn in front of others is an error."""
+    log = commitlog(tmp_path / "log", count)
+    keys = [f"k{number}" for number in range(count)]
+    last = list(whole_records(log))[-1]
+    assert [record.key for record in whole_records(log)] == keys
+    file = log / f"{last.phy_offset - last.phy_offset % SEGMENT:020d}"
+    data, at = file.read_bytes(), last.phy_offset % SEGMENT
+    for written in range(len(last.raw)):
+        file.write_bytes(data[: at + written].ljust(SEGMENT, b"\0"))
+        assert [record.key for record in whole_records(log)] == keys[:-1], f"{written} bytes of the last record"
+    size = len(stored(0, 0))
+    file.write_bytes(data[: 2 * size - 30] + bytes(30) + data[2 * size :])
+    with pytest.raises(ValueError, match="its parts have"):
+        list(whole_records(log))
 
 
 def test_a_planted_difference_is_found(tmp_path: Path) -> None:

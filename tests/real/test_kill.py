@@ -22,7 +22,7 @@ import pytest
 from tests.real.pairs import start_pair, wait_caught_up
 from tests.real.peers import OURS, Broker, Site, until
 from tests.real.probe import SEND, SEND_BATCH, Answer, Closed, Probe, Record, batch_body, properties_text, send_fields
-from tests.real.storefiles import first_difference, records
+from tests.real.storefiles import first_difference, whole_records
 
 TOPIC = "Killed"
 QUEUES = 4
@@ -181,7 +181,7 @@ def test_slave_has_what_a_killed_sync_master_acknowledged(site: Site) -> None:
     acknowledged: list[Acknowledged] = []
     for number in range(5):
         acknowledged += loaded_and_killed(master, f"sync-{number}", chance.uniform(0.3, 0.8))
-        copied = {record.key for record in records(slave.commitlog)}
+        copied = {record.key for record in whole_records(slave.commitlog)}
         lost = [one for one in acknowledged if one.key not in copied]
         assert not lost, f"{len(lost)} acknowledged messages are not on the slave, such as {lost[0]}"
         master.start()
@@ -236,7 +236,7 @@ def test_a_pair_is_killed_again_and_again(victim: str, flush: str, sends: str, s
         assert not load.refused, f"a broker without trouble refused sends: {load.refused}"
         acknowledged += load.acknowledged
         if victim != "slave":
-            copied = {record.key for record in records(slave.commitlog)}
+            copied = {record.key for record in whole_records(slave.commitlog)}
             lost = [one for one in load.acknowledged if one.code == 0 and one.key not in copied]
             assert not lost, f"{len(lost)} messages that the slave acknowledged are not in its log, such as {lost[0]}"
         for broker in chance.sample((master, slave), 2):

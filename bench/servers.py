@@ -45,7 +45,7 @@ class Server:
 def _python(site: Site, folder: str, *twistd: str, pure: bool = False) -> Process:
     process = site.namesrv(OURS, folder, start=False, twistd=twistd)
     # as it is installed: with the bytecode beside it, whatever this environment says
-    settings = ["-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={site.root / 'bytecode'}"]
+    settings = ["-u", "PYTHONDONTWRITEBYTECODE", "-u", "PYTHONPYCACHEPREFIX"]
     process.command = ["env", *settings, *([f"{PURE_PYTHON}=1"] if pure else []), *process.command]
     return process
 

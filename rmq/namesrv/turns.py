@@ -39,7 +39,8 @@ class Turns:
         self.worked = True
         if not self._taken:
             self._taken = True
-            self._clock.callLater(0, self._next)
+            # Twice: what is scheduled while sockets are read runs before they are looked at again.
+            self._clock.callLater(0, self._clock.callLater, 0, self._next)
             return None
         if self.waiting_bytes + size_bytes > self._max_waiting_bytes:
             return None

@@ -351,6 +351,7 @@ class LegitimateTests(RaceCase):
         large = body("T", *(f"{'topic' * 20}-{number}" for number in range(800)))
         peer.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
         client.send(RemotingCommand(REGISTER_BROKER.code, 2, ext_fields=self.another(), body=body("U")))
+        self.turn(talk)  # sockets are looked at again
         self.assertEqual((table.topics(), client.route_code()), ([], ResponseCode.TOPIC_NOT_EXIST))
         self.turn(talk)
         self.assertEqual([answer.opaque for answer in decode_commands(peer.transport.value())], [1])

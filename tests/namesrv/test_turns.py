@@ -20,6 +20,12 @@ class TurnsTests(SynchronousTestCase):
             self.clock.calls.remove(call)
             call.func(*call.args, **call.kw)
 
+    def sockets_again(self) -> None:
+        """Go on to where sockets are looked at again: before that nothing more is done."""
+        before = list(self.done)
+        self.turn()
+        self.assertEqual(self.done, before)
+
     def ask(self, name: str, size_bytes: int = 10) -> None:
         turn = self.turns.wait(size_bytes)
         if turn is None:
@@ -31,6 +37,7 @@ class TurnsTests(SynchronousTestCase):
         """A piece of work that is alone waits for nothing, in this turn and in each later one."""
         self.ask("one")
         self.assertEqual(self.done, ["one"])
+        self.sockets_again()
         self.turn()
         self.ask("two")
         self.assertEqual(self.done, ["one", "two"])
@@ -40,6 +47,7 @@ class TurnsTests(SynchronousTestCase):
         for name in ("one", "two", "three"):
             self.ask(name)
         self.assertEqual(self.done, ["one"])
+        self.sockets_again()
         self.turn()
         self.assertEqual(self.done, ["one", "two"])
         self.ask("four")
@@ -55,6 +63,7 @@ class TurnsTests(SynchronousTestCase):
         for name in ("one", "two", "three"):
             self.ask(name, 60)
         self.assertEqual(self.done, ["one", "three"])
+        self.sockets_again()
         self.turn()
         self.assertEqual(self.done, ["one", "three", "two"])
 
@@ -66,6 +75,7 @@ class TurnsTests(SynchronousTestCase):
         assert half is not None
         half.addCallback(lambda _: self.done.append("one again"))
         self.assertEqual((self.done, self.turns.waiting_bytes), (["one"], 20))
+        self.sockets_again()
         self.turn()
         self.assertEqual(self.done, ["one", "one again"])
         self.turn()
@@ -78,6 +88,7 @@ class TurnsTests(SynchronousTestCase):
         assert turn is not None
         turn.addCallback(lambda _: 1 // 0)
         self.ask("three")
+        self.sockets_again()
         self.turn()
         self.failureResultOf(turn, ZeroDivisionError)
         self.turn()

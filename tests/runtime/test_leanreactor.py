@@ -595,6 +595,15 @@ class InstallTests(SynchronousTestCase):
         )
         self.assertEqual(done.stdout, "LeanReactor\n", done.stderr)
 
+    def test_garbage_is_collected_once_it_runs(self) -> None:
+        """The collector rests until the reactor runs, and no longer."""
+        done = self.run_python(
+            "import gc; from rmq.runtime import leanreactor; leanreactor.install()\n"
+            "from twisted.internet import reactor; print(gc.isenabled())\n"
+            "reactor.callWhenRunning(lambda: (print(gc.isenabled()), reactor.stop())); reactor.run()"
+        )
+        self.assertEqual(done.stdout.split(), ["False", "True"], done.stderr)
+
     def test_no_epoll(self) -> None:
         """Where there is no epoll the module says so in one sentence, and how to go on."""
         done = self.run_python(

@@ -122,7 +122,7 @@ CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig)
 UNSUPPORTED_SWITCHES = ("enable_controller_in_namesrv",)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class NamesrvSetup:
     """
     All that :func:`rmq.namesrv.service.build_namesrv` needs to know.

@@ -44,7 +44,7 @@ REMOVALS = frozenset({EventKind.UNREGISTERED, EventKind.CLOSED, EventKind.EXPIRE
 STAYS = frozenset({EventKind.REGISTERED, EventKind.CHANGED})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Limits:
     """How much is kept; bytes are estimated."""
 
@@ -58,7 +58,7 @@ class Limits:
     max_topic_bytes: int = MAX_TOPIC_BYTES
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _BrokerNotes:
     """The last events of a broker name, oldest first, and the last one that made a process of it leave."""
 

@@ -22,7 +22,7 @@ PERM_WRITE, PERM_READ = 2, 4
 SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Group:
     """
     The brokers of one name: addresses by id, and the queues of their topics.

@@ -16,7 +16,7 @@ from rmq.wire.api.routes import RegisterBrokerHeader
 Key = tuple[str, str]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class LiveBroker:
     """
     One broker process, by the name and the address that it registered with.
@@ -55,7 +55,7 @@ class LiveBroker:
         return peer_of(self.channel)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Connection:
     """A connection that spoke for a broker; ``number`` says when it did so first."""
 

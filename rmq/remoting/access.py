@@ -34,7 +34,7 @@ def _keys() -> frozenset[str]:
 ACCESS_KEYS = _keys()
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AccessSetup:
     """The configuration of it, as loaded."""
 

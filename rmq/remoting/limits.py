@@ -25,7 +25,7 @@ def _key(default: int, doc: str, lowest: int) -> Any:
     return attrs.field(default=default, metadata={"doc": doc, "range": (lowest, None)})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RemotingLimits:
     """
     Limits of a listening port; the keys are our own, Apache has none like them.

@@ -90,7 +90,7 @@ class ConfigField:
         return (self.lowest is None or value >= self.lowest) and (self.highest is None or value <= self.highest)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Loaded:
     """What :func:`load` made: one instance per class in order, and what nobody knew."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Job:
     """``work`` runs in the thread; ``done`` gets what it raised (or None) in the reactor. One ``key``, one run."""
 

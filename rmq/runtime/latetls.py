@@ -5,7 +5,8 @@ Where pyOpenSSL is installed, `twisted.internet.tcp` and `posixbase` import it, 
 with it: 250 of the 700 million instructions that importing a NameServer took, 94 modules and 8 MiB, for a handshake
 that most processes never see. Here the three modules of Twisted that need it are stood in for while these two are
 imported. TLS is there nevertheless, with everything that the reactor says of itself: the first ``startTLS``,
-``listenSSL`` or ``connectSSL`` imports the real ones, which takes a tenth of a second, once.
+``listenSSL`` or ``connectSSL`` imports the real ones, which takes a tenth of a second, once. The reactor's modules for
+UNIX sockets and UDP wait in the same way for somebody who wants them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 _NEWTLS = "twisted.internet._newtls"
 #: what uses them takes them from the module when it needs them: a module that is imported then will do
-_USED_LATER = ("twisted.protocols.tls", "twisted.internet.ssl")
+_USED_LATER = ("twisted.protocols.tls", "twisted.internet.ssl", "twisted.internet.unix", "twisted.internet.udp")
 
 
 class _Later(ModuleType):

@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 3.0
 EndpointFactory = Callable[[Any, str, int], IStreamClientEndpoint]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Platform:
     """
     Everything from outside, as one argument.

@@ -113,7 +113,7 @@ class Identity:
         return tuple(path for path in (self.key_path, self.cert_path, self.trust_path) if path is not None)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class TlsTerms:
     """
     What :class:`TlsConfig` and its file come to.

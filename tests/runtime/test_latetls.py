@@ -82,8 +82,41 @@ print("after", imported())
 """
 
 
+#: Listens on UDP and on a UNIX socket, and says what of them was imported when.
+OTHER_SOCKETS = """
+import sys
+from rmq.runtime.platform import the_reactor
+reactor = the_reactor()
+from twisted.internet.protocol import DatagramProtocol, Factory
+
+def imported():
+    return [name for name in ("twisted.internet.udp", "twisted.internet.unix") if name in sys.modules]
+
+print(imported())
+datagrams, stream = reactor.listenUDP(0, DatagramProtocol()), reactor.listenUNIX(sys.argv[1], Factory())
+from twisted.internet import udp, unix
+print(imported(), type(datagrams) is udp.Port, type(stream) is unix.Port)
+"""
+
+
 class LateTests(SynchronousTestCase):
     maxDiff = None
+
+    def test_other_sockets_when_they_are_used(self) -> None:
+        """UDP and UNIX sockets are there, and cost nothing where nobody has them."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", OTHER_SOCKETS, "socket"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        expected = ["[]", "['twisted.internet.udp', 'twisted.internet.unix'] True True"]
+        self.assertEqual(done.stdout.splitlines(), expected, done.stderr)
 
     def test_tls_when_it_is_used(self) -> None:
         """The reactor says that it can do TLS, plain connections bring nothing, startTLS and listenSSL work."""

@@ -668,9 +668,9 @@ class FreedMemoryTests(SynchronousTestCase):
             "from rmq.runtime import leanreactor; leanreactor.install()\n"
             "from twisted.internet import reactor\n"
             "def pages(): return int(open('/proc/self/statm').read().split()[1])\n"
-            "blocks = [bytearray(b'x') * 900_000 for _ in range(100)]\n"
-            "stays = bytearray(b'x') * 2000\n"
-            "blocks.clear(); before = pages(); reactor.give_back_memory(); print(before - pages())"
+            "large, small = [], []\n"
+            "for _ in range(100): large.append(bytearray(b'x') * 900_000), small.append(bytearray(b'x') * 2000)\n"
+            "large.clear(); before = pages(); reactor.give_back_memory(); print(before - pages())"
         )
         self.assertGreater(int(subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)), 15_000)
 

@@ -23,6 +23,8 @@ HEAVY = (
     "twisted.protocols.tls",
     "twisted.internet.ssl",
     "twisted.internet.endpoints",
+    "twisted.internet.udp",
+    "twisted.internet.unix",
     "twisted.application.internet",
     "twisted.conch",
     "twisted.cred.portal",

@@ -173,18 +173,18 @@ def _run_watch(options: argparse.Namespace) -> int:
     engine = _engine(options)
     engine.progress = printer_of(options)
     try:
-        watch = Watch(
-            config,
-            lambda: remembering(engine, folder),
-            _how(options),
-            folder=folder,
-            clock=Clock(date=_now),
-            say=lambda line: print(line, flush=True),
-            outputs=_outputs(options),
-            parquet=options.parquet,
-            new_id=lambda: str(uuid.uuid4()),
-        )
-        with stopping_by_signals():
+        with stopping_by_signals() as wait:
+            watch = Watch(
+                config,
+                lambda: remembering(engine, folder),
+                _how(options),
+                folder=folder,
+                clock=Clock(date=_now, wait=wait),
+                say=lambda line: print(line, flush=True),
+                outputs=_outputs(options),
+                parquet=options.parquet,
+                new_id=lambda: str(uuid.uuid4()),
+            )
             return watch.run(options.every, options.rounds)
     finally:
         engine.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -47,20 +48,39 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def stopping_by_signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Stopped` in the main thread; a second one ends the process the hard way."""
+def stopping_by_signals() -> Iterator[Callable[[float], None]]:
+    """
+    Turn SIGINT and SIGTERM into :class:`Stopped` in the main thread; a second one ends the process the hard way.
+
+    Gives what waits so many seconds or for a signal. `time.sleep` would sleep on when another thread took the signal,
+    or when it came just before the sleep began.
+    """
 
     def stop(number: int, frame: object) -> None:
         for one in before:
             signal.signal(one, signal.SIG_DFL)
         raise Stopped
 
+    def wait(seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if poll.poll(left * 1000):
+                os.read(woken, 512)
+
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
     before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    wakeup = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     try:
-        yield
+        yield wait
     finally:
+        signal.set_wakeup_fd(wakeup)
         for one, handler in before.items():
             signal.signal(one, handler)
+        os.close(woken)
+        os.close(wakes)
 
 
 @attrs.frozen(kw_only=True)

@@ -17,6 +17,9 @@ from tests.spark import synthetic
 from tests.spark.support import as_json, audit, result_of, rmq_audit
 from tests.spark.synthetic import MadeStore, Pair, Stored, put_forged
 
+#: half a minute of one core and more
+pytestmark = pytest.mark.campaign
+
 MIB = 1 << 20
 SPLITS = (1 * MIB, 8 * MIB, 64 * MIB)
 #: one and a half splits of 64 MiB, so that such splits meet inside a segment too

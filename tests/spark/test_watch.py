@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from rmq_audit.audit import Options
 from rmq_audit.clusterconfig import config_of, read_config
 from rmq_audit.engines import LocalEngine
 from rmq_audit.inventory import InputError
-from rmq_audit.watch import Clock, Stopped, Watch, read_ends
+from rmq_audit.watch import Clock, Stopped, Watch, read_ends, stopping_by_signals
 
 from tests.spark.support import ROOT, result_of
 from tests.spark.synthetic import Pair, make_store
@@ -283,6 +285,29 @@ class MistakeTests(WatchCase):
         (self.state / "ends.json").write_text("[1]")
         self.assert_refused(watch(self.master, "--state", self.state), "ends.json: is no state")
         self.assertRaises(InputError, read_ends, str(self.state / "ends.json"))
+
+    def test_a_signal_that_another_thread_takes(self) -> None:
+        """A signal ends a wait at once whichever thread the system gives it to; other ones do not shorten it."""
+        stays = threading.Event()
+        other = threading.Thread(target=stays.wait, daemon=True)
+        other.start()
+        assert other.ident is not None
+        ident = other.ident
+        late = threading.Timer(0.3, lambda: signal.pthread_kill(ident, signal.SIGTERM))
+        heard: list[int] = []
+        usual = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+        try:
+            with stopping_by_signals() as wait:
+                signal.pthread_kill(ident, signal.SIGUSR1)
+                wait(0.05)
+                self.assertEqual(heard, [signal.SIGUSR1])
+                late.start()
+                began = time.monotonic()
+                self.assertRaises(Stopped, wait, 600)
+                self.assertLess(time.monotonic() - began, 300)
+        finally:
+            signal.signal(signal.SIGUSR1, usual)
+            stays.set()
 
     def test_signals_end_the_process(self) -> None:
         """SIGTERM and SIGINT to ``rmq-audit watch`` between rounds: the last round's status, no stack trace."""

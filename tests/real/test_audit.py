@@ -23,7 +23,7 @@ from tests.real.pairs import KINDS, TOPIC, name_of, replicated_pair, start_pair,
 from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Site, missing, until
 from tests.real.storefiles import flip_body_byte, records
 from tests.spark import campaign
-from tests.spark.corruptor.classes import CLASSES, judge
+from tests.spark.corruptor.classes import CLASSES, judge, outcome_of
 from tests.spark.corruptor.specimen import Specimen
 
 MESSAGES = 4000
@@ -124,9 +124,8 @@ def test_a_pair_of_apache_end_to_end(kind: str, site: Site, tmp_path: Path) -> N
             shutil.copytree(side.store, folder / ("master" if side is pair.master else "slave"))
         specimen = Specimen(folder / "master", folder / "slave")
         plan = CLASSES[name].plant(specimen, random.Random(name))
-        judged = judge(
-            compare(str(specimen.master), str(specimen.slave), LocalEngine(1), Options()), CLASSES[name], plan
-        )
+        result = compare(str(specimen.master), str(specimen.slave), LocalEngine(1), Options())
+        judged = judge(outcome_of(result), CLASSES[name], plan)
         assert judged.wrong == [], f"{name}: {judged.wrong}"
         shutil.rmtree(folder)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
-import re
 import sys
 from pathlib import Path
 

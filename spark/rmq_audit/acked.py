@@ -20,7 +20,6 @@ from rmq_audit.files import ReadError, open_binary, unreadable
 from rmq_audit.findings import MAX_SAMPLES, Finding, finding
 from rmq_audit.history import Log
 from rmq_audit.inventory import InputError, place_of
-from rmq_audit.sends import SendsChecked
 from rmq_audit.tally import SPAN_MS, tallies
 from rmq_audit.tasks import AckCheck, AckFault, SegmentFile, Send, Tally
 from rmq_audit.work import ACKED
@@ -161,8 +160,7 @@ def check_acked(
     times = SendTimes()
     for task, answer in zip(tasks, engine.run(ACKED, tasks) if tasks else [], strict=True):
         faults += answer.faults
-        if isinstance(answer, SendsChecked):
-            times.found += answer.found
+        times.found += answer.found
         if answer.error is not None:
             coverage.acked_sends_checked -= len(task.sends)
             found.append(finding("AU-COVER", log.side, detail=answer.error))

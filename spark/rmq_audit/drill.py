@@ -14,7 +14,7 @@ import attrs
 
 from rmq.wire.record import BLANK_BYTES, MAGIC_BLANK, body_crc
 from rmq_audit import properties
-from rmq_audit.fielddiffs import RecordDifference, RecordsDrilled, field_values
+from rmq_audit.fielddiffs import field_values
 from rmq_audit.files import ReadError, Window
 from rmq_audit.findings import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED
 from rmq_audit.format import HEADER_BYTES, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
@@ -49,7 +49,7 @@ def drill(task: Drill) -> Drilled:
         master, slave = _Side(task, task.master), _Side(task, task.slave)
         return _compare(task, master, slave)
     except ReadError as error:
-        return RecordsDrilled(drill=task, error=str(error))
+        return Drilled(drill=task, error=str(error))
 
 
 class _Side:
@@ -115,7 +115,7 @@ class _Side:
 
 
 def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
-    differences: list[RecordDifference] = []
+    differences: list[Difference] = []
     faults: list[Fault] = []
     _drop_illusions(master, slave)
     equal, crcs, shared, forked_at = 0, 0, True, None
@@ -131,7 +131,7 @@ def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
         theirs = slave.record(phy)
         crcs += theirs is not None
         faults += _crc_fault(theirs)
-    return RecordsDrilled(
+    return Drilled(
         drill=task,
         equal=equal,
         forked_at=forked_at,
@@ -153,7 +153,7 @@ def _drop_illusions(master: _Side, slave: _Side) -> None:
                 del side.items[phy]
 
 
-def _difference(phy: int, master: _Side, slave: _Side) -> RecordDifference:
+def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
     ours, theirs = master.items.get(phy), slave.items.get(phy)
     known = master.record(phy) or slave.record(phy)
     size = ours or theirs or 0
@@ -173,7 +173,7 @@ def _difference(phy: int, master: _Side, slave: _Side) -> RecordDifference:
         )
     else:
         return _changed(phy, master, slave)
-    return RecordDifference(
+    return Difference(
         invariant=invariant,
         phy_from=phy,
         phy_to=phy + size,
@@ -185,7 +185,7 @@ def _difference(phy: int, master: _Side, slave: _Side) -> RecordDifference:
     )
 
 
-def _changed(phy: int, master: _Side, slave: _Side) -> RecordDifference:
+def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
     """The same record on both sides, with other bytes: name the fields that differ and who fails its own checks."""
     failures = {MASTER: master.failure(phy), SLAVE: slave.failure(phy)}
     ours, theirs = master.record(phy), slave.record(phy)
@@ -216,7 +216,7 @@ def _changed(phy: int, master: _Side, slave: _Side) -> RecordDifference:
         side.bytes_at(phy, size if record is None else record.size)
         for side, record in ((master, ours), (slave, theirs))
     ]
-    return RecordDifference(
+    return Difference(
         invariant="RP-DIFF",
         phy_from=phy,
         phy_to=phy + size,

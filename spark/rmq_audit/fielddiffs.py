@@ -1,19 +1,13 @@
-"""
-Every field in which the two sides of one record differ, as text that people can read.
-
-The classes extend what :mod:`tasks` says of a difference; they travel and are remembered like it.
-"""
+"""Every field in which the two sides of one record differ, as text that people can read."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Sequence
-
-import attrs
+from collections.abc import Iterator
 
 from rmq.wire.record import body_crc
 from rmq_audit.records import Record
-from rmq_audit.tasks import Difference, Drilled
+from rmq_audit.tasks import FieldValues
 
 #: differing fields of one record that are told: all of the header, and this many properties
 MAX_PROPERTIES = 16
@@ -22,29 +16,6 @@ MAX_PROPERTIES = 16
 MAX_TEXT = 200
 
 _HOSTS = ("bornHost", "storeHost")
-
-
-@attrs.frozen(kw_only=True)
-class FieldValues:
-    """One field and what each side has in it; None where a side does not have it at all."""
-
-    field: str
-    master: str | None
-    slave: str | None
-
-
-@attrs.frozen(kw_only=True)
-class RecordDifference(Difference):
-    """A difference with all fields in which the (first) record differs; empty where there is no record to compare."""
-
-    fields: Sequence[FieldValues] = ()
-
-
-@attrs.frozen(kw_only=True)
-class RecordsDrilled(Drilled):
-    """What a drill found, with the fields of each difference."""
-
-    differences: Sequence[RecordDifference] = ()
 
 
 def field_values(ours: Record | None, theirs: Record | None, left: bytes, right: bytes) -> list[FieldValues]:

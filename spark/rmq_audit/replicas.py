@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from rmq_audit.drill import folded, of_the_first
-from rmq_audit.fielddiffs import RecordDifference
 from rmq_audit.findings import BOTH, MASTER, SLAVE, UNDECIDED, Finding, Severity, finding
 from rmq_audit.format import MAX_HEADER_BYTES
 from rmq_audit.history import Log
@@ -320,7 +319,7 @@ def _finding_of(one: Difference) -> Finding:
         evidence_phy=one.evidence_phy,
         evidence_master=one.evidence_master,
         evidence_slave=one.evidence_slave,
-        differing_fields=[attrs.asdict(values) for values in one.fields] if isinstance(one, RecordDifference) else [],
+        differing_fields=[attrs.asdict(values) for values in one.fields],
         sample_msg_ids=list(one.message_ids),
         detail=one.detail,
     )

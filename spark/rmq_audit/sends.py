@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from rmq.wire.record import COMPRESSED
@@ -13,17 +12,10 @@ from rmq_audit.files import ReadError
 from rmq_audit.places import Places, windows
 from rmq_audit.scan import SCHEDULE_TOPIC
 from rmq_audit.tally import SPAN_MS, tallies
-from rmq_audit.tasks import AckCheck, AckFault, AckState, Send, Tally
+from rmq_audit.tasks import AckCheck, AckFault, AckState, Send
 
 
-@attrs.frozen(kw_only=True)
-class SendsChecked(AckState):
-    """What became of the sends of one task, and when those that are there were stored, by the topic of the send."""
-
-    found: Sequence[Tally] = ()
-
-
-def check_sends(task: AckCheck) -> SendsChecked:
+def check_sends(task: AckCheck) -> AckState:
     """Compare each send with the record at its place; a file that cannot be read is told by ``error``."""
     phy = np.array([send.phy for send in task.sends], dtype=np.int64)
     faults: list[AckFault] = []
@@ -36,13 +28,13 @@ def check_sends(task: AckCheck) -> SendsChecked:
             faults += wrong
             _count(places, sends, {id(one.send) for one in wrong if one.invariant == "AK-LOST"}, found)
     except ReadError as error:
-        return SendsChecked(error=str(error))
+        return AckState(error=str(error))
     faults += [
         AckFault(invariant="AK-LOST", send=send, actual="behind the end of the file")
         for send in task.sends
         if send.phy >= task.segment.stop
     ]
-    return SendsChecked(faults=faults, found=tallies(found))
+    return AckState(faults=faults, found=tallies(found))
 
 
 def _count(places: Places, sends: Sequence[Send], lost: set[int], found: dict[tuple[str, int], int]) -> None:

@@ -26,7 +26,6 @@ import xxhash
 
 from rmq_audit import files
 from rmq_audit.engines import Done, Engine, Progress
-from rmq_audit.fielddiffs import RecordsDrilled
 from rmq_audit.inventory import InputError
 from rmq_audit.location import Location
 from rmq_audit.tasks import Drilled, IndexState, QueueState, Scan, UnitState
@@ -49,7 +48,7 @@ _ENTRY = struct.Struct(">IQ")
 
 _ANSWERS: dict[str, type] = {
     SCAN.name: Scan,
-    DRILL.name: RecordsDrilled,
+    DRILL.name: Drilled,
     QUEUES.name: QueueState,
     UNITS.name: UnitState,
     INDEXES.name: IndexState,

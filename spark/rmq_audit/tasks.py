@@ -183,8 +183,21 @@ class Drill:
 
 
 @attrs.frozen(kw_only=True)
+class FieldValues:
+    """One field of a record and what each side has in it; None where a side does not have it at all."""
+
+    field: str
+    master: str | None
+    slave: str | None
+
+
+@attrs.frozen(kw_only=True)
 class Difference:
-    """Records that the sides do not share, adjacent ones as one when there are many of them."""
+    """
+    Records that the sides do not share, adjacent ones as one when there are many of them.
+
+    ``fields`` are all in which the (first) record differs; empty where there is no record to compare.
+    """
 
     invariant: str
     phy_from: int
@@ -203,6 +216,7 @@ class Difference:
     evidence_master: str | None = None
     evidence_slave: str | None = None
     detail: str = ""
+    fields: Sequence[FieldValues] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -392,10 +406,11 @@ class AckFault:
 
 @attrs.frozen(kw_only=True)
 class AckState:
-    """What became of the sends of one task."""
+    """What became of the sends of one task, and when those that are there were stored, by the topic of the send."""
 
     error: str | None = None
     faults: Sequence[AckFault] = ()
+    found: Sequence[Tally] = ()
 
 
 @attrs.frozen(kw_only=True)

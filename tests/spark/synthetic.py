@@ -8,6 +8,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -35,6 +36,16 @@ class Stored:
     body_at: int
     body_size: int
     properties_at: int
+
+    def acked_row(self) -> dict[str, Any]:
+        """Return what its producer was told, as a side table of acknowledged sends has it."""
+        return {
+            "msgId": self.message_id,
+            "topic": self.topic,
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+            "physicalOffset": self.phy,
+        }
 
 
 @attrs.define

@@ -48,17 +48,7 @@ class ClusterCase(CommandCase):
         self.write_routes(self.routes("ns1:9876"), self.routes("ns2:9876"))
 
     def rows(self, broker: str) -> list[dict[str, Any]]:
-        return [
-            {
-                "msgId": one.message_id,
-                "brokerName": broker,
-                "topic": one.topic,
-                "queueId": one.queue_id,
-                "queueOffset": one.queue_offset,
-                "physicalOffset": one.phy,
-            }
-            for one in self.pairs[broker].made.stored
-        ]
+        return [one.acked_row() | {"brokerName": broker} for one in self.pairs[broker].made.stored]
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -180,16 +180,7 @@ class ReadingTests(ObjectStoreCase):
         pair = self.made_pair(messages=60)
         tables = self.folder / "tables"
         tables.mkdir()
-        rows = [
-            {
-                "msgId": one.message_id,
-                "topic": one.topic,
-                "queueId": one.queue_id,
-                "queueOffset": one.queue_offset,
-                "physicalOffset": one.phy,
-            }
-            for one in pair.made.stored
-        ]
+        rows = [one.acked_row() for one in pair.made.stored]
         (tables / "sends.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         self.upload(pair.master, tables)
         options = Options(acked=self.uri("tables/sends.jsonl"))

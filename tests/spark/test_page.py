@@ -44,8 +44,13 @@ SPAN_S = SPAN_MS // 1000
 
 
 def page_of(result: Result) -> str:
-    told = {"run_id": "r1", "started_at": "2026-11-22T00:00:00+00:00", "seconds": 1.5, "engine": "local"}
-    return to_html(to_json(result, **told), pictures_of(result))  # type: ignore[arg-type]
+    told: dict[str, Any] = {
+        "run_id": "r1",
+        "started_at": "2026-11-22T00:00:00+00:00",
+        "seconds": 1.5,
+        "engine": "local",
+    }
+    return to_html(to_json(result, **told), pictures_of(result))
 
 
 def spread_store(seed: int, messages: int, step_ms: int) -> MadeStore:
@@ -69,16 +74,7 @@ class PageCase(SynchronousTestCase):
         return compare(str(pair.master), str(pair.slave), engine or LocalEngine(1), how)
 
     def acked(self, ones: list[Stored]) -> str:
-        rows = [
-            {
-                "msgId": one.message_id,
-                "topic": one.topic,
-                "queueId": one.queue_id,
-                "queueOffset": one.queue_offset,
-                "physicalOffset": one.phy,
-            }
-            for one in ones
-        ]
+        rows = [one.acked_row() for one in ones]
         path = self.folder / "acked.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return str(path)

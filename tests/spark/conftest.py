@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.goldens import unpack_store
 
 if TYPE_CHECKING:
     from rmq_audit.engines import Engine
@@ -20,7 +21,6 @@ MISSING = [name for name in ("numpy", "xxhash") if importlib.util.find_spec(name
 
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "stores"
 
 #: set in CI: there the JDK must be present
 MUST_RUN = bool(os.environ.get("RMQ_CI"))
@@ -39,8 +39,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def unpack(name: str) -> Path:
         if name not in unpacked:
             unpacked[name] = tmp_path_factory.mktemp(name)
-            with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-                archive.extractall(unpacked[name], filter="data")
+            unpack_store(name, unpacked[name])
         return unpacked[name]
 
     return unpack

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import shutil
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutResult
 from rmq.store.store import MessageStore
 from rmq.wire.record import COMPRESSED, Record, decode_record, split_keys, tags_code
+from tests.goldens import STORES, unpack_store
 from tests.store.support import ThreadClock, all_records, message
 
-STORES = Path(__file__).resolve().parent.parent / "golden" / "stores"
 #: what the client adds to the properties of what it gets
 ADDED = {"MIN_OFFSET", "MAX_OFFSET"}
 
@@ -66,8 +65,7 @@ class GoldenStoreCase(SynchronousTestCase):
         """Unpack an archive; return its manifest."""
         self.folder = tempfile.mkdtemp(prefix="rmq-golden-")
         self.addCleanup(shutil.rmtree, self.folder)
-        with tarfile.open(STORES / f"{name}.tar.xz") as archive:
-            archive.extractall(self.folder, filter="data")
+        unpack_store(name, Path(self.folder))
         manifest: dict[str, Any] = json.loads((Path(self.folder) / "MANIFEST.json").read_text())
         return manifest
 

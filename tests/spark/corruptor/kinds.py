@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 from rmq.store import layout
 from rmq.wire import record
 from tests.broker.harness import OneBroker, RawClient, send_ext
+from tests.goldens import unpack_store
 from tests.spark.corruptor import traps
 from tests.spark.corruptor.specimen import Specimen
 from tests.spark.synthetic import make_store
-
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "stores"
 
 _SEGMENT_BYTES = 65_536
 _MESSAGES = 440
@@ -25,8 +23,7 @@ _GROUP = "traps-readers"
 
 def _from_archive(name: str) -> Callable[[Path, int], None]:
     def unpack(folder: Path, seed: int) -> None:
-        with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
+        unpack_store(name, folder)
 
     return unpack
 

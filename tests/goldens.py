@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 STORES = Path(__file__).resolve().parent / "golden" / "stores"
 
 #: CPython 3.11.2, Debian 12's, extracts without a filter only
-_SAFE = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+_SAFE: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def unpack_store(name: str, folder: Path) -> None:

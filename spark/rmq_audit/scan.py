@@ -114,7 +114,9 @@ class Frames:
         window = self._window
         at = begin - window.base + 4
         while True:
-            at = window.data.find(MAGIC_PREFIX, at, stop - window.base + 4 + len(MAGIC_PREFIX))
+            # Not to the last byte, where no record begins: until 3.11.4 CPython's mmap.find looked at the byte behind.
+            end = min(stop - window.base + 4 + len(MAGIC_PREFIX), len(window.data) - 1)
+            at = window.data.find(MAGIC_PREFIX, at, end)
             if at < 0:
                 return None
             phy = window.base + at - 4

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 from rmq_audit.files import ReadError, Window
 from rmq_audit.lentwindow import LentWindow, split_window
+from rmq_audit.scan import Frames
 from twisted.trial.unittest import SynchronousTestCase
+
+
+class _Mapping(bytes):
+    """Bytes of which the last must not be searched, for a search may look at one byte more."""
+
+    def find(self, sub: bytes, start: int, end: int) -> int:  # type: ignore[override]
+        assert end < len(self), f"the last of {len(self)} bytes is searched, too"
+        return super().find(sub, start, end)
 
 
 class LentWindowTests(SynchronousTestCase):
@@ -48,6 +57,14 @@ class LentWindowTests(SynchronousTestCase):
         fourth = self.window(0, 100)
         self.assertIsNot(fourth.data, buffer)
         self.assertEqual((bytes(view[:4]), fourth.data[:4]), (bytes(range(4)), bytes(range(4))))
+
+    def test_no_search_to_the_last_byte(self) -> None:
+        """CPython until 3.11.4 looks behind the end of a mapping that is searched whole, and dies of it."""
+        window = self.window(0, len(self.data))
+        window.data = _Mapping(window.data[:])
+        frames = Frames(window, window.end)
+        self.assertEqual(frames.search(window.base, window.end), None)
+        self.assertEqual(frames.search(window.end - 1, window.end), None)
 
     def test_files_that_cannot_be_read(self) -> None:
         """A file that is shorter than was said, or gone, is told with its path and the place."""

@@ -2,7 +2,9 @@
 Two servers measured against each other in one run, so that what the machine does meanwhile happens to both.
 
 Windows alternate A B B A; each round gives one ratio, and the median of these with the smallest and the largest is the
-result. Absolute figures of different runs must not be compared: on one machine they drift by a factor of two.
+result. Who is not measured is stopped meanwhile: users run one broker, and an idle one of Apache's looks for new bytes
+a thousand times a second. Absolute figures of different runs must not be compared: on one machine they drift by a
+factor of two.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +80,35 @@ def _summary(windows: list[Window]) -> dict[str, float]:
     return found | {"bad": sum(window["bad"] + window["unanswered"] for window in windows)}
 
 
-def measure(loadgen: Path, shape: Shape, ours: Process, apache: Process, plan: Plan) -> Outcome:
+@attrs.frozen
+class Side:
+    """What is measured, and all processes that belong to it: its NameServer, its slave, itself."""
+
+    server: Process
+    processes: Sequence[Process]
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Take the processor from all of them meanwhile."""
+        for process in self.processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in self.processes:
+                process.resume()
+
+
+def measure(loadgen: Path, shape: Shape, ours: Side, apache: Side, plan: Plan) -> Outcome:
     """Warm both servers up with the shape, then run the rounds."""
 
-    def window(server: Process, seconds: float) -> Window:
+    def window(side: Side, seconds: float) -> Window:
+        server = side.server
         command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, 0.2, shape.rate, server.pid]
-        done = subprocess.run([*map(str, command), str(shape.template)], capture_output=True, text=True, timeout=600)
+        with (apache if side is ours else ours).suspended():
+            done = subprocess.run(
+                [*map(str, command), str(shape.template)], capture_output=True, text=True, timeout=600
+            )
         if done.returncode != 0:
             raise SystemExit(f"{shape.name} against {server.name}: {done.stderr.strip()}\n{server.tail()}")
         result: Window = json.loads(done.stdout)
@@ -93,8 +119,8 @@ def measure(loadgen: Path, shape: Shape, ours: Process, apache: Process, plan: P
         window(ours, min(plan.warm_s, 2.0))
     outcome = Outcome(shape, [], [])
     for _ in range(plan.rounds):
-        for side, server in ((0, ours), (1, apache), (1, apache), (0, ours)):
-            (outcome.apache if side else outcome.ours).append(window(server, plan.window_s))
+        for side in (ours, apache, apache, ours):
+            (outcome.ours if side is ours else outcome.apache).append(window(side, plan.window_s))
     return outcome
 
 

@@ -21,6 +21,7 @@ from bench.pairing import (
     Outcome,
     Plan,
     Shape,
+    Side,
     Window,
     measure,
     options,
@@ -93,8 +94,9 @@ def stores(server: Broker) -> bool:
         return probe.send_message(TOPIC, 0, b"ready?").code == 0
 
 
-def start(site: Site, kind: str, name: str, mode: Mode, reactor: str) -> Broker:
+def start(site: Site, kind: str, name: str, mode: Mode, reactor: str) -> Side:
     """Start a broker, and where the mode asks for it a slave of its own kind that replicates."""
+    others = len(site.processes)
     config: dict[str, Any] = {"flushDiskType": mode.flush, "mappedFileSizeCommitLog": 256 << 20}
     config |= {"mappedFileSizeConsumeQueue": 20 * 300_000, "maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}
     config["brokerRole"] = "SYNC_MASTER" if mode.slave else "ASYNC_MASTER"
@@ -106,7 +108,7 @@ def start(site: Site, kind: str, name: str, mode: Mode, reactor: str) -> Broker:
     if mode.slave:
         site.slave(kind, server, namesrv.addr, f"{name}-slave", twistd=twistd)
         until(f"{name} replicates", partial(stores, server))  # Apache's slave first reports after 5 s
-    return server
+    return Side(server, site.processes[others:])
 
 
 def ratio(outcome: Outcome, key: str) -> Spread:

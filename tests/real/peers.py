@@ -9,6 +9,7 @@ so the tests themselves are tested.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
@@ -246,8 +247,11 @@ class Process:
         until(f"every thread of {self.name} has stopped", lambda: set(self._thread_states()) == {"T"}, seconds=10)
 
     def _thread_states(self) -> list[str]:
-        tasks = Path(f"/proc/{self.pid}/task")
-        return [(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks.iterdir()]
+        states = []
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                states.append((task / "stat").read_text().rpartition(") ")[2][0])
+        return states
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
@@ -23,6 +24,13 @@ from rmq.wire.extfields import encode_ext
 from rmq.wire.frames import FrameDecoder
 
 NOW_S = 1_800_000_000
+
+
+def one_turn(clock: Clock) -> None:
+    """Run what is due, and not what that schedules: one turn of a reactor (Clock.advance runs both)."""
+    for call in [call for call in clock.calls if call.getTime() <= clock.seconds()]:
+        clock.calls.remove(call)
+        call.func(*call.args, **call.kw)
 
 
 class Talk:

@@ -24,7 +24,7 @@ from rmq.wire.api.routes import (
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands
 from rmq.wire.extfields import encode_ext
-from tests.namesrv.talk import Talk
+from tests.namesrv.talk import Talk, one_turn
 from tests.namesrv.test_responders import HEADER, body
 from tests.namesrv.test_routes import broker, identity, topics
 from tests.namesrv.test_service import Peer
@@ -351,12 +351,12 @@ class LegitimateTests(RaceCase):
         large = body("T", *(f"{'topic' * 20}-{number}" for number in range(800)))
         peer.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
         client.send(RemotingCommand(REGISTER_BROKER.code, 2, ext_fields=self.another(), body=body("U")))
-        self.turn(talk)  # sockets are looked at again
+        one_turn(talk.reactor)  # sockets are looked at again
         self.assertEqual((table.topics(), client.route_code()), ([], ResponseCode.TOPIC_NOT_EXIST))
-        self.turn(talk)
+        one_turn(talk.reactor)
         self.assertEqual([answer.opaque for answer in decode_commands(peer.transport.value())], [1])
         self.assertEqual((len(table.topics()), client.route_code()), (801, 0))
-        self.turn(talk)
+        one_turn(talk.reactor)
         self.assertEqual(len(table.topics()), 802)
 
     def test_connection_that_ended_in_the_middle(self) -> None:
@@ -369,13 +369,6 @@ class LegitimateTests(RaceCase):
         peer.close()
         talk.reactor.advance(0)
         self.assertEqual(talk.service.routes.live_brokers(), [])
-
-    def turn(self, talk: Talk) -> None:
-        """Run what is due, and not what that schedules."""
-        reactor = talk.reactor
-        for call in [call for call in reactor.calls if call.getTime() <= reactor.seconds()]:
-            reactor.calls.remove(call)
-            call.func(*call.args, **call.kw)
 
     def test_connection_that_ended_before_its_turn(self) -> None:
         """A broker whose connection ended while its registration waited is not in any route."""

@@ -6,6 +6,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.turns import Turns
+from tests.namesrv.talk import one_turn
 
 
 class TurnsTests(SynchronousTestCase):
@@ -14,16 +15,10 @@ class TurnsTests(SynchronousTestCase):
         self.turns = Turns(self.clock, max_waiting_bytes=100)
         self.done: list[str] = []
 
-    def turn(self) -> None:
-        """Run what is due, and not what that schedules: one turn of a reactor (Clock.advance runs both)."""
-        for call in list(self.clock.calls):
-            self.clock.calls.remove(call)
-            call.func(*call.args, **call.kw)
-
     def sockets_again(self) -> None:
         """Go on to where sockets are looked at again: before that nothing more is done."""
         before = list(self.done)
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, before)
 
     def ask(self, name: str, size_bytes: int = 10) -> None:
@@ -38,7 +33,7 @@ class TurnsTests(SynchronousTestCase):
         self.ask("one")
         self.assertEqual(self.done, ["one"])
         self.sockets_again()
-        self.turn()
+        one_turn(self.clock)
         self.ask("two")
         self.assertEqual(self.done, ["one", "two"])
 
@@ -48,14 +43,14 @@ class TurnsTests(SynchronousTestCase):
             self.ask(name)
         self.assertEqual(self.done, ["one"])
         self.sockets_again()
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "two"])
         self.ask("four")
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "two", "three"])
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "two", "three", "four"])
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual((self.clock.getDelayedCalls(), self.turns.waiting_bytes), ([], 0))
 
     def test_no_more_wait_than_memory_allows(self) -> None:
@@ -64,7 +59,7 @@ class TurnsTests(SynchronousTestCase):
             self.ask(name, 60)
         self.assertEqual(self.done, ["one", "three"])
         self.sockets_again()
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "three", "two"])
 
     def test_a_second_half_comes_next(self) -> None:
@@ -76,9 +71,9 @@ class TurnsTests(SynchronousTestCase):
         half.addCallback(lambda _: self.done.append("one again"))
         self.assertEqual((self.done, self.turns.waiting_bytes), (["one"], 20))
         self.sockets_again()
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "one again"])
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "one again", "two"])
 
     def test_a_piece_of_work_that_fails_costs_nobody_else(self) -> None:
@@ -89,7 +84,7 @@ class TurnsTests(SynchronousTestCase):
         turn.addCallback(lambda _: 1 // 0)
         self.ask("three")
         self.sockets_again()
-        self.turn()
+        one_turn(self.clock)
         self.failureResultOf(turn, ZeroDivisionError)
-        self.turn()
+        one_turn(self.clock)
         self.assertEqual(self.done, ["one", "three"])

@@ -303,9 +303,13 @@ class Broker(Process):
         self.ha_port = self.port + 1
 
     def runtime(self) -> dict[str, str]:
-        """Return what the broker says of itself (code 28)."""
-        with self.probe() as probe:
-            return probe.runtime_info()
+        """Return what the broker says of itself (code 28); Apache's has nothing to say in its first second."""
+
+        def told() -> dict[str, str]:
+            with self.probe() as probe:
+                return probe.runtime_info()
+
+        return until(f"{self.name} says how it runs", told)
 
     def end_offset(self) -> int:
         return int(self.runtime()["commitLogMaxOffset"])

@@ -68,38 +68,46 @@ def start(site: Site, kind: str, name: str) -> Side:
 
 
 def fill(side: Side, loadgen: Path, template: Path, size: int) -> None:
-    """Send until the master's log has ``size`` bytes."""
+    """Send until the master's log has ``size`` bytes, and not so much that it needs a second file."""
     while (left := size - side.master.end_offset()) > 0:
-        seconds = min(5.0, max(0.3, left / 40e6))
+        seconds = min(5.0, max(0.1, left / 200e6))
         command = [loadgen, side.master.port, 16, 16, seconds, 0.0, 0, side.master.pid, template]
         done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
         if done.returncode != 0:
             raise SystemExit(f"filling {side.master.name}: {done.stderr.strip()}\n{side.master.tail()}")
+    if side.master.end_offset() > SEGMENT_BYTES:
+        raise SystemExit(f"{side.master.name} has more than one file of log: a new slave would get only the last one")
 
 
 def catch_up(site: Site, side: Side, number: int) -> CatchUp:
-    """Start a new slave, wait until it has everything, and throw it away."""
+    """Start a new slave, let it have the master once it runs, wait until it has everything, and throw it away."""
     end = side.master.end_offset()
+    side.master.suspend()
     slave = site.slave(side.kind, side.master, side.namesrv.addr, f"{side.name}-slave-{number}", brokerId=1)
     with slave.probe(timeout=DEADLINE_S) as probe:
 
         def info(key: str) -> int:
             return int(probe.runtime_info()[key])
 
-        master_cpu, slave_cpu = cpu_seconds(side.master.pid), cpu_seconds(slave.pid)
-        began, first = time.monotonic(), 0
+        def now() -> tuple[float, float, float]:
+            return time.monotonic(), cpu_seconds(side.master.pid), cpu_seconds(slave.pid)
+
+        if info("commitLogMaxOffset"):
+            raise SystemExit(f"{slave.name} is not empty")
+        side.master.resume()
+        began = before = now()
+        # what counts begins with the last question to which it had nothing: Apache's may wait before it asks
         while (here := info("commitLogMaxOffset")) < end:
-            if first == 0:
-                began, first = time.monotonic(), here
-                master_cpu, slave_cpu = cpu_seconds(side.master.pid), cpu_seconds(slave.pid)
-            if time.monotonic() > began + DEADLINE_S:
+            if here == 0:
+                began = before
+            if time.monotonic() > began[0] + DEADLINE_S:
                 raise SystemExit(f"{slave.name} does not catch up\n{slave.tail()}")
             time.sleep(POLL_S)
-        took = max(POLL_S, time.monotonic() - began)
-        gigabytes = max(1, end - first) / 1e9
-        master_cpu, slave_cpu = cpu_seconds(side.master.pid) - master_cpu, cpu_seconds(slave.pid) - slave_cpu
+            before = now()
+        took, master_cpu, slave_cpu = (after - start for start, after in zip(began, now(), strict=True))
+        gigabytes = end / 1e9
         until("the slave's queues are complete", lambda: info("dispatchBehindBytes") == 0, seconds=DEADLINE_S)
-        queues_s = time.monotonic() - began
+        queues_s = time.monotonic() - began[0]
     slave.kill()
     shutil.rmtree(slave.store)
     return CatchUp(gigabytes * 1000 / took, master_cpu / gigabytes, slave_cpu / gigabytes, queues_s)

@@ -2,9 +2,8 @@
 Two servers measured against each other in one run, so that what the machine does meanwhile happens to both.
 
 Windows alternate A B B A; each round gives one ratio, and the median of these with the smallest and the largest is the
-result. Who is not measured is stopped meanwhile: users run one broker, and an idle one of Apache's looks for new bytes
-a thousand times a second. Absolute figures of different runs must not be compared: on one machine they drift by a
-factor of two.
+result. Who is not measured is stopped meanwhile: users run one broker, and an idle one of Apache's wakes all the time.
+Absolute figures of different runs must not be compared: on one machine they drift by a factor of two.
 """
 
 from __future__ import annotations
@@ -90,9 +89,9 @@ class Side:
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Take the processor from all of them meanwhile."""
-        for process in self.processes:
-            process.suspend()
         try:
+            for process in self.processes:
+                process.suspend()
             yield
         finally:
             for process in self.processes:

@@ -303,7 +303,7 @@ class Broker(Process):
         self.ha_port = self.port + 1
 
     def runtime(self) -> dict[str, str]:
-        """Return what the broker says of itself (code 28); Apache's has nothing to say in its first second."""
+        """Return what the broker says of itself (code 28); right after its start Apache's cannot."""
 
         def told() -> dict[str, str]:
             with self.probe() as probe:

@@ -21,7 +21,6 @@ MISSING = [name for name in ("numpy", "xxhash") if importlib.util.find_spec(name
 
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 
-
 #: set in CI: there the JDK must be present
 MUST_RUN = bool(os.environ.get("RMQ_CI"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rmq.ha.master import ReadableLog
+from rmq.ha.session import Piece
 
 
 class FlushableLog(ReadableLog, Protocol):
@@ -33,6 +34,6 @@ class FlushedLog:
     def end_offset(self) -> int:
         return self._log.flushed_offset
 
-    def read(self, phy_offset: int, limit: int) -> bytes:
+    def read(self, phy_offset: int, limit: int) -> Piece:
         """Return bytes that are on disk, as `ReadableLog.read`."""
         return self._log.read(phy_offset, max(0, min(limit, self._log.flushed_offset - phy_offset)))

@@ -26,7 +26,7 @@ class ReadableLog(Protocol):
     def end_offset(self) -> int:
         """One behind the last byte."""
 
-    def read(self, phy_offset: int, limit: int) -> bytes:
+    def read(self, phy_offset: int, limit: int) -> Piece:
         """Return 1 to ``limit`` bytes from ``phy_offset`` on, of one segment; nothing at the end of the log."""
 
 

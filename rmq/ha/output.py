@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IPullProducer, IPushProducer, ISSLTransport, ITCPTransport
@@ -115,12 +116,15 @@ class SocketOutput:
     def _flush(self) -> None:
         pieces = self._pieces
         while pieces:
-            batch = list(pieces) if len(pieces) <= MAX_PIECES else [pieces[i] for i in range(MAX_PIECES)]
+            batch = list(islice(pieces, MAX_PIECES))
             try:
                 sent = self._socket.sendmsg(batch)
             except OSError:
                 # Full, or broken: the transport finds out which when it sends the piece below.
                 sent = 0
+            if sent == sum(map(len, batch)) and len(batch) == len(pieces):
+                pieces.clear()
+                return
             complete = self._drop(sent)
             if complete < len(batch):
                 self._waiting = True

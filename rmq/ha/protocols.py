@@ -72,7 +72,6 @@ class MasterConnection(Protocol):
 
     def pump(self) -> None:
         """Send what the slave lacks: one slice now, the rest in later turns of the reactor or when there is room."""
-        self._cancel()
         try:
             actions = self.session.pump(steady_ms(self._clock), SLICE_BYTES)
         except (StoreError, DiskError) as error:
@@ -86,7 +85,7 @@ class MasterConnection(Protocol):
             return
         self._perform(actions)
         if self.session.has_more and self._later is None:
-            self._later = self._clock.callLater(0, self.pump)
+            self._later = self._clock.callLater(0, self._go_on)
 
     def drop(self, why: str) -> None:
         """End the connection at once, whatever is unsent."""
@@ -94,6 +93,10 @@ class MasterConnection(Protocol):
         self._output.stop()
         self._hub.left(self, why)
         abort(self)
+
+    def _go_on(self) -> None:
+        self._later = None
+        self.pump()
 
     def _room_again(self) -> None:
         self.session.resume()

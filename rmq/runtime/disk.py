@@ -62,6 +62,14 @@ class File(Protocol):
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly ``size`` bytes; a DiskError with path and offset when the file does not hold them."""
 
+    def view_at(self, offset: int, size: int) -> bytes | memoryview:
+        """
+        As :meth:`read_at`, where possible without a copy.
+
+        The bytes must not be written, and the file not be cut, while somebody holds what this returned; the file may
+        be closed and deleted.
+        """
+
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write all of ``data``; later reads see it at once. Writing past the end makes the file longer."""
 

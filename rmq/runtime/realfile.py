@@ -26,6 +26,8 @@ class RealFile:
         self._flusher = flusher
         self._size = os.fstat(fd).st_size
         self._map: mmap.mmap | None = None
+        #: former maps of which somebody holds views
+        self._lent: list[mmap.mmap] = []
         self._may_map = self._size >= MAP_MIN_BYTES
         self._syncing = 0
         #: why nothing may be done any more (closed), or nothing may be written (a sync failed)
@@ -42,12 +44,12 @@ class RealFile:
         return self._size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        if offset < 0 or size < 0 or offset + size > self._size:
-            raise DiskError(self._path, self._read_trouble(size), offset)
-        if self._map is not None or (self._may_map and self._mapped()):
-            assert self._map is not None
-            return self._map[offset : offset + size]
-        return self._pread(offset, size)
+        mapped = self._map_for(offset, size)
+        return self._pread(offset, size) if mapped is None else mapped[offset : offset + size]
+
+    def view_at(self, offset: int, size: int) -> bytes | memoryview:
+        mapped = self._map_for(offset, size)
+        return self._pread(offset, size) if mapped is None else memoryview(mapped)[offset : offset + size]
 
     def write_at(self, offset: int, data: Bytes) -> None:
         if self._refusal is not None:
@@ -92,6 +94,8 @@ class RealFile:
             raise DiskError(self._path, self._refusal, size)
         # The map goes first: touching a mapped page behind the new end would kill the process (SIGBUS).
         self._unmap()
+        if self._lent:
+            raise DiskError(self._path, "cannot be cut while its bytes are on their way to somebody", size)
         with naming(self._path, offset=size):
             os.ftruncate(self._fd, size)
         self._resize(size)
@@ -122,6 +126,14 @@ class RealFile:
             return "the file is closed"
         return f"cannot read {size} bytes, the file has {self._size}"
 
+    def _map_for(self, offset: int, size: int) -> mmap.mmap | None:
+        """Return the map that holds so much, None where pread must do; a DiskError when the file does not hold it."""
+        if offset < 0 or size < 0 or offset + size > self._size:
+            raise DiskError(self._path, self._read_trouble(size), offset)
+        if self._map is not None or (self._may_map and self._mapped()):
+            return self._map
+        return None
+
     def _mapped(self) -> bool:
         """Try to map the file; False leaves it to pread until its size changes."""
         self._may_map = False
@@ -136,9 +148,10 @@ class RealFile:
         return True
 
     def _unmap(self) -> None:
-        if self._map is not None:
-            self._map.close()  # reads copy, so no exported buffer can be in the way
-            self._map = None
+        """Let go of the map; it stays as long as somebody holds a view of it."""
+        maps = self._lent if self._map is None else [*self._lent, self._map]
+        self._map = None
+        self._lent = [each for each in maps if not _closed(each)]
 
     def _resize(self, size: int) -> None:
         if size != self._size:
@@ -152,3 +165,12 @@ class RealFile:
                 f"an earlier sync failed ({error.strerror}); what was written since the one before may be lost"
             )
         return disk_error(self._path, error)
+
+
+def _closed(held: mmap.mmap) -> bool:
+    """Close a map; False when there are views of it."""
+    try:
+        held.close()
+    except BufferError:
+        return False
+    return True

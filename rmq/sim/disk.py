@@ -425,6 +425,9 @@ class SimFile:
             raise DiskError(self._path, f"cannot read {size} bytes, the file has {content.size}", offset)
         return content.read(offset, size)
 
+    def view_at(self, offset: int, size: int) -> bytes:
+        return self.read_at(offset, size)
+
     def write_at(self, offset: int, data: Bytes) -> None:
         self._check_writable(offset)
         if offset < 0:

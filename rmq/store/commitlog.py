@@ -335,20 +335,33 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly ``size`` bytes, which must lie within the log and within one file; else a StoreError."""
+        file, start = self._file_with(offset, size)
+        return file.read_at(offset - start, size)
+
+    def _file_with(self, offset: int, size: int) -> tuple[File, int]:
+        """Return the file that holds these bytes, and where it begins."""
         if offset < self.min_offset or offset + size > self.end or size < 0:
             raise StoreError(
                 f"bytes {offset} to {offset + size} are not in the commit log ({self.min_offset} to {self.end})"
             )
         if offset >= self._tail_start and self._tail is not None:
-            return self._tail.read_at(offset - self._tail_start, size)
+            return self._tail, self._tail_start
         start = self.start_of(offset)
-        return self._files.get(self.path(start)).read_at(offset - start, size)
+        return self._files.get(self.path(start)), start
 
     def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes:
         """Return up to ``limit`` bytes from ``offset`` on, never beyond the end of a file; empty at the end."""
         end = self.end if until is None else min(until, self.end)
         size = min(limit, end - offset, self.start_of(offset) + self.segment_bytes - offset)
         return self.read(offset, size) if size > 0 else b""
+
+    def view_some(self, offset: int, limit: int) -> bytes | memoryview:
+        """As :meth:`read_some`, where possible without a copy; see `File.view_at`."""
+        size = min(limit, self.end - offset, self.start_of(offset) + self.segment_bytes - offset)
+        if size <= 0:
+            return b""
+        file, start = self._file_with(offset, size)
+        return file.view_at(offset - start, size)
 
     def close(self) -> None:
         """Give all files back; syncs on their way complete."""

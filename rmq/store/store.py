@@ -437,13 +437,14 @@ class MessageStore:
 
     # ---- replication ----
 
-    def read(self, phy_offset: int, limit: int) -> bytes:
+    def read(self, phy_offset: int, limit: int) -> bytes | memoryview:
         """
         Return up to ``limit`` bytes of the log from an offset on, never over the end of a file; b"" at the end.
 
-        StoreError below :attr:`min_phy_offset`.
+        Perhaps they are not copied: whoever keeps them keeps the file from being cut. StoreError below
+        :attr:`min_phy_offset`.
         """
-        return self._commit_log.read_some(phy_offset, limit)
+        return self._commit_log.view_some(phy_offset, limit)
 
     def append_raw(self, phy_offset: int, data: bytes) -> None:
         """

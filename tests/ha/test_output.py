@@ -122,6 +122,16 @@ class OutputTests(SynchronousTestCase):
         output.send([b"header", memoryview(b"body"), b"header", memoryview(b"more")])
         self.assertEqual((sock.calls, bytes(sock.taken), transport.held), (1, b"headerbodyheadermore", b""))
 
+    def test_more_pieces_than_one_call_takes(self) -> None:
+        """Frames of more pieces than the system takes at once leave in as few calls as it allows, none left behind."""
+        sock = FakeSocket()
+        transport = FakeTransport(sock)
+        output = SocketOutput(transport, sock, full=self.fail, free=self.fail)
+        output.send([b"%d " % number for number in range(MAX_PIECES + 1)])
+        output.send([b"next"])
+        expected = b"".join(b"%d " % number for number in range(MAX_PIECES + 1)) + b"next"
+        self.assertEqual((sock.calls, bytes(sock.taken), transport.held), (3, expected, b""))
+
     def test_a_full_socket_costs_the_transport_one_piece(self) -> None:
         """What the socket does not take stays here as it is; only the piece that wakes us up is copied."""
         sock = FakeSocket()

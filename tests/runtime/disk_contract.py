@@ -118,6 +118,22 @@ class DiskContract:
         file.write_at(0, b"new")
         self.case.assertEqual((data, file.read_at(0, 3)), (b"old", b"new"))
 
+    def test_a_view_is_as_good_as_a_copy(self) -> None:
+        """What was lent stays readable when the file grows, is closed and deleted; the same errors as reading."""
+        for size in (100, MAPPED_BYTES):
+            file = self.make(f"a{size}", b"abcdef" + bytes(size - 6))
+            view = file.view_at(2, 4)
+            self.case.assertEqual((bytes(view), len(view)), (b"cdef", 4))
+            error = self.refused(file.view_at, size - 1, 2)
+            self.case.assertEqual((error.path, error.offset), (file.path, size - 1))
+            file.write_at(size, b"more")
+            self.case.assertEqual(bytes(file.view_at(size - 1, 5)), b"\0more")
+            self.case.assertEqual(bytes(view), b"cdef")
+            file.close()
+            self.disk.delete(file.path)
+            self.case.assertEqual(bytes(view), b"cdef")
+            self.refused(file.view_at, 0, 1)
+
     def test_write_takes_any_buffer(self) -> None:
         """bytes, bytearray and memoryview can be written, and may be reused at once."""
         file = self.disk.create(self.path("a"), 9)

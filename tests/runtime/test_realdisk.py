@@ -193,6 +193,30 @@ class RealFileTests(RealDiskCase):
         full.read_at(5, 3)
         self.assertIsNotNone(full._map)
 
+    def test_views_are_no_copies(self) -> None:
+        """Bytes of a large file are lent where they lie; the map of a file that has grown goes with its last view."""
+        file = self.disk.create(f"{self.root}/a", MAP_MIN_BYTES)
+        view = file.view_at(10, 3)
+        assert isinstance(view, memoryview)
+        first = file._map
+        self.assertIs(view.obj, first)
+        file.write_at(MAP_MIN_BYTES, b"grown")
+        self.assertEqual(file._lent, [first])
+        view.release()
+        file.write_at(MAP_MIN_BYTES + 5, b"again")
+        self.assertEqual(file._lent, [])
+
+    def test_a_file_is_not_cut_under_a_view(self) -> None:
+        """Bytes that may still be sent must not vanish, which would kill the process; the error names the file."""
+        file = self.disk.create(f"{self.root}/a", MAP_MIN_BYTES)
+        view = file.view_at(10, 3)
+        error = self.assertRaises(DiskError, file.truncate, 5)
+        self.assertEqual((error.path, error.offset), (file.path, 5))
+        self.assertEqual((file.size, bytes(view)), (MAP_MIN_BYTES, bytes(3)))
+        del view
+        file.truncate(5)
+        self.assertEqual((file.size, file.read_at(0, 5)), (5, bytes(5)))
+
     def test_file_cut_by_somebody_else(self) -> None:
         """A file that another program cut short before it was read is an error, not a crash."""
         self.disk.create(f"{self.root}/a", MAP_MIN_BYTES * 4).close()

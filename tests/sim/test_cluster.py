@@ -84,7 +84,7 @@ class CommandTests(ClusterCase):
         with contextlib.redirect_stdout(text):
             status = main(["--seeds", "3-4", "--seconds", "1", "--plan", "quiet"])
         self.assertEqual(status, 0)
-        self.assertIn("end: 2 seeds, 0 with violations", text.getvalue())
+        self.assertRegex(text.getvalue(), r"end: 2 seeds, 0 with violations.* all traces [0-9a-f]{64}\n")
         self.patch(Periodic, "stop", lambda self: succeed(None))
         with contextlib.redirect_stdout(text):
             status = main(["--hours", "0.0001", "--seed", "3", "--seconds", "1", "--plan", "quiet"])

@@ -111,7 +111,7 @@ class Side:
 
     def log(self) -> bytes:
         store = self.one.state.store
-        return store.read(0, store.end_offset)
+        return bytes(store.read(0, store.end_offset))
 
     def derived(self) -> list[object]:
         """Return the bytes of all queues and index files."""

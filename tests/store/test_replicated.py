@@ -21,7 +21,7 @@ class SlaveTests(SynchronousTestCase):
         self.slave = self.box.open()
 
     def bytes_of(self, start: int, end: int) -> bytes:
-        return self.master.read(start, end - start)
+        return bytes(self.master.read(start, end - start))
 
     def feed(self, slave: MessageStore, until: int, rng: Random | None = None) -> None:
         """Append in pieces, which never reach over the end of a file."""
@@ -85,7 +85,7 @@ class SlaveTests(SynchronousTestCase):
         self.feed(self.slave, end)
         again = self.slave.resume_offset
         self.assertEqual(again, self.results[49].phy_offset)
-        data = self.master.read(again, end - again + 20)
+        data = bytes(self.master.read(again, end - again + 20))
         self.slave.append_raw(again, data[:30])
         self.assertEqual(self.slave.end_offset, end)
         with self.assertRaises(StoreError) as caught:
@@ -97,7 +97,7 @@ class SlaveTests(SynchronousTestCase):
         self.slave.append_raw(again + 30, data[30:])
         self.assertEqual(self.slave.end_offset, end + 20)
         with self.assertRaises(StoreError):
-            self.slave.append_raw(again - 1, self.master.read(again - 1, 10))
+            self.slave.append_raw(again - 1, bytes(self.master.read(again - 1, 10)))
         self.feed(self.slave, self.master.end_offset)
         self.assertEqual(all_records(self.slave), all_records(self.master))
 
@@ -186,7 +186,7 @@ class ReadTests(SynchronousTestCase):
         box = Box()
         store = box.open()
         box.put_many(10)
-        log = store.read(0, 10000)
+        log = bytes(store.read(0, 10000))
         other = Box(2, broker_role=BrokerRole.SLAVE)
         other.open().append_raw(0, log)
         other.reopen("stop", broker_role=BrokerRole.ASYNC_MASTER)

@@ -87,6 +87,8 @@ class SlaveLink:
         self._attempts: _Attempts | None = None
         self._connection: SlaveConnection | None = None
         self._connected_ms = 0
+        #: where the log ended when the present connection began, and up to where the master's bytes agree with it
+        self._log_end = self._agreed_until = 0
         self._ending: list[Deferred[None]] = []
         self._last_error = ""
         self._seen_bytes = 0
@@ -151,11 +153,18 @@ class SlaveLink:
             last_error=self._last_error,
         )
 
+    @property
+    def agrees(self) -> bool:
+        """True while a connection stands on which the master has sent, and this log holds, all up to the old end."""
+        connection = self._connection
+        return connection is not None and connection.session.frames > 0 and self._agreed_until >= self._log_end
+
     # what the connection calls
 
     def append(self, phy_offset: int, data: bytes) -> None:
         """Append to the log and tell those who follow this broker."""
         self._commit_log.append_raw(phy_offset, data)
+        self._agreed_until = phy_offset + len(data)
         if self._ack_after_flush:
             self._commit_log.flush_soon()
         self._appended()
@@ -163,8 +172,10 @@ class SlaveLink:
     def opened(self, connection: SlaveConnection) -> SlaveSession:
         """Begin a session from the log's own end."""
         at_ms = now_ms(self._clock)
-        resume_offset = self._commit_log.resume_offset
+        resume_offset = self._agreed_until = self._commit_log.resume_offset
+        self._log_end = self._commit_log.end_offset
         self._connection = connection
+        self._last_error = ""
         self._connected_ms = at_ms
         self._seen_bytes = 0
         flushed = None

@@ -23,7 +23,7 @@ from rmq.ha.status import HAStatus
 from rmq.ha.stream import MAX_BATCH_BYTES
 from rmq.runtime.clock import Periodic
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls, ServerTls
+from rmq.runtime.tls import ClientTls, ServerTls, tls_around
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutStatus
 
@@ -56,11 +56,8 @@ def secured_by(server: ServerTls, client: ClientTls, clock: IReactorTime) -> Sec
     """Return TLS with the certificates of a broker's remoting port and of its own connections."""
 
     def port(factory: IProtocolFactory) -> IProtocolFactory:
-        # pyOpenSSL is an extra: only who configures TLS needs it.
-        from twisted.protocols.tls import TLSMemoryBIOFactory
-
         server.load()
-        wrapped: IProtocolFactory = TLSMemoryBIOFactory(server.creator(), False, factory, clock)
+        wrapped: IProtocolFactory = tls_around(factory, server.creator(), clock, is_client=False)
         return wrapped
 
     return Secured(port=port, dial=client.wrap)
@@ -219,6 +216,11 @@ class HAService(Service):
                 self._link.set_master(addr)
             except ValueError as error:
                 self._log.error("master not followed: {error}", error=error)
+
+    @property
+    def agrees_with_master(self) -> bool:
+        """True while this slave follows a master whose log was compared with its own, up to its own end."""
+        return self._link.agrees
 
     def status(self) -> HAStatus:
         """Return every connection with its offsets, and the counters."""

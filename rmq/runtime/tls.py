@@ -221,7 +221,7 @@ class _TlsEndpoint:
         self._clock = clock
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+        from twisted.protocols.tls import TLSMemoryBIOProtocol
 
         class Layer(TLSMemoryBIOProtocol):
             """Tells how the handshake ended."""
@@ -246,10 +246,27 @@ class _TlsEndpoint:
                 alsoProvides(inner, IHandshakeListener)
             return shaken
 
-        factory = TLSMemoryBIOFactory(self._creator, True, protocolFactory, self._clock)
+        factory = tls_around(protocolFactory, self._creator, self._clock, is_client=True)
         factory.protocol = Layer
         connected: Deferred[Any] = self._endpoint.connect(factory)
         return connected.addCallback(completed)
+
+
+def tls_around(factory: Any, creator: Any, clock: IReactorTime, *, is_client: bool) -> Any:
+    """
+    Return a factory of TLS connections around those of ``factory``, which may refuse one by making none.
+
+    Twisted's own puts TLS around the None, too: an error when the connection is made, and a socket nobody closes.
+    """
+    # pyOpenSSL is an extra: only who configures TLS needs it.
+    from twisted.protocols.tls import TLSMemoryBIOFactory
+
+    class Around(TLSMemoryBIOFactory):
+        def buildProtocol(self, addr: Any) -> Any:
+            inner = self.wrappedFactory.buildProtocol(addr)
+            return None if inner is None else self.protocol(self, inner)
+
+    return Around(creator, is_client, factory, clock)
 
 
 @implementer(IOpenSSLServerConnectionCreator)

@@ -46,8 +46,9 @@ class CommitLog:
         self._tail_start = 0
         #: end of the file that is written to
         self.tail_end = 0
-        #: a file that was made but not begun, because the BLANK before it could not be written
-        self._spare: int | None = None
+        #: the next file, made but not begun, because the BLANK before it could not be written
+        self._spare: File | None = None
+        self._spare_start = 0
         #: a failed write may have left so many bytes behind ``end``
         self._soiled = 0
 
@@ -132,40 +133,38 @@ class CommitLog:
 
     def _create(self, start: int) -> None:
         """Make the file that begins at ``start``, with its blocks; DiskError (DiskFull) leaves everything as it was."""
-        if self._spare != start:
-            path = self.path(start)
-            file = self._disk.create(path, self.segment_bytes)
-            try:
-                # Length and name must be durable before anything in the file is: a start finds whole files only.
-                file.sync_now()
-                self._disk.sync_dir(self.folder)
-            except DiskError:
-                self._disk.delete(path)
-                raise
-            finally:
-                file.close()
-            self._spare = start
+        if self._spare is not None and self._spare_start == start:
+            return
+        self.drop_unused_file()
+        path = self.path(start)
+        file = self._disk.create(path, self.segment_bytes)
+        try:
+            # Length and name must be durable before anything in the file is: a start finds whole files only.
+            file.sync_now()
+            self._disk.sync_dir(self.folder)
+        except DiskError:
+            file.close()
+            self._disk.delete(path)
+            raise
+        self._spare, self._spare_start = file, start
 
-    def _begin(self, start: int) -> None:
-        """Make ``start`` the last file, to be written from its first byte on."""
+    def _begin(self) -> None:
+        """Make what :meth:`_create` made the last file, to be written from its first byte on; this cannot fail."""
+        start = self._spare_start
         self._starts.append(start)
-        self._spare = None
         self.end = start
         if len(self._starts) == 1:
             self.flushed = start
-        self._take_tail()
+        file, self._spare = self._spare, None
+        self._take_tail(file)
 
-    def _take_tail(self) -> None:
+    def _take_tail(self, file: File | None) -> None:
+        """Write to ``file``, the last one, from now on; it is a handle of its own, for the cache may close its."""
         if self._tail is not None:
             self._tail.close()
-        self._tail = None
-        if self._starts:
-            self._tail_start = self._starts[-1]
-            self.tail_end = self._tail_start + self.segment_bytes
-            # A handle of its own: the cache may close what it keeps.
-            self._tail = self._disk.open(self.path(self._tail_start))
-        else:
-            self._tail_start = self.tail_end = 0
+        self._tail = file
+        self._tail_start = self._starts[-1] if self._starts else 0
+        self.tail_end = self._tail_start + self.segment_bytes if self._starts else 0
 
     def _forget(self, start: int) -> None:
         """Delete a file, durably: of two deletions the second must not survive a power failure alone."""
@@ -179,8 +178,9 @@ class CommitLog:
         del self._starts[0]
 
     def modified_ms(self, start: int) -> int:
-        """Return when a file was last written."""
-        return self._disk.modified_ms(self.path(start))
+        """Return when a file was last written; 0 when it is gone, which somebody short of room may have seen to."""
+        path = self.path(start)
+        return self._disk.modified_ms(path) if self._disk.exists(path) else 0
 
     # ---- writing ----
 
@@ -215,13 +215,13 @@ class CommitLog:
     def _roll(self) -> None:
         if not self._starts:
             self._create(0)
-            self._begin(0)
+            self._begin()
             return
         self._create(self.tail_end)
         if self.end < self.tail_end:
             # Not before the next file exists: a full disk must leave the log where it was.
             self.append(blank(self.tail_end - self.end))
-        self._begin(self.tail_end)
+        self._begin()
 
     def compare(self, phy_offset: int, data: bytes) -> int:
         """Return how many of ``data`` the log holds already; StoreError when it holds others there."""
@@ -244,7 +244,7 @@ class CommitLog:
 
         StoreError when they do not fit there or cannot be written; nothing has changed then.
         """
-        if self.is_empty and self._spare is None:
+        if self.end == 0:
             if phy_offset % self.segment_bytes:
                 raise StoreError(
                     f"an empty commit log cannot begin at {phy_offset}: no multiple of mappedFileSizeCommitLog="
@@ -258,9 +258,13 @@ class CommitLog:
         if phy_offset + len(data) > start + self.segment_bytes:
             raise StoreError(f"{len(data)} replicated bytes at {phy_offset} reach beyond the end of their file")
         try:
+            if phy_offset and self._starts == [0] and self.end == 0:
+                # Its first write failed; the master, asked for an empty log's part, has gone on to another file.
+                self._forget(0)
+                self._starts.clear()
             if self.is_empty or phy_offset == self.tail_end:
                 self._create(start)
-                self._begin(start)
+                self._begin()
             self.append(data)
         except DiskError as error:
             raise StoreError(f"cannot write {len(data)} replicated bytes at {phy_offset}: {error}") from error
@@ -300,7 +304,7 @@ class CommitLog:
         while self._starts and (self._starts[-1] > end or self._starts[-1] == end == 0):
             self._forget(self._starts.pop())
         self.end = end if self._starts else 0
-        self._take_tail()
+        self._take_tail(self._disk.open(self.path(self._starts[-1])) if self._starts else None)
         changed = 0
         if self._tail is not None and self.end < self.tail_end and not zeros_behind:
             changed = self._zero(self._tail, self.end - self._tail_start, self.segment_bytes)
@@ -316,8 +320,9 @@ class CommitLog:
     def drop_unused_file(self) -> None:
         """Delete a last file that holds nothing, as a broker does at a clean stop."""
         if self._spare is not None:
-            self._forget(self._spare)
+            self._spare.close()
             self._spare = None
+            self._forget(self._spare_start)
 
     def unsynced(self, target: int) -> list[File]:
         """Return the files that hold bytes between ``flushed`` and ``target``, the last one being the tail's handle."""
@@ -365,7 +370,8 @@ class CommitLog:
 
     def close(self) -> None:
         """Give all files back; syncs on their way complete."""
-        if self._tail is not None:
-            self._tail.close()
-            self._tail = None
+        for file in (self._tail, self._spare):
+            if file is not None:
+                file.close()
+        self._tail = self._spare = None
         self._files.close()

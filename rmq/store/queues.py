@@ -86,13 +86,11 @@ class QueueTable:
         """
         base = layout.consume_queue_dir(self._root)
         found = []
-        for topic in self._disk.list_dir(base):
-            for name in self._disk.list_dir(layout.join(base, topic)):
-                folder = layout.join(base, topic, name)
-                if not (name.isascii() and name.isdigit() and str(int(name)) == name and is_storable_topic(topic)):
-                    self._log.warn("{path} is no consume queue and is left alone", path=folder)
-                    continue
-                found.append((self.make(topic, int(name)), self._disk.list_dir(folder)))
+        for topic, name, folder in self._folders(base):
+            if not (name.isascii() and name.isdigit() and str(int(name)) == name and is_storable_topic(topic)):
+                self._log.warn("{path} is no consume queue and is left alone", path=folder)
+                continue
+            found.append((self.make(topic, int(name)), self._disk.list_dir(folder)))
         # All are looked at before any is changed.
         for queue, names in found:
             queue.check_files(names)
@@ -104,16 +102,27 @@ class QueueTable:
 
     def _load_ext(self) -> None:
         base = layout.consume_queue_ext_dir(self._root)
+        for topic, name, folder in self._folders(base):
+            queue = self._queues.get((topic, int(name))) if name.isascii() and name.isdigit() else None
+            if queue is None or queue.ext is None:
+                self._log.warn("{path} extends no consume queue and is deleted", path=folder)
+                self._disk.delete_tree(folder)
+                continue
+            starts = (layout.file_start(name) for name in self._disk.list_dir(folder))
+            queue.ext.load(sorted(start for start in starts if start is not None))
+
+    def _folders(self, base: str) -> Iterator[tuple[str, str, str]]:
+        """Yield topic, name and path of each folder of the second level; files among them are left alone."""
         for topic in self._disk.list_dir(base):
+            if not self._disk.is_dir(layout.join(base, topic)):
+                self._log.warn("{path} is no folder of a topic and is left alone", path=layout.join(base, topic))
+                continue
             for name in self._disk.list_dir(layout.join(base, topic)):
                 folder = layout.join(base, topic, name)
-                queue = self._queues.get((topic, int(name))) if name.isascii() and name.isdigit() else None
-                if queue is None or queue.ext is None:
-                    self._log.warn("{path} extends no consume queue and is deleted", path=folder)
-                    self._disk.delete_tree(folder)
-                    continue
-                starts = (layout.file_start(name) for name in self._disk.list_dir(folder))
-                queue.ext.load(sorted(start for start in starts if start is not None))
+                if self._disk.is_dir(folder):
+                    yield topic, name, folder
+                else:
+                    self._log.warn("{path} is no consume queue and is left alone", path=folder)
 
     @property
     def max_phy(self) -> int:

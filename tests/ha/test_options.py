@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
@@ -20,7 +21,7 @@ from rmq.runtime.tls import ClientTls, ServerTls
 from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
 from rmq.store.config import BrokerRole
 from rmq.store.messages import PutStatus
-from tests.ha.brokers import OTHER_PORT, SEGMENT, ServiceCase
+from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, ServiceCase
 
 LIMITS = SessionLimits(segment_bytes=SEGMENT)
 
@@ -298,6 +299,12 @@ class TlsTests(ServiceCase):
         self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
         self.assertGreater(len(seen), 20_000)
         self.assertNotIn(b"secret", seen)
+
+    def test_a_forbidden_peer_is_hung_up_on(self) -> None:
+        """With TLS around the port, too, there is no protocol for who is not in haAllowedPeers: Twisted closes."""
+        master = self.master(1000, secured=self.secured(), ha_allowed_peers="10.0.0.0/24")
+        self.assertIsNone(self.net.listening[MASTER_PORT].buildProtocol(IPv4Address("TCP", "10.9.0.1", 5)))
+        self.assertEqual(master.ha.status().refusals, {CloseKind.FORBIDDEN: 1})
 
     def test_plain_and_tls_do_not_meet(self) -> None:
         """A plain slave gets nothing from a master with TLS, and one with TLS nothing from a plain master."""

@@ -6,7 +6,7 @@ import itertools
 import random
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, ConnectionLost
 from twisted.internet.protocol import Factory
 
 from rmq.ha.hub import MAX_SLAVES, MAX_WAITING
@@ -488,6 +488,24 @@ class BadMasterTests(ServiceCase):
         self.assertIn("no room", link.last_error)
         self.net.run(6.5)
         self.assertEqual(self.net.ends[-1].other.protocol.received, encode_report(100))
+
+    def test_why_the_last_connection_ended(self) -> None:
+        """The reason of an attempt is forgotten when one succeeds, and that of its end takes its place."""
+        slave = self.slave()
+        self.net.run(1)
+        self.assertIn("no connection", self.error_of(slave))
+        self.master(1000)
+        self.net.run(20)
+        self.assertEqual((slave.log.end_offset, self.error_of(slave)), (1000, ""))
+        self.net.ends[-1].end(ConnectionLost("cable cut"))
+        self.net.deliver()
+        self.assertIn("cable cut", self.error_of(slave))
+
+    @staticmethod
+    def error_of(slave: Broker) -> str:
+        link = slave.ha.status().link
+        assert link is not None
+        return link.last_error
 
     def test_address_change(self) -> None:
         """A new address is dialled at once; the old connection is dropped and what it still says is not taken."""

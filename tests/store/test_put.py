@@ -7,6 +7,7 @@ from itertools import pairwise
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk import DiskError, File
 from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, PutResult, PutStatus
 from rmq.wire import record
@@ -209,6 +210,22 @@ class FullDiskTests(SynchronousTestCase):
         self.assertEqual(result.queue_offset, small.queue_offset + 1)
         store = box.reopen("kill")
         self.assertEqual(store.end_offset, result.next_offset)
+
+    def test_a_next_file_needs_no_second_open(self) -> None:
+        """Out of file descriptors at the end of a file: that put is refused at most, and later ones go on."""
+        box = Box()
+        store = box.open()
+        opened = self.patch(type(box.disk), "open", self.no_more_files)
+        results = [store.put(message(number)) for number in range(200)]
+        opened.restore()
+        results += box.put_many(100, 200)
+        self.assertEqual({one.status for one in results if isinstance(one, PutResult)}, {PutStatus.PUT_OK})
+        self.assertEqual(sum(len(records) for records in all_records(store).values()), 300)
+
+    @staticmethod
+    def no_more_files(disk: object, path: str) -> File:
+        """What `open` does when the process has no descriptor left."""
+        raise DiskError(path, "Too many open files")
 
     def test_blocks_are_reserved(self) -> None:
         """Once a file is there, a full disk cannot stop a message that fits it."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk import RealDisk
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
@@ -11,7 +16,7 @@ from rmq.store.consumequeue import MAX_GAP, ConsumeQueue, QueueGap
 from rmq.store.layout import CQ_FILLER, CQ_UNIT, file_name
 from rmq.store.messages import StoreError
 from rmq.store.openfiles import OpenFiles
-from rmq.store.queues import is_storable_topic
+from rmq.store.queues import QueueTable, is_storable_topic
 
 FOLDER = "/queue"
 FILE_BYTES = 100  # five units
@@ -181,3 +186,30 @@ class TopicTests(SynchronousTestCase):
             self.assertTrue(is_storable_topic(topic), topic)
         for topic in ("", ".", "..", "a/b", "/", "a\0", "t" * 128, "é" * 64):
             self.assertFalse(is_storable_topic(topic), topic)
+
+
+class TableTests(SynchronousTestCase):
+    def test_strangers_are_left_alone(self) -> None:
+        """Files and folders that are no queue, as file managers leave them, neither stop a start nor vanish."""
+        root = tempfile.mkdtemp(prefix="rmq-queues-")
+        self.addCleanup(shutil.rmtree, root)
+        disk = RealDisk(None)
+        self.addCleanup(disk.close)
+        table = QueueTable(disk, root, FILE_BYTES, ext_file_bytes=FILE_BYTES)
+        queue = table.make("Topic", 0)
+        queue.append(0, 0, 50, 0)
+        table.touched(queue)
+        table.write()
+        strangers = [
+            f"{root}/{base}{name}"
+            for base in ("consumequeue", "consumequeue_ext")
+            for name in ("/.DS_Store", "/Topic/notes.txt", "/Topic/7")
+        ]
+        for path in strangers:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w"):
+                pass
+        table = QueueTable(disk, root, FILE_BYTES, ext_file_bytes=FILE_BYTES)
+        table.load()
+        self.assertEqual((table.keys(), table.total_units), ([("Topic", 0)], 1))
+        self.assertEqual([path for path in strangers if not os.path.exists(path)], [])

@@ -6,6 +6,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk import DiskError
+from rmq.sim.disk import SimFile
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
 from rmq.store.store import MessageStore
@@ -29,6 +31,23 @@ class SlaveTests(SynchronousTestCase):
             start = slave.end_offset
             size = rng.randint(1, 3000) if rng else 4096
             slave.append_raw(start, self.bytes_of(start, min(start + size, start + 16384 - start % 16384, until)))
+
+    def test_an_empty_log_whose_first_write_failed(self) -> None:
+        """It is still empty, and begins with whatever file its master has come to meanwhile."""
+
+        def fails(file: SimFile, offset: int, data: bytes) -> None:
+            raise DiskError(file.path, "Input/output error", offset)
+
+        broken = self.patch(SimFile, "write_at", fails)
+        with self.assertRaises(StoreError):
+            self.slave.append_raw(0, self.bytes_of(0, 1000))
+        broken.restore()
+        self.assertEqual(self.slave.resume_offset, 0)
+        start = self.master.end_offset - self.master.end_offset % 16384
+        self.assertGreater(start, 0)
+        self.slave.append_raw(start, self.bytes_of(start, self.master.end_offset))
+        self.assertEqual((self.slave.min_phy_offset, self.slave.end_offset), (start, self.master.end_offset))
+        self.assertEqual(self.box.disk.list_dir("/store/commitlog"), [f"{start:020d}"])
 
     def test_pieces_of_any_size(self) -> None:
         """However the bytes are cut, every message appears once its last byte is there, and not before."""

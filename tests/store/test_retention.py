@@ -6,6 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk import DiskError
 from rmq.store.check import check_store
 from rmq.store.messages import StoreError
 from rmq.store.retention import hours_of
@@ -106,6 +107,33 @@ class RetentionTests(SynchronousTestCase):
         self.assertEqual(store.min_phy_offset, 0)
         self.box.run(100)
         self.assertEqual(store.min_phy_offset, 49152)
+
+    def test_a_file_that_is_gone_already(self) -> None:
+        """When somebody short of room deleted the oldest file by hand, the others still go at their hour."""
+        store = self.open(file_reserved_time=1, delete_when=ALL_DAY)
+        self.box.run(5)
+        self.box.disk.delete(f"{ROOT}/commitlog/{0:020d}")
+        self.box.run(3700)
+        self.assertEqual(store.min_phy_offset, 49152)
+        self.assertEqual(self.names("commitlog"), [f"{49152:020d}"])
+
+    def test_a_deletion_that_half_failed(self) -> None:
+        """A folder that could not be synced after a deletion is synced by the next one, and nothing is stuck."""
+        store = self.open(file_reserved_time=1, delete_when=ALL_DAY)
+        disk = type(self.box.disk)
+        synced = disk.sync_dir
+        failed: list[str] = []
+
+        def fails_once(disk: Any, path: str) -> None:
+            if path.endswith("commitlog") and not failed:
+                failed.append(path)
+                raise DiskError(path, "Too many open files")
+            synced(disk, path)
+
+        self.patch(disk, "sync_dir", fails_once)
+        self.box.run(3720)
+        self.assertEqual((failed, store.min_phy_offset), ([f"{ROOT}/commitlog"], 49152))
+        self.assertEqual(len(self.flushLoggedErrors(DiskError)), 1)
 
     def test_power_failure_while_deleting(self) -> None:
         """Files come back at most, and never with a hole between them."""

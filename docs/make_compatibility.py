@@ -33,6 +33,19 @@ it; both roles answer unknown codes with code 3 (REQUEST_CODE_NOT_SUPPORTED), ne
 Peers that the tests in `tests/real` run against: Java clients, brokers, slaves and `mqadmin` 4.9.7 and 5.3.3.
 """
 
+TAIL = """\
+## Different on purpose
+
+- 36: Apache draws the queue of a retry from `retryQueueNums` alone; where the retry topic has fewer queues, because the
+  number was raised later, the retries lie where nobody can pull them. Ours go to queues that the topic has.
+- 36: a group whose `%RETRY%` topic would be longer than 127 bytes is refused with code 1; Apache answers 0 and never
+  delivers. The consumer keeps the message and tries it again itself.
+- Delayed messages that the store can never take (topic too long, larger than a `maxMessageSize` that was lowered) are
+  passed over with an error in the log; in Apache everything behind them in their delay level waits for ever.
+- 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once somebody has asked for
+  its offsets, until the next start; the answer, code 0 without a body, is one that `mqadmin queryCq` cannot read.
+"""
+
 
 def tables() -> tuple[ResponderTable, ResponderTable]:
     """Return what a NameServer and a broker answer."""
@@ -67,7 +80,7 @@ def text() -> str:
         listing("Broker: answered", [(code, "") for code in sorted(broker.codes())]),
     ]
     refused = sorted((int(code), why or "as Apache 4.9 does") for code, why in REFUSED.items())
-    return "\n".join([HEAD, *answered, listing("Broker: refused with code 3", refused, "why")])
+    return "\n".join([HEAD, *answered, listing("Broker: refused with code 3", refused, "why"), TAIL])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rmq.broker.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from rmq.runtime.clock import now_ms
 from rmq.runtime.disk import Disk
 from rmq.runtime.statefile import read_state, write_state
-from rmq.store.messages import GetResult, GetStatus, Message, PutResult
+from rmq.store.messages import GetResult, GetStatus, Message, PutResult, PutStatus
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 from rmq.wire.api.replication import AllDelayOffset
@@ -33,6 +33,8 @@ FILE_NAME = "delayOffset.json"
 RETRY_MS = 100
 #: messages of one level that are delivered before other work gets its turn
 SLICE = 32
+#: so the store answers to a message that it will not take however often it is put again
+IMPOSSIBLE = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
 
 
 def park(message: Message, pairs: Mapping[str, str], level: int, max_level: int) -> Message:
@@ -73,6 +75,7 @@ def restored(record: Record) -> Message | None:
         store_host=record.store_host,
         reconsume_times=record.reconsume_times,
         wait_store_msg_ok=False,
+        was_stored=True,
     )
 
 
@@ -89,6 +92,9 @@ class DelayStore(Protocol):
 class Delays:
     """
     Deliver parked messages in the order of each level, at least once.
+
+    One that can never be delivered is passed over, with an error that says where it lies: Apache tries it again for
+    ever, and everything behind it in its level waits, whatever its topic.
 
     How far each level has got is written every ``flushDelayOffsetInterval``: what was delivered after the last writing
     is delivered again after a crash.
@@ -111,6 +117,8 @@ class Delays:
         #: level -> when to look at its next message, epoch ms
         self._due_ms: dict[int, int] = {}
         self._delivering: set[int] = set()
+        #: parked messages that could not be delivered, since the start
+        self.passed_over = 0
         self._running = False
         self._call: IDelayedCall | None = None
 
@@ -220,8 +228,7 @@ class Delays:
         try:
             record = decode_record(data)
         except RecordError as error:
-            self._log.error("level {level}, offset {offset}: {error}", level=level, offset=offset, error=error)
-            self._advance(level, offset + 1)
+            self._pass_over(level, offset, str(error))
             return None
         now = now_ms(self._clock)
         delay_ms = self._levels_ms[level - 1]
@@ -229,19 +236,19 @@ class Delays:
         if now < deliver_at_ms <= now + delay_ms:
             return deliver_at_ms
         # A time beyond that means that the clock went back, or that the levels were changed.
-        message = restored(record)
+        message, why = restored(record), ""
         if message is None:
-            self._log.error(
-                "parked message {msg_id} cannot be delivered: it has no valid {topic} and {queue_id}",
-                msg_id=record.offset_msg_id,
-                topic=properties.REAL_TOPIC,
-                queue_id=properties.REAL_QUEUE_ID,
-            )
+            why = f"it has no valid {properties.REAL_TOPIC} and {properties.REAL_QUEUE_ID}"
         else:
             result = self._store.put(message)
             if isinstance(result, Deferred):
                 result = await result
-            if not result.ok:
+            if result.status in IMPOSSIBLE:
+                why = (
+                    f"{result.status.name}; bytes of its topic: {len(message.topic.encode())}, "
+                    f"body: {len(message.body)}, properties: {len(record.properties)}"
+                )
+            elif not result.ok:
                 self._log.warn(
                     "parked message {msg_id} was not delivered: {status}; again in {retry_ms} ms",
                     msg_id=record.offset_msg_id,
@@ -249,8 +256,26 @@ class Delays:
                     retry_ms=RETRY_MS,
                 )
                 return now_ms(self._clock) + RETRY_MS
-        self._advance(level, offset + 1)
+        if why:
+            topic = record.property_map.get(properties.REAL_TOPIC, "")
+            self._pass_over(level, offset, why, msg_id=record.offset_msg_id, topic=topic)
+        else:
+            self._advance(level, offset + 1)
         return None if self._running else now
+
+    def _pass_over(self, level: int, offset: int, why: str, *, msg_id: str = "", topic: str = "") -> None:
+        """Go on behind a message that cannot be delivered; it stays where it is until its file expires."""
+        self._log.error(
+            "delay level {delay_level}, queue offset {offset}: message {msg_id} for topic {topic} cannot be delivered "
+            "and is passed over: {why}",
+            delay_level=level,
+            offset=offset,
+            msg_id=msg_id or "without id",
+            topic=topic or "unknown",
+            why=why,
+        )
+        self.passed_over += 1
+        self._advance(level, offset + 1)
 
     def _after_nothing(self, level: int, offset: int, result: GetResult) -> int | None:
         """Correct an offset that the queue does not have; return when to look again, None for "when one arrives"."""
@@ -262,8 +287,8 @@ class Delays:
             return now_ms(self._clock) + RETRY_MS
         if status is GetStatus.OFFSET_OVERFLOW_BADLY:
             self._log.warn(
-                "delay level {level} was at {offset}, its queue ends at {end}",
-                level=level,
+                "delay level {delay_level} was at {offset}, its queue ends at {end}",
+                delay_level=level,
                 offset=offset,
                 end=result.max_offset,
             )

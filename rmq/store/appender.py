@@ -89,7 +89,7 @@ class Appender:
         body = message.body
         if len(stored) > MAX_PROPERTIES_BYTES:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
-        if len(body) > self._max_body_bytes:
+        if len(body) > self._max_body_bytes and not message.was_stored:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         born_host = message.born_host
         store_host = message.store_host

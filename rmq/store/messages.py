@@ -39,7 +39,8 @@ class Message:
     A message to be stored. Hosts are (address of 4 or 16 bytes, port); times are milliseconds since the epoch.
 
     ``properties`` is the string as it will be stored; ``wait_store_msg_ok`` False asks for an answer without waiting
-    for sync or slave.
+    for sync or slave. ``was_stored`` is True for one that this broker took before and stores again in another place:
+    maxMessageSize may have been lowered meanwhile.
     """
 
     topic: str
@@ -54,6 +55,7 @@ class Message:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     wait_store_msg_ok: bool = True
+    was_stored: bool = False
 
 
 @attrs.define

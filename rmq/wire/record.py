@@ -497,6 +497,8 @@ def decode_batch(data: bytes) -> list[BatchEntry]:
     """
     Return the messages of a batch; a ValueError says at which byte it is broken.
 
+    The sizes of body and properties count; an entry's totalSize is not looked at, as Apache does not.
+
     One entry: ``i32 totalSize | i32 magic | i32 bodyCRC | i32 flag | i32 bodyLength | body | i16 length | properties``.
 
     Java: MessageDecoder#decodeMessages, on the broker MessageExtBatchEncoder#encode
@@ -506,15 +508,15 @@ def decode_batch(data: bytes) -> list[BatchEntry]:
     while at < len(data):
         if at + _BATCH_HEAD.size > len(data):
             raise ValueError(f"batch entry at byte {at} is cut off")
-        size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(data, at)
+        _, _, _, flag, body_size = _BATCH_HEAD.unpack_from(data, at)
         body_at = at + _BATCH_HEAD.size
         properties_at = body_at + body_size + 2
         if body_size < 0 or properties_at > len(data):
             raise ValueError(f"batch entry at byte {at} claims a body of {body_size} bytes")
         (properties_size,) = PROPERTIES_LENGTH.unpack_from(data, properties_at - 2)
         end = properties_at + properties_size
-        if properties_size < 0 or end > len(data) or end - at != size:
-            raise ValueError(f"batch entry at byte {at} has lengths that do not add up to its size {size}")
+        if properties_size < 0 or end > len(data):
+            raise ValueError(f"batch entry at byte {at} claims properties of {properties_size} bytes")
         try:
             properties = str(data[properties_at:end], "utf-8")
         except UnicodeDecodeError:

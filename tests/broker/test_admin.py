@@ -74,6 +74,19 @@ class TopicTests(AdminCase):
             self.assertIn(f"readQueueNums={queues}", answer.remark or "")
         self.assertIsNone(self.one.state.topics.get("T"))
 
+    def test_filter_types(self) -> None:
+        """Apache's two filter types are taken; another one is refused, before the name is looked at."""
+        for filter_type in ("FOO", "", "single_tag"):
+            for name in ("T", "TBW102"):
+                answer = self.create(name, topicFilterType=filter_type)
+                self.assertEqual((answer.code, answer.remark), (1, f"topicFilterType = [{filter_type}] value invalid"))
+        self.assertIsNone(self.one.state.topics.get("T"))
+        for filter_type in ("SINGLE_TAG", "MULTI_TAG"):
+            self.assertEqual(self.create("T", topicFilterType=filter_type).code, 0)
+            config = self.one.state.topics.get("T")
+            assert config is not None
+            self.assertEqual(config.topic_filter_type, filter_type)
+
     def test_delete(self) -> None:
         """A deleted topic takes its messages and offsets along; made anew it begins at 0."""
         self.create("T")

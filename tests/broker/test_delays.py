@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import properties
+from rmq.broker.delays import park
+from rmq.store.messages import Message, PutResult
 from rmq.wire.record import Record, decode_records
-from tests.broker.harness import OneBroker, pull_ext, send_ext
+from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
@@ -111,6 +118,115 @@ class RestartTests(DelayCase):
         self.assertEqual({record.body for record in self.stored()}, {b"%d" % number for number in range(5)})
 
 
+class UndeliverableTests(DelayCase):
+    """Level 2, five seconds, has a message that cannot be delivered, and a good one behind it."""
+
+    def check(self, number: int = 1) -> None:
+        """The good one is delivered in time, once, and the error about the first says where that lies."""
+        with self.errors() as lines:
+            self.send(2, b"good", topic="Good")
+            self.one.world.run_for(10)
+        self.assertEqual([record.body for record in self.stored("Good")], [b"good"])
+        delays = self.one.state.delays
+        self.assertEqual((delays.passed_over, delays.table().offset_table[2]), (number, number + 1))
+        self.assertEqual(len(lines), number, lines)
+        for offset, line in enumerate(lines):
+            self.assertIn(f"delay level 2, queue offset {offset}: message ", line)
+        self.lines = lines
+
+    @contextmanager
+    def errors(self) -> Iterator[list[str]]:
+        """Collect what is logged at error or above."""
+        lines: list[str] = []
+        with capturedLogs() as events:
+            yield lines
+        for event in events:
+            if event["log_level"] >= LogLevel.error:
+                lines.append(event["log_format"].format(**event))
+
+    def parked(self, topic: str) -> str:
+        """Park a message as a broker would that does not look at the topic's name; return its id."""
+        pairs = {properties.DELAY: "2"}
+        message = Message(
+            topic=topic,
+            queue_id=0,
+            body=b"lost",
+            flag=0,
+            properties="",
+            sys_flag=0,
+            born_timestamp=0,
+            born_host=(b"\n\0\0\1", 1),
+            store_host=(b"\n\0\0\1", 10911),
+        )
+        result = self.one.state.store.put(park(message, pairs, 2, 18))
+        assert isinstance(result, PutResult) and result.ok, result
+        return result.msg_ids
+
+    def restart(self, **values: str) -> None:
+        self.one.stop()
+        self.one.values.update(values)
+        self.one.start()
+        self.client = self.one.connect()
+
+    def test_long_topic(self) -> None:
+        """A retry topic that no record holds, parked by an Apache broker or an older one of ours."""
+        msg_id = self.parked("%RETRY%" + "G" * 121)
+        self.check()
+        for text in (msg_id, "%RETRY%GGG", "MESSAGE_ILLEGAL", "bytes of its topic: 128, body: 4"):
+            self.assertIn(text, self.lines[0])
+
+    def test_many(self) -> None:
+        """A whole queue of them is passed over without a wait for each."""
+        for _ in range(100):
+            self.parked("%RETRY%" + "G" * 200)
+        self.check(100)
+
+    def test_too_large_by_now(self) -> None:
+        """A message that was acknowledged before maxMessageSize was lowered is delivered."""
+        self.send(2, b"x" * 200_000, topic="Big")
+        self.restart(maxMessageSize="100000")
+        self.one.world.run_for(10)
+        store = self.one.state.store
+        self.assertEqual((store.max_offset("Big", 1), self.one.state.delays.passed_over), (1, 0))
+
+    def test_forbidden_topic(self) -> None:
+        """One that would be parked again, for ever."""
+        self.parked("SCHEDULE_TOPIC_XXXX")
+        self.check()
+        self.assertIn("REAL_TOPIC", self.lines[0])
+
+    def test_damaged(self) -> None:
+        """A record whose body is not what was stored."""
+        self.send(2, b"damaged")
+        path = "/store/commitlog/" + "0" * 20
+        self.one.node.disk.flip_bit(path, self.one.node.disk.peek(path, 0, 1000).index(b"damaged"))
+        self.check()
+        self.assertIn("CRC", self.lines[0])
+
+    def test_offset_beyond_the_queue(self) -> None:
+        """A delayOffset.json that is ahead of the queue, as after a lost log, is corrected; the next message comes."""
+        self.one.stop()
+        self.one.node.disk.write_atomic("/store/config/delayOffset.json", b'{"offsetTable":{2:9}}')
+        self.one.start()
+        self.client = self.one.connect()
+        self.send(2, b"good")
+        self.one.world.run_for(20)
+        self.assertEqual(self.one.state.delays.table().offset_table, {2: 1})
+        self.send(2, b"next")
+        self.one.world.run_for(6)
+        self.assertEqual(self.stored()[-1].body, b"next")
+
+    def test_refusals_that_pass(self) -> None:
+        """What the store refuses for now, because its disk is full, is tried until it is taken."""
+        self.send(2, b"waits")
+        self.one.node.disk.fill()
+        self.one.world.run_for(60)
+        self.assertEqual((self.stored(), self.one.state.delays.passed_over), ([], 0))
+        self.one.node.disk.recover()
+        self.one.world.run_for(60)
+        self.assertEqual([record.body for record in self.stored()], [b"waits"])
+
+
 class SlaveTests(DelayCase):
     values = {"brokerRole": "SLAVE", "brokerId": "1"}
 
@@ -127,6 +243,17 @@ class SendBackTests(DelayCase):
         ext = {"offset": str(offset), "group": group, "delayLevel": str(level), "originMsgId": "x", "originTopic": "T"}
         answer = self.client.ask(36, ext | more, version=version)
         return answer.code, answer.remark
+
+    def test_larger_than_allowed_by_now(self) -> None:
+        """A message that was taken before maxMessageSize was lowered can still be given back, and comes again."""
+        self.client.ask(310, send_ext(props="UNIQ_KEY\x01U"), b"x" * 200_000)
+        self.one.stop()
+        self.one.values["maxMessageSize"] = "100000"
+        self.one.start()
+        self.client = self.one.connect()
+        self.assertEqual(self.back(0), (0, None))
+        self.one.world.run_for(11)
+        self.assertEqual(len(self.stored("%RETRY%CG", 0)), 1)
 
     def test_retry(self) -> None:
         """A message given back comes again after ten seconds in the group's retry topic, one try older."""
@@ -180,3 +307,60 @@ class SendBackTests(DelayCase):
         self.assertEqual(self.back(0, group="None"), (0, None))
         self.client.ask(25, {}, b"brokerPermission=4")
         self.assertEqual(self.back(0)[0], 16)
+
+    def test_names_that_no_topic_can_have(self) -> None:
+        """A group whose retry topic no record holds hears so, and nothing is parked: the consumer keeps the message."""
+        self.client.ask(310, send_ext())
+        self.client.ask(200, {}, b'{"groupName":"a/b"}')
+        for group, remark in (
+            ("G" * 121, "The specified topic is longer than topic max length."),
+            ("G" * 255, "The specified topic is longer than topic max length."),
+            ("a/b", "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+        ):
+            # A heartbeat makes the topic, whatever its name.
+            for _ in range(2):
+                self.assertEqual(self.back(0, group=group), (1, remark))
+                self.assertEqual(self.back(0, group=group, level=-1), (1, remark))
+                self.client.ask(34, None, heartbeat("c", group, "T"))
+        self.assertEqual(self.stored(SCHEDULE, 2), [])
+        longest = "G" * 120
+        self.assertEqual(self.back(0, group=longest), (0, None))
+        self.one.world.run_for(11)
+        self.assertEqual(len(self.stored("%RETRY%" + longest, 0)), 1)
+
+    def many_back(self) -> dict[int, int]:
+        """Give a message back 40 times; return how many copies each queue of the retry topic got."""
+        self.client.ask(310, send_ext())
+        for _ in range(40):
+            self.assertEqual(self.back(0, level=1), (0, None))
+        self.one.world.run_for(3)
+        ends = {queue_id: self.one.state.store.max_offset("%RETRY%CG", queue_id) for queue_id in range(9)}
+        return {queue_id: end for queue_id, end in ends.items() if end}
+
+    def set_retry_topic(self, read: int, write: int) -> None:
+        ext = {"topic": "%RETRY%CG", "defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+        ext |= {"readQueueNums": str(read), "writeQueueNums": str(write), "order": "false"}
+        self.assertEqual(self.client.ask(17, ext).code, 0)
+
+    def test_more_retry_queues_than_the_topic_has(self) -> None:
+        """retryQueueNums raised after the retry topic was made: all retries go where they can be pulled."""
+        self.client.ask(34, None, heartbeat("c", "CG", "T"))
+        self.client.ask(200, {}, b'{"groupName":"CG","retryQueueNums":8}')
+        self.assertEqual(self.many_back(), {0: 40})
+        self.assertEqual(len(self.stored("%RETRY%CG", 0)), 32)
+
+    def test_all_retry_queues_are_used(self) -> None:
+        """Retries go to as many queues as the group wants, and as can be written and read."""
+        self.client.ask(200, {}, b'{"groupName":"CG","retryQueueNums":4}')
+        for read, write, queues in ((4, 4, 4), (8, 8, 4), (8, 3, 3), (2, 8, 2)):
+            self.set_retry_topic(read, write)
+            self.assertEqual(set(self.many_back()), set(range(queues)))
+            self.client.ask(215, {"topic": "%RETRY%CG"})
+
+    def test_no_retry_queue(self) -> None:
+        """A retry topic without a queue that can be written and read refuses; the consumer keeps the message."""
+        self.client.ask(310, send_ext())
+        for read, write in ((0, 4), (4, 0)):
+            self.set_retry_topic(read, write)
+            self.assertEqual(self.back(0), (1, "topic[%RETRY%CG] has no queue to write to"))
+        self.assertEqual(self.back(0, level=-1), (0, None))

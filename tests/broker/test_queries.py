@@ -168,6 +168,43 @@ class ConsumeStatsTests(QueryCase):
         ordered = fastjson.parse((self.client.ask(317, {"isOrder": "true"}).body or b"").decode())
         self.assertEqual(ordered["totalDiff"], 0)
 
+    def whole_broker(self, is_order: str) -> tuple[dict[str, list[int]], int]:
+        """Return the queues of each topic that group CG has in an answer to code 317, and how much is left to do."""
+        answer = self.client.ask(317, {"isOrder": is_order})
+        body = fastjson.parse((answer.body or b"").decode())
+        groups = {name: stats for entry in body["consumeStatsList"] for name, stats in entry.items()}
+        queues: dict[str, list[int]] = {}
+        for stats in groups["CG"]:
+            for key in stats["offsetTable"]:
+                queues.setdefault(key["topic"], []).append(key["queueId"])
+        return {topic: sorted(ids) for topic, ids in queues.items()}, body["totalDiff"]
+
+    def test_whole_broker_with_ordered_topics(self) -> None:
+        """Ordered topics are listed with all others; isOrder lists them alone."""
+        for topic, count in (("Plain", 2), ("Ordered", 3)):
+            for _ in range(count):
+                self.send(topic=topic)
+            self.client.ask(15, {"consumerGroup": "CG", "topic": topic, "queueId": "0", "commitOffset": "1"})
+        self.client.ask(11, pull_ext("Plain"))
+        self.one.state.topics.set_order_topics(["Ordered"])
+        four = [0, 1, 2, 3]
+        self.assertEqual(self.whole_broker("false"), ({"Plain": four, "Ordered": four}, 3))
+        self.assertEqual(self.whole_broker("true"), ({"Ordered": four}, 2))
+
+    def test_write_queues_and_read_queues(self) -> None:
+        """The whole broker's answer counts what is written, a single group's what can be read."""
+        for read, write, topic in ((2, 4, "Grows"), (4, 2, "Shrinks")):
+            ext = {"topic": topic, "defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+            ext |= {"readQueueNums": str(read), "writeQueueNums": str(write), "order": "false"}
+            self.assertEqual(self.client.ask(17, ext).code, 0)
+            for queue_id in range(4):
+                self.send(topic=topic, queue_id=queue_id)
+            self.client.ask(15, {"consumerGroup": "CG", "topic": topic, "queueId": "0", "commitOffset": "1"})
+            self.client.ask(11, pull_ext(topic))
+            body = fastjson.parse((self.client.ask(208, {"consumerGroup": "CG", "topic": topic}).body or b"").decode())
+            self.assertEqual(sorted(key["queueId"] for key in body["offsetTable"]), list(range(read)))
+        self.assertEqual(self.whole_broker("false"), ({"Grows": [0, 1, 2, 3], "Shrinks": [0, 1]}, 3 + 1))
+
     def test_who_consumes(self) -> None:
         """topicList -c finds groups that are online and groups that once committed."""
         self.send()
@@ -175,3 +212,32 @@ class ConsumeStatsTests(QueryCase):
         self.client.ask(34, None, heartbeat("c", "Now", "T"))
         body = json.loads(self.client.ask(300, {"topic": "T"}).body or b"")
         self.assertEqual(body, {"groupList": ["Now", "Old"]})
+
+
+class QueueContentsTests(QueryCase):
+    def ask(self, topic: str, queue_id: int, index: int) -> tuple[int, str | None, bytes | None]:
+        ext = {"topic": topic, "queueId": str(queue_id), "index": str(index), "count": "3"}
+        answer = self.client.ask(321, ext)
+        return answer.code, answer.remark, answer.body
+
+    def test_units(self) -> None:
+        """queryCq sees where the messages of a queue lie, from a number on."""
+        for _ in range(5):
+            self.send(props="TAGS\x01a")
+        code, remark, body = self.ask("T", 0, 1)
+        self.assertEqual((code, remark), (0, None))
+        contents = json.loads(body or b"")
+        self.assertEqual((contents["minQueueIndex"], contents["maxQueueIndex"]), (0, 5))
+        self.assertEqual([unit["tagsCode"] for unit in contents["queueData"]], [ord("a")] * 3)
+
+    def test_index_beyond(self) -> None:
+        """A queue that is there and a number that it does not have: code 0, and a remark that says so."""
+        self.send()
+        self.assertEqual(self.ask("T", 0, 1), (0, "Index 1 of 0@T is not exist!", None))
+
+    def test_unknown_queue(self) -> None:
+        """A queue in which nothing was ever stored is refused, whether it could be or not, pulled from or not."""
+        self.send()
+        self.client.ask(11, pull_ext(queue_id=3))
+        for topic, queue_id in (("Nope", 0), ("T", 3), ("T", 77), ("T", -1)):
+            self.assertEqual(self.ask(topic, queue_id, 0), (1, f"{queue_id}@{topic} is not exist!", None))

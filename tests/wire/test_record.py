@@ -286,6 +286,20 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(record.decode_batch(record.encode_batch(self.ENTRIES)), self.ENTRIES)
         self.assertEqual(record.decode_batch(b""), [])
 
+    def test_wrong_total_size(self) -> None:
+        """An entry's totalSize is not looked at, as 4.9.7 does not; the lengths of its parts tell where it ends."""
+        for size in (-1, 0, 1, 30, 32, 0x7FFFFFFF):
+            data = size.to_bytes(4, "big", signed=True) + record.encode_batch(self.ENTRIES)[4:]
+            self.assertEqual(record.decode_batch(data), self.ENTRIES)
+
+    def test_lengths_beyond_the_batch(self) -> None:
+        """A body or properties that would be longer than what is there, or less than nothing, are refused."""
+        data = record.encode_batch(self.ENTRIES[:1])
+        for at, width, lengths in ((16, 4, (-1, 13, 0x7FFFFFFF)), (23, 2, (-1, 7, 0x7FFF))):
+            for length in lengths:
+                broken = data[:at] + length.to_bytes(width, "big", signed=True) + data[at + width :]
+                self.assertRaises(ValueError, record.decode_batch, broken)
+
     def test_cut_anywhere(self) -> None:
         """A batch that was cut inside an entry is refused, with the byte at which that entry begins."""
         data = record.encode_batch(self.ENTRIES)

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from rmq.broker.state import BrokerState
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
-from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.offsets import (
     GET_BROKER_CONSUME_STATS,
     GET_CONSUME_STATS,
@@ -101,12 +101,17 @@ class OffsetResponder:
         topics = [request.header.topic] if request.header.topic else sorted(self._state.offsets.topics_of(group))
         stats = ConsumeStats(consume_tps=0.0, offset_table={})
         for topic in topics:
-            self._add_topic(stats, group, topic)
+            config = self._followed(group, topic)
+            if config is not None:
+                self._add_topic(stats, group, config, config.read_queue_nums)
         return Reply(body=stats)
 
     @responds_to(GET_BROKER_CONSUME_STATS)
     def broker_consume_stats(self, request: Request[BrokerConsumeStatsHeader, None]) -> Reply:
         """
+        ``isOrder`` leaves out topics that are not ordered; without it all are listed. Queues are those that can be
+        written, whereas `consume_stats` counts those that can be read.
+
         Java: AdminBrokerProcessor#fetchAllConsumeStatsInBroker
         """
         state = self._state
@@ -115,31 +120,34 @@ class OffsetResponder:
         for group in state.groups.names():
             of_group: list[ConsumeStats] = []
             for topic in sorted(state.offsets.topics_of(group)):
-                config = state.topics.get(topic)
-                if config is None or config.order != request.header.is_order:
+                config = self._followed(group, topic)
+                if config is None or (request.header.is_order and not config.order):
                     continue
                 stats = ConsumeStats(consume_tps=0.0, offset_table={})
-                self._add_topic(stats, group, topic)
+                self._add_topic(stats, group, config, config.write_queue_nums)
                 total += sum(each.broker_offset - each.consumer_offset for each in stats.offset_table.values())
-                if stats.offset_table:
-                    of_group.append(stats)
+                of_group.append(stats)
             lists.append({group: of_group})
         return Reply(
             body=BrokerConsumeStats(broker_addr=state.setup.address, consume_stats_list=lists, total_diff=total)
         )
 
-    def _add_topic(self, stats: ConsumeStats, group: str, topic: str) -> None:
-        """Add the positions of one topic; nothing for one that is gone or that the online group does not subscribe."""
-        state = self._state
-        config = state.topics.get(topic)
+    def _followed(self, group: str, topic: str) -> TopicConfig | None:
+        """Return a topic; None for one that is gone or that the online group does not subscribe."""
+        config = self._state.topics.get(topic)
         if config is None:
             self._log.warn("consume stats of {group}: topic {topic} does not exist", group=group, topic=topic)
-            return
-        online = state.consumers.find(group)
+            return None
+        online = self._state.consumers.find(group)
         if online is not None and online.subscriptions and topic not in online.subscriptions:
             self._log.warn("consume stats: {group} does not subscribe to {topic}", group=group, topic=topic)
-            return
-        for queue_id in range(config.read_queue_nums):
+            return None
+        return config
+
+    def _add_topic(self, stats: ConsumeStats, group: str, config: TopicConfig, queues: int) -> None:
+        """Add the positions of the first ``queues`` queues of a topic."""
+        state, topic = self._state, config.topic_name
+        for queue_id in range(queues):
             end = max(state.store.max_offset(topic, queue_id), 0)
             offset = max(state.offsets.query(group, topic, queue_id) or 0, 0)
             time_ms = state.store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None

@@ -81,12 +81,17 @@ class QueryResponder:
         """
         What the index of a queue holds from some number on.
 
+        A queue exists once something was stored in it. In Apache one that somebody only asked for exists too, until the
+        next start; its answer, code 0 without a body, is one that mqadmin cannot read.
+
         Java: AdminBrokerProcessor#queryConsumeQueue
         """
         header, state = request.header, self._state
+        where = f"{header.queue_id}@{header.topic}"
+        if (header.topic, header.queue_id) not in state.store.queues():
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"{where} is not exist!")
         units = self._units(header.topic, header.queue_id, header.index, min(header.count, MAX_UNITS))
         if not units:
-            where = f"{header.queue_id}@{header.topic}"
             return Reply(remark=f"Index {header.index} of {where} is not exist!")
         contents = ConsumeQueueContents(
             max_queue_index=state.store.max_offset(header.topic, header.queue_id),

@@ -2,6 +2,10 @@
 Messages that a consumer gives back for another try: code 36.
 
 Java: AbstractSendMessageProcessor#consumerSendMsgBack
+
+Two differences are deliberate. Apache draws the queue from ``retryQueueNums`` alone, so retries of a group for which
+that was raised after its retry topic was made go to queues that nobody can pull. And Apache parks what it can never
+deliver: the retry topic of a group with a long name does not fit the record.
 """
 
 from __future__ import annotations
@@ -13,9 +17,17 @@ from rmq.broker.delays import park
 from rmq.broker.remarks import FAQ
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
 from rmq.broker.state import BrokerState
-from rmq.broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, SYS_FLAG_UNIT_SUB, retry_topic
+from rmq.broker.topics import (
+    DLQ_PREFIX,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SYS_FLAG_UNIT_SUB,
+    retry_topic,
+    topic_name_problem,
+)
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.store.messages import Message, PutResult, PutStatus
+from rmq.store.queues import is_storable_topic
 from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from rmq.wire.codes import ResponseCode
@@ -63,7 +75,13 @@ class SendBackResponder:
         return group
 
     def _topic(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """Return a retry or dead-letter topic, created if need be; Refuse when it is not writable."""
+        """
+        Return a retry or dead-letter topic, created if need be; Refuse when it is not writable or cannot be stored.
+
+        A heartbeat may have made a topic with a name that no record holds, so the name is judged even if it is there.
+        """
+        if not is_storable_topic(name):
+            raise Refuse(ResponseCode.SYSTEM_ERROR, topic_name_problem(name) or f"topic[{name}] cannot be stored")
         topic = self._state.topics.get(name)
         if topic is None:
             topic = retry_topic(name, queues, sys_flag)
@@ -97,7 +115,7 @@ class SendBackResponder:
         pairs[properties.DELAY] = str(level)
         message = Message(
             topic=topic.topic_name,
-            queue_id=0 if dead else state.rng.randrange(group.retry_queue_nums),
+            queue_id=0 if dead else self._retry_queue(group, topic),
             body=record.body,
             flag=record.flag,
             properties=encode_properties(pairs),
@@ -107,8 +125,16 @@ class SendBackResponder:
             store_host=record.store_host,
             reconsume_times=record.reconsume_times + 1,
             wait_store_msg_ok=False,
+            was_stored=True,
         )
         return park(message, pairs, level, state.max_delay_level) if level else message
+
+    def _retry_queue(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> int:
+        """Draw one of the group's queues, of those that the topic has and consumers can pull."""
+        queues = min(group.retry_queue_nums, topic.read_queue_nums, topic.write_queue_nums)
+        if queues < 1:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to")
+        return self._state.rng.randrange(queues)
 
     def _reply(self, result: PutResult, group: str, topic: str) -> Reply:
         if not result.ok:

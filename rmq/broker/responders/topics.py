@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmq.broker.remarks import SLAVE_REFUSES_CHANGES
+from rmq.broker.responders.sending import MULTI_TAG
 from rmq.broker.state import BrokerState
 from rmq.broker.topics import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -44,6 +45,9 @@ from rmq.wire.codes import ResponseCode
 #: queues that one topic may have; Apache has no limit and runs out of files
 MAX_QUEUES = 65_536
 
+#: Java: TopicFilterType
+FILTER_TYPES = frozenset(("SINGLE_TAG", MULTI_TAG))
+
 
 class TopicResponder:
     """Create, delete, describe."""
@@ -58,10 +62,13 @@ class TopicResponder:
         """
         Answered when the NameServers know the topic, or were given up.
 
-        Java: AdminBrokerProcessor#updateAndCreateTopic
+        Java: AdminBrokerProcessor#updateAndCreateTopic, CreateTopicRequestHeader#checkFields
         """
         header, state = request.header, self._state
-        self._check_change(header.topic)
+        self._check_master()
+        if header.topic_filter_type not in FILTER_TYPES:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
+        self._check_name(header.topic)
         for field, queues in (
             ("readQueueNums", header.read_queue_nums),
             ("writeQueueNums", header.write_queue_nums),
@@ -92,15 +99,15 @@ class TopicResponder:
         Java: AdminBrokerProcessor#deleteTopic
         """
         topic, state = request.header.topic, self._state
-        self._check_change(topic)
+        self._check_master()
+        self._check_name(topic)
         state.topics.delete(topic)
         state.store.delete_topic(topic)
         state.offsets.remove_topic(topic)
         state.polls.topic_deleted(topic)
         self._log.info("{peer} deleted topic {topic}", peer=request.channel.peer, topic=topic)
 
-    def _check_change(self, topic: str) -> None:
-        self._check_master()
+    def _check_name(self, topic: str) -> None:
         problem = topic_name_problem(topic) or system_topic_problem(topic, self._state.topic_defaults)
         if problem is not None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, problem)

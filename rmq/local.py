@@ -327,7 +327,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return cluster(parser().parse_args(arguments)).run()
+    options = parser().parse_args(arguments)
+    try:
+        roles = cluster(options)
+    except OSError as error:
+        _say(f"rmq-local: --dir {options.dir}: {error.filename}: {error.strerror}", stream=sys.stderr)
+        return 1
+    return roles.run()
 
 
 if __name__ == "__main__":

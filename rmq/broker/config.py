@@ -12,9 +12,14 @@ from typing import Any
 import attrs
 
 from rmq.broker.config5x import BrokerConfig5x
+from rmq.ha.link import parse_addr
+from rmq.ha.peers import AllowedPeers
 from rmq.remoting.access import AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.store.config import BrokerRole, StoreConfig
+from rmq.store.dispatch import delay_levels
+from rmq.store.messages import StoreError
+from rmq.store.retention import hours_of
 
 
 def _key(
@@ -238,11 +243,13 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     """
     Fill in what depends on the host and on other keys, and refuse what cannot work.
 
-    A master's brokerId becomes 0, haListenPort becomes listenPort + 1.  Raises ConfigError.
+    A master's brokerId becomes 0, haListenPort becomes listenPort + 1.  Raises ConfigError, whose text begins with the
+    key that is to blame.
     Java: BrokerStartup#createBrokerController
     """
     broker, store = setup.broker, setup.store
     _refuse_unsupported(setup)
+    _check_texts(store)
     if store.broker_role is BrokerRole.SLAVE:
         if broker.broker_id <= 0:
             raise ConfigError(f"brokerRole=SLAVE needs a brokerId above 0, brokerId={broker.broker_id} is a master's")
@@ -263,6 +270,18 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     return attrs.evolve(setup, broker=broker, store=store, access=_access(setup))
 
 
+def second_master(setup: BrokerSetup) -> str | None:
+    """
+    Return what to warn of when ``setup``, as it was loaded, is probably meant to be a slave's: None when it is not.
+
+    Apache takes such a broker for a master too, and so must we; but two masters of one name take each other's routes.
+    """
+    broker_id, role = setup.broker.broker_id, setup.store.broker_role
+    if role is BrokerRole.SLAVE or broker_id == 0:
+        return None
+    return f"brokerId={broker_id} counts as 0, because brokerRole={role.name}; a slave needs brokerRole=SLAVE"
+
+
 def _access(setup: BrokerSetup) -> AccessSetup:
     """Return the access setup with what BrokerConfig and NettyClientConfig say about it too."""
     access = setup.access
@@ -271,6 +290,23 @@ def _access(setup: BrokerSetup) -> AccessSetup:
     if setup.client.use_tls and access.tls.enable is None:
         access = attrs.evolve(access, tls=attrs.evolve(access.tls, enable=True))
     return access
+
+
+def _check_texts(store: StoreConfig) -> None:
+    """Read the keys that are texts of their own kind as those who use them will, so that mistakes end the start."""
+    try:
+        hours_of(store.delete_when)
+        delay_levels(store.message_delay_level)
+        AllowedPeers(store.ha_allowed_peers)
+    except (StoreError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+    if store.ha_master_address:
+        try:
+            parse_addr(store.ha_master_address)
+        except ValueError:
+            raise ConfigError(
+                f"haMasterAddress={store.ha_master_address!r} is wrong, host:port of the master's HA port is expected"
+            ) from None
 
 
 def _check_ip(key: str, value: str) -> None:

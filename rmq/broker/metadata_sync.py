@@ -2,7 +2,8 @@
 How a slave gets what is not in the commit log: topics, groups, consumer offsets, delay offsets.
 
 One thing goes the other way, unlike with Apache: offsets that consumers committed at the slave while its master was
-away (Apache overwrites them with the master's older ones, and everything since is consumed again).
+away (Apache overwrites them with the master's older ones, and everything since is consumed again). A master that lost
+messages writes others under their numbers, so it is told only what it provably still means the same by: `GiveBack`.
 
 Java: SlaveSynchronize
 """
@@ -10,8 +11,10 @@ Java: SlaveSynchronize
 from __future__ import annotations
 
 import os
+import struct
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -19,15 +22,24 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.groups import SubscriptionGroupTable
-from rmq.broker.offsets import ConsumerOffsetTable, OwnOffset
+from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, OffsetMap, OwnOffset
 from rmq.broker.topics import TopicTable
-from rmq.remoting.client import Refused, RemotingClient, split_addr
+from rmq.remoting.client import Refused, RemotingClient, Response, split_addr
 from rmq.remoting.errors import RequestFailed
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import Disk, DiskError
 from rmq.runtime.statefile import write_state
+from rmq.store.messages import GetResult
 from rmq.wire import fastjson
-from rmq.wire.api.offsets import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader
+from rmq.wire.api.offsets import (
+    GET_MAX_OFFSET,
+    QUERY_CONSUMER_OFFSET,
+    UPDATE_CONSUMER_OFFSET,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    UpdateConsumerOffsetHeader,
+)
+from rmq.wire.api.pulling import VIEW_MESSAGE_BY_ID, ViewMessageHeader
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
@@ -36,11 +48,13 @@ from rmq.wire.api.replication import (
     AllDelayOffset,
 )
 from rmq.wire.codes import ResponseCode
+from rmq.wire.contract import Contract
+from rmq.wire.record import PHY_OFFSET_AT
 
 FIRST_S = 3.0
 PERIOD_S = 10.0
 STEP_TIMEOUT_MS = 3000
-#: offsets that a returning master is told in one round
+#: offsets that a returning master is offered in one round; the next round goes on behind them
 MAX_GIVEN_BACK = 1000
 UNKNOWN_THERE = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
@@ -49,9 +63,34 @@ DELAY_OFFSET_FILE = "delayOffset.json"
 #: The port beside the main one where an Apache slave asks for topics.
 VIP_PORT_DISTANCE = 2
 
+#: why the master is told nothing
+NOT_FOLLOWING = "replication from it does not stand, or has not got past what this slave holds"
+NOT_THE_SAME = "it does not hold the messages that were consumed here"
+
+H = TypeVar("H")
+RH = TypeVar("RH")
+RB = TypeVar("RB")
+
+_I64 = struct.Struct(">q")
+#: topic, group, queue id
+_Place = tuple[str, str, int]
+
 
 class BadTable(Exception):
     """The master's answer is no table."""
+
+
+class OwnMessages(Protocol):
+    """What must be known of this slave's own messages; `MessageStore` is one."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the number that the next message of a queue would have; 0 for an unknown queue."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the number of the first message that is still there; 0 for an unknown queue."""
+
+    def get(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> GetResult:
+        """Return whole records of a queue, from a number on."""
 
 
 class MetadataSync(Service):
@@ -76,16 +115,22 @@ class MetadataSync(Service):
         offsets: ConsumerOffsetTable,
         config_dir: str,
         own_addr: str,
+        messages: OwnMessages,
+        agrees_with_master: Callable[[], bool],
         offsets_to_master: bool = True,
     ) -> None:
         self._client = client
+        self._clock = clock
         self._disk = disk
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._config_dir = config_dir
         self._delay_path = os.path.join(config_dir, DELAY_OFFSET_FILE)
         self._own_addr = own_addr
         self._offsets_to_master = offsets_to_master
+        self._messages = messages
+        self._give_back = GiveBack(client, offsets, messages, agrees_with_master)
         self._delay_offset: bytes | None = None
         #: the steps that failed when they last ran
         self._failing: dict[str, str] = {}
@@ -110,16 +155,30 @@ class MetadataSync(Service):
             addr = None
         if addr != self.master_addr:
             before, self.master_addr = self.master_addr, addr
+            self._give_back.master_was_away()
             self._log.info("master for topics and offsets: {addr}, before: {before}", addr=addr, before=before)
 
     def startService(self) -> None:
         super().startService()
+        self._forget_what_was_cut()
         self._rounds.start()
 
     def stopService(self) -> Deferred[None]:
         """Start no further step; fires when the running one has ended, which takes three seconds at most."""
         super().stopService()
         return self._rounds.stop()
+
+    def _forget_what_was_cut(self) -> None:
+        """
+        Forget what was committed here at messages that this slave's log has lost since, or that were cut from it.
+
+        Its queues have grown over their numbers before the first round, with the master's messages.
+        """
+        before = ConsumerOffsetTable(self._disk, self._config_dir, self._clock)
+        before.load_own(is_slave=True)
+        for own in before.follow({}):
+            if own.offset > self._messages.max_offset(own.topic, own.queue_id):
+                self._offsets.given_back(own)
 
     async def sync(self) -> None:
         """Do one round."""
@@ -132,7 +191,7 @@ class MetadataSync(Service):
         await self._step("subscription groups", master, self._sync_groups)
 
     async def _step(self, what: str, master: str, step: Callable[[str], Coroutine[Deferred[Any], Any, None]]) -> None:
-        if not self.running or self.master_addr != master:
+        if not self._is_current(master):
             return
         try:
             await step(master)
@@ -145,6 +204,9 @@ class MetadataSync(Service):
         else:
             if self._failing.pop(what, None) is not None:
                 self._log.info("{what} of master {addr} are taken over again", what=what, addr=master)
+
+    def _is_current(self, master: str) -> bool:
+        return bool(self.running) and self.master_addr == master
 
     async def _sync_topics(self, master: str) -> None:
         response = await self._client.invoke(
@@ -167,46 +229,21 @@ class MetadataSync(Service):
             self._groups.replace(wrapper)
 
     async def _sync_offsets(self, master: str) -> None:
-        response = await self._client.invoke(master, GET_ALL_CONSUMER_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
+        try:
+            response = await self._client.invoke(
+                master, GET_ALL_CONSUMER_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS
+            )
+        except RequestFailed:
+            self._give_back.master_was_away()
+            raise
+        table = response.body.offset_table
         if not self._offsets_to_master:
-            self._offsets.merge(response.body.offset_table)
+            self._offsets.merge(table)
             self._offsets.persist()
             return
-        newer = self._offsets.follow(response.body.offset_table)
+        newer = self._offsets.follow(table)
         self._offsets.persist()
-        if newer:
-            await self._give_back(master, newer)
-
-    async def _give_back(self, master: str, newer: Sequence[OwnOffset]) -> None:
-        """
-        Tell a master that was away what consumers committed here meanwhile.
-
-        Of a topic or group that it does not know any more it is not told again; what it refuses otherwise is named
-        once and told in the next round, as is what is too much for one.
-        """
-        refused, told = "", 0
-        for own in newer[:MAX_GIVEN_BACK]:
-            header = UpdateConsumerOffsetHeader(
-                consumer_group=own.group, topic=own.topic, queue_id=own.queue_id, commit_offset=own.offset
-            )
-            try:
-                await self._client.invoke(master, UPDATE_CONSUMER_OFFSET, header, None, timeout_ms=STEP_TIMEOUT_MS)
-            except Refused as error:
-                if error.code in UNKNOWN_THERE:
-                    self._offsets.given_back(own)
-                    continue
-                refused = refused or f"{own.topic}@{own.group} queue {own.queue_id} at {own.offset}: {error}"
-            else:
-                self._offsets.given_back(own)
-                told += 1
-        if told:
-            self._log.info(
-                "master {addr} was told {count} consumer offsets that were committed here while it was away",
-                addr=master,
-                count=told,
-            )
-        if refused:
-            raise BadTable(f"the master refuses offsets that were committed here: {refused}")
+        await self._give_back.offer(master, newer, table, lambda: self._is_current(master))
 
     async def _sync_delay_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_DELAY_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
@@ -221,6 +258,202 @@ class MetadataSync(Service):
             raise BadTable(f"the answer is no table of delay offsets: {error}") from error
         write_state(self._disk, self._delay_path, data)
         self._delay_offset = data
+
+
+class GiveBack:
+    """
+    Tell a master that was away what consumers committed at this slave meanwhile.
+
+    A master that came back from a power failure may have lost messages that were consumed here, and writes others
+    under the same numbers: an offset behind those would make a consumer skip them. Therefore nothing is said unless
+
+    * replication from a master stands and has got past the end that this slave's log had (``agrees_with_master``);
+    * this very master has the message before the offset, byte for byte, where this slave has it. Then it has all that
+      lies before that in the log, too. A replication connection alone does not prove it: for some seconds it may be
+      that of the process before the power failure, and haMasterAddress may lead elsewhere;
+    * its queue reaches up to the offset.
+
+    Nor is anything said over what somebody does at the master: a commit or a reset since the table was read counts.
+
+    All questions of a round, the one for the table included, go over one connection (a lost one fails what waits, and
+    with it the round), so they are answered by one process of the master. What somebody commits there between the
+    answer about a position and the offset that follows it, one way over the network, cannot be seen.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        offsets: ConsumerOffsetTable,
+        messages: OwnMessages,
+        agrees_with_master: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._offsets = offsets
+        self._messages = messages
+        self._agrees_with_master = agrees_with_master
+        self._is_current: Callable[[], bool] = lambda: False
+        #: where the master stood in the last round, of what waits to be told
+        self._stood: dict[_Place, int] = {}
+        self._last_tried: _Place = ("", "", -1)
+        #: the master has all of this slave's log up to the record here; of the present round
+        self._same_until = -1
+        self._held = ""
+
+    def master_was_away(self) -> None:
+        """Another master, or one that comes back with older offsets: that these go back is nobody's will."""
+        self._stood = {}
+
+    async def offer(
+        self, master: str, newer: Sequence[OwnOffset], table: OffsetMap, is_current: Callable[[], bool]
+    ) -> None:
+        """
+        Tell ``master``, whose ``table`` was just read, what is ``newer`` here, as long as ``is_current`` says True.
+
+        What the master has or knows better is not told again, and neither is what it does not know any more, topic,
+        group or message; what it refuses otherwise is named once and offered again, as is what is too much for a
+        round. Raises RequestFailed, or BadTable for refusals.
+        """
+        self._is_current = is_current
+        self._same_until = -1
+        refused, held, told = "", "", 0
+        try:
+            for own, stood in self._turn(self._waiting(newer, table)):
+                self._last_tried = _place(own)
+                try:
+                    told += await self._tell(master, own, stood)
+                except _NotThis as reason:
+                    held = str(reason)
+                except Refused as error:
+                    if error.code in UNKNOWN_THERE:
+                        self._offsets.given_back(own)
+                    else:
+                        refused = refused or f"{own.topic}@{own.group} queue {own.queue_id} at {own.offset}: {error}"
+        except _NotNow as reason:
+            held = str(reason)
+        except RequestFailed:
+            self.master_was_away()
+            raise
+        finally:
+            if told:
+                self._log.info(
+                    "master {addr} was told {count} consumer offsets that were committed here while it was away",
+                    addr=master,
+                    count=told,
+                )
+        if held and held != self._held:
+            self._log.info(
+                "master {addr} is not told consumer offsets that were committed here: {why}", addr=master, why=held
+            )
+        self._held = held
+        if refused:
+            raise BadTable(f"the master refuses offsets that were committed here: {refused}")
+
+    def _waiting(self, newer: Sequence[OwnOffset], table: OffsetMap) -> list[tuple[OwnOffset, int]]:
+        """
+        Return what is to be told, with the master's own positions (-1 for none).
+
+        An offset behind the end of this slave's own queue is of no message that the two can have in common. A position
+        that has gone back while the master was there was set back by somebody, who is not to be overruled.
+        """
+        before, self._stood = self._stood, {}
+        waiting: list[tuple[OwnOffset, int]] = []
+        for own in newer:
+            place = _place(own)
+            stood = table.get(f"{own.topic}{TOPIC_GROUP_SEPARATOR}{own.group}", {}).get(own.queue_id, -1)
+            if own.offset > self._messages.max_offset(own.topic, own.queue_id) or stood < before.get(place, -1):
+                self._offsets.given_back(own)
+            else:
+                self._stood[place] = stood
+                waiting.append((own, stood))
+        return waiting
+
+    def _turn(self, waiting: list[tuple[OwnOffset, int]]) -> list[tuple[OwnOffset, int]]:
+        """Return those of this round: behind the last that was tried, so that none is kept out by others for ever."""
+        waiting.sort(key=lambda each: _place(each[0]))
+        start = bisect_right(waiting, self._last_tried, key=lambda each: _place(each[0]))
+        return (waiting[start:] + waiting[:start])[:MAX_GIVEN_BACK]
+
+    async def _tell(self, master: str, own: OwnOffset, stood: int) -> bool:
+        """Tell one offset; False when the master's own counts from now on, or has just been moved."""
+        await self._compare(master, own)
+        queue = QueueHeader(topic=own.topic, queue_id=own.queue_id)
+        end = (await self._ask(master, GET_MAX_OFFSET, queue)).header.offset
+        now = await self._position(master, own)
+        if stood < 0 and now == 0:
+            # So a young queue is answered for, by 4.9 always, when the group has no offset in it.
+            now = stood
+        if own.offset > end or now < stood:
+            self._offsets.given_back(own)
+            return False
+        if now != stood:
+            # The next round's table says whether it is beyond the slave's by now.
+            return False
+        await self._ask(
+            master,
+            UPDATE_CONSUMER_OFFSET,
+            UpdateConsumerOffsetHeader(
+                consumer_group=own.group, topic=own.topic, queue_id=own.queue_id, commit_offset=own.offset
+            ),
+        )
+        self._offsets.given_back(own)
+        return True
+
+    async def _compare(self, master: str, own: OwnOffset) -> None:
+        """Raise _NotThis unless the master has the last message before an offset just as this slave has it."""
+        if own.offset <= 0:
+            return
+        # What was deleted since is proved by what came after it.
+        first = max(own.offset - 1, self._messages.min_offset(own.topic, own.queue_id))
+        found = self._messages.get(own.topic, own.queue_id, first, 1).messages
+        if not found:
+            raise _NotThis(NOT_THE_SAME)
+        record = found[0]
+        (phy_offset,) = _I64.unpack_from(record, PHY_OFFSET_AT)
+        if phy_offset <= self._same_until:
+            return
+        try:
+            theirs = await self._ask(master, VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=phy_offset))
+        except Refused as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            raise _NotThis(NOT_THE_SAME) from error
+        if theirs.body != record:
+            raise _NotThis(NOT_THE_SAME)
+        self._same_until = phy_offset
+
+    async def _position(self, master: str, own: OwnOffset) -> int:
+        """Return where the group stands at the master now, -1 for nowhere."""
+        header = QueryConsumerOffsetHeader(
+            consumer_group=own.group, topic=own.topic, queue_id=own.queue_id, set_zero_if_not_found=False
+        )
+        try:
+            return (await self._ask(master, QUERY_CONSUMER_OFFSET, header)).header.offset
+        except Refused as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            return -1
+
+    async def _ask(self, master: str, contract: Contract[H, None, RH, RB], header: H) -> Response[RH, RB]:
+        """Ask, if it is still right to; each request is another moment, in which replication may have ended."""
+        if not self._is_current():
+            raise _NotNow("")
+        if not self._agrees_with_master():
+            raise _NotNow(NOT_FOLLOWING)
+        return await self._client.invoke(master, contract, header, None, timeout_ms=STEP_TIMEOUT_MS)
+
+
+class _NotThis(Exception):
+    """This offset cannot be told; others may be."""
+
+
+class _NotNow(Exception):
+    """Nothing more is to be told in this round."""
+
+
+def _place(own: OwnOffset) -> _Place:
+    return own.topic, own.group, own.queue_id
 
 
 def vip_addr(addr: str) -> str:

@@ -142,6 +142,8 @@ class BrokerService(MultiService):
             offsets=self.state.offsets,
             config_dir=self._config_dir,
             own_addr=setup.address,
+            messages=self.store,
+            agrees_with_master=lambda: self.ha.agrees_with_master,
             offsets_to_master=setup.broker.slave_offsets_to_master,
         )
         self.dumps = Dumps(self.state)

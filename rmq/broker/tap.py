@@ -18,7 +18,7 @@ from twisted.application.service import IService
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master
 from rmq.broker.dump import DumpError
 from rmq.broker.exporter import exporter_type, is_unsupported, prometheus_address
 from rmq.broker.service import BrokerService, build_broker
@@ -27,7 +27,7 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.diskerror import DiskError
 from rmq.runtime.platform import real_platform, the_reactor
 from rmq.runtime.statefile import StateFileError
-from rmq.runtime.tap import RmqOptions
+from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
 
 if TYPE_CHECKING:
@@ -48,19 +48,25 @@ class Options(RmqOptions):
     )
 
     def __init__(self) -> None:
-        defaults = {"namesrvAddr": os.environ["NAMESRV_ADDR"]} if os.environ.get("NAMESRV_ADDR") else {}
-        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES), defaults)
+        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES), environment={NAMESRV_KEY: "NAMESRV_ADDR"})
 
     def _load(self) -> None:
         super()._load()
-        setup = setup_of(self)
+        given = setup_of(self)
+        address = first_address()
+        # Here already, so that -p shows what will count and refuses what the start would refuse.
+        setup = resolve(given, host_address=address, host_name=socket.gethostname())
+        self.configs = configs_of(setup)
+        doubt = second_master(given)
+        if doubt is not None:
+            self._warn("{doubt}", doubt=self.with_source(doubt))
         if is_unsupported(setup.extra):
             self._warn(
                 "metricsExporterType={kind} is not supported: use PROM, or --http", kind=exporter_type(setup.extra)
             )
         if self["http"] is None:
-            address = prometheus_address(setup.extra, setup.broker.broker_ip1 or first_address())
-            self["http"] = None if address is None else str(address)
+            exporter = prometheus_address(setup.extra, setup.broker.broker_ip1 or address)
+            self["http"] = None if exporter is None else str(exporter)
 
 
 def setup_of(options: Options) -> BrokerSetup:
@@ -69,6 +75,14 @@ def setup_of(options: Options) -> BrokerSetup:
     return BrokerSetup(
         broker=broker, server=server, client=client, store=store, extra=extra, access=AccessSetup.of(access)
     )
+
+
+def configs_of(setup: BrokerSetup) -> tuple[Any, ...]:
+    """Return the configs of ``setup`` in the order in which options have them."""
+    access = setup.access
+    return (
+        setup.broker, setup.server, setup.client, setup.store, setup.extra, access.tls, access.acl, access.limits
+    )  # fmt: skip
 
 
 class TwistdBroker(BrokerService):
@@ -109,7 +123,7 @@ def makeService(options: Options) -> IService:
             service=TwistdBroker,
         )
     except (ConfigError, StoreError) as error:
-        raise SystemExit(f"rmq-broker cannot start: {error}") from error
+        raise SystemExit(f"rmq-broker cannot start: {options.with_source(str(error))}") from error
 
     def face() -> Face:
         # prometheus_client is not needed, and not installed, where nobody asks for metrics.

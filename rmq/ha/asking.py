@@ -33,12 +33,11 @@ class BrokerRecords:
             self._socket = socket.create_connection(parse_addr(addr), TIMEOUT_S)
         except (OSError, ValueError) as error:
             raise AskError(f"{addr}: {error}") from error
-        table = fastjson.decode(self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}).body or b"", KVTable).table
         try:
-            self.min_offset = int(table["commitLogMinOffset"])
-            self.end_offset = int(table["commitLogMaxOffset"])
-        except (KeyError, ValueError) as error:
-            raise AskError(f"{addr} does not tell where its commit log begins and ends: {error}") from error
+            self.min_offset, self.end_offset = self._ends()
+        except AskError:
+            self.close()
+            raise
 
     def record_at(self, phy_offset: int, size: int) -> bytes | None:
         answer = self._ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset)})
@@ -48,6 +47,19 @@ class BrokerRecords:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+    def _ends(self) -> tuple[int, int]:
+        answer = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        if answer.code != ResponseCode.SUCCESS:
+            # 16: it knows no account of ours; 3: it is no broker but a NameServer.
+            raise AskError(f"{self.addr} does not say what it holds: {_told(answer)}")
+        try:
+            table = fastjson.decode(answer.body or b"", KVTable).table
+            return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        except (fastjson.JsonError, KeyError, ValueError) as error:
+            raise AskError(
+                f"{self.addr} does not tell where its commit log begins and ends: {error} ({_told(answer)})"
+            ) from error
 
     def _ask(self, code: RequestCode, fields: dict[str, str]) -> RemotingCommand:
         self._opaque += 1
@@ -64,3 +76,8 @@ class BrokerRecords:
                         return answer
         except (OSError, ProtocolError) as error:
             raise AskError(f"{self.addr}: {error}") from error
+
+
+def _told(answer: RemotingCommand) -> str:
+    remark = answer.remark or "no remark"
+    return f"it answers with code {answer.code}, {remark}"

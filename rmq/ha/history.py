@@ -3,6 +3,9 @@ Two commit logs that were one: up to where they are, and what the older master h
 
 Records carry their own place and store time, so two logs that hold the same bytes at one place hold the same bytes
 before it, and after the first different record nothing is common any more.
+
+An old master's last moments are seldom whole: a power failure leaves lost and torn records with intact ones behind
+them. Damage therefore ends nothing here. It is passed over as recovery does, and what lies behind it counts.
 """
 
 from __future__ import annotations
@@ -13,8 +16,17 @@ from typing import Protocol
 import attrs
 
 from rmq.store.check import LogFiles
-from rmq.store.scan import scan
-from rmq.wire.record import MAGIC_V1, MAGIC_V2, PROPERTY_KEYS, SIZE_AND_MAGIC, Flaw, Frame, find_property
+from rmq.store.scan import CHUNK_BYTES, find_record, scan
+from rmq.wire.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_KEYS,
+    SIZE_AND_MAGIC,
+    Flaw,
+    Frame,
+    find_property,
+    is_torso,
+)
 
 
 class Records(Protocol):
@@ -32,12 +44,76 @@ class Records(Protocol):
         """Return the record of ``size`` bytes that begins at an offset; None when there is no such record."""
 
 
+@attrs.frozen(kw_only=True)
+class Damage:
+    """Bytes from ``start`` to ``end`` that are no record; what is intact behind them begins at ``end`` or later."""
+
+    start: int
+    end: int
+    flaw: Flaw
+
+
+@attrs.frozen(kw_only=True)
+class Content:
+    """What a commit log file holds. The log ends at ``end``, or goes on with the next file when that is the file's."""
+
+    start: int
+    end: int
+    #: (offset, size, store timestamp) of each intact record
+    records: list[tuple[int, int, int]]
+    #: places in front of intact records of the same file
+    damage: list[Damage]
+
+
+def walk(log: LogFiles, start: int, until: int, *, not_before_ms: int | None) -> Iterator[tuple[int, Frame | Damage]]:
+    """
+    Yield (offset, record) of every intact record in a part of one file, and each damaged place once; BLANKs not.
+
+    The last yielded is a Damage that reaches to ``until`` unless the part ends with a whole record or a BLANK. Behind
+    damage only records count that are no older than the one before it, or than ``not_before_ms`` when that is given.
+    """
+    last_ms = 0
+    at: int | None = start
+    while at is not None:
+        place, flaw = at, None
+        for place, found in scan(log, at, until, check_crc=True):
+            if isinstance(found, Flaw):
+                flaw = found
+            elif is_torso(found, (place + found.size) % log.segment_bytes):
+                flaw = Flaw.TORSO
+            else:
+                last_ms = found.store_timestamp
+                yield place, found
+                continue
+            break
+        if flaw is None:
+            return
+        at = find_record(log, place + 1, until, not_before_ms=last_ms if not_before_ms is None else not_before_ms)
+        yield place, Damage(start=place, end=until if at is None else at, flaw=flaw)
+
+
+def written_end(log: LogFiles) -> int:
+    """Return the place behind the last byte that is not zero, in whatever file; where the log begins if all are."""
+    for start in reversed(log.starts):
+        end = start + log.sizes[start]
+        while end > start:
+            at = max(start, end - CHUNK_BYTES)
+            written = log.read_some(at, end - at).rstrip(b"\0")
+            if written:
+                return at + len(written)
+            end = at
+    return log.starts[0] if log.starts else 0
+
+
 class StoredRecords:
     """The records of a store directory; read only."""
 
     def __init__(self, log: LogFiles) -> None:
         self.log = log
-        self.min_offset = log.starts[0] if log.starts else 0
+        #: where files begin; one without a byte is a creation that was interrupted
+        self.starts = [start for start in log.starts if log.sizes[start]]
+        self._content: Content | None = None
+        self.min_offset = self.starts[0] if self.starts else 0
         self.end_offset = self._find_end()
 
     def record_at(self, phy_offset: int, size: int) -> bytes | None:
@@ -49,23 +125,38 @@ class StoredRecords:
             return None
         return data
 
-    def segment(self, start: int) -> list[tuple[int, Frame]]:
-        """Return the records of the file that begins at ``start``, with their offsets."""
-        end = min(start + self.log.segment_bytes, self.log.end)
-        found = scan(self.log, start, end, check_crc=False)
-        return [(offset, frame) for offset, frame in found if isinstance(frame, Frame)]
+    def content(self, start: int) -> Content:
+        """Return what the file that begins at ``start`` holds; the last answer is kept, for it is asked for twice."""
+        if self._content is None or self._content.start != start:
+            self._content = self._read(start)
+        return self._content
+
+    def damage(self, start: int) -> list[Damage]:
+        """Return the damaged places of a file that have intact records behind them; empty without such a file."""
+        return self.content(start).damage if start in self.starts else []
+
+    def _read(self, start: int) -> Content:
+        records: list[tuple[int, int, int]] = []
+        damage: list[Damage] = []
+        # Not beyond the bytes that are there: a last file may have been cut short.
+        until = start + self.log.sizes[start]
+        end = until
+        for offset, found in walk(self.log, start, until, not_before_ms=None):
+            if isinstance(found, Frame):
+                records.append((offset, found.size, found.store_timestamp))
+            elif found.end < until:
+                damage.append(found)
+            else:
+                end = offset
+        return Content(start=start, end=end, records=records, damage=damage)
 
     def _find_end(self) -> int:
-        """Return where the records end: behind the last whole one of the last file that has any."""
-        for start in reversed(self.log.starts):
-            end = start
-            for offset, frame in scan(
-                self.log, start, min(start + self.log.segment_bytes, self.log.end), check_crc=True
-            ):
-                end = offset if isinstance(frame, Flaw) else offset + frame.size
-            if end > start or start == self.log.starts[0]:
+        """Return where the log ends: behind the last whole record, or the BLANK, of the last file that has any."""
+        for start in reversed(self.starts):
+            end = self.content(start).end
+            if end > start:
                 return end
-        return 0
+        return self.min_offset
 
 
 @attrs.frozen(kw_only=True)
@@ -83,15 +174,26 @@ class Extra:
 
 @attrs.frozen(kw_only=True)
 class Parting:
-    """Where two logs part. ``common_offset`` -1: they have no record in common (that both still hold)."""
+    """
+    Where two logs part. ``common_offset`` -1: they have no record in common (that both still hold).
+
+    Bytes decide what has to be cut, not messages: a BLANK or half a record at a place where the other log has
+    something else keeps a slave from following just as well.
+    """
 
     common_offset: int
     common_size: int
     common_timestamp: int
     end_offset: int
     other_end: int
-    #: offsets of the records beyond, by file, newest file first; cheap to keep, dear to describe
-    _beyond: list[list[tuple[int, Frame]]] = attrs.field(repr=False, alias="beyond")
+    #: what has to be cut reaches up to here; `keep_offset` when nothing has to
+    cut_end: int
+    #: damaged places of the part that both have, in the file of the last common record
+    common_damage: list[Damage] = attrs.field(factory=list)
+    #: damaged places of what has to be cut
+    damage: list[Damage] = attrs.field(factory=list)
+    #: the records beyond, oldest first; cheap to keep, dear to describe
+    _beyond: list[tuple[int, Frame]] = attrs.field(factory=list, repr=False, alias="beyond")
 
     @property
     def keep_offset(self) -> int:
@@ -99,63 +201,137 @@ class Parting:
         return self.common_offset + self.common_size if self.common_offset >= 0 else -1
 
     @property
+    def cut_bytes(self) -> int:
+        """How many bytes have to be cut; 0 when the store can follow as it is."""
+        return self.cut_end - self.keep_offset
+
+    @property
     def count(self) -> int:
         """How many messages lie beyond."""
-        return sum(map(len, self._beyond))
+        return len(self._beyond)
+
+    @property
+    def last_extra(self) -> int:
+        """Where the last message beyond begins; -1 without one."""
+        return self._beyond[-1][0] if self._beyond else -1
 
     def extras(self) -> Iterator[Extra]:
         """Yield the messages beyond, oldest first."""
-        for segment in reversed(self._beyond):
-            for phy_offset, frame in segment:
-                properties = frame.properties.decode("utf-8", "replace")
-                yield Extra(
-                    phy_offset=phy_offset,
-                    size=frame.size,
-                    topic=frame.topic,
-                    queue_id=frame.queue_id,
-                    queue_offset=frame.queue_offset,
-                    store_timestamp=frame.store_timestamp,
-                    keys=find_property(properties, PROPERTY_KEYS) or "",
-                )
+        for phy_offset, frame in self._beyond:
+            properties = frame.properties.decode("utf-8", "replace")
+            yield Extra(
+                phy_offset=phy_offset,
+                size=frame.size,
+                topic=frame.topic,
+                queue_id=frame.queue_id,
+                queue_offset=frame.queue_offset,
+                store_timestamp=frame.store_timestamp,
+                keys=find_property(properties, PROPERTY_KEYS) or "",
+            )
 
 
 def find_parting(log: StoredRecords, other: Records) -> Parting:
     """Compare from the end backwards, a file at a time; within a file the place is found by halving."""
-    beyond: list[list[tuple[int, Frame]]] = []
-    for start in reversed(log.log.starts):
-        records = log.segment(start)
+    for start in reversed(log.starts):
         if start + log.log.segment_bytes <= other.min_offset:
             break
-
-        def is_common(at: int, records: list[tuple[int, Frame]] = records) -> bool:
-            offset, frame = records[at]
-            if offset < other.min_offset or offset + frame.size > other.end_offset:
-                return False
-            mine = log.record_at(offset, frame.size)
-            return mine is not None and mine == other.record_at(offset, frame.size)
-
         # Records that the other log has deleted are older than what it still has: they say nothing, so pass over them.
-        first = next((at for at, (offset, _) in enumerate(records) if offset >= other.min_offset), len(records))
-        last = _last_true(is_common, first, len(records))
-        beyond.append(records[last + 1 :] if last >= first else records[first:])
-        if last >= first:
-            offset, frame = records[last]
-            return Parting(
-                common_offset=offset,
-                common_size=frame.size,
-                common_timestamp=frame.store_timestamp,
-                end_offset=log.end_offset,
-                other_end=other.end_offset,
-                beyond=beyond,
-            )
+        # Those that it holds damaged say nothing either: intact ones behind them may be common.
+        damaged = other.damage(start) if isinstance(other, StoredRecords) else []
+        records = [
+            (offset, size, timestamp)
+            for offset, size, timestamp in log.content(start).records
+            if offset >= other.min_offset
+            and not any(place.start < offset + size and offset < place.end for place in damaged)
+        ]
+
+        def is_common(at: int, records: list[tuple[int, int, int]] = records) -> bool:
+            offset, size, _ = records[at]
+            if offset + size > other.end_offset:
+                return False
+            mine = log.record_at(offset, size)
+            return mine is not None and mine == other.record_at(offset, size)
+
+        last = _last_true(is_common, 0, len(records))
+        if last >= 0:
+            return _describe(log, other, start, records[last])
     return Parting(
         common_offset=-1,
         common_size=0,
         common_timestamp=0,
         end_offset=log.end_offset,
         other_end=other.end_offset,
+        cut_end=-1,
+    )
+
+
+def _describe(log: StoredRecords, other: Records, start: int, common: tuple[int, int, int]) -> Parting:
+    """Say what lies behind the last common record, which is in the file that begins at ``start``."""
+    offset, size, timestamp = common
+    keep = offset + size
+    beyond: list[tuple[int, Frame]] = []
+    damage: list[Damage] = []
+    cut_end = written = max(keep, written_end(log.log))
+    for place, found in _walk_from(log, keep):
+        if isinstance(found, Frame):
+            beyond.append((place, found))
+            # The last bytes of a record may be zeros.
+            cut_end = max(cut_end, place + found.size)
+        else:
+            damage.append(found)
+    if not beyond and _holds(other, log, keep, written):
+        cut_end = keep
+    return Parting(
+        common_offset=offset,
+        common_size=size,
+        common_timestamp=timestamp,
+        end_offset=log.end_offset,
+        other_end=other.end_offset,
+        cut_end=cut_end,
+        common_damage=[place for place in log.damage(start) if place.end <= keep],
+        # Zeros behind everything that was written are no damage.
+        damage=[attrs.evolve(place, end=min(place.end, cut_end)) for place in damage if place.start < cut_end],
         beyond=beyond,
     )
+
+
+def _walk_from(log: StoredRecords, keep: int) -> Iterator[tuple[int, Frame | Damage]]:
+    """Walk from ``keep`` through all files; every whole record is yielded, however old: it is about to go."""
+    for start in log.starts:
+        end = start + log.log.sizes[start]
+        if end > keep:
+            yield from walk(log.log, max(keep, start), end, not_before_ms=0)
+
+
+def _holds(other: Records, log: StoredRecords, start: int, end: int) -> bool:
+    """
+    Tell whether the other log has the same bytes from ``start`` to ``end``, zeros (lost or never written) apart.
+
+    A broker is only asked for the record that begins here, of which this log may have a part: it gives no other bytes.
+    What it cannot be asked for is not held. Cutting that costs nothing, for a slave has it again from its master.
+    """
+    if isinstance(other, StoredRecords):
+        at = start
+        while at < end:
+            mine = log.log.read_some(at, CHUNK_BYTES, end)
+            if mine and not _covers(other.log.read_some(at, len(mine)), mine):
+                return False
+            at += len(mine) or log.log.segment_bytes - at % log.log.segment_bytes
+        return True
+    if start == end:
+        return True
+    mine = log.log.read_some(start, end - start)
+    size, magic = SIZE_AND_MAGIC.unpack(mine[: SIZE_AND_MAGIC.size].ljust(SIZE_AND_MAGIC.size, b"\0"))
+    if magic not in (MAGIC_V1, MAGIC_V2) or end > start + size:
+        return False
+    return _covers(other.record_at(start, size) or b"", mine)
+
+
+def _covers(whole: bytes, part: bytes) -> bool:
+    """Tell whether ``part`` is ``whole`` but for bytes at its end and bytes that are zero."""
+    if whole.startswith(part):
+        return True
+    return all(mine in (0, theirs) for mine, theirs in zip(part, whole.ljust(len(part), b"\0"), strict=False))
 
 
 def _last_true(is_true: Callable[[int], bool], low: int, high: int) -> int:

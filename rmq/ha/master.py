@@ -9,10 +9,16 @@ import attrs
 
 from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Piece, Send, SessionLimits
 from rmq.ha.stream import MAX_BATCH_BYTES, ReportDecoder, encode_heartbeat, encode_transfer_header
+from rmq.wire.frames import MAX_FRAME_BYTES
 
 #: The only low words with which a controller-mode (AutoSwitch) slave can begin: two flags of 16 bits behind state 1.
 AUTO_SWITCH_FLAGS = frozenset({0x0000_0000, 0x0000_0001, 0x0001_0000, 0x0001_0001})
 AUTO_SWITCH_HANDSHAKE_STATE = 1
+
+#: JSON and RocketMQ's own, the byte in front of a remoting header's length
+REMOTING_SERIALIZATIONS = (0, 1)
+TLS_HANDSHAKE = 0x1603
+HTTP_METHODS = frozenset({b"GET ", b"HEAD", b"POST"})
 
 
 class ReadableLog(Protocol):
@@ -55,6 +61,24 @@ class MasterState(enum.Enum):
 def looks_like_auto_switch(report: int) -> bool:
     """Tell whether a first report is the head of a controller-mode handshake (state i32, two flags i16)."""
     return report >> 32 == AUTO_SWITCH_HANDSHAKE_STATE and report & 0xFFFF_FFFF in AUTO_SWITCH_FLAGS
+
+
+def stranger(report: int) -> str | None:
+    """
+    Return what a peer is whose first eight bytes, read as a report, are ``report``: None when they may be a slave's.
+
+    A remoting frame begins with its length, a byte for the kind of its header, and 3 bytes for the header's length.
+    Real logs have such offsets too, a few bytes behind each multiple of 4 GiB: ask only for offsets that cannot be.
+    """
+    first, second = report >> 32, report & 0xFFFF_FFFF
+    if first >> 16 == TLS_HANDSHAKE:
+        return "a TLS client on a port without TLS; a slave with haTlsEnable=true needs a master with haTlsEnable=true"
+    if first.to_bytes(4, "big") in HTTP_METHODS:
+        return "an HTTP client on the HA port"
+    header_bytes = second & 0xFF_FFFF
+    if first < MAX_FRAME_BYTES and second >> 24 in REMOTING_SERIALIZATIONS and 0 < header_bytes <= first - 4:
+        return "a remoting client on the HA port; clients and tools use listenPort, which is one below it"
+    return None
 
 
 class MasterSession:
@@ -193,6 +217,10 @@ class MasterSession:
             )
             return Close(CloseKind.PROTOCOL_ERROR, f"report of {report} after one of {self.ack_offset}{dialect}")
         if report > end:
+            peer = stranger(report) if self.state is MasterState.WAIT_FIRST else None
+            if peer is not None:
+                # No alarm: AHEAD says that two histories exist, and whoever reaches the port could say so.
+                return Close(CloseKind.PROTOCOL_ERROR, f"this is {peer}")
             dialect = (
                 " (or it speaks the AutoSwitch dialect of controller mode)" if looks_like_auto_switch(report) else ""
             )

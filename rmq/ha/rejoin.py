@@ -2,8 +2,9 @@
 Make an old master fit to follow the new one: ``python -m rmq.ha.rejoin STORE --master NEW [--yes]``.
 
 STORE is the directory of a stopped broker (Apache's or ours), NEW the new master: its store directory, or "host:port"
-of the running broker. Told is the last record that both have, and every message that only STORE has. With --yes these
-are moved into a file below STORE/cut and the log ends behind the last common record; without it nothing is changed.
+of the running broker. Told is the last record that both have, every message that only STORE has, and every damaged
+place in between. With --yes all bytes behind the last common record, damaged ones and a mere BLANK included, are moved
+into a file below STORE/cut and the log ends there; without it nothing is changed.
 
 Exit status: 0 nothing has to be cut, or it was; 1 something would be; 2 it cannot be done, and why.
 """
@@ -16,13 +17,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import attrs
 
 from rmq.ha.asking import AskError, BrokerRecords
-from rmq.ha.history import Parting, Records, StoredRecords, find_parting
+from rmq.ha.history import Damage, Parting, Records, StoredRecords, find_parting, written_end
 from rmq.ha.link import parse_addr
 from rmq.runtime.disk import Disk, DiskError, RealDisk
 from rmq.store import layout
@@ -43,25 +44,16 @@ def cut(disk: Disk, root: str, folder: str, parting: Parting) -> str:
     """
     Move what lies behind the last common record into a file below ``root``/cut; return its path.
 
-    The caller holds the store's lock. The bytes are on disk in their new place before the first of them is cleared. The
-    next start finds the mark of a crash and makes queues and index fit the log. Raises DiskError or StoreError; when
-    that happens the command may be repeated.
+    The caller holds the store's lock. All that will be cleared, up to the last byte of the last file that is not zero,
+    is on disk in its new place, and was read again from there, before the first byte of it is cleared. The next start
+    finds the mark of a crash and makes queues and index fit the log. Raises DiskError or StoreError; when that happens
+    the command may be repeated.
     """
     log = LogFiles(disk, folder)
     try:
         segment_bytes = log.segment_bytes
-        path = _free_name(disk, layout.join(root, layout.CUT_DIR), parting.keep_offset)
-        disk.make_dirs(layout.join(root, layout.CUT_DIR))
-        size = parting.end_offset - parting.keep_offset
-        saved = disk.create_sparse(path, size)
-        offset = parting.keep_offset
-        while offset < parting.end_offset:
-            data = log.read_some(offset, COPY_BYTES, parting.end_offset)
-            saved.write_at(offset - parting.keep_offset, data)
-            offset += len(data)
-        saved.sync_now()
-        saved.close()
-        disk.sync_dir(layout.join(root, layout.CUT_DIR))
+        # Asked of the files themselves: whatever was understood of these bytes, they are what is about to go.
+        path = _save(disk, root, log, parting.keep_offset, max(parting.cut_end, written_end(log)))
     finally:
         log.close()
     # From here on queues may know more than the log: the next start must not believe in a clean stop.
@@ -76,6 +68,54 @@ def cut(disk: Disk, root: str, folder: str, parting: Parting) -> str:
     finally:
         whole.close()
     return path
+
+
+def _save(disk: Disk, root: str, log: LogFiles, start: int, end: int) -> str:
+    """Copy the bytes from ``start`` to ``end`` into a new file and make sure that it has them; return its path."""
+    folder = layout.join(root, layout.CUT_DIR)
+    disk.make_dirs(folder)
+    path = _free_name(disk, folder, start)
+    try:
+        # Made empty: its length then tells what was really written.
+        saved = disk.create_sparse(path, 0)
+        try:
+            for offset, data in _pieces(log, start, end):
+                saved.write_at(offset - start, data)
+            saved.sync_now()
+        finally:
+            saved.close()
+        disk.sync_dir(folder)
+        _verify(disk, path, log, start, end)
+    except (DiskError, StoreError):
+        # Nothing was cleared, and a part under this name would look like the whole.
+        with suppress(DiskError):
+            disk.delete(path)
+        raise
+    return path
+
+
+def _verify(disk: Disk, path: str, log: LogFiles, start: int, end: int) -> None:
+    """Raise StoreError unless the file holds the bytes of the log from ``start`` to ``end`` and no others."""
+    saved = disk.open(path)
+    try:
+        if saved.size != end - start:
+            raise StoreError(f"{path} has {saved.size} bytes where {end - start} were to be saved; nothing was cut")
+        for offset, data in _pieces(log, start, end):
+            if saved.read_at(offset - start, len(data)) != data:
+                raise StoreError(f"{path} does not hold the bytes of the log from {offset} on; nothing was cut")
+    finally:
+        saved.close()
+
+
+def _pieces(log: LogFiles, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the bytes of the log with their offsets; StoreError where a file of it is missing or too short."""
+    offset = start
+    while offset < end:
+        data = log.read_some(offset, COPY_BYTES, end)
+        if not data:
+            raise StoreError(f"the bytes of {log.folder} at {offset} are missing, yet there are others behind them")
+        yield offset, data
+        offset += len(data)
 
 
 def _free_name(disk: Disk, folder: str, offset: int) -> str:
@@ -138,9 +178,15 @@ def told(parting: Parting, most: int) -> Iterator[str]:
         f"stored {_time(parting.common_timestamp)}"
     )
     yield f"this store ends at {parting.end_offset}, the new master's at {parting.other_end}"
-    if not parting.count:
+    for damage in itertools.islice(parting.common_damage, most):
+        yield f"  {_damaged(damage)}: in the common part, and stays; what is behind it is common again"
+    if not parting.cut_bytes:
         return
-    yield f"{parting.count} messages ({parting.end_offset - parting.keep_offset} bytes) are in this store only:"
+    if parting.count:
+        yield f"{parting.count} messages ({parting.cut_bytes} bytes) are in this store only:"
+    else:
+        what = "a damaged record" if parting.damage else "the BLANK that ends a file, where the new master may go on"
+        yield f"no whole message, but {parting.cut_bytes} bytes lie behind the last common record: {what}"
     for extra in itertools.islice(parting.extras(), most):
         yield (
             f"  offset {extra.phy_offset} size {extra.size} topic {extra.topic} queue {extra.queue_id} "
@@ -148,6 +194,16 @@ def told(parting: Parting, most: int) -> Iterator[str]:
         )
     if parting.count > most:
         yield f"  and {parting.count - most} more (--list {parting.count} shows all)"
+    for damage in itertools.islice(parting.damage, most):
+        behind = "intact records lie behind it" if damage.end <= parting.last_extra else "no intact record behind it"
+        yield f"  {_damaged(damage)}: what was there cannot be told, its bytes are kept with the rest; {behind}"
+    places = max(len(parting.damage), len(parting.common_damage))
+    if places > most:
+        yield f"  and more damaged places (--list {places} shows all)"
+
+
+def _damaged(damage: Damage) -> str:
+    return f"damaged from {damage.start} to {damage.end} ({damage.flaw.value})"
 
 
 def _time(epoch_ms: int) -> str:
@@ -163,8 +219,12 @@ def as_json(parting: Parting, most: int, saved: str | None) -> str:
             "endOffset": parting.end_offset,
             "masterEndOffset": parting.other_end,
             "messages": parting.count,
-            "bytes": parting.end_offset - parting.keep_offset if parting.count else 0,
+            "bytes": parting.cut_bytes,
             "extra": [attrs.asdict(extra) for extra in itertools.islice(parting.extras(), most)],
+            "damaged": [
+                {"from": damage.start, "to": damage.end, "why": damage.flaw.value}
+                for damage in itertools.islice([*parting.common_damage, *parting.damage], most)
+            ],
             "saved": saved,
         }
     )
@@ -179,7 +239,7 @@ def rejoin(disk: Disk, options: argparse.Namespace, say: Callable[[str], object]
     lock = disk.lock(layout.lock_path(root))
     try:
         parting = compare(disk, folder, options.master)
-        saved = cut(disk, root, folder, parting) if parting.count and options.yes else None
+        saved = cut(disk, root, folder, parting) if parting.cut_bytes and options.yes else None
     finally:
         lock.release()
     if options.json:
@@ -189,11 +249,11 @@ def rejoin(disk: Disk, options: argparse.Namespace, say: Callable[[str], object]
             say(line)
         if saved is not None:
             say(f"they are cut off and kept in {saved}; start this broker with brokerRole=SLAVE now")
-        elif parting.count:
+        elif parting.cut_bytes:
             say("nothing was changed: --yes cuts them off and keeps them in a file")
         else:
             say("nothing has to be cut: this broker can follow the new master as it is")
-    return 1 if parting.count and saved is None else 0
+    return 1 if parting.cut_bytes and saved is None else 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from twisted.application.service import IService
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred
 
 from rmq.runtime.properties import ConfigError
 
@@ -36,7 +37,7 @@ def parse_manhole(spec: str) -> ManholeAddress:
     return ManholeAddress(port=int(port), authorized_keys=keys)
 
 
-def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any = None) -> IService:
+def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any = None) -> ManholeService:
     """
     Return the service that listens as ``spec`` says and offers ``namespace`` at its prompt.
 
@@ -45,10 +46,6 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
     address = parse_manhole(spec)
     if reactor is None:
         from twisted.internet import reactor
-    # automat and pyOpenSSL, a tenth of a second of every start where nobody asks for a manhole
-    from twisted.application.internet import StreamServerEndpointService
-    from twisted.internet.endpoints import TCP4ServerEndpoint
-
     try:
         # Not needed, and not installed, where nobody asks for a manhole.
         from rmq.runtime import prompt
@@ -58,7 +55,34 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
         factory = prompt.telnet_factory(namespace)
     else:
         factory = prompt.ssh_factory(namespace, address.authorized_keys)
-    endpoint = TCP4ServerEndpoint(reactor, address.port, interface=INTERFACE)
-    service = StreamServerEndpointService(endpoint, factory)
-    service.setName("manhole")
-    return service
+    return ManholeService(reactor, address.port, factory)
+
+
+class ManholeService(Service):
+    """
+    Listen on 127.0.0.1 while the service runs.
+
+    Not Twisted's StreamServerEndpointService: that one logs a traceback for a port that is taken, and the process would
+    serve on without the prompt that was asked for.
+    """
+
+    name = "manhole"
+
+    def __init__(self, reactor: Any, port: int, factory: Any) -> None:
+        self._reactor = reactor
+        self._port = port
+        self._factory = factory
+        self._listening: Any = None
+
+    def startService(self) -> None:
+        """Listen; a CannotListenError names the address when that is not possible."""
+        self._listening = self._reactor.listenTCP(self._port, self._factory, interface=INTERFACE)
+        super().startService()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop listening; fires when the port is closed."""
+        super().stopService()
+        listening, self._listening = self._listening, None
+        if listening is None:
+            return maybeDeferred(lambda: None)
+        return maybeDeferred(listening.stopListening).addCallback(lambda _: None)

@@ -8,6 +8,7 @@ command line.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,15 +44,23 @@ LOG_OPTIONS = ("logFile", "logDir", "logFileSize", "logFileCount", "logJson", "l
 #: where the text of an option begins in --help
 INDENT = 30
 
+#: what errors call values of which they do not know where they came from
+CONFIGURATION = "configuration"
+
+#: a complaint about a key: with or without the word above, then ``key=value`` or ``key:``
+COMPLAINT = re.compile(rf"(?:{CONFIGURATION}: )?(?P<text>(?P<key>[\w.]+)(?:=|: ).*)", re.ASCII | re.DOTALL)
+
 
 class RmqOptions(usage.Options):
     """
-    Options of a role; a role's ``Options`` calls ``super().__init__(config_classes, defaults)``.
+    Options of a role; a role's ``Options`` calls ``super().__init__(config_classes, defaults, environment)``.
 
     ``defaults`` are values (as text) of the role that differ from those of the classes: ``{"listenPort": "9876"}``.
-    After parsing, ``configs`` holds one instance per class in order, ``unknown`` the keys of the file that no class has
-    (they were reported), ``config_file`` the path given with ``-c`` or None. Whatever is wrong becomes a UsageError,
-    which `twistd` prints before it exits with 1; ``-p``, ``-m`` and ``-h`` exit with 0.
+    ``environment`` says by which variable an operator can give a key. After parsing, ``configs`` holds one instance per
+    class in order, ``unknown`` the keys of the file that no class has (they were reported), ``config_file`` the path
+    given with ``-c`` or None. Whatever is wrong becomes a SystemExit with one line, which Python prints on standard
+    error before it exits with 1 (a UsageError would make `twistd` print the help first, and all of it on standard
+    output); ``-p``, ``-m`` and ``-h`` exit with 0.
 
     Java: NamesrvStartup#createNamesrvController, BrokerStartup#createBrokerController, ServerUtil
     """
@@ -80,14 +89,20 @@ class RmqOptions(usage.Options):
         ["manhole", None, None, "Python prompt into the process on 127.0.0.1: PORT, or ssh:PORT:AUTHORIZED_KEYS."],
     ]
 
-    def __init__(self, config_classes: Sequence[type], defaults: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config_classes: Sequence[type],
+        defaults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.config_classes = tuple(config_classes)
         self.config_defaults = dict(defaults or {})
+        self._environment = dict(environment or {})
         self._fields: dict[str, ConfigField] = {}
         for cls in self.config_classes:
             for field in config_fields(cls):
                 self._fields.setdefault(field.key, field)
-        strangers = self.config_defaults.keys() - self._fields.keys()
+        strangers = (self.config_defaults.keys() | self._environment.keys()) - self._fields.keys()
         assert not strangers, f"defaults for keys that no config class has: {sorted(strangers)}"
         self._ordinary = {long for long, *_ in [*self.optFlags, *self.optParameters]} | {"help", "version"}
         super().__init__()
@@ -95,7 +110,8 @@ class RmqOptions(usage.Options):
         self.unknown: dict[str, str] = {}
         self.config_file: str | None = None
         self.log_observer: ILogObserver | None = None
-        self._failed = False
+        #: key -> where its value came from, for people
+        self._sources: dict[str, str] = {}
 
     def opt_version(self) -> None:
         """Print the version and exit."""
@@ -110,8 +126,7 @@ class RmqOptions(usage.Options):
         try:
             super().parseOptions(options)
         except usage.UsageError as error:
-            self._failed = True
-            raise usage.UsageError(self._explained(str(error))) from None
+            raise SystemExit(f"{self.role_name} cannot start: {self._explained(str(error))}") from None
 
     def parseArgs(self, *arguments: str) -> None:
         if arguments:
@@ -131,7 +146,18 @@ class RmqOptions(usage.Options):
             self._print_and_exit()
             self.log_observer = self._make_observer()
         except ConfigError as error:
-            raise usage.UsageError(str(error)) from error
+            raise usage.UsageError(self.with_source(str(error))) from error
+
+    def with_source(self, text: str) -> str:
+        """
+        Return a complaint about a key with the file, option or variable that its value came from in front.
+
+        Who checks what belongs together knows keys and values, and not where they were written.
+        """
+        found = COMPLAINT.fullmatch(text)
+        if found is None or found["key"] not in self._sources:
+            return text
+        return f"{self._sources[found['key']]}: {found['text']}"
 
     def top_service(
         self,
@@ -155,11 +181,11 @@ class RmqOptions(usage.Options):
 
                 # First, so that a port that is taken is found before the role begins, and answers until it has ended.
                 make_http_service(self["http"], face).setServiceParent(top)
-            role.setServiceParent(top)
             if self["manhole"] is not None:
                 from rmq.runtime.manhole import make_manhole_service
 
                 make_manhole_service(self["manhole"], dict(namespace())).setServiceParent(top)
+            role.setServiceParent(top)
         except ConfigError as error:
             raise SystemExit(f"{self.role_name} cannot start: {error}") from error
         return top
@@ -168,8 +194,6 @@ class RmqOptions(usage.Options):
         """Return the help: ordinary options, then the keys of each config class sorted, with default and meaning."""
         width = width or max(60, int(os.environ.get("COLUMNS", "100")))
         lines = ["Options:", *self._ordinary_help(width)]
-        if self._failed:
-            return "\n".join([*lines, "", "--help lists the configuration keys too.", ""])
         shown: set[str] = set()
         for cls in self.config_classes:
             fields = [field for field in config_fields(cls) if field.key not in shown | self._ordinary]
@@ -192,19 +216,22 @@ class RmqOptions(usage.Options):
         return longs, shorts, docs, settings, synonyms, dispatch
 
     def _load(self) -> None:
-        values, sources = dict(self.config_defaults), dict.fromkeys(self.config_defaults, "built-in default")
+        values, sources = dict(self.config_defaults), self._sources
+        sources.update(dict.fromkeys(self.config_defaults, "built-in default"))
+        for key, variable in self._environment.items():
+            if os.environ.get(variable):
+                values[key], sources[key] = os.environ[variable], f"environment variable {variable}"
         from_file = self._read_file()
         values.update(from_file)
         sources.update(dict.fromkeys(from_file, str(self.config_file)))
         given = {key: self[key] for key in self._fields if self[key] is not None}
-        if self[NAMESRV_KEY] is not None:
-            check_addresses(self[NAMESRV_KEY])
         for key, value in given.items():
             for alias in self._fields[key].aliases:
                 values.pop(alias, None)
             values[key] = value
             sources[key] = f"{COMMAND_LINE} --{key}"
-        loaded = load(self.config_classes, values, "configuration", sources=sources)
+        self._check_name_servers(values.get(NAMESRV_KEY, ""), sources.get(NAMESRV_KEY, ""))
+        loaded = load(self.config_classes, values, CONFIGURATION, sources=sources)
         self.configs, self.unknown = loaded.configs, loaded.unknown
         for alias, key in loaded.legacy.items():
             self._warn("{source}: {alias} is an old spelling of {key}", source=sources[alias], alias=alias, key=key)
@@ -212,6 +239,13 @@ class RmqOptions(usage.Options):
             close = did_you_mean(key, self.config_classes)
             hint = f"; did you mean {close}?" if close else ""
             self._warn("{source}: unknown key {key}{hint}", source=sources[key], key=key, hint=hint)
+
+    def _check_name_servers(self, text: str, source: str) -> None:
+        if self[NAMESRV_KEY] is not None:
+            # The NameServer takes the option and has no such key.
+            check_addresses(self[NAMESRV_KEY], f"{COMMAND_LINE} --{NAMESRV_KEY}")
+        elif text.strip() and NAMESRV_KEY in self._fields:
+            check_addresses(text, source)
 
     @property
     def _twistd_log(self) -> logs.TwistdLog:
@@ -372,14 +406,14 @@ class TopService(MultiService):
             raise StartError(text) from error
 
 
-def check_addresses(text: str) -> None:
-    """Raise ConfigError unless ``text`` is ``host:port`` or several of them joined by semicolons."""
+def check_addresses(text: str, source: str) -> None:
+    """Raise ConfigError, which names ``source``, unless ``text`` is ``host:port`` or several joined by semicolons."""
     # As in Java, which drops empty parts at the end, one semicolon too many at the end is no mistake.
     for address in text.rstrip("; ").split(";"):
         host, _, port = address.strip().rpartition(":")
         is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= 65535
         if not host or not is_port or any(char in ", /" for char in host):
-            raise ConfigError(f"--{NAMESRV_KEY} {text!r}: {address!r} is no host:port (join several by ';')")
+            raise ConfigError(f"{source}: {NAMESRV_KEY}={text!r}: {address!r} is no host:port (join several by ';')")
 
 
 def _version(distribution: str) -> str:

@@ -242,7 +242,10 @@ class SimDisk:
             return
         if self.exists(path):
             raise DiskError(path, "is not a folder")
-        self.make_dirs(os.path.dirname(path))
+        parent = os.path.dirname(path)
+        self.make_dirs(parent)
+        # As the real one: what was deleted before under this name must not come back over it.
+        self.sync_dir(parent)
         self._names[path] = FOLDER
         self._durable_names[path] = FOLDER
 

@@ -1218,6 +1218,7 @@ cdef class Walker:
         cdef _Queue queue
         cdef int32_t hashes[MAX_KEYS + 1]
         cdef int count
+        cdef bint is_new
         cdef Py_ssize_t unit_at
         cdef uint8_t* unit
         cdef bytearray pending = None if self.index is None else self.index._pending
@@ -1264,8 +1265,15 @@ cdef class Walker:
                 queue = self._find(known, name, topic, topic_size, queue_id)
                 if queue is None:
                     break
-            if queue_offset > queue.end:
+            if phy + size <= queue.max_phy:
+                # It has this one, whatever its number: those of a topic that was made again come twice.
+                is_new = False
+            elif queue_offset == queue.end:
+                is_new = True
+            elif queue_offset > queue.end or queue_offset == 0:
                 break
+            else:
+                is_new = False
             find_properties(text, text_size, &unique, &keys, &tags)
             if unique.size == 0 or keys.size == 0 or tags.size == 0:
                 break
@@ -1286,7 +1294,7 @@ cdef class Walker:
                     break
             code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
             store_ms = <int64_t>get64(record + head - 4 - 8 - 4 - 4 - (16 if sys_flag & 0x20 else 4) - 8)
-            if queue_offset == queue.end:
+            if is_new:
                 buffer = queue.buffer
                 unit_at = PyByteArray_GET_SIZE(buffer)
                 PyByteArray_Resize(buffer, unit_at + UNIT)
@@ -1312,6 +1320,8 @@ cdef class Walker:
             if queue.grew:
                 queue.queue.end = queue.end
                 queue.queue.max_phy = queue.max_phy
+                if <int64_t>queue.queue.next < queue.end:
+                    queue.queue.next = queue.end
                 if not queue.queue.dirty:
                     self.table.touched(queue.queue)
         dispatcher.last_phy = last_phy

@@ -21,7 +21,7 @@ from rmq.store import layout
 from rmq.store.config import StoreConfig
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_FILLER, CQ_UNIT, CQ_UNIT_BYTES
-from rmq.store.scan import find_record, scan
+from rmq.store.scan import find_continuation, scan
 from rmq.wire.record import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -66,6 +66,8 @@ class _Entry:
     key_hashes: frozenset[int]
     has_unit: bool
     covered: bool = False
+    #: its topic was made again behind it: a later record of the queue has number 0
+    is_former: bool = False
 
 
 class LogFiles:
@@ -175,7 +177,7 @@ class StoreCheck:
             if flaw is None:
                 self.end_offset = log.end
                 return
-            begin = find_record(log, self.end_offset + 1, log.end, not_before_ms=last_ms)
+            begin = find_continuation(log, self.end_offset + 1, log.end, last_ms=last_ms)
             if begin is not None:
                 text = f"{flaw.value}; intact again at {begin}"
                 self._find("error", "damaged-record", log.folder, self.end_offset, text)
@@ -208,14 +210,20 @@ class StoreCheck:
             self._find("note", "stale-bytes", log.folder, self.end_offset, f"{dirty} bytes behind the end are not zero")
 
     def _check_numbers(self) -> None:
-        """Numbers of a queue follow one another in the log."""
+        """Numbers of a queue follow one another in the log; they begin anew with a topic that was deleted before."""
         following: dict[tuple[str, int], int] = {}
+        lives: dict[tuple[str, int], list[_Entry]] = {}
         for phy_offset, record in self._records.items():
             if not record.has_unit:
                 continue
             key = (record.topic, record.queue_id)
             expected = following.get(key, record.queue_offset)
-            if record.queue_offset != expected:
+            if record.queue_offset == 0 and expected:
+                where = f"{record.topic}-{record.queue_id}"
+                self._find("note", "queue-anew", where, phy_offset, f"begins anew where number {expected} was due")
+                for former in lives.pop(key):
+                    former.is_former = True
+            elif record.queue_offset != expected:
                 self._find(
                     "error",
                     "queue-number",
@@ -224,6 +232,7 @@ class StoreCheck:
                     f"number {record.queue_offset} where {expected} was due",
                 )
             following[key] = record.queue_offset + 1
+            lives.setdefault(key, []).append(record)
 
     # ---- consume queues ----
 
@@ -234,7 +243,7 @@ class StoreCheck:
                 if name.isdigit():
                     self._check_queue(topic, int(name))
         for phy_offset, record in self._records.items():
-            if record.has_unit and not record.covered:
+            if record.has_unit and not record.covered and not record.is_former:
                 where = f"{record.topic}-{record.queue_id}"
                 self._find(self._lag(), "missing-unit", where, phy_offset, f"number {record.queue_offset} has no unit")
 

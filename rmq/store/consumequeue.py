@@ -48,7 +48,7 @@ class ConsumeQueue:
     The units of one queue from :attr:`min` up to, not including, :attr:`end`.
 
     ``next`` is the number that the next message of this queue gets on a master; it runs ahead of ``end`` while messages
-    wait for their sync.
+    wait for their sync, and is never behind it.
     """
 
     __slots__ = (
@@ -127,11 +127,15 @@ class ConsumeQueue:
         """
         Add the unit of a message; False when the queue has it already.
 
-        The first unit of an empty queue may have any number. QueueGap when numbers are missing in front of it: the
-        queue is unchanged then, for a unit at a wrong place would shift all that follow.
+        It has every message that ends at or before :attr:`max_phy`, whatever its number: numbers come again once the
+        topic was deleted and made again, places in the log do not. The first unit of an empty queue may have any
+        number. QueueGap when numbers are missing in front of it: the queue is unchanged then, for a unit at a wrong
+        place would shift all that follow.
         """
+        if phy_offset + size <= self.max_phy:
+            return False
         if queue_offset != self.end:
-            if queue_offset < self.end or phy_offset + size <= self.max_phy:
+            if queue_offset < self.end:
                 return False
             if self.end:
                 raise QueueGap(self, queue_offset)
@@ -140,6 +144,9 @@ class ConsumeQueue:
             tags_code = self.ext.append(tags_code, store_timestamp)
         self._buffer += CQ_UNIT.pack(phy_offset, size, tags_code)
         self.end = queue_offset + 1
+        if self.next < self.end:
+            # It was read from the log: its number must not be given to another.
+            self.next = self.end
         self.max_phy = phy_offset + size
         return True
 
@@ -301,7 +308,28 @@ class ConsumeQueue:
         self._written = self.min = self.end = 0
         self.max_phy = -1
         if self.ext is not None:
-            self.ext.cut(None)
+            self._clear_ext(self.ext)
+
+    def _clear_ext(self, ext: QueueExt) -> None:
+        """Begin a new extension; of the old one nothing is written any more, perhaps it has no folder yet."""
+        for start in reversed(ext.starts):
+            self._files.delete(ext.path(start))
+        ext.starts.clear()
+        self.ext = QueueExt(self._files, ext.folder, ext.file_bytes)
+
+    def begin_anew(self) -> None:
+        """
+        Drop all units, for the topic was deleted and made again: the queue begins at 0 once more.
+
+        The files are gone for good before others get their names, the last one first: a power failure can leave some of
+        the old units then, but never old ones behind new ones. DiskError leaves the queue as it was, for another try.
+        """
+        for part in (self, self.ext):
+            if part is not None and part.starts:
+                for start in reversed(part.starts):
+                    self._files.delete(part.path(start))
+                self._files._disk.sync_dir(part.folder)
+        self._clear()
 
     def cut(self, phy_offset: int) -> None:
         """

@@ -19,7 +19,7 @@ from rmq.store.consumequeue import ConsumeQueue, QueueGap
 from rmq.store.index import Index
 from rmq.store.messages import StoreError
 from rmq.store.queues import QueueTable, is_storable_topic
-from rmq.store.scan import find_record, scan
+from rmq.store.scan import behind_damage, find_record, scan
 from rmq.wire.compiled import load as load_compiled
 from rmq.wire.record import (
     PROPERTY_DELAY,
@@ -29,6 +29,7 @@ from rmq.wire.record import (
     SCHEDULE_TOPIC,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     Flaw,
     Frame,
@@ -98,6 +99,9 @@ class Dispatcher:
 
     Numbers that are missing in a queue are filled with copies of the unit behind them and logged, unless ``on_gap`` is
     "raise" (recovery, which can still start earlier).
+
+    Numbers of a topic that was deleted and made again begin at 0 again, and the log has both lives of it. A queue that
+    meets number 0 behind its last message drops the old life.
     """
 
     _log = Logger()
@@ -111,6 +115,10 @@ class Dispatcher:
         self._delays = delays
         self._tags: dict[str, int] = {}
         self._pending: deque[_Pending] = deque()
+        #: topics that were deleted while messages waited: where the log ended then, and a queue that they had
+        self._deleted: dict[str, tuple[int, ConsumeQueue]] = {}
+        #: how often a queue dropped the messages of a deleted topic and began anew
+        self.renewals = 0
         #: everything before is dispatched
         self.dispatched = 0
         #: store time of the last message that was
@@ -136,6 +144,7 @@ class Dispatcher:
             self.last_phy, self.last_size, self.store_timestamp = last
         self.dispatched = phy_offset
         self._pending.clear()
+        self._deleted.clear()
         self.stalled_at = None
 
     # ---- what the master has at hand ----
@@ -257,7 +266,10 @@ class Dispatcher:
     def _append(
         self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, size: int, code: int, store_timestamp: int
     ) -> bool:
-        """Append a unit that may be there already, or leave a gap."""
+        """Append a unit that may be there already, begin a new life of its queue, or leave a gap."""
+        if queue_offset == 0 and queue.end and phy_offset >= queue.max_phy:
+            # Only 0: no CRC covers the number, and a flipped bit in another must not roll the queue back.
+            self._begin_anew(queue, phy_offset)
         if not self.fills_gaps and queue_offset and not queue.end:
             # Either the queue is as young as the log that is here, or its files are gone; only the whole log knows.
             raise QueueGap(queue, queue_offset)
@@ -279,11 +291,42 @@ class Dispatcher:
         )
         return filled and queue.append(queue_offset, phy_offset, size, code, store_timestamp)
 
+    def _begin_anew(self, queue: ConsumeQueue, phy_offset: int) -> None:
+        end = queue.end
+        queue.begin_anew()
+        self.renewals += 1
+        self._log.warn(
+            "queue {topic}-{queue_id} ended at {end} and begins anew with the message 0 at {phy_offset}: its topic was "
+            "deleted and made again",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            end=end,
+            phy_offset=phy_offset,
+        )
+
     def forget(self, topic: str) -> None:
-        """Drop what waits for the queues of a topic that is being deleted."""
+        """
+        Drop what waits for the queues of a topic that is about to be deleted.
+
+        It is in the log, and will be passed there: only the index takes it then, as it has taken what was before.
+        """
         kept = [pending for pending in self._pending if pending[2].topic != topic]
         self._pending.clear()
         self._pending.extend(kept)
+        end = self._commit_log.end
+        queue = next((queue for queue in self._queues if queue.topic == topic), None)
+        if queue is not None and self.dispatched < end:
+            self._deleted[topic] = end, queue
+
+    @property
+    def passes_deleted(self) -> bool:
+        """True while messages of deleted topics may wait: a start from :attr:`dispatched` would bring them back."""
+        return bool(self._deleted)
+
+    def _deleted_queue(self, topic: str, phy_offset: int) -> ConsumeQueue | None:
+        """Return what stands for the queues of a topic that was deleted after a record was appended, else None."""
+        until, queue = self._deleted.get(topic, (0, None))
+        return queue if phy_offset < until else None
 
     # ---- what is in the log ----
 
@@ -291,13 +334,19 @@ class Dispatcher:
         """Dispatch a record that was read from the log."""
         properties = frame.properties.decode("utf-8", "replace")
         if is_storable_topic(frame.topic) and frame.queue_id >= 0 and frame.queue_offset >= 0:
-            queue = self._queues.make(frame.topic, frame.queue_id)
+            sys_flag = frame.sys_flag
+            queue = self._deleted_queue(frame.topic, phy_offset) if self._deleted else None
+            if queue is None:
+                queue = self._queues.make(frame.topic, frame.queue_id)
+            elif sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                # As a prepared message: indexed, and in no queue.
+                sys_flag = sys_flag & ~TRANSACTION_MASK | TRANSACTION_PREPARED
             self.message(
                 phy_offset,
                 frame.size,
                 queue,
                 frame.queue_offset,
-                frame.sys_flag,
+                sys_flag,
                 frame.store_timestamp,
                 properties,
             )
@@ -311,8 +360,10 @@ class Dispatcher:
         self.dispatched = phy_offset + frame.size
 
     def queue_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue of an ordinary record; None for a topic that cannot be a folder or is a special one."""
-        return self._queues.make(topic, queue_id) if topic != SCHEDULE_TOPIC and is_storable_topic(topic) else None
+        """Return the queue of an ordinary record; None for a topic that cannot be a folder or needs a closer look."""
+        if topic == SCHEDULE_TOPIC or not is_storable_topic(topic) or self._deleted_queue(topic, self.dispatched):
+            return None
+        return self._queues.make(topic, queue_id)
 
     def run(self, until: int) -> None:
         """Dispatch everything that ends at or before ``until``."""
@@ -323,6 +374,8 @@ class Dispatcher:
             self._run(until)
         finally:
             self._is_busy = False
+        if self._deleted:
+            self._deleted = {topic: gone for topic, gone in self._deleted.items() if gone[0] > self.dispatched}
 
     def _run(self, until: int) -> None:
         pending = self._pending
@@ -367,8 +420,9 @@ class Dispatcher:
                 flaw=flaw.value,
             )
             self.stalled_at = at
-            self._searched_to = at + 1
-        found = find_record(self._commit_log, self._searched_to, until, not_before_ms=self.store_timestamp)
+            self._searched_to = behind_damage(self._commit_log, at)
+        # Whatever is intact counts, also from before a step of the clock: all below the log's end is of this life.
+        found = find_record(self._commit_log, self._searched_to, until)
         if found is None:
             # A record that reaches beyond `until` is met again from its start.
             self._searched_to = max(at + 1, until - (8 << 20))

@@ -19,19 +19,27 @@ Where the log ends: behind the last intact record. What is damaged with intact r
   front of the damage, as if all of them were lost, which nothing that was promised forbids. To keep the later ones
   would leave holes that slaves may have filled, two histories with one set of offsets. A slave, whose master sends
   everything again, goes back to that last sync, also when only its very end is torn (but with haAckAfterFlush: what it
-  has acknowledged it keeps, and compares). What is cut off is saved in `cut/`.
+  has acknowledged it keeps, and compares).
 * Otherwise the bytes have rotted, or somebody wrote over them: they are passed over, logged and kept, and so are the
   messages behind them.
+
+Not everything that is intact behind damage was ever behind it: Apache's brokers leave what they cut in the file. Where
+that can be, older records behind damage must continue the log to count (:meth:`Recovery._continues`).
+
+Intact records that are cut off are saved in `cut/` before, and so is damage that is more than the end of a write.
 
 Java: CommitLog#recoverNormally, #recoverAbnormally
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import attrs
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk
+from rmq.runtime.disk import Disk, DiskError
 from rmq.store import layout
 from rmq.store.checkpoint import Checkpoint, Progress
 from rmq.store.commitlog import CommitLog
@@ -39,13 +47,27 @@ from rmq.store.consumequeue import QueueGap
 from rmq.store.dispatch import Dispatcher, LastRecord
 from rmq.store.index import Index
 from rmq.store.queues import QueueTable
-from rmq.store.scan import find_record, scan
-from rmq.wire.record import BORN_HOST_AT, SECTOR_BYTES, SIZE_AND_MAGIC, Flaw, Frame, is_torso, read_frame
+from rmq.store.scan import Search, behind_damage, heads_chain, scan
+from rmq.wire.record import (
+    BORN_HOST_AT,
+    SECTOR_BYTES,
+    SIZE_AND_MAGIC,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Flaw,
+    Frame,
+    is_torso,
+    read_frame,
+)
 
 #: buffered units and index entries are written each time so much of the log has been read
 WRITE_EVERY_BYTES = 16 << 20
 #: at most so much of what a slave cuts is saved
 MAX_SAVED_BYTES = 64 << 20
+#: what is saved is copied in such pieces
+COPY_BYTES = 1 << 20
+#: a torn end without any whole record is saved only if it is longer: one record, or one batch, may be torn
+MAX_TORN_BYTES = 8 << 20
 
 
 class _Rebuild(Exception):
@@ -78,6 +100,8 @@ class Recovery:
     suspect_from: int | None = attrs.field(init=False, default=None)
     #: where damage by a power failure ends the log
     _cut_at: int | None = attrs.field(init=False, default=None)
+    #: what is cut must be saved before, because of this damage
+    _to_save: tuple[int, Flaw] | None = attrs.field(init=False, default=None)
     _log = Logger()
 
     def run(self) -> None:
@@ -273,6 +297,7 @@ class Recovery:
     def _read(self, start: int) -> int:
         """Dispatch every intact record from ``start`` on; return where the log ends."""
         log = self.commit_log
+        self._cut_at = self._to_save = None
         at = start
         following: int | None = start
         walk = None if self.dispatcher.walk is None else self._walk
@@ -334,42 +359,136 @@ class Recovery:
         if goes_back and self.lost_power and flaw is not Flaw.EMPTY and self._is_cut_at(at):
             # What looks intact in front of a torn place may be torn as well where no CRC covers it.
             self._cut_at = log.min_offset if self.progress is None else self.progress.offset
-            self._save(at, self._cut_at)
+            self._to_save = at, flaw
             return None
-        found = find_record(log, at + 1, log.end, not_before_ms=self.dispatcher.store_timestamp)
+        search = Search(log, behind_damage(log, at), log.end)
+        remnants = 0
+        found = None
+        for offset, frame in search.records():
+            if self._continues(offset, frame):
+                found = offset
+                break
+            remnants += 1
         if found is None:
             if flaw is not Flaw.EMPTY:
                 self._log.warn("the record at {phy_offset} is cut off: {flaw}", phy_offset=at, flaw=flaw.value)
+            if remnants or search.written_to - at > MAX_TORN_BYTES:
+                self._to_save = at, flaw
             return None
         if self._is_cut_at(at):
             self._cut_at = self.progress.offset if goes_back and self.progress is not None else at
-            self._save(at, self._cut_at)
+            self._to_save = at, flaw
             return None
         self.dispatcher.note_damage(at, found)
         # Numbers that are missing from now on are those of the damaged records.
         self.dispatcher.fills_gaps = True
         return found
 
-    def _save(self, damaged: int, at: int) -> None:
-        """Keep what is cut off although intact records may be in it."""
-        log = self.commit_log
-        pieces = []
-        offset = at
-        while offset < log.end and offset - at < MAX_SAVED_BYTES:
-            pieces.append(log.read_some(offset, 1 << 20))
-            offset += len(pieces[-1])
-        folder = layout.join(self.root, layout.CUT_DIR)
-        path = layout.join(folder, layout.file_name(at))
-        self.disk.make_dirs(folder)
-        self.disk.write_atomic(path, b"".join(pieces).rstrip(b"\0"))
+    def _continues(self, offset: int, frame: Frame) -> bool:
+        """
+        Tell whether an intact record behind damage is of this log, and no remnant behind an earlier end of it.
+
+        Our recovery clears everything behind the end, Apache's clears nothing. So there are no remnants after a mere
+        kill of ours, nor in front of what `checkpoint.rmq` has seen synced. Elsewhere age tells, but the clock may have
+        been set back: older records count if the log goes on with them, and nothing else has got their numbers since,
+        unless a clean stop says that the record in front of the damage was the last one.
+        """
+        last_ms = self.dispatcher.store_timestamp
+        if self.lost_power is False or frame.store_timestamp >= last_ms:
+            return True
+        if self.progress is not None and offset < self.progress.offset:
+            return True
+        if self.is_clean and self.checkpoint.physic_timestamp == last_ms:
+            return False
+        return not self._is_replaced(offset, frame) and heads_chain(self.commit_log, offset, self.commit_log.end)
+
+    def _is_replaced(self, offset: int, frame: Frame) -> bool:
+        """Tell whether another message has this one's number in its queue."""
+        if frame.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            return False  # it has none
+        queue = self.queues.get(frame.topic, frame.queue_id)
+        if queue is None or not 0 <= frame.queue_offset < queue.end:
+            return False
+        unit = queue.unit(frame.queue_offset)
+        return unit is not None and unit[0] != offset
+
+    # ---- what is cut off ----
+
+    def _save(self, damaged: int, flaw: Flaw, at: int) -> None:
+        """
+        Keep what is cut off although intact records may be in it.
+
+        DiskError when there is no room for it: nothing has been cut then, and the next start tries again.
+        """
+        search = Search(self.commit_log, at, self.commit_log.end)
+        records = sum(1 for _ in search.records())
+        size = search.written_to - at
+        # A slave's master still has all of it; what a master loses here is nowhere else.
+        saved = min(size, MAX_SAVED_BYTES) if self.is_slave else size
+        path = self._copy(at, saved)
+        if self._cut_at is None:
+            why = "the commit log ends at {phy_offset}, where it is damaged ({flaw}) and nothing surely continues it"
+        else:
+            why = (
+                "a power failure has damaged the commit log at {damaged}, behind its last sync; it ends at "
+                "{phy_offset} now{then}"
+            )
         self._log.error(
-            "a power failure has damaged the commit log at {damaged}, behind its last sync; it ends at {phy_offset} now"
-            "{then}. What followed is in {path}",
+            why + ". What followed, {size_bytes} bytes with {records} intact records, is in {path}{limit}",
             damaged=damaged,
+            flaw=flaw.value,
             phy_offset=at,
             then=" and has the rest again from the master" if self.is_slave else "",
+            size_bytes=size,
+            records=records,
             path=path,
+            limit=f", the first {saved} bytes of it" if saved < size else "",
         )
+
+    def _copy(self, at: int, size: int) -> str:
+        """Copy bytes of the log into a file below `cut`, durably, and return its path; earlier copies are kept."""
+        disk = self.disk
+        folder = layout.join(self.root, layout.CUT_DIR)
+        disk.make_dirs(folder)
+        path = layout.join(folder, layout.file_name(at))
+        for number in itertools.count(1):
+            if not disk.exists(path):
+                break
+            if self._is_copy(path, at, size):
+                return path  # a recovery that was killed before it could cut
+            path = layout.join(folder, f"{layout.file_name(at)}.{number}")
+        disk.delete(f"{path}.tmp")
+        file = disk.create_sparse(f"{path}.tmp", size)
+        try:
+            for offset, data in self._pieces(at, size):
+                if any(data):
+                    file.write_at(offset - at, data)
+            file.sync_now()
+        except DiskError:
+            disk.delete(f"{path}.tmp")
+            raise
+        finally:
+            file.close()
+        disk.rename(f"{path}.tmp", path)
+        disk.sync_dir(folder)
+        return path
+
+    def _is_copy(self, path: str, at: int, size: int) -> bool:
+        """Tell whether a file holds just these bytes of the log."""
+        file = self.disk.open(path)
+        try:
+            return file.size == size and all(
+                file.read_at(offset - at, len(data)) == data for offset, data in self._pieces(at, size)
+            )
+        finally:
+            file.close()
+
+    def _pieces(self, at: int, size: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (offset, bytes) of a part of the log that may reach over the ends of files."""
+        offset = at
+        while data := self.commit_log.read_some(offset, COPY_BYTES, at + size):
+            yield offset, data
+            offset += len(data)
 
     def _finish(self, end: int, *, zeros_behind: bool) -> None:
         self._write()
@@ -379,6 +498,8 @@ class Recovery:
             self._resume_index()
             last = self._record_before(end)
         synced = self.progress.offset if self.progress is not None else 0
+        if self._to_save is not None:
+            self._save(*self._to_save, end)
         removed = self.commit_log.cut(end, synced=synced, zeros_behind=zeros_behind)
         self.dispatcher.begin_at(end, last)
         self._write()

@@ -54,9 +54,18 @@ class RunningMark:
             self._disk.write_atomic(self._path, boot)
         except DiskFull:
             # A start must not need room; the content only makes recovery less cautious.
-            if not self.exists():
-                self._disk.create_sparse(self._path, 0).close()
-                self._disk.sync_dir(self._root)
+            self.begin_cautiously()
+
+    def begin_cautiously(self) -> None:
+        """
+        Set the mark that an Apache broker sets, durably, unless there is one: of power failures it knows nothing.
+
+        After a clean stop of Apache's there may be remains of records behind the log's end, which are none of ours
+        until recovery has cleared them.
+        """
+        if not self.exists():
+            self._disk.create_sparse(self._path, 0).close()
+            self._disk.sync_dir(self._root)
 
     def doubt(self) -> None:
         """Let the next start treat what is not surely synced as after a power failure, if the disk still takes that."""

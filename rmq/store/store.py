@@ -218,7 +218,7 @@ class MessageStore:
         )
         if is_clean:
             # From here on files change; a crash must not look like a clean stop.
-            self._running.begin()
+            self._running.begin_cautiously()
         recovery.run()
         # Not before: should the process be killed until then, the next one must know of the power failure.
         if recovery.suspect_from is not None:
@@ -583,6 +583,10 @@ class MessageStore:
         self._dispatcher.forget(topic)
         queue_ids = self._queues.delete_topic(topic)
         self._upkeep.record_soon()
+        for folder in (layout.consume_queue_dir(self._root), layout.consume_queue_ext_dir(self._root)):
+            # Once this is recorded a power failure must not bring back a part of them: numbers would go on from there.
+            if queue_ids and self._disk.exists(folder):
+                self._disk.sync_dir(folder)
         self._log.info("queues {queue_ids} of topic {topic} deleted", topic=topic, queue_ids=queue_ids)
 
     def delete_expired_soon(self) -> None:

@@ -64,6 +64,8 @@ class Upkeep:
         self._recorded_offset = -1
         self._recorded_ms = 0
         self._is_due_soon = False
+        #: how many queues had begun anew when it was recorded last
+        self._recorded_renewals = 0
         #: the error that says what cannot be written; None while everything can
         self.full_because: str | None = None
 
@@ -101,6 +103,7 @@ class Upkeep:
             if self.write() and self._is_due():
                 await self.record(is_end=False)
         except DiskFull as error:
+            self._is_due_soon = True  # perhaps it was, and nothing is recorded
             self._no_room(error)
         except DiskError as error:
             self._on_failure(error)
@@ -114,7 +117,7 @@ class Upkeep:
         self.full_because = str(error)
 
     def _is_due(self) -> bool:
-        if self._is_due_soon:
+        if self._is_due_soon or self._dispatcher.renewals != self._recorded_renewals:
             return True
         grown = self._dispatcher.dispatched - self._recorded_offset
         elapsed_ms = steady_ms(self._clock) - self._recorded_ms
@@ -130,6 +133,9 @@ class Upkeep:
         ``is_end``: nothing can follow any more, this is a clean stop. DiskError when a sync failed.
         """
         dispatcher = self._dispatcher
+        # Whatever is deleted from here on is not in what is recorded now, and asks for the next round again.
+        self._is_due_soon = dispatcher.passes_deleted
+        renewals = dispatcher.renewals
         progress = Progress(
             segment_bytes=self._commit_log.segment_bytes,
             queue_file_bytes=self._queues.file_bytes,
@@ -156,6 +162,6 @@ class Upkeep:
             index_timestamp=self._index.synced_timestamp if self._index is not None else 0,
         )
         await sync_all([self._checkpoint_file.write(checkpoint)])
-        self._is_due_soon = False
+        self._recorded_renewals = renewals
         self._recorded_offset = progress.offset
         self._recorded_ms = steady_ms(self._clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master
 from rmq.runtime.config import ConfigError, config_fields, load, parse_properties
 
 #: getBrokerConfig of a running Apache 4.9.7 broker with few settings; thread pools, names, addresses and paths left out
@@ -237,6 +237,25 @@ class ResolveTests(SynchronousTestCase):
         """brokerIP1 goes into message ids as bytes; a host name is named in the error."""
         error = self.assertRaises(ConfigError, resolved, "brokerIP1=broker-a.example\n")
         self.assertIn("broker-a.example", str(error))
+
+    def test_texts_of_the_store(self) -> None:
+        """Hours, delays, networks and the master's address are read before anything is made of them."""
+        for entry in (
+            "deleteWhen=zz",
+            "messageDelayLevel=1s foo",
+            "haAllowedPeers=10.0.0.0/8;all",
+            "haMasterAddress=m",
+        ):
+            error = self.assertRaises(ConfigError, resolved, entry + "\n")
+            self.assertTrue(str(error).startswith(entry.partition("=")[0]), error)
+        fine = "deleteWhen=04;16\nmessageDelayLevel=1s 2d\nhaAllowedPeers=10.0.0.0/8\nhaMasterAddress=m:10912\n"
+        self.assertEqual(resolved(fine).store.ha_master_address, "m:10912")
+
+    def test_second_master(self) -> None:
+        """A number above 0 without the role of a slave is probably a slave whose role was forgotten."""
+        for text in ("", "brokerId=0\n", "brokerRole=SLAVE\nbrokerId=1\n", "brokerRole=SYNC_MASTER\n"):
+            self.assertIsNone(second_master(setup_from(text)), text)
+        self.assertIn("brokerRole=SYNC_MASTER", second_master(setup_from("brokerRole=SYNC_MASTER\nbrokerId=2\n")) or "")
 
     def test_name_servers(self) -> None:
         """Blanks and empty items in the list do no harm."""

@@ -19,6 +19,7 @@ from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, R
 from rmq.remoting.server import RemotingServer
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.platform import Platform
+from rmq.store.messages import GetResult, GetStatus
 from rmq.wire.api.common import DataVersion, TopicConfig
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
@@ -31,6 +32,7 @@ from tests.ha.net import Net
 
 PORT = 10911
 MASTER = f"10.0.0.9:{PORT}"
+RECORD_BYTES = 64
 NAMES = {21: "topics", 43: "consumer offsets", 45: "delay offsets", 201: "subscription groups"}
 
 
@@ -75,6 +77,46 @@ class Master:
         return Reply(None, self.bodies[code])
 
 
+class MemoryQueues:
+    """A log in memory, of records that hold nothing but where they lie and what is written into them."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, bytes] = {}
+        self._queues: dict[tuple[str, int], list[int]] = {}
+        #: the first messages that are still there, 0 where nothing else is said
+        self.first: dict[tuple[str, int], int] = {}
+
+    def write(self, topic: str, queue_id: int, count: int, text: str = "") -> None:
+        """Append messages to a queue; logs of the same writes are the same."""
+        for _ in range(count):
+            phy_offset = RECORD_BYTES * len(self.records)
+            record = b"".join((bytes(28), phy_offset.to_bytes(8, "big"), text.encode()))
+            self.records[phy_offset] = record.ljust(RECORD_BYTES, b"-")
+            self._queues.setdefault((topic, queue_id), []).append(phy_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self._queues.get((topic, queue_id), ()))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self.first.get((topic, queue_id), 0)
+
+    def get(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> GetResult:
+        low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        places = self._queues.get((topic, queue_id), [])[queue_offset : queue_offset + max_count]
+        if queue_offset < low or not places:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+        messages = [self.records[place] for place in places]
+        return GetResult(GetStatus.FOUND, queue_offset + len(messages), low, high, messages)
+
+
+def usual_messages() -> MemoryQueues:
+    """Return what a master and its slave have: 200 messages in each queue of T, and in one of a topic to be deleted."""
+    messages = MemoryQueues()
+    for topic, queue_id in (("T", 0), ("T", 1), ("T", 2), ("T", 3), ("Gone", 0)):
+        messages.write(topic, queue_id, 200)
+    return messages
+
+
 class MetadataSyncCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.net = Net(5)
@@ -91,7 +133,16 @@ class MetadataSyncCase(SynchronousTestCase):
         self.topics = TopicTable(self.disk, self.folder, self.net)
         self.groups = SubscriptionGroupTable(self.disk, self.folder, self.net)
         self.offsets = ConsumerOffsetTable(self.disk, self.folder, self.net)
-        self.sync = MetadataSync(
+        self.messages = usual_messages()
+        #: whether replication stands, and has got past the comparison
+        self.agrees = True
+        self.sync = self.new_sync()
+        self.sync.startService()
+        self.servers: list[RemotingServer] = []
+        self.addCleanup(self.stop_all)
+
+    def new_sync(self) -> MetadataSync:
+        return MetadataSync(
             self.client,
             self.net,
             self.disk,
@@ -100,10 +151,9 @@ class MetadataSyncCase(SynchronousTestCase):
             offsets=self.offsets,
             config_dir=self.folder,
             own_addr="10.0.0.1:20911",
+            messages=self.messages,
+            agrees_with_master=lambda: self.agrees,
         )
-        self.sync.startService()
-        self.servers: list[RemotingServer] = []
-        self.addCleanup(self.stop_all)
 
     def stop_all(self) -> None:
         """Everything stops within its bounds and leaves no timer behind."""

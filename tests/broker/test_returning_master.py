@@ -5,26 +5,55 @@ from __future__ import annotations
 from typing import Any
 
 from rmq.broker.offsets import OwnOffset
-from rmq.remoting.responders import Refuse, Reply, Request, ResponderTable, responds_to
+from rmq.remoting.responders import NoReply, Refuse, Reply, Request, ResponderTable, responds_to
 from rmq.remoting.server import RemotingServer
 from rmq.wire import fastjson
-from rmq.wire.api.offsets import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader
+from rmq.wire.api.offsets import (
+    GET_MAX_OFFSET,
+    QUERY_CONSUMER_OFFSET,
+    UPDATE_CONSUMER_OFFSET,
+    OffsetReply,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    UpdateConsumerOffsetHeader,
+)
+from rmq.wire.api.pulling import VIEW_MESSAGE_BY_ID, ViewMessageHeader
 from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET, AllConsumerOffset
 from rmq.wire.codes import ResponseCode
-from tests.broker.test_metadata_sync import MASTER, PORT, MetadataSyncCase
+from tests.broker.test_metadata_sync import MASTER, PORT, MetadataSyncCase, usual_messages
 
 
 class OffsetMaster:
-    """A master's consumer offsets and nothing else; the other tables are refused."""
+    """A master's consumer offsets and messages, and nothing else; the other tables are refused."""
 
     def __init__(self, table: dict[str, dict[int, int]]) -> None:
         self.table = table
+        self.messages = usual_messages()
         self.commits: list[tuple[str, str, int, int]] = []
         self.refuses: ResponseCode | None = None
 
     @responds_to(GET_ALL_CONSUMER_OFFSET)
     def offsets(self, request: Request[None, None]) -> Reply:
         return Reply(body=AllConsumerOffset(offset_table={key: dict(queues) for key, queues in self.table.items()}))
+
+    @responds_to(VIEW_MESSAGE_BY_ID)
+    def message(self, request: Request[ViewMessageHeader, None]) -> Reply:
+        record = self.messages.records.get(request.header.offset)
+        if record is None:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, "can not find message by the offset")
+        return Reply(body=record)
+
+    @responds_to(GET_MAX_OFFSET)
+    def newest(self, request: Request[QueueHeader, None]) -> Reply:
+        return Reply(OffsetReply(offset=self.messages.max_offset(request.header.topic, request.header.queue_id)))
+
+    @responds_to(QUERY_CONSUMER_OFFSET)
+    def position(self, request: Request[QueryConsumerOffsetHeader, None]) -> Reply | NoReply:
+        header = request.header
+        offset = self.table.get(f"{header.topic}@{header.consumer_group}", {}).get(header.queue_id)
+        if offset is None:
+            raise Refuse(ResponseCode.QUERY_NOT_FOUND, "Not found")
+        return Reply(OffsetReply(offset=offset))
 
     @responds_to(UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:

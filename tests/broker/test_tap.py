@@ -5,16 +5,18 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
+import socket
 import tempfile
 from contextlib import redirect_stdout
 from io import StringIO
 
 from twisted.logger import capturedLogs
-from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import tap
+from rmq.broker.config import CONFIG_CLASSES
 from rmq.broker.tap import Options, first_address, setup_of
+from rmq.remoting.access import ACCESS_CLASSES
 from rmq.runtime.config import parse_properties
 from rmq.store.config import BrokerRole
 from tests.broker.harness import OneBroker
@@ -30,6 +32,11 @@ class OptionsTests(SynchronousTestCase):
         options = Options()
         options.parseOptions(list(arguments))
         return options
+
+    def wrong(self, *arguments: str) -> str:
+        """Return the line that is printed before the process ends with 1."""
+        with redirect_stdout(StringIO()):
+            return str(self.assertRaises(SystemExit, self.parse, *arguments).code)
 
     def file(self, text: str) -> str:
         folder = tempfile.TemporaryDirectory()
@@ -70,6 +77,13 @@ class OptionsTests(SynchronousTestCase):
         )
         self.assertEqual((options.unknown, options.config_file), ({}, path))
 
+    def test_environment_that_is_wrong(self) -> None:
+        """A variable that names no NameServer is told by its name, unless something else counts."""
+        os.environ["NAMESRV_ADDR"] = "zzz"
+        self.addCleanup(os.environ.pop, "NAMESRV_ADDR")
+        self.assertIn("environment variable NAMESRV_ADDR: namesrvAddr='zzz'", self.wrong())
+        self.assertEqual(setup_of(self.parse("-n", "127.0.0.1:8")).namesrv_addrs, ["127.0.0.1:8"])
+
     def test_environment(self) -> None:
         """NAMESRV_ADDR of the environment counts unless something else is said."""
         os.environ["NAMESRV_ADDR"] = "127.0.0.1:7"
@@ -90,6 +104,47 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn("fileReservedTime", printed["-p"])
         self.assertNotIn("fileReservedTime", printed["-m"])
 
+    def test_print_what_will_count(self) -> None:
+        """What a broker makes of its host and of other keys is what -p prints, and -m too."""
+        for flag in ("-p", "-m"):
+            arguments = (flag, "--listenPort", "20001", "--brokerIP1", "10.0.0.1", "--aclEnable", "true")
+            with redirect_stdout(StringIO()) as output:
+                self.assertRaises(SystemExit, self.parse, *arguments)
+            printed = parse_properties(output.getvalue(), flag)
+            self.assertEqual((printed["brokerIP2"], printed["brokerId"]), ("10.0.0.1", "0"))
+            self.assertEqual(printed["brokerName"], socket.gethostname())
+        with redirect_stdout(StringIO()) as output:
+            self.assertRaises(SystemExit, self.parse, "-p", "--listenPort", "20001")
+        self.assertEqual(parse_properties(output.getvalue(), "-p")["haListenPort"], "20002")
+
+    def test_print_refuses_what_the_start_refuses(self) -> None:
+        """-p ends with 1 for values that fit their keys and cannot work."""
+        for arguments in (("--brokerRole", "SLAVE"), ("--brokerIP1", "foo_bar"), ("--haMasterAddress", "foo")):
+            self.assertIn(f"command line {arguments[0]}: {arguments[0][2:]}=", self.wrong("-p", *arguments))
+
+    def test_resolved_configs_are_whole(self) -> None:
+        """Options hold the configs of all classes, in order, and a setup made of them is the resolved one."""
+        options = self.parse("--brokerRole", "SLAVE", "--brokerId", "2", "--useTLS", "true", "--listenPort", "20001")
+        classes = (*CONFIG_CLASSES, *ACCESS_CLASSES)
+        self.assertEqual(tuple(type(config) for config in options.configs), classes)
+        setup = setup_of(options)
+        self.assertEqual((setup.broker.broker_id, setup.store.ha_listen_port), (2, 20002))
+        self.assertTrue(setup.access.tls.enable)
+
+    def test_a_slave_that_would_be_a_master(self) -> None:
+        """A number above 0 without brokerRole=SLAVE is told at the start, with the file that gave it."""
+        path = self.file("brokerId=1\nbrokreRole=SLAVE\n")
+        with capturedLogs() as events, redirect_stdout(StringIO()):
+            self.assertEqual(setup_of(self.parse("-c", path)).broker.broker_id, 0)
+        self.assertEqual(
+            [event["doubt"] for event in events if "doubt" in event],
+            [f"{path}: brokerId=1 counts as 0, because brokerRole=ASYNC_MASTER; a slave needs brokerRole=SLAVE"],
+        )
+        with capturedLogs() as events:
+            self.parse("--brokerId", "1", "--brokerRole", "SLAVE")
+            self.parse("--brokerId", "0")
+        self.assertEqual([event for event in events if "doubt" in event], [])
+
     def test_exporter_of_5x(self) -> None:
         """A 5.x broker's keys for Prometheus open the same port as --http, which counts more."""
         self.assertIsNone(self.parse()["http"])
@@ -103,7 +158,7 @@ class OptionsTests(SynchronousTestCase):
             (("--metricsExporterType", "PROMETHEUS"), "OTLP_GRPC"),
             ((*prom, "--metricsPromExporterPort", "high"), "metricsPromExporterPort='high'"),
         ):
-            self.assertIn(text, str(self.assertRaises(usage.UsageError, self.parse, *arguments)))
+            self.assertIn(text, str(self.assertRaises(SystemExit, self.parse, *arguments)))
 
     def test_exporters_that_are_not_there(self) -> None:
         """Another exporter of Apache is told not to be there, and changes nothing else."""
@@ -112,7 +167,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual([event["kind"] for event in events if "kind" in event], ["LOG"])
 
     def test_bad_values(self) -> None:
-        """A bad value or option is a usage error that names it."""
+        """A bad value or option is named, and ends the process."""
         for arguments, text in (
             (("--listenPort", "seventy"), "listenPort"),
             (("--brokerRole", "MASTER"), "SYNC_MASTER"),
@@ -120,8 +175,20 @@ class OptionsTests(SynchronousTestCase):
             (("-n", "nowhere"), "nowhere"),
             (("-c", "/does/not/exist.conf"), "/does/not/exist.conf"),
         ):
-            error = self.assertRaises(usage.UsageError, self.parse, *arguments)
+            error = self.assertRaises(SystemExit, self.parse, *arguments)
             self.assertIn(text, str(error))
+
+    def test_bad_values_of_a_file(self) -> None:
+        """Whoever checks it, a bad value of a file is one line that names the file and the key."""
+        for entry in (
+            "haMasterAddress=foo", "haAllowedPeers=everybody", "deleteWhen=zz", "messageDelayLevel=foo",
+            "brokerIP1=foo_bar", "brokerIP2=foo_bar", "tls.server.mode=foo", "namesrvAddr=foo", "brokerRole=SLAVE",
+            "enableControllerMode=true", "metricsExporterType=foo", "listenPort=foo", "aclEnable=foo",
+        ):  # fmt: skip
+            path = self.file(f"{entry}\n")
+            text = self.wrong("-c", path)
+            self.assertTrue(text.startswith(f"rmq-broker cannot start: {path}: {entry.partition('=')[0]}"), text)
+            self.assertNotIn("\n", text)
 
     def test_help_tells_of_dumps(self) -> None:
         """The help says how a dump is asked for and where it goes."""

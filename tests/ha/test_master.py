@@ -10,6 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.ha.master import MasterSession, MasterState
 from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Send, SessionLimits
 from rmq.ha.stream import MAX_BATCH_BYTES, TransferDecoder, encode_heartbeat, encode_report
+from rmq.wire.codes import SerializeType
+from rmq.wire.command import RemotingCommand, encode_command
 from tests.ha.golden import conversation
 from tests.ha.memory_log import MemoryLog
 from tests.ha.test_stream import frames_of
@@ -109,6 +111,41 @@ class FirstReportTests(SynchronousTestCase):
         close = only_close(session(large).receive(handshake, 1))
         self.assertIs(close.kind, CloseKind.PROTOCOL_ERROR)
         self.assertIn("AutoSwitch", close.reason)
+
+    def test_a_remoting_client_is_no_slave_ahead(self) -> None:
+        """A client or tool on the wrong port raises no alarm of two histories; it is told what it did."""
+        for serialization in (0, 1):
+            for body in (b"", b"x" * 1000):
+                request = RemotingCommand(code=28, opaque=1, body=body, serialize_type=SerializeType(serialization))
+                frame = encode_command(request)
+                for cut in (8, len(frame)):
+                    close = only_close(session(filled(1000)).receive(frame[:cut], 1))
+                    self.assertIs(close.kind, CloseKind.PROTOCOL_ERROR)
+                    self.assertIn("remoting client on the HA port", close.reason)
+
+    def test_other_strangers(self) -> None:
+        """TLS where the master has none, a browser and a scraper are told apart too."""
+        for first, text in ((b"\x16\x03\x01\x02\x00\x01\x00\x01", "haTlsEnable"), (b"GET / HT", "HTTP")):
+            close = only_close(session(filled(1000)).receive(first, 1))
+            self.assertIs(close.kind, CloseKind.PROTOCOL_ERROR)
+            self.assertIn(text, close.reason)
+
+    def test_offsets_that_look_like_a_remoting_frame(self) -> None:
+        """In a log that is long enough such an offset is one; and what no frame begins with is a slave ahead."""
+        offset = (0x73 << 32) + 0x6F
+        master = session(filled(1000, start=offset - 100))
+        self.assertEqual(master.receive(encode_report(offset), 1), [Acknowledge(offset)])
+        log = filled(1000)
+        for report in (
+            (0x73 << 32) + 0x70, 0x73 << 32, (0x73 << 32) + 0x0200_006F, (0x0100_0001 << 32) + 1, 4 << 32 | 1, 1 << 32,
+        ):  # fmt: skip
+            self.assertIs(only_close(session(log).receive(encode_report(report), 1)).kind, CloseKind.AHEAD, hex(report))
+
+    def test_a_later_report_is_a_slave_s(self) -> None:
+        """Only the first bytes of a connection can be those of a stranger."""
+        master = session(filled(1000))
+        master.receive(encode_report(1000), 1)
+        self.assertIs(only_close(master.receive(encode_report((0x73 << 32) + 0x6F), 2)).kind, CloseKind.AHEAD)
 
     def test_garbage_is_harmless(self) -> None:
         """Random bytes never become an acknowledgement beyond the log, whatever else they do."""

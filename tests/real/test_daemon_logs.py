@@ -146,7 +146,8 @@ def test_folder_that_cannot_be_used(home: Home) -> None:
     (home.folder / "logs").write_text("a file, not a folder")
     done = home.twistd(port=free_port())
     assert done.returncode == 1
-    assert f"log file {home.default_log}: " in done.stdout.splitlines()[-1]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rmq-namesrv cannot start: ") and f"log file {home.default_log}: " in line
     assert "Traceback" not in done.stdout + done.stderr
 
 

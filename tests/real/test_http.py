@@ -129,14 +129,15 @@ def test_a_group_and_its_nameserver(site: Site) -> None:
     assert slave.addr in get(at_namesrv, "/")[1]
 
 
+@pytest.mark.parametrize("option", ["--http", "--manhole"])
 @pytest.mark.parametrize("plugin", ["rmq-namesrv", "rmq-broker"])
-def test_port_in_use(tmp_path: Path, plugin: str) -> None:
-    """An HTTP port that is taken is one line and exit status 1, before the role itself has begun."""
+def test_port_in_use(tmp_path: Path, plugin: str, option: str) -> None:
+    """An HTTP port or a manhole that is taken is one line and status 1, before the role itself has begun."""
     conf = write_properties(tmp_path / "role.conf", {"listenPort": free_port(), "storePathRootDir": tmp_path / "store"})
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            command(plugin, conf, "--http", str(port)), cwd=tmp_path, capture_output=True, text=True, timeout=120
+            command(plugin, conf, option, str(port)), cwd=tmp_path, capture_output=True, text=True, timeout=120
         )
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
@@ -168,6 +169,7 @@ def test_wrong_option(tmp_path: Path) -> None:
         command("rmq-broker", conf, "--http", "localhost"), cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].endswith(
-        "--http 'localhost': [HOST:]PORT is expected, as in 8080 or 0.0.0.0:8080"
+    assert done.stderr == (
+        "rmq-broker cannot start: --http 'localhost': [HOST:]PORT is expected, as in 8080 or 0.0.0.0:8080\n"
     )
+    assert done.stdout == f"load config properties file OK, {conf}\n"

@@ -15,6 +15,7 @@ from twisted.cred.credentials import SSHPrivateKey
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
 from twisted.internet.testing import EventLoggingObserver, MemoryReactorClock, StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
@@ -69,6 +70,27 @@ class ServiceTests(ManholeCase):
             port, _, _, interface = self.reactor.tcpServers[-1]
             self.assertEqual((str(port) in spec, interface), (True, "127.0.0.1"))
             service.stopService()
+
+    def test_taken_port(self) -> None:
+        """A port that is taken is an error of the start, not a traceback in the log of a process without a prompt."""
+
+        class Busy(MemoryReactorClock):
+            def listenTCP(self, port: int, *rest: Any, interface: str = "", **named: Any) -> Any:
+                raise CannotListenError(interface, port, "it is taken")
+
+        service = make_manhole_service("6666", {}, reactor=Busy())
+        error = self.assertRaises(CannotListenError, service.startService)
+        self.assertIn("127.0.0.1:6666", str(error))
+        self.assertIsNone(self.successResultOf(service.stopService()))
+
+    def test_stops_listening(self) -> None:
+        """After a stop the port is closed; a service may be started again."""
+        service = make_manhole_service("6666", {}, reactor=self.reactor)
+        for _ in range(2):
+            service.startService()
+            self.assertTrue(service.running)
+            self.assertIsNone(self.successResultOf(service.stopService()))
+        self.assertEqual(len(self.reactor.tcpServers), 2)
 
     def test_missing_packages(self) -> None:
         """Without the packages the error names the extra that brings them."""

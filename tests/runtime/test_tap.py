@@ -15,12 +15,18 @@ import attrs
 from twisted.application.service import Application, IServiceCollection, MultiService, Service
 from twisted.internet.testing import EventLoggingObserver
 from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
-from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime import logs
 from rmq.runtime.http import Face, HttpService
 from rmq.runtime.tap import RmqOptions, StartError, TopService, check_addresses
+
+ADDR_VARIABLE = "RMQ_TEST_NAMESRV_ADDR"
+
+
+def _short(config: object, field: object, value: str) -> None:
+    if len(value) > 8:
+        raise ValueError(f"zone={value!r} is too long")
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +41,9 @@ class RoleKeys:
 class StoreKeys:
     enabled: bool = False
     listen_port: int = 1
-    zone: str = attrs.field(default="a", metadata={"doc": "a sentence that is long enough to be wrapped " * 3})
+    zone: str = attrs.field(
+        default="a", validator=_short, metadata={"doc": "a sentence that is long enough to be wrapped " * 3}
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -48,12 +56,20 @@ class Options(RmqOptions):
     log_name = "role.log"
 
     def __init__(self) -> None:
-        super().__init__((RoleKeys, StoreKeys), {"listenPort": "9876"})
+        super().__init__((RoleKeys, StoreKeys), {"listenPort": "9876"}, {"namesrvAddr": ADDR_VARIABLE})
 
 
 class OtherOptions(RmqOptions):
     def __init__(self) -> None:
         super().__init__((OtherKeys,))
+
+
+def complaint(error: BaseException) -> str:
+    """Return what comes behind the beginning that all lines have; without it, or with two lines, this fails."""
+    assert isinstance(error, SystemExit)
+    beginning, _, text = str(error.code).partition(" cannot start: ")
+    assert (beginning, text.count("\n")) == ("rmq-role", 0), error.code
+    return text
 
 
 class TapCase(SynchronousTestCase):
@@ -79,8 +95,8 @@ class TapCase(SynchronousTestCase):
         return options
 
     def wrong(self, *arguments: str) -> str:
-        """Return the usage error that must come."""
-        return str(self.assertRaises(usage.UsageError, self.parse, *arguments))
+        """Return what Python prints on standard error, one line, before the process ends with 1."""
+        return complaint(self.assertRaises(SystemExit, self.parse, *arguments))
 
     def exits(self, *arguments: str) -> str:
         """Return what is printed before the process ends with status 0."""
@@ -209,7 +225,37 @@ class WrongInputTests(TapCase):
         for text in ("a", "a:", ":1", "a:0", "a:65536", "a:1;;b:2", "a:1,b:2", "http://a:1", "", ";"):
             self.assertIn("--namesrvAddr", self.wrong("-n", text), text)
         for text in ("a:1", "a:1;b:2", "a:1; b:65535", "a:1;", "[::1]:9876"):
-            check_addresses(text)
+            check_addresses(text, "test")
+        other = OtherOptions()
+        self.assertRaises(SystemExit, other.parseOptions, ["-n", "a"])
+
+    def test_wrong_addresses_from_elsewhere(self) -> None:
+        """The address that will count is looked at, wherever it is from, and the complaint says from where."""
+        path = self.file("namesrvAddr=a:1,b:2\n")
+        self.assertEqual(
+            self.wrong("-c", path),
+            f"{path}: namesrvAddr='a:1,b:2': 'a:1,b:2' is no host:port (join several by ';')",
+        )
+        self.assertEqual(self.parse("-c", path, "-n", "c:3").configs[0].namesrv_addr, "c:3")
+        self.patch(os, "environ", {**os.environ, ADDR_VARIABLE: "zzz"})
+        self.assertIn(f"environment variable {ADDR_VARIABLE}: namesrvAddr='zzz'", self.wrong())
+        self.assertEqual(self.parse("-c", self.file("namesrvAddr=d:4\n")).configs[0].namesrv_addr, "d:4")
+        self.assertIsNone(self.parse("-c", self.file("namesrvAddr=\n")).configs[0].namesrv_addr)
+
+    def test_what_a_class_refuses(self) -> None:
+        """What a config class objects to, which knows no files, is told with the file or option too."""
+        self.assertEqual(self.wrong("--zone", "far away!"), "command line --zone: zone='far away!' is too long")
+        path = self.file("zone=far away!\n")
+        self.assertEqual(self.wrong("-c", path), f"{path}: zone='far away!' is too long")
+
+    def test_sources_of_complaints(self) -> None:
+        """A complaint gets its source where it begins with a key that was given, and stays as it is elsewhere."""
+        path = self.file("zone=x\n")
+        options = self.parse("-c", path)
+        for text in ("zone=x is bad", "zone: x is bad"):
+            self.assertEqual(options.with_source(text), f"{path}: {text}")
+        for text in ("enabled=false is bad", "zones=x", "zone is bad", f"{path}: zone=x is bad", "no key at all", ""):
+            self.assertEqual(options.with_source(text), text)
 
     def test_wrong_manhole_and_log(self) -> None:
         """Nonsense for the manhole or the log is found before anything starts."""
@@ -226,13 +272,16 @@ class WrongInputTests(TapCase):
         for text in ("x", "", ":80", "80:", "host:65536", "a b:1", "http://h:1", "1,2"):
             self.assertIn(f"--http {text!r}", self.wrong("--http", text), text)
 
-    def test_usage_after_an_error_is_short(self) -> None:
-        """After a mistake `twistd` prints the ordinary options, not two hundred keys."""
-        options = Options()
-        self.assertRaises(usage.UsageError, options.parseOptions, ["--nonsense"])
-        text = options.getUsage()
-        self.assertIn("--configFile", text)
-        self.assertNotIn("--zone", text)
+    def test_one_line(self) -> None:
+        """
+        A mistake is one line on standard error and status 1, as every other reason not to start.
+
+        A UsageError would make `twistd` print all its options and the role's before it, on standard output.
+        """
+        error = self.assertRaises(SystemExit, self.parse, "--nonsense")
+        self.assertEqual(error.code, "rmq-role cannot start: option --nonsense not recognized")
+        self.assertNotIsInstance(error, Exception)
+        self.assertEqual((self.out.getvalue(), self.err.getvalue()), ("", ""))
 
     def test_unknown_keys_are_logged(self) -> None:
         """Keys of the file that nobody knows are logged once, with file and suggestion, and kept."""
@@ -307,9 +356,10 @@ class TopServiceTests(TapCase):
         self.assertEqual(done.stdout, "[]\n")
 
     def test_manhole(self) -> None:
-        """--manhole adds a service beside the role's."""
-        top = self.parse("--manhole", "0").top_service(MultiService(), lambda: {"broker": self})
-        self.assertEqual(top.getServiceNamed("manhole").name, "manhole")
+        """--manhole adds a service that starts before the role's, so that a port that is taken is found first."""
+        role = MultiService()
+        top = self.parse("--manhole", "0").top_service(role, lambda: {"broker": self})
+        self.assertEqual(list(top), [top.getServiceNamed("manhole"), role])
 
     def test_impossible_manhole(self) -> None:
         """A manhole whose keys cannot be read ends the process with a message."""
@@ -381,7 +431,7 @@ class LogPlaceTests(TapCase):
         return made[0] if made else None
 
     def refused(self, twistd: Mapping[str, object], *arguments: str) -> str:
-        return str(self.assertRaises(usage.UsageError, self.place, twistd, *arguments))
+        return complaint(self.assertRaises(SystemExit, self.place, twistd, *arguments))
 
     def test_background(self) -> None:
         """In the background there is a file where Apache's users look for it, and its path is told."""

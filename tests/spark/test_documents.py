@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 
+from rmq_audit.cli import _parser
 from rmq_audit.cluster import WORDS
 from rmq_audit.findings import INVARIANTS, Verdict
 from twisted.trial.unittest import SynchronousTestCase
@@ -40,3 +42,17 @@ class AuditDocumentTests(SynchronousTestCase):
         found = re.search(r"each of (\d+) classes", TEXT)
         assert found is not None
         self.assertEqual(int(found[1]), len(CLASSES))
+
+    def test_commands_are_understood(self) -> None:
+        """Every line that README and docs/ show is one that the audit takes, with all options that it needs."""
+        seen = 0
+        for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            for line in re.findall(
+                r"^(?: {4})?(?:\.rmq-venv/bin/)?rmq-audit (.+)$", path.read_text("utf-8"), re.MULTILINE
+            ):
+                try:
+                    _parser().parse_args(shlex.split(line, comments=True))
+                except SystemExit:
+                    self.fail(f"{path.name}: rmq-audit {line}")
+                seen += 1
+        self.assertGreaterEqual(seen, 10)

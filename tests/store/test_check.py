@@ -50,6 +50,29 @@ class CheckTests(SynchronousTestCase):
         self.box.disk.create(f"{ROOT}/commitlog/{16384 * 3:020d}", 16384).close()
         self.assertIn("missing-file", self.kinds())
 
+    def test_short_last_file(self) -> None:
+        """A last file that was cut short, between two records or in one, is a torn tail; the check comes to an end."""
+        last = self.results[-1].phy_offset
+        for end in (last + 10, last):
+            self.box.disk.open(f"{ROOT}/commitlog/{16384:020d}").truncate(end - 16384)
+            findings = check.check_store(self.box.disk, ROOT, self.box.config)
+            self.assertIn(("torn-tail", last), [(one.kind, one.offset) for one in findings])
+
+    def test_a_topic_that_was_made_again(self) -> None:
+        """Messages of a topic that was deleted and made again need no units; that its numbers begin anew is noted."""
+        box = Box()
+        store = box.open()
+        box.put_many(30)
+        store.delete_topic("Topic")
+        results = box.put_many(9, 100)
+        box.stop()
+        box.node.start()
+        findings = check.check_store(box.disk, ROOT, box.config)
+        self.assertEqual(
+            [(one.kind, one.severity, one.offset) for one in findings],
+            [("queue-anew", "note", one.phy_offset) for one in results[:3]],
+        )
+
     def test_bytes_behind_the_end(self) -> None:
         """Bytes behind the end are noted."""
         self.plant(f"commitlog/{16384:020d}", 16000, b"x")

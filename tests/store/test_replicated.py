@@ -32,6 +32,21 @@ class SlaveTests(SynchronousTestCase):
             size = rng.randint(1, 3000) if rng else 4096
             slave.append_raw(start, self.bytes_of(start, min(start + size, start + 16384 - start % 16384, until)))
 
+    def test_damage_behind_a_step_of_the_masters_clock(self) -> None:
+        """What comes behind a damaged record is dispatched although its times lie before those of what came before."""
+        self.master_box.node.step_clock(-3600)
+        damaged = self.master_box.put_many(60, 300)[0]
+        log = bytearray()
+        while piece := self.master.read(len(log), 4096):
+            log += piece
+        log[damaged.phy_offset + 4] ^= 1
+        for at in range(0, len(log), 1024):
+            self.slave.append_raw(at, bytes(log[at : at + 1024]))
+        self.box.run(1)
+        bodies = {record.body for records in all_records(self.slave).values() for record in records}
+        self.assertEqual(len(bodies), 359)
+        self.assertEqual(self.slave.damage, [(damaged.phy_offset, damaged.next_offset)])
+
     def test_an_empty_log_whose_first_write_failed(self) -> None:
         """It is still empty, and begins with whatever file its master has come to meanwhile."""
 

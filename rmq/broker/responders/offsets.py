@@ -66,7 +66,9 @@ class OffsetResponder:
     @responds_to(UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:
         header, state = request.header, self._state
-        commit = state.offsets.commit_at_slave if state.is_slave else state.offsets.commit
+        # Beyond its queue's end it is an offset of messages that this slave never had: not one to give back some day.
+        at_slave = state.is_slave and header.commit_offset <= state.store.max_offset(header.topic, header.queue_id)
+        commit = state.offsets.commit_at_slave if at_slave else state.offsets.commit
         commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return Reply()
 

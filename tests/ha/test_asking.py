@@ -1,0 +1,79 @@
+"""A broker that is asked for records of its log: what is made of answers that are none."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.ha.asking import AskError, BrokerRecords
+from rmq.wire.command import RemotingCommand, encode_command
+
+ADDR = "192.0.2.1:10911"
+ENDS = b'{"table":{"commitLogMinOffset":"7","commitLogMaxOffset":"1000"}}'
+
+
+class Peer:
+    """The other end of a connection: answers every request with the next of ``answers``."""
+
+    def __init__(self, *answers: RemotingCommand) -> None:
+        self._answers = list(answers)
+        self._ready = b""
+        self.closed = False
+
+    def sendall(self, data: bytes) -> None:
+        if self._answers:
+            self._ready += encode_command(self._answers.pop(0))
+
+    def recv(self, limit: int) -> bytes:
+        data, self._ready = self._ready[:limit], self._ready[limit:]
+        return data
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def answer(code: int, *, remark: str | None = None, body: bytes = b"", opaque: int = 1) -> RemotingCommand:
+    return RemotingCommand(code=code, opaque=opaque, flag=1, remark=remark, body=body)
+
+
+class AskingTests(SynchronousTestCase):
+    def ask(self, peer: Peer) -> BrokerRecords:
+        def connect(address: Any, timeout: float) -> Any:
+            return peer
+
+        self.patch(socket, "create_connection", connect)
+        return BrokerRecords(ADDR)
+
+    def refused(self, *answers: RemotingCommand) -> str:
+        """Return why the broker cannot be asked; the connection is closed by then."""
+        peer = Peer(*answers)
+        error = self.assertRaises(AskError, self.ask, peer)
+        self.assertTrue(peer.closed)
+        return str(error)
+
+    def test_ends(self) -> None:
+        """A good answer says where the log begins and ends; a record is given in its whole size or not at all."""
+        records = self.ask(Peer(answer(0, body=ENDS), answer(0, body=b"12345", opaque=2), answer(1, opaque=3)))
+        self.assertEqual((records.min_offset, records.end_offset), (7, 1000))
+        self.assertEqual(records.record_at(7, 5), b"12345")
+        self.assertIsNone(records.record_at(12, 5))
+
+    def test_errors_are_no_answers(self) -> None:
+        """A broker with access control and a NameServer are named with the code and the remark that they gave."""
+        for code, remark in ((16, "AclException: No accessKey is configured"), (3, " request type 28 not supported")):
+            text = self.refused(answer(code, remark=remark))
+            for part in (ADDR, f"code {code}", remark):
+                self.assertIn(part, text)
+
+    def test_bodies_that_are_none(self) -> None:
+        """An empty body, one that is no JSON, and a table without the two offsets are told, not raised as they are."""
+        for body in (b"", b"{", b"[]", b'{"table":{}}', ENDS.replace(b"1000", b"many")):
+            text = self.refused(answer(0, body=body))
+            self.assertIn(f"{ADDR} does not tell where its commit log begins and ends", text)
+            self.assertIn("code 0", text)
+
+    def test_a_port_that_hangs_up(self) -> None:
+        """A port that closes the connection (TLS only, or no broker at all) is named."""
+        self.assertIn(f"{ADDR} closed the connection", self.refused())

@@ -1,0 +1,41 @@
+"""`rmq-local` before it starts anything; what it starts is tried in tests/real."""
+
+from __future__ import annotations
+
+import os
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.local import main
+
+
+class FolderTests(SynchronousTestCase):
+    def refused(self, folder: str) -> str:
+        """Return what is written on standard error; nothing else is, and the status is 1."""
+        with redirect_stderr(StringIO()) as complaint, redirect_stdout(StringIO()) as output:
+            self.assertEqual(main(["--dir", folder]), 1)
+        self.assertEqual(output.getvalue(), "")
+        return complaint.getvalue()
+
+    def test_a_folder_that_cannot_be_made(self) -> None:
+        """It is one line that names the folder and the reason, no traceback."""
+        blocked = os.path.abspath(self.mktemp())
+        with open(blocked, "w", encoding="utf-8"):
+            pass
+        folder = os.path.join(blocked, "data")
+        text = self.refused(folder)
+        self.assertTrue(text.startswith(f"rmq-local: --dir {folder}: {blocked}"), text)
+        self.assertTrue(text.endswith(": Not a directory\n"), text)
+        self.assertEqual(text.count("\n"), 1)
+
+    def test_a_property_file_that_cannot_be_written(self) -> None:
+        """The same for what it writes there."""
+        folder = os.path.abspath(self.mktemp())
+        os.makedirs(folder)
+        with open(os.path.join(folder, "conf"), "w", encoding="utf-8"):
+            pass
+        text = self.refused(folder)
+        self.assertTrue(text.startswith(f"rmq-local: --dir {folder}: {folder}/conf: "), text)
+        self.assertEqual(text.count("\n"), 1)

@@ -340,6 +340,8 @@ class ConsumeQueue:
         self.write()
         first = self._starts[0] // CQ_UNIT_BYTES if self._starts else 0
         keep = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
+        while keep > first and not self._follows(keep - 1, first):
+            keep -= 1
         while self._starts and self._starts[-1] > keep * CQ_UNIT_BYTES:
             self.drop_last()
         if self._starts:
@@ -350,6 +352,21 @@ class ConsumeQueue:
         self._written = keep * CQ_UNIT_BYTES
         self.end = keep
         self._settle()
+
+    def _follows(self, queue_offset: int, first: int) -> bool:
+        """
+        Tell whether a unit points behind the one before it, or is a copy of it (:meth:`fill_gap`).
+
+        A unit that lies in two sectors of the disk, the first of which a power failure lost, has its size and a part of
+        its offset, 0 perhaps: it looks like one of a message far in front.
+        """
+        unit = self.unit(queue_offset)
+        if unit is None or unit[1] <= 0:
+            return False
+        before = self.unit(queue_offset - 1) if queue_offset > first else None
+        if before is None or is_filler(before):
+            return True
+        return before[1] > 0 and (unit[0] >= before[0] + before[1] or unit[:2] == before[:2])
 
     def correct_min(self, min_phy: int) -> None:
         """Let the queue begin with the first message that the log still has; at its end when there is none."""

@@ -167,6 +167,27 @@ class LoadTests(QueueCase):
             self.assertTrue(self.reload())
             self.assertEqual(self.queue.end, kept)
 
+    def test_cut_behind_a_torn_unit(self) -> None:
+        """A unit whose first bytes a power failure lost looks like one from far in front, and goes with what is cut."""
+        for lost in ((120, 128), (100, 128), (120, 124), (85, 108), (124, 128), (40, 164)):
+            self.queue.destroy()
+            for number in range(12):
+                self.queue.append(number, (1 << 32) + number * 100, 50, number)
+            self.queue.write()
+            for at in range(*lost):
+                self.disk.open(f"{FOLDER}/{file_name(at - at % 100)}").write_at(at % 100, b"\0")
+            first = lost[0] // 20
+            self.queue.cut((1 << 32) + first * 100)
+            self.assertEqual((self.queue.end, len(self.units())), (first, first), lost)
+
+    def test_cut_keeps_copies(self) -> None:
+        """Units that stand for missing ones are the same as the one behind them, and are kept with it."""
+        self.fill(0, 3)
+        self.assertTrue(self.queue.fill_gap(5, 500, 50, 5))
+        self.queue.append(5, 500, 50, 5)
+        self.queue.cut(600)
+        self.assertEqual(self.queue.end, 6)
+
     def test_minimum(self) -> None:
         """The minimum is the first message that the log still has; an old queue ends where it ends."""
         self.fill(0, 12)

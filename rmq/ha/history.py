@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 
 from rmq.store.check import LogFiles
-from rmq.store.scan import CHUNK_BYTES, find_record, scan
+from rmq.store.scan import CHUNK_BYTES, find_continuation, find_record, scan
 from rmq.wire.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -70,7 +70,8 @@ def walk(log: LogFiles, start: int, until: int, *, not_before_ms: int | None) ->
     Yield (offset, record) of every intact record in a part of one file, and each damaged place once; BLANKs not.
 
     The last yielded is a Damage that reaches to ``until`` unless the part ends with a whole record or a BLANK. Behind
-    damage only records count that are no older than the one before it, or than ``not_before_ms`` when that is given.
+    damage only records count that continue the log (`find_continuation`), or, when ``not_before_ms`` is given, that are
+    no older than that.
     """
     last_ms = 0
     at: int | None = start
@@ -88,7 +89,10 @@ def walk(log: LogFiles, start: int, until: int, *, not_before_ms: int | None) ->
             break
         if flaw is None:
             return
-        at = find_record(log, place + 1, until, not_before_ms=last_ms if not_before_ms is None else not_before_ms)
+        if not_before_ms is None:
+            at = find_continuation(log, place + 1, until, last_ms=last_ms)
+        else:
+            at = find_record(log, place + 1, until, not_before_ms=not_before_ms)
         yield place, Damage(start=place, end=until if at is None else at, flaw=flaw)
 
 

@@ -17,7 +17,7 @@ CONFIG_DIR = "config"
 CHECKPOINT_FILE = "checkpoint"
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
-#: ours alone: what a slave cut off its log although it was not all damaged
+#: ours alone: what was cut off the log although it was not all damaged
 CUT_DIR = "cut"
 #: ours alone, ignored by Apache: how far log, queues and index were surely on disk
 PROGRESS_FILE = "checkpoint.rmq"

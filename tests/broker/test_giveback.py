@@ -10,7 +10,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker import metadata_sync
+from rmq.broker import giveback
 from rmq.broker.offsets import OwnOffset
 from rmq.broker.service import BrokerService, build_broker
 from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, ResponderTable, responds_to
@@ -351,7 +351,7 @@ class SameMessagesTests(GiveBackCase):
 class TurnTests(GiveBackCase):
     def test_refused_offsets_keep_no_others_out(self) -> None:
         """More offsets than a round takes, the first of them refused for good: the others are told all the same."""
-        self.patch(metadata_sync, "MAX_GIVEN_BACK", 3)
+        self.patch(giveback, "MAX_GIVEN_BACK", 3)
         for number in range(10):
             self.offsets.commit_at_slave(f"G{number}", "T", 0, 150)
         master = self.returning({})

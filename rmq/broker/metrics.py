@@ -211,6 +211,14 @@ class BrokerCollector(Collector):
         for level, (offset, end) in self._state.delays.progress().items():
             yield (str(level),), max(0, end - offset)
 
+    @family(
+        "rocketmq_delay_messages_passed_over_total",
+        COUNTER,
+        "Delayed messages that could not be delivered and were passed over; the log says why.",
+    )
+    def delays_passed_over(self) -> Iterable[Row]:
+        yield (), self._state.delays.passed_over
+
     # clients
 
     @family(

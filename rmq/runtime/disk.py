@@ -15,14 +15,14 @@ import shutil
 from typing import Any, Protocol
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from rmq.runtime import osfile
 from rmq.runtime.diskerror import DiskError as DiskError
 from rmq.runtime.diskerror import DiskFull as DiskFull
 from rmq.runtime.diskerror import DiskLocked as DiskLocked
-from rmq.runtime.diskerror import disk_error, naming
-from rmq.runtime.flusher import Flusher
+from rmq.runtime.diskerror import disk_error, naming, sync_error
+from rmq.runtime.flusher import Flusher, Job
 from rmq.runtime.realfile import Bytes, RealFile
 
 #: Linux draws it at every start of the machine
@@ -108,6 +108,9 @@ class Disk(Protocol):
     def make_dirs(self, path: str) -> None:
         """Make a folder and those above it, durably; harmless when it exists."""
 
+    def add_dirs(self, path: str) -> None:
+        """As :meth:`make_dirs`, but what is new is durable only when the folder above it was synced."""
+
     def rename(self, src: str, dst: str) -> None:
         """Give ``src`` the name ``dst`` in one step, replacing what had it."""
 
@@ -124,7 +127,10 @@ class Disk(Protocol):
         """Copy the first ``size`` bytes (default: all) to the new file ``dst``, with its bytes synced. Blocks."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a folder durable."""
+        """Make the names in a folder durable; a failure is no DiskFull."""
+
+    def sync_dir_soon(self, path: str) -> Deferred[None]:
+        """The form that does not block; harmless when the folder is gone by then."""
 
     def read_whole(self, path: str) -> bytes: ...
 
@@ -212,11 +218,14 @@ class RealDisk:
             return
         parent = os.path.dirname(path)
         self.make_dirs(parent)
+        self.add_dirs(path)
+        self.sync_dir(parent)
+
+    def add_dirs(self, path: str) -> None:
         with naming(path), contextlib.suppress(FileExistsError):
-            os.mkdir(path)
+            os.makedirs(path)
         if not os.path.isdir(path):
             raise DiskError(path, "is not a folder")
-        self.sync_dir(parent)
 
     def rename(self, src: str, dst: str) -> None:
         with naming(src, doing=f"rename to {dst}"):
@@ -257,12 +266,28 @@ class RealDisk:
             os.close(source)
 
     def sync_dir(self, path: str) -> None:
-        with naming(path):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        try:
+            osfile.sync_folder(path)
+        except OSError as error:
+            raise sync_error(path, error) from error
+
+    def sync_dir_soon(self, path: str) -> Deferred[None]:
+        if self._flusher.closed:
+            return fail(DiskError(path, "cannot sync, the disk is closed"))
+        done: Deferred[None] = Deferred()
+
+        def work() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                osfile.sync_folder(path)
+
+        def synced(error: OSError | None) -> None:
+            if error is None:
+                done.callback(None)
+            else:
+                done.errback(sync_error(path, error))
+
+        self._flusher.add(Job(path, work, synced))
+        return done
 
     def read_whole(self, path: str) -> bytes:
         with naming(path), open(path, "rb") as file:

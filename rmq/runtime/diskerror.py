@@ -35,6 +35,16 @@ def naming(path: str, *, doing: str = "", offset: int | None = None) -> Iterator
         raise disk_error(path, error, doing=doing, offset=offset) from error
 
 
+def sync_error(path: str, error: OSError) -> DiskError:
+    """
+    Return the DiskError of a failed sync, never a DiskFull.
+
+    A write that finds no room has changed nothing and may be tried again. Not so a sync, whatever its reason: the
+    kernel may have dropped what it could not write, and would call a second one a success.
+    """
+    return DiskError(path, f"cannot sync: {error.strerror or error}")
+
+
 def disk_error(path: str, error: OSError, *, doing: str = "", offset: int | None = None) -> DiskError:
     """Return the DiskError (DiskFull where it is one) of a failed system call."""
     kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskError

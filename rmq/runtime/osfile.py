@@ -18,6 +18,15 @@ _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 sync_data = getattr(os, "fdatasync", os.fsync)
 
 
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_fully(fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
     """Write all of ``data`` at ``offset``; the kernel may take it in pieces, near a full disk it does."""
     written = os.pwrite(fd, data, offset)

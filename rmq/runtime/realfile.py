@@ -8,7 +8,7 @@ import os
 from twisted.internet.defer import Deferred, fail
 
 from rmq.runtime import osfile
-from rmq.runtime.diskerror import DiskError, disk_error, naming
+from rmq.runtime.diskerror import DiskError, disk_error, naming, sync_error
 from rmq.runtime.flusher import Flusher, Job
 
 Bytes = bytes | bytearray | memoryview
@@ -164,7 +164,7 @@ class RealFile:
             self._refusal = (
                 f"an earlier sync failed ({error.strerror}); what was written since the one before may be lost"
             )
-        return disk_error(self._path, error)
+        return sync_error(self._path, error)
 
 
 def _closed(held: mmap.mmap) -> bool:

@@ -249,6 +249,15 @@ class SimDisk:
         self._names[path] = FOLDER
         self._durable_names[path] = FOLDER
 
+    def add_dirs(self, path: str) -> None:
+        path = self._path(path)
+        if self.is_dir(path):
+            return
+        if self.exists(path):
+            raise DiskError(path, "is not a folder")
+        self.add_dirs(os.path.dirname(path))
+        self._change_names({path: FOLDER})
+
     def rename(self, src: str, dst: str) -> None:
         src, dst = self._path(src), self._path(dst)
         entry = self._names.get(src)
@@ -295,6 +304,24 @@ class SimDisk:
                 left.append(change)
         self._name_changes = left
         self._note("sync_dir", path)
+
+    def sync_dir_soon(self, path: str) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        takes_s = self.sync_takes_s()
+
+        def synced() -> None:
+            if self.fail_syncs > 0 or self.sync_fails(path):
+                self.fail_syncs = max(0, self.fail_syncs - 1)
+                self._note("sync_dir failed", path)
+                done.errback(DiskError(path, "cannot sync: Input/output error"))
+                return
+            if self.is_dir(path):
+                self.sync_dir(path)
+            done.callback(None)
+
+        self.after(takes_s, synced)
+        self.on_sync(takes_s)
+        return done
 
     # -- the disk
 

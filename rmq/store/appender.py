@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk import DiskError
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
@@ -41,6 +41,9 @@ _HEAD_V4 = HEADS[0]
 _pack_v4 = _HEAD_V4.pack
 _pack_length = PROPERTIES_LENGTH.pack
 _crc32 = zlib.crc32
+
+#: a file for which there is no room is not asked for again sooner: trying to reserve it can take a while
+GROW_AGAIN_MS = 1000
 
 
 def hides_unsynced(config: StoreConfig) -> bool:
@@ -70,6 +73,8 @@ class Appender:
         self.hides = hides_unsynced(config)
         self._dispatch = dispatcher.remember if self.hides else dispatcher.appended
         self._in_trouble = False
+        #: before this steady time the log does not try to grow
+        self._grow_again_ms = 0
         #: why the last put could not be written; None when it could
         self.trouble: str | None = None
         #: hexadecimal store hosts, as offset ids begin with them
@@ -104,10 +109,9 @@ class Appender:
         if phy_offset + size + BLANK_BYTES > log.tail_end:
             if not log.fits(size):
                 return PutResult(PutStatus.MESSAGE_ILLEGAL)
-            try:
-                phy_offset = log.place(size)
-            except DiskError as error:
-                return self._cannot_grow(error)
+            if not self._find_place(size):
+                return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+            phy_offset = log.end
         transaction = sys_flag & TRANSACTION_MASK
         numbered = transaction == 0 or transaction == TRANSACTION_COMMIT
         store_timestamp = now_ms(self._clock)
@@ -192,10 +196,9 @@ class Appender:
             or any(_is_delayed(text) for text in strings)
         ):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
-        try:
-            phy_offset = self._commit_log.place(total)
-        except DiskError as error:
-            return self._cannot_grow(error)
+        if not self._find_place(total):
+            return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+        phy_offset = self._commit_log.end
         store_timestamp = now_ms(self._clock)
         first = queue.next
         pieces: list[bytes] = []
@@ -265,9 +268,21 @@ class Appender:
         )
         return PutResult(PutStatus.MESSAGE_ILLEGAL)
 
-    def _cannot_grow(self, error: DiskError) -> PutResult:
-        self._report("no room for the next commit log file, messages are refused: {error}", error)
-        return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+    def _find_place(self, size: int) -> bool:
+        """Have the log end where ``size`` bytes find room; False when there can be no next file now."""
+        log = self._commit_log
+        if log.has_room(size):
+            return True
+        now = steady_ms(self._clock)
+        if now < self._grow_again_ms:
+            return False
+        try:
+            log.roll()
+        except DiskError as error:
+            self._grow_again_ms = now + GROW_AGAIN_MS
+            self._report("no room for the next commit log file, messages are refused: {error}", error)
+            return False
+        return True
 
     def _cannot_write(self, error: DiskError) -> PutResult:
         self._report("the commit log cannot be written, messages are refused: {error}", error)

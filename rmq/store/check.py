@@ -116,6 +116,8 @@ class StoreCheck:
         self._counts: Counter[str] = Counter()
         self._records: dict[int, _Entry] = {}
         self._is_clean = not disk.exists(layout.abort_path(root))
+        #: what `config/topics.json` knows; None where it cannot be read
+        self._topics = _topics(disk, layout.join(layout.config_dir(root), "topics.json"))
         self.min_offset = 0
         self.end_offset = 0
 
@@ -242,10 +244,26 @@ class StoreCheck:
             for name in self._disk.list_dir(layout.join(base, topic)):
                 if name.isdigit():
                     self._check_queue(topic, int(name))
+        deleted: dict[str, tuple[int, int]] = {}
         for phy_offset, record in self._records.items():
-            if record.has_unit and not record.covered and not record.is_former:
-                where = f"{record.topic}-{record.queue_id}"
-                self._find(self._lag(), "missing-unit", where, phy_offset, f"number {record.queue_offset} has no unit")
+            if not record.has_unit or record.covered or record.is_former:
+                continue
+            if self._is_deleted(record.topic):
+                first, count = deleted.get(record.topic, (phy_offset, 0))
+                deleted[record.topic] = first, count + 1
+                continue
+            where = f"{record.topic}-{record.queue_id}"
+            self._find(self._lag(), "missing-unit", where, phy_offset, f"number {record.queue_offset} has no unit")
+        for topic, (first, count) in deleted.items():
+            self._find("note", "deleted-topic", topic, first, f"{count} messages of a topic that was deleted")
+
+    def _is_deleted(self, topic: str) -> bool:
+        """A topic that the broker has no longer, nor any queue of it; its messages stay until their file expires."""
+        return (
+            self._topics is not None
+            and topic not in self._topics
+            and not self._disk.is_dir(layout.join(layout.consume_queue_dir(self._root), topic))
+        )
 
     def _units(self, topic: str, queue_id: int) -> Iterator[tuple[int, bytes]]:
         """Yield (number, unit) of a queue, up to the first empty one."""
@@ -329,6 +347,15 @@ class StoreCheck:
             for key_hash in record.key_hashes:
                 if (phy_offset, key_hash) not in indexed:
                     self._find(self._lag(), "missing-index-entry", record.topic, phy_offset, "a key is not indexed")
+
+
+def _topics(disk: Disk, path: str) -> frozenset[str] | None:
+    if not disk.exists(path):
+        return None
+    try:
+        return frozenset(json.loads(disk.read_whole(path))["topicConfigTable"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -188,19 +188,13 @@ class CommitLog:
         """Tell whether a record of ``size`` bytes can be in this log at all."""
         return size + BLANK_BYTES <= self.segment_bytes
 
-    def place(self, size: int) -> int:
-        """
-        Return the offset at which ``size`` bytes would be appended; closes a file in which they find no room.
-
-        DiskError when the next file could not be made; then nothing has changed.
-        """
-        if size + BLANK_BYTES > self.tail_end - self.end:
-            self._roll()
-        return self.end
+    def has_room(self, size: int) -> bool:
+        """Tell whether a record of ``size`` bytes fits into the last file, with a BLANK behind it."""
+        return size + BLANK_BYTES <= self.tail_end - self.end
 
     def append(self, data: bytes) -> None:
         """
-        Write ``data`` at the place that :meth:`place` gave.
+        Write ``data`` at the end, where :meth:`has_room` says that there is room for it.
 
         DiskError means that it is not in the log: the next append starts at the same place.
         """
@@ -212,7 +206,8 @@ class CommitLog:
         self._soiled = 0
         self.end += len(data)
 
-    def _roll(self) -> None:
+    def roll(self) -> None:
+        """Close the last file and begin the next. DiskError when that cannot be made; then nothing has changed."""
         if not self._starts:
             self._create(0)
             self._begin()

@@ -328,7 +328,7 @@ class ConsumeQueue:
             if part is not None and part.starts:
                 for start in reversed(part.starts):
                     self._files.delete(part.path(start))
-                self._files._disk.sync_dir(part.folder)
+                self._files.sync_dir(part.folder)
         self._clear()
 
     def cut(self, phy_offset: int) -> None:

@@ -97,8 +97,8 @@ class Dispatcher:
     """
     Everything before :attr:`dispatched` is in queues and index, in the order of the log.
 
-    Numbers that are missing in a queue are filled with copies of the unit behind them and logged, unless ``on_gap`` is
-    "raise" (recovery, which can still start earlier).
+    Numbers that are missing in a queue are filled with copies of the unit behind them and logged, unless ``fills_gaps``
+    is False (recovery, which can still start earlier).
 
     Numbers of a topic that was deleted and made again begin at 0 again, and the log has both lives of it. A queue that
     meets number 0 behind its last message drops the old life.
@@ -279,6 +279,9 @@ class Dispatcher:
             if not self.fills_gaps:
                 raise
         first = queue.end
+        if queue.max_phy <= self._commit_log.min_offset:
+            self._begin_behind(queue, queue_offset)
+            return queue.append(queue_offset, phy_offset, size, code, store_timestamp)
         filled = queue.fill_gap(queue_offset, phy_offset, size, code)
         self._log.error(
             "queue {topic}-{queue_id}: numbers {first} to {last} have no message in the commit log; {what}",
@@ -290,6 +293,23 @@ class Dispatcher:
             what="the one behind them is shown in their place" if filled else "too many to fill, the queue stops here",
         )
         return filled and queue.append(queue_offset, phy_offset, size, code, store_timestamp)
+
+    def _begin_behind(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        """
+        Let a queue begin with a number, for all that it knows has gone from the log, and so has what is missing.
+
+        A power failure can bring back files that were deleted when a slave's log began anew.
+        """
+        end = queue.end
+        queue.begin_anew()
+        self._log.warn(
+            "queue {topic}-{queue_id} ended at {end}, in front of where the commit log begins; it begins with number "
+            "{queue_offset} now, the first that the log has",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            end=end,
+            queue_offset=queue_offset,
+        )
 
     def _begin_anew(self, queue: ConsumeQueue, phy_offset: int) -> None:
         end = queue.end

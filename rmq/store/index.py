@@ -306,15 +306,6 @@ class Index:
                 await synced
                 self._settled(index)
 
-    def sync_now(self) -> None:
-        """Write and sync everything, blocking."""
-        self.write()
-        for index in self._list:
-            if index.unsynced:
-                index.unsynced = False
-                self._file(index).sync_now()
-                self._settled(index)
-
     def _settled(self, index: IndexFile) -> None:
         if index.is_full and not index.is_dirty:
             index.rest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from twisted.internet.defer import Deferred
@@ -150,45 +151,36 @@ class QueueTable:
     def write_one(self, queue: ConsumeQueue) -> None:
         """Write the buffered units of one queue."""
         if queue.ext is not None:
-            self._write_ext(queue.ext)
-        if not queue.starts:
-            self._disk.make_dirs(queue.folder)
-        before = len(queue.starts)
-        queue.write()
-        if len(queue.starts) != before:
-            self._new_names.add(queue.folder)
+            # Units must never point at extension units that are not there yet.
+            self._write_part(queue.ext, layout.consume_queue_ext_dir(self._root))
+        self._write_part(queue, layout.consume_queue_dir(self._root))
 
-    def _write_ext(self, ext: QueueExt) -> None:
-        """Units must never point at extension units that are not there yet."""
-        if not ext.starts:
-            self._disk.make_dirs(ext.folder)
-        before = len(ext.starts)
-        ext.write()
-        if len(ext.starts) != before:
-            self._new_names.add(ext.folder)
+    def _write_part(self, part: ConsumeQueue | QueueExt, base: str) -> None:
+        """Write a queue, or an extension, whose folder is two levels below ``base``; new names are synced later."""
+        if not part.starts:
+            self._disk.make_dirs(base)
+            self._disk.add_dirs(part.folder)
+            self._new_names |= {base, os.path.dirname(part.folder)}
+        before = len(part.starts)
+        try:
+            part.write()
+        finally:
+            if len(part.starts) != before:
+                self._new_names.add(part.folder)
 
     async def sync(self) -> None:
-        """Sync everything written so far, without blocking; DiskError when a sync failed."""
+        """Sync everything written so far, without blocking; DiskError when a sync failed, and then nothing counts."""
         for folder in sorted(self._new_names):
-            self._disk.sync_dir(folder)
+            # Before, for a name that is added meanwhile needs another one.
             self._new_names.discard(folder)
+            folder_synced: Deferred[None] = self._disk.sync_dir_soon(folder)
+            await folder_synced
         for part in self._parts():
             for start in sorted(part.unsynced):
                 if start in part.starts:
                     part.unsynced.discard(start)
                     synced: Deferred[None] = self._files.get(part.path(start)).sync()
                     await synced
-
-    def sync_now(self) -> None:
-        """Write and sync everything, blocking."""
-        self.write()
-        for folder in sorted(self._new_names):
-            self._disk.sync_dir(folder)
-        self._new_names.clear()
-        for part in self._parts():
-            for start in sorted(part.unsynced):
-                self._files.get(part.path(start)).sync_now()
-            part.unsynced.clear()
 
     def _parts(self) -> list[ConsumeQueue | QueueExt]:
         """Return all queues, each behind its extension."""
@@ -212,12 +204,13 @@ class QueueTable:
             queue.destroy()
             if queue.dirty:
                 self._dirty.remove(queue)
-            self._new_names.discard(queue.folder)
-            if queue.ext is not None:
-                self._new_names.discard(queue.ext.folder)
         if gone:
-            self._disk.delete_tree(layout.consume_queue_dir(self._root, topic))
-            self._disk.delete_tree(layout.consume_queue_ext_dir(self._root, topic))
+            for folder in (
+                layout.consume_queue_dir(self._root, topic),
+                layout.consume_queue_ext_dir(self._root, topic),
+            ):
+                self._disk.delete_tree(folder)
+                self._new_names -= {name for name in self._new_names if name == folder or name.startswith(f"{folder}/")}
         return [queue_id for _, queue_id in gone]
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ Java: CommitLog#recoverNormally, #recoverAbnormally
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import attrs
@@ -46,6 +47,7 @@ from rmq.store.commitlog import CommitLog
 from rmq.store.consumequeue import QueueGap
 from rmq.store.dispatch import Dispatcher, LastRecord
 from rmq.store.index import Index
+from rmq.store.messages import StoreError
 from rmq.store.queues import QueueTable
 from rmq.store.scan import Search, behind_damage, heads_chain, scan
 from rmq.wire.record import (
@@ -124,6 +126,13 @@ class Recovery:
     def _forget_everything(self) -> None:
         """Without a commit log, queues and index point nowhere."""
         if self.queues.max_phy > 0:
+            folder = self.commit_log.folder
+            if not os.path.normpath(folder).startswith(os.path.join(os.path.normpath(self.root), "")):
+                raise StoreError(
+                    f"there is no commit log in storePathCommitLog={folder}, yet the queues in {self.root} know "
+                    f"messages up to {self.queues.max_phy}: is a disk not mounted? If the log is gone for good, delete "
+                    f"{layout.consume_queue_dir(self.root)} and start again, to begin with an empty one"
+                )
             self._log.error(
                 "there is no commit log in {folder}, yet queues know messages up to {max_phy}: they are emptied",
                 folder=self.commit_log.folder,

@@ -388,21 +388,28 @@ class MessageStore:
     def _synced(self, flushed: int) -> None:
         if self._sync_flush:
             if not self.config.is_slave:
-                self._dispatcher.run(flushed)
+                self._dispatch(flushed)
             elif self._dispatch_later is None:
                 self._dispatch_received()
         self._completion.synced(flushed)
         for callback in self._flushed:
             callback()
 
-    def _fail(self, error: DiskError) -> None:
-        """A sync failed: what it should have made durable may be lost, and nothing after it can be promised."""
+    def _dispatch(self, until: int) -> None:
+        try:
+            self._dispatcher.run(until)
+        except DiskError as error:
+            self._fail(error, "a queue could not begin anew")
+
+    def _fail(self, error: DiskError, what: str = "a sync failed") -> None:
+        """What a sync should have made durable may be lost, and nothing after it can be promised."""
         if self._failure is not None:
             return
         self._failure = error
         self._running.doubt()
         self._log.critical(
-            "a sync failed, the store takes no more messages and the broker must be restarted: {error}",
+            "{what}, the store takes no more messages and the broker must be restarted: {error}",
+            what=what,
             error=str(error),
         )
         self._decide()
@@ -481,16 +488,16 @@ class MessageStore:
         dispatcher, until = self._dispatcher, self.confirm_offset
         before = dispatcher.dispatched
         if until - before <= DISPATCH_AT_ONCE_BYTES:
-            dispatcher.run(until)
+            self._dispatch(until)
             return
         step = DISPATCH_SLICE_BYTES if dispatcher.walk is None else DISPATCH_COMPILED_SLICE_BYTES
-        while dispatcher.dispatched == before and before + step < until:
+        while dispatcher.dispatched == before and before + step < until and self._failure is None:
             # A large record or the end of a file may need more than a slice.
-            dispatcher.run(before + step)
+            self._dispatch(before + step)
             step *= 2
         if dispatcher.dispatched == before:
-            dispatcher.run(until)
-        if dispatcher.dispatched > before and dispatcher.stalled_at is None and self._started:
+            self._dispatch(until)
+        if dispatcher.dispatched > before and dispatcher.stalled_at is None and self._started and self._failure is None:
             self._dispatch_later = self._clock.callLater(0, self._dispatch_received)
 
     def on_appended(self, callback: Callable[[], None]) -> None:

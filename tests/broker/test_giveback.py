@@ -370,7 +370,7 @@ class PowerFailureTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         # With this seed it loses the last one.
-        self.one = OneBroker({"brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH"}, seed=3)
+        self.one = OneBroker({"brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH"}, seed=10)
         self.world = self.one.world
         self.slave = Node(self.world, self.one.net, "slave")
         self.slave.start(self.build_slave)

@@ -253,6 +253,19 @@ class DiskContract:
         self.refused(self.disk.make_dirs, self.path("a"))
         self.refused(self.disk.make_dirs, self.path("a/b"))
 
+    def test_add_dirs(self) -> None:
+        """The form without syncs makes the same; the sync of a folder fires later, of one that is gone as well."""
+        self.disk.add_dirs(self.path("x/y/z"))
+        self.disk.add_dirs(self.path("x/y/z"))
+        self.case.assertTrue(self.disk.is_dir(self.path("x/y/z")))
+        self.make("a", b"x")
+        self.refused(self.disk.add_dirs, self.path("a"))
+        self.refused(self.disk.add_dirs, self.path("a/b"))
+        waiting = [self.disk.sync_dir_soon(self.path(name)) for name in ("x", "x/y", "x/y", "nowhere")]
+        for done in waiting:
+            self.case.assertNoResult(done)
+        self.case.assertEqual([self.settle(done) for done in waiting], [None] * 4)
+
     def test_rename(self) -> None:
         """A rename moves the file and replaces what had the name; an open handle goes on."""
         file = self.make("a", b"new")

@@ -152,6 +152,25 @@ class RealFileTests(RealDiskCase):
         self.assertIn("earlier sync failed", str(self.failureResultOf(file.sync(), DiskError).value))
         self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.truncate, 0)))
 
+    def test_failed_sync_is_no_full_disk(self) -> None:
+        """Of a sync that fails for want of room nobody may think that it can be tried again."""
+        file = self.disk.create_sparse(f"{self.root}/a", 10)
+
+        def fail(path_or_fd: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(osfile, "sync_data", fail)
+        self.patch(osfile, "sync_folder", fail)
+        for error in (
+            self.assertRaises(DiskError, self.settle, file.sync()),
+            self.assertRaises(DiskError, self.disk.create_sparse(f"{self.root}/b", 10).sync_now),
+            self.assertRaises(DiskError, self.settle, self.disk.sync_dir_soon(self.root)),
+            self.assertRaises(DiskError, self.disk.sync_dir, self.root),
+        ):
+            self.assertNotIsInstance(error, DiskFull)
+            self.assertIn("cannot sync: No space left on device", str(error))
+            self.assertTrue(error.path.startswith(self.root))
+
     def test_failed_sync_fails_all_that_shared_it(self) -> None:
         """Every Deferred that waited for the failed sync fails."""
         file = self.pipe_file()

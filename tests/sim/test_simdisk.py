@@ -189,6 +189,27 @@ class PowerFailureTests(SimDiskCase):
             self.restart()
             self.assertEqual(self.disk.read_whole(f"{self.root}/d/e/b"), b"abc")
 
+    def test_added_folders_are_not_durable(self) -> None:
+        """add_dirs needs the sync of the folder above; what lies in a folder that is lost goes with it."""
+        kept = set()
+        for seed in range(40):
+            self.begin(seed)
+            self.disk.add_dirs(f"{self.root}/d/e")
+            file = self.disk.create(f"{self.root}/d/e/a", 3)
+            file.sync_now()
+            self.disk.sync_dir(f"{self.root}/d/e")
+            if seed % 2:
+                for folder in (self.root, f"{self.root}/d"):
+                    done = self.disk.sync_dir_soon(folder)
+                    self.world.run_for(1)
+                    self.successResultOf(done)
+            self.restart()
+            there = self.disk.exists(f"{self.root}/d/e/a")
+            if seed % 2:
+                self.assertTrue(there, f"seed {seed}")
+            kept.add(there)
+        self.assertEqual(kept, {True, False})
+
     def test_atomic_writes_are_atomic(self) -> None:
         """Whenever the power fails, the file has one of the contents that were written, the last one if it returned."""
         for seed in range(40):

@@ -73,6 +73,30 @@ class CheckTests(SynchronousTestCase):
             [("queue-anew", "note", one.phy_offset) for one in results[:3]],
         )
 
+    def test_a_topic_that_was_deleted(self) -> None:
+        """Its messages need no units as long as `topics.json` does not know it; otherwise a folder has been lost."""
+        box = Box()
+        store = box.open()
+        box.put_many(30)
+        box.put(message(30, topic="Other"))
+        store.delete_topic("Topic")
+        box.stop()
+        box.node.start()
+        box.disk.make_dirs(f"{ROOT}/config")
+        topics = f"{ROOT}/config/topics.json"
+        for content, kinds in (
+            (b'{"topicConfigTable":{"Other":{}}}', {("deleted-topic", "note")}),
+            (b'{"topicConfigTable":{"Other":{},"Topic":{}}}', {("missing-unit", "error"), ("missing-unit", "note")}),
+            (b"{", {("missing-unit", "error"), ("missing-unit", "note")}),
+        ):
+            box.disk.write_atomic(topics, content)
+            findings = check.check_store(box.disk, ROOT, box.config)
+            self.assertEqual({(one.kind, one.severity) for one in findings}, kinds)
+        box.disk.write_atomic(topics, b'{"topicConfigTable":{"Other":{}}}')
+        (finding,) = check.check_store(box.disk, ROOT, box.config)
+        self.assertEqual((finding.where, finding.offset), ("Topic", 0))
+        self.assertIn("30 messages", finding.text)
+
     def test_bytes_behind_the_end(self) -> None:
         """Bytes behind the end are noted."""
         self.plant(f"commitlog/{16384:020d}", 16000, b"x")

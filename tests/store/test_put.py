@@ -7,7 +7,7 @@ from itertools import pairwise
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError, File
+from rmq.runtime.disk import DiskError, DiskFull, File
 from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, PutResult, PutStatus
 from rmq.wire import record
@@ -205,11 +205,36 @@ class FullDiskTests(SynchronousTestCase):
         small = box.put(message(81, queue_id=0))[0]
         self.assertEqual((small.status, small.phy_offset), (PutStatus.PUT_OK, end))
         box.disk.recover()
+        box.run(1)
         result = box.put(big)[0]
         self.assertEqual((result.status, result.phy_offset), (PutStatus.PUT_OK, 16384))
         self.assertEqual(result.queue_offset, small.queue_offset + 1)
         store = box.reopen("kill")
         self.assertEqual(store.end_offset, result.next_offset)
+
+    def test_a_file_without_room_is_asked_for_once_a_second(self) -> None:
+        """Reserving a file on a full disk can take long: not every put tries, and what fits is taken meanwhile."""
+        box = Box()
+        store = box.open()
+        box.put_many(80)
+        tried: list[str] = []
+
+        def refuse(disk: object, path: str, size: int) -> File:
+            tried.append(path)
+            raise DiskFull(path, "No space left on device")
+
+        self.patch(type(box.disk), "create", refuse)
+        big = message(0, body=b"x" * 8000)
+        batch = [BatchEntry(b"x" * 8000, "")]
+        for seconds in range(1, 4):
+            for _ in range(5):
+                self.assertIs(box.put(big)[0].status, PutStatus.CREATE_MAPPED_FILE_FAILED)
+                refused = store.put_batch(message(0, properties=""), batch)
+                assert isinstance(refused, PutResult)
+                self.assertIs(refused.status, PutStatus.CREATE_MAPPED_FILE_FAILED)
+                self.assertIs(box.put(message(0))[0].status, PutStatus.PUT_OK)
+            self.assertEqual(len(tried), seconds)
+            box.run(1)
 
     def test_a_next_file_needs_no_second_open(self) -> None:
         """Out of file descriptors at the end of a file: that put is refused at most, and later ones go on."""

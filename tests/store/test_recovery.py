@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskLocked
-from rmq.store import layout
+from rmq.store import dispatch, layout
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
@@ -204,6 +204,30 @@ class LostFileTests(RecoveryCase):
         self.store = self.box.open()
         self.assertEqual(served(self.store), before)
 
+    def test_only_old_files_of_a_queue_are_left(self) -> None:
+        """A queue that ends in front of the log begins with the first number that the log has: nothing comes twice."""
+        for compiled in (dispatch._compiled, None):
+            self.patch(dispatch, "_compiled", compiled)
+            self.box = Box()
+            self.box.open()
+            results = self.box.put_many(300)
+            self.box.stop()
+            self.lose("commitlog", "0" * 20)
+            there = [one for one in results if one.phy_offset >= 16384]
+            first = min(one.queue_offset for one in there)
+            self.assertGreater(first, 20)
+            for name in self.box.disk.list_dir(self.path("consumequeue", "Topic", "0"))[1:]:
+                self.lose("consumequeue", "Topic", "0", name)
+            events = log_events(self)
+            self.store = self.box.open()
+            found = sorted(offset for offsets in served(self.store).values() for offset in offsets)
+            self.assertEqual(found, [one.phy_offset for one in there])
+            self.assertGreaterEqual(self.store.min_offset("Topic", 0), first)
+            self.assertEqual(len([event for event in events if "in front of where" in event["log_format"]]), 1)
+            self.assertEqual(self.box.put(message(0))[0].queue_offset, 100)
+            self.box.stop()
+            self.assert_sound()
+
     def test_deleted_topic_stays_deleted(self) -> None:
         """A topic that was deleted before a crash does not come back with a rebuild of its queues."""
         self.box.put(message(0, topic="Other"))
@@ -250,6 +274,34 @@ class LostFileTests(RecoveryCase):
         self.store = self.box.open()
         self.assertEqual((self.store.end_offset, self.store.max_offset("Topic", 0)), (0, 0))
         self.assertTrue([event for event in events if "there is no commit log" in event["log_format"]])
+        self.assertEqual(self.box.put(message(0))[0].queue_offset, 0)
+
+    def test_no_commit_log_where_a_disk_belongs(self) -> None:
+        """A log of its own path that is not there may lie on a disk that is not mounted: nothing is forgotten then."""
+        self.box = Box(store_path_commit_log="/log/commitlog")
+        self.box.open()
+        results = self.box.put_many(30)
+        self.box.stop()
+        self.box.node.start()
+        self.box.disk.rename("/log", "/elsewhere")
+        self.box.kill()
+        for _ in range(2):
+            error = str(self.assertRaises(StoreError, self.box.open))
+            for part in ("storePathCommitLog=/log/commitlog", f"up to {results[-1].next_offset}", "mounted"):
+                self.assertIn(part, error)
+            self.box.kill()
+        self.box.node.start()
+        self.box.disk.delete_tree("/log")
+        self.box.disk.rename("/elsewhere", "/log")
+        self.box.kill()
+        self.store = self.box.open()
+        self.assertEqual(sum(map(len, served(self.store).values())), 30)
+        self.box.stop()
+        self.box.node.start()
+        self.box.disk.delete_tree("/log")
+        self.box.disk.delete_tree(self.path("consumequeue"))
+        self.box.kill()
+        self.store = self.box.open()
         self.assertEqual(self.box.put(message(0))[0].queue_offset, 0)
 
     def test_missing_file_in_the_middle(self) -> None:
@@ -645,6 +697,14 @@ class RunningMarkTests(RecoveryCase):
         self.assertFalse(self.store.is_writable)
         self.box.kill()
         self.assertTrue(self.mark().lost_power())
+
+    def test_failed_sync_of_a_folder(self) -> None:
+        """The same holds for the names of new queues."""
+        self.box.put_many(10)
+        self.box.disk.sync_fails = lambda path: path.endswith("/consumequeue/Topic")
+        self.box.run(61)
+        self.assertIn("consumequeue/Topic: cannot sync", str(self.store.refuses_because))
+        self.assertFalse(self.store.is_writable)
 
     def test_full_disk(self) -> None:
         """A start finds no room for the mark's content, and goes on without it."""

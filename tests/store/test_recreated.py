@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskError
@@ -13,7 +14,7 @@ from rmq.sim.node import platform_for
 from rmq.store import dispatch
 from rmq.store.config import BrokerRole
 from rmq.store.consumequeue import ConsumeQueue
-from rmq.store.messages import BatchEntry, PutResult, PutStatus
+from rmq.store.messages import BatchEntry, PutResult, PutStatus, StoreError
 from rmq.store.queues import QueueTable
 from rmq.store.store import MessageStore
 from rmq.wire.record import decode_record
@@ -391,7 +392,7 @@ class SlaveTests(Case):
             self.assertEqual(bodies(pair.slave.store), body(*range(1000, 1000 + count)), f"seed {seed}, round {number}")
 
     def test_files_that_cannot_be_deleted(self) -> None:
-        """While the old files cannot be deleted the old messages stay; with the next bytes it is tried again."""
+        """A disk on which the old files cannot be deleted stops the store; the next start makes the queue again."""
         pair = Pair()
         self.put(pair.master, *range(50))
         pair.ship()
@@ -406,10 +407,16 @@ class SlaveTests(Case):
             delete(disk, path)
 
         broken = self.patch(type(pair.slave.disk), "delete", refuse)
-        self.assertRaises(DiskError, pair.ship)
+        events = log_events(self)
+        pair.ship()
         self.assertEqual(pair.slave.store.max_offset("Topic", 0), 50)
+        (event,) = [event for event in events if "restarted" in event["log_format"]]
+        self.assertIn("a queue could not begin anew, the store takes no more messages", str(formatEvent(event)))
+        self.assertRaises(StoreError, pair.slave.store.append_raw, pair.slave.store.end_offset, b"x")
+        self.assertIn("/00000000000000000400", str(pair.slave.store.refuses_because))
         broken.restore()
         self.put(pair.master, 1005)
+        pair.slave.reopen("kill")
         pair.ship()
         self.assertEqual(bodies(pair.slave.store), body(*range(1000, 1006)))
         self.assertEqual(bodies(pair.slave.reopen()), body(*range(1000, 1006)))

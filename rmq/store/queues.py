@@ -188,6 +188,7 @@ class QueueTable:
 
     def cut(self, phy_offset: int) -> None:
         """Drop the units of all messages at ``phy_offset`` and behind, and whatever a crash left behind the ends."""
+        self.write()
         for queue in self:
             queue.cut(phy_offset)
 

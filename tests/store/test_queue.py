@@ -234,3 +234,17 @@ class TableTests(SynchronousTestCase):
         table.load()
         self.assertEqual((table.keys(), table.total_units), ([("Topic", 0)], 1))
         self.assertEqual([path for path in strangers if not os.path.exists(path)], [])
+
+    def test_cut_before_anything_was_written(self) -> None:
+        """A rebuild that begins again cuts queues that have no folder yet."""
+        world = World(1)
+        node = Node(world, SimNet(world), "broker")
+        node.start()
+        for ext_file_bytes in (None, FILE_BYTES):
+            table = QueueTable(node.disk, f"/{ext_file_bytes}", FILE_BYTES, ext_file_bytes=ext_file_bytes)
+            for number in range(7):
+                queue = table.make("Topic", number % 2)
+                queue.append(number // 2, 100 * number, 50, 0)
+                table.touched(queue)
+            table.cut(300)
+            self.assertEqual([queue.end for queue in table], [2, 1])

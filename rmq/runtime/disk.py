@@ -167,10 +167,16 @@ class RealLock:
 
 
 class RealDisk:
-    """The file systems of this machine. ``reactor`` is only asked for ``callFromThread``."""
+    """
+    The file systems of this machine. ``reactor`` is only asked for ``callFromThread``.
 
-    def __init__(self, reactor: Any) -> None:
+    Without ``map_files`` everything is read with system calls: slower, but a block that the disk cannot read any more
+    is a DiskError then, where a read through a map ends the process (SIGBUS).
+    """
+
+    def __init__(self, reactor: Any, *, map_files: bool = True) -> None:
         self._flusher = Flusher(reactor)
+        self._map_files = map_files
 
     def close(self) -> None:
         """Wait for syncs on their way and end their thread; files stay usable but for ``sync``."""
@@ -178,7 +184,7 @@ class RealDisk:
 
     def open(self, path: str) -> RealFile:
         with naming(path):
-            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._flusher)
+            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._flusher, self._map_files)
 
     def create(self, path: str, size: int) -> RealFile:
         fd = self._new(path)
@@ -187,7 +193,7 @@ class RealDisk:
         except OSError as error:
             self._discard(path, fd)
             raise disk_error(path, error) from error
-        return RealFile(path, fd, self._flusher)
+        return RealFile(path, fd, self._flusher, self._map_files)
 
     def create_sparse(self, path: str, size: int) -> RealFile:
         fd = self._new(path)
@@ -196,7 +202,7 @@ class RealDisk:
         except OSError as error:
             self._discard(path, fd)
             raise disk_error(path, error) from error
-        return RealFile(path, fd, self._flusher)
+        return RealFile(path, fd, self._flusher, self._map_files)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json as json_text
 import os
 import sys
@@ -172,11 +173,25 @@ def parse_rotation(size: str | None, count: str | None) -> Rotation:
     return rotation
 
 
+class CrashLogFile(LogFile):
+    """A log file that also gets the Python stack of a process that dies of a signal, as SIGSEGV or SIGBUS."""
+
+    def _openFile(self) -> None:
+        super()._openFile()
+        faulthandler.enable(self._file)
+
+    def close(self) -> None:
+        faulthandler.disable()
+        super().close()
+
+
 def _open_log(path: str, rotation: Rotation) -> TextIO:
     path = os.path.abspath(path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file: Any = LogFile.fromFullPath(path, rotateLength=rotation.size_bytes, maxRotatedFiles=rotation.old_files)
+        file: Any = CrashLogFile.fromFullPath(
+            path, rotateLength=rotation.size_bytes, maxRotatedFiles=rotation.old_files
+        )
     except OSError as error:
         raise ConfigError(f"log file {path}: {error.strerror}") from error
     if not os.access(os.path.dirname(path), os.W_OK):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,9 @@ from rmq.runtime.openlimit import raise_open_files_limit
 
 #: how long a dial may take, as the connect timeout of Apache's clients
 CONNECT_TIMEOUT_S = 3.0
+
+#: an environment variable (any text): files are read without maps, for a disk with blocks that cannot be read
+WITHOUT_MAPS = "RMQ_READ_WITHOUT_MAPS"
 
 EndpointFactory = Callable[[Any, str, int], IStreamClientEndpoint]
 
@@ -75,11 +81,14 @@ def real_platform(reactor: Any) -> Platform:
     """
     Return the platform of a real process; its disk closes itself after the reactor has shut down.
 
-    From now on the timers of ``reactor`` are steady. What is there when it begins to run is no longer looked at by the
-    garbage collector.
+    From now on the timers of ``reactor`` are steady, and a signal that ends the process (SIGSEGV, SIGBUS) leaves the
+    Python stack on standard error, or in the log file where there is one. What is there when the reactor begins to run
+    is no longer looked at by the garbage collector.
     """
     keep_steady(reactor)
-    disk = RealDisk(reactor)
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
+    disk = RealDisk(reactor, map_files=not os.environ.get(WITHOUT_MAPS))
     reactor.addSystemEventTrigger("after", "shutdown", disk.close)
     # What was imported stays: full collections, during which nobody is answered, need not look through it.
     reactor.callWhenRunning(gc.freeze)

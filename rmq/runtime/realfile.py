@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 
 from twisted.internet.defer import Deferred, fail
 
@@ -13,22 +14,24 @@ from rmq.runtime.flusher import Flusher, Job
 
 Bytes = bytes | bytearray | memoryview
 
-#: smaller files are read with pread; a map would cost more than it saves
+#: for smaller files a map would cost more than it saves
 MAP_MIN_BYTES = 64 * 1024
 
 
 class RealFile:
     """A `File` of the operating system: pwrite to write, a read-only map (or pread) to read."""
 
-    def __init__(self, path: str, fd: int, flusher: Flusher) -> None:
+    def __init__(self, path: str, fd: int, flusher: Flusher, map_files: bool = True) -> None:
         self._path = path
         self._fd = fd
         self._flusher = flusher
         self._size = os.fstat(fd).st_size
+        #: smaller files are read with pread
+        self._map_from_bytes = MAP_MIN_BYTES if map_files else sys.maxsize
         self._map: mmap.mmap | None = None
         #: former maps of which somebody holds views
         self._lent: list[mmap.mmap] = []
-        self._may_map = self._size >= MAP_MIN_BYTES
+        self._may_map = self._size >= self._map_from_bytes
         self._syncing = 0
         #: why nothing may be done any more (closed), or nothing may be written (a sync failed)
         self._refusal: str | None = None
@@ -157,7 +160,7 @@ class RealFile:
         if size != self._size:
             self._unmap()
             self._size = size
-            self._may_map = size >= MAP_MIN_BYTES
+            self._may_map = size >= self._map_from_bytes
 
     def _sync_failed(self, error: OSError) -> DiskError:
         if self._fd >= 0:

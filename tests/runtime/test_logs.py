@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from twisted.logger import Logger, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime import logs
 from rmq.runtime.config import ConfigError
 from rmq.runtime.logs import Rotation, TextLines, default_path, json_line, make_observer, parse_rotation, start_logging
 
@@ -96,6 +98,17 @@ class ObserverTests(SynchronousTestCase):
         path = f"{self.root}/logs/broker.log"
         make_observer(path=path, json=False, level="info")(event(name="a"))
         self.assertIn("broker a is gone", self.read(path))
+
+    def test_a_crash_goes_to_the_present_file(self) -> None:
+        """What Python says when it dies of a signal goes to the log, after a rotation to the new file."""
+        places: list[str] = []
+        self.patch(faulthandler, "enable", lambda file: places.append(os.readlink(f"/proc/self/fd/{file.fileno()}")))
+        self.patch(faulthandler, "disable", lambda: places.append("nowhere"))
+        file = logs.CrashLogFile.fromFullPath(f"{self.root}/a.log")
+        file.write("x\n")
+        file.rotate()
+        file.close()
+        self.assertEqual(places, [f"{self.root}/a.log", f"{self.root}/a.log", "nowhere"])
 
     def test_console(self) -> None:
         """None and - mean standard output."""

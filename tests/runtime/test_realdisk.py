@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.runtime import osfile
 from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk
 from rmq.runtime.flusher import Flusher, Job
+from rmq.runtime.platform import WITHOUT_MAPS
 from rmq.runtime.realfile import MAP_MIN_BYTES, RealFile
 from tests.runtime.disk_contract import DiskContract, raise_failure
 
@@ -384,3 +386,48 @@ class FlusherTests(SynchronousTestCase):
         self.flusher.add(Job("a", lambda: None, self.done.append))
         self.reactor.run_one()
         self.assertIsNotNone(self.flusher._thread)
+
+
+#: a file is made shorter behind the back of its reader, which the kernel tells like a block that cannot be read
+UNREADABLE = """
+import os, sys
+from twisted.internet import reactor
+from rmq.runtime import logs
+from rmq.runtime.disk import DiskError
+from rmq.runtime.platform import real_platform
+path = sys.argv[1]
+log = logs.make_observer(path=sys.argv[2] if len(sys.argv) > 2 else None, json=False, level="info")
+disk = real_platform(reactor).disk
+file = disk.create(path, 1 << 20)
+file.read_at(0, 1)
+os.truncate(path, 0)
+try:
+    file.read_at(5000, 10)
+except DiskError as error:
+    print("refused:", error)
+"""
+
+
+class UnreadableTests(RealDiskCase):
+    def run_it(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", UNREADABLE, f"{self.root}/store", *arguments]
+        env = {name: value for name, value in os.environ.items() if name != WITHOUT_MAPS} | environment
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=HOP_TIMEOUT_S)
+
+    def test_the_stack_is_told(self) -> None:
+        """A read through a map that fails ends the process, and standard error or the log file says where."""
+        ended = self.run_it()
+        self.assertEqual(ended.returncode, -signal.SIGBUS)
+        for part in ("Fatal Python error: Bus error", "realfile.py", "read_at"):
+            self.assertIn(part, ended.stderr)
+        os.unlink(f"{self.root}/store")
+        ended = self.run_it(f"{self.root}/role.log")
+        self.assertEqual((ended.returncode, ended.stderr), (-signal.SIGBUS, ""))
+        with open(f"{self.root}/role.log") as log:
+            self.assertIn("Fatal Python error: Bus error", log.read())
+
+    def test_without_maps_it_is_an_error(self) -> None:
+        """Files that are read without maps cost an error with path and offset, and nothing else."""
+        ended = self.run_it(**{WITHOUT_MAPS: "1"})
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.stdout, f"refused: {self.root}/store at offset 5000: only 0 of 10 bytes are there\n")

@@ -222,7 +222,14 @@ def _write_once(path: Path, text: str) -> Path:
     """Write ``path`` unless it exists: what the user changed in it stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        path.write_text(text, encoding="utf-8")
+        # Half a file would count as the user's own.
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        temporary.replace(path)
     return path
 
 

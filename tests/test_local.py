@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -39,3 +41,17 @@ class FolderTests(SynchronousTestCase):
         text = self.refused(folder)
         self.assertTrue(text.startswith(f"rmq-local: --dir {folder}: {folder}/conf: "), text)
         self.assertEqual(text.count("\n"), 1)
+
+    def test_half_a_property_file(self) -> None:
+        """A file for which there was no room is not there: the next start would take it for the user's own."""
+        folder = os.path.abspath(self.mktemp())
+
+        def fill(path: Path, text: str, encoding: str) -> None:
+            with open(path, "w", encoding=encoding) as file:
+                file.write(text[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(Path, "write_text", fill)
+        text = self.refused(folder)
+        self.assertIn(f"{folder}/conf/namesrv.properties: No space left on device", text)
+        self.assertEqual(os.listdir(f"{folder}/conf"), [])

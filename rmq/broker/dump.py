@@ -11,6 +11,7 @@ Apache has no counterpart.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -147,7 +148,7 @@ class Dumps:
 
     async def _make(self) -> str:
         state, disk = self._state, self._state.disk
-        name = f"{state.setup.name}-{state.setup.broker.broker_id}-{_stamp(state.now_ms)}"
+        name = f"{self._prefix}{_stamp(state.now_ms)}"
         folder = os.path.join(state.setup.dump_dir, name)
         partial = folder + PARTIAL_SUFFIX
         if disk.exists(folder) or disk.is_dir(folder):
@@ -157,6 +158,7 @@ class Dumps:
             disk.make_dirs(partial)
             manifest = await self._fill(partial)
             await self._write(os.path.join(partial, MANIFEST_FILE), msgspec.json.format(msgspec.json.encode(manifest)))
+            self._verify(partial, manifest)
             disk.rename(partial, folder)
             disk.sync_dir(state.setup.dump_dir)
         except (DiskError, DumpError) as error:
@@ -173,11 +175,24 @@ class Dumps:
         return folder
 
     def _clear_partial(self) -> None:
-        """Delete what a process left behind that ended while it made a dump."""
+        """Delete what a process of this broker left behind that ended while it made a dump, and nobody else's."""
         disk, parent = self._state.disk, self._state.setup.dump_dir
         for name in disk.list_dir(parent):
-            if name.endswith(PARTIAL_SUFFIX):
+            stamp = name.removeprefix(self._prefix).removesuffix(PARTIAL_SUFFIX)
+            if name == f"{self._prefix}{stamp}{PARTIAL_SUFFIX}" and _STAMP.fullmatch(stamp):
                 disk.delete_tree(os.path.join(parent, name))
+
+    @property
+    def _prefix(self) -> str:
+        """How the names of this broker's dumps begin."""
+        setup = self._state.setup
+        return f"{setup.name}-{setup.broker.broker_id}-"
+
+    def _verify(self, folder: str, manifest: Manifest) -> None:
+        """Somebody who tidies up may have deleted a part meanwhile: that must be no dump."""
+        for file in manifest.files:
+            if not self._state.disk.exists(os.path.join(folder, file.path)):
+                raise DumpError(f"{file.path} is gone from {folder}: somebody has deleted it")
 
     # the moment
 
@@ -394,6 +409,10 @@ def _slots_before(source: File, slots: int, data: bytes, count: int) -> bytes:
             numbers[position] = number
             changed = True
     return struct.pack(f">{len(numbers)}i", *numbers) if changed else data
+
+
+#: what :func:`_stamp` returns
+_STAMP = re.compile(r"\d{8}T\d{9}")
 
 
 def _stamp(epoch_ms: int) -> str:

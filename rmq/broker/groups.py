@@ -31,6 +31,7 @@ class _GroupShape:
     wrapper = SubscriptionGroupWrapper
     entry = SubscriptionGroupConfig
     member = "subscriptionGroupTable"
+    wire_only: frozenset[str] = frozenset()
 
     def wrap(self, version: DataVersion, entries: dict[str, SubscriptionGroupConfig]) -> SubscriptionGroupWrapper:
         return SubscriptionGroupWrapper(data_version=version, subscription_group_table=entries)

@@ -171,21 +171,19 @@ class MetadataSync(Service):
         response = await self._client.invoke(
             vip_addr(master), GET_ALL_TOPIC_CONFIG, None, None, timeout_ms=STEP_TIMEOUT_MS
         )
-        wrapper = response.body
-        if not wrapper.topic_config_table:
-            raise BadTable("the answer holds no topics")
-        if wrapper.data_version != self._topics.data_version:
-            self._topics.replace(wrapper)
+        try:
+            self._topics.replace(response.body)
+        except ValueError as error:
+            raise BadTable(f"the answer is no table of topics: {error}") from error
 
     async def _sync_groups(self, master: str) -> None:
         response = await self._client.invoke(
             master, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None, timeout_ms=STEP_TIMEOUT_MS
         )
-        wrapper = response.body
-        if not wrapper.subscription_group_table:
-            raise BadTable("the answer holds no subscription groups")
-        if wrapper.data_version != self._groups.data_version:
-            self._groups.replace(wrapper)
+        try:
+            self._groups.replace(response.body)
+        except ValueError as error:
+            raise BadTable(f"the answer is no table of subscription groups: {error}") from error
 
     async def _sync_offsets(self, master: str) -> None:
         try:

@@ -45,6 +45,8 @@ class Shape(Protocol[C, W]):
     entry: type[C]
     #: the wrapper's member that holds the entries
     member: str
+    #: members beside it that brokers send one another, and that are not in files
+    wire_only: frozenset[str]
 
     def wrap(self, version: DataVersion, entries: dict[str, C]) -> W: ...
 
@@ -139,16 +141,28 @@ class VersionedTable(Generic[C, W]):
             self._change({**self._entries, **missing}, list(missing))
         return list(missing)
 
-    def replace(self, wrapper: W) -> None:
+    def replace(self, data: bytes) -> None:
         """
-        Take over another broker's table, version included, in one step.
+        Take over another broker's table, version and unknown members included, in one step; ValueError if it is none.
 
+        The same version again changes nothing, and nor does a table without entries.
         Java: SlaveSynchronize#syncTopicConfig, #syncSubscriptionGroupConfig
         """
+        strange, wrapper = self._parse(data)
         version, given = self._shape.unwrap(wrapper)
+        if not given:
+            raise ValueError("it holds no entries")
+        if version == self._version:
+            return
+        strange.forget_at_top(self._shape.wire_only)
+        own, self._strange = self._strange, strange
         entries = {name: self._shape.named(entry, name) for name, entry in given.items()}
         before = self._entries
-        self._save(version, entries)
+        try:
+            self._save(version, entries)
+        except DiskError:
+            self._strange = own
+            raise
         self._take(version, entries)
         changed = [name for name in before.keys() | entries.keys() if before.get(name) != entries.get(name)]
         if changed:
@@ -212,6 +226,10 @@ class StrangeMembers:
             strange = {key: value for key, value in entry.items() if key not in self._known_in_entry}
             if strange:
                 self._in_entry[name] = strange
+
+    def forget_at_top(self, names: Container[str]) -> None:
+        """Forget members of the whole file."""
+        self._at_top = {key: value for key, value in self._at_top.items() if key not in names}
 
     def forget_all_but(self, names: Container[str]) -> None:
         """Forget what belonged to entries that are gone."""

@@ -73,6 +73,8 @@ class _TopicShape:
     wrapper = TopicConfigWrapper
     entry = TopicConfig
     member = "topicConfigTable"
+    #: of 5.x's static topics, which lie in a file of their own
+    wire_only = frozenset({"mappingDataVersion", "topicQueueMappingDetailMap", "topicQueueMappingInfoMap"})
 
     def wrap(self, version: DataVersion, entries: dict[str, TopicConfig]) -> TopicConfigWrapper:
         return TopicConfigWrapper(data_version=version, topic_config_table=entries)

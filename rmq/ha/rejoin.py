@@ -160,11 +160,13 @@ def compare(disk: Disk, folder: str, master: str) -> Parting:
         if stored.end_offset == stored.min_offset:
             raise CannotRejoin(f"{folder} holds no records: an empty slave needs nothing but its start")
         with opened(disk, master) as other:
+            if other.end_offset <= other.min_offset:
+                raise CannotRejoin("the new master holds no records: is that the right one, and is its disk mounted?")
             parting = find_parting(stored, other)
             if parting.common_offset < 0:
                 raise CannotRejoin(
                     f"{folder} ({stored.min_offset} to {stored.end_offset}) and {master} ({other.min_offset} to "
-                    f"{other.end_offset}) have no record in common: wipe this store, the broker then begins empty"
+                    f"{other.end_offset}) have no record in common: move this store aside, the broker then begins empty"
                 )
             return parting
     finally:
@@ -207,7 +209,10 @@ def _damaged(damage: Damage) -> str:
 
 
 def _time(epoch_ms: int) -> str:
-    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+    try:
+        return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"at {epoch_ms} ms"  # no CRC covers it
 
 
 def as_json(parting: Parting, most: int, saved: str | None) -> str:
@@ -256,6 +261,12 @@ def rejoin(disk: Disk, options: argparse.Namespace, say: Callable[[str], object]
     return 1 if parting.cut_bytes and saved is None else 0
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages")
+    return int(text)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(
@@ -266,7 +277,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("store", help="storePathRootDir of the stopped broker")
     parser.add_argument("--master", required=True, help="the new master: its storePathRootDir, or host:listenPort")
     parser.add_argument("--storePathCommitLog", help="when it is not STORE/commitlog")
-    parser.add_argument("--list", type=int, default=LISTED, metavar="N", help="tell so many messages (%(default)s)")
+    parser.add_argument("--list", type=_count, default=LISTED, metavar="N", help="tell so many messages (%(default)s)")
     parser.add_argument("--yes", action="store_true", help="cut; without it nothing is changed")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

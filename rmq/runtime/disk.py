@@ -123,6 +123,9 @@ class Disk(Protocol):
     def link(self, src: str, dst: str) -> None:
         """Give the file ``src`` a second name; ``dst`` must not exist."""
 
+    def unshare(self, path: str) -> None:
+        """Give a file that has more names (:meth:`link`) a content of its own, durably; open handles keep the old."""
+
     def copy(self, src: str, dst: str, size: int | None = None) -> None:
         """Copy the first ``size`` bytes (default: all) to the new file ``dst``, with its bytes synced. Blocks."""
 
@@ -249,6 +252,15 @@ class RealDisk:
         with naming(src, doing=f"link as {dst}"):
             os.link(src, dst)
 
+    def unshare(self, path: str) -> None:
+        with naming(path):
+            if os.stat(path).st_nlink == 1:
+                return
+        self.delete(f"{path}.tmp")
+        self.copy(path, f"{path}.tmp")
+        self.rename(f"{path}.tmp", path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
     def copy(self, src: str, dst: str, size: int | None = None) -> None:
         with naming(src):
             source = os.open(src, os.O_RDONLY | os.O_CLOEXEC)
@@ -304,6 +316,10 @@ class RealDisk:
         with naming(temporary):
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             try:
+                # There may be passwords in it: who could not read the old content does not read the new one.
+                mode = os.stat(path).st_mode & 0o7777 if os.path.exists(path) else None
+                if mode is not None and mode != os.fstat(fd).st_mode & 0o7777:
+                    os.fchmod(fd, mode)
                 if data:
                     osfile.write_fully(fd, data, 0)
                 os.fsync(fd)

@@ -26,7 +26,7 @@ class StateFileError(Exception):
 def read_state(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
     """
     Return what ``parse`` makes of the file, or of its ``.bak`` when the file is missing, empty or broken; None without
-    both.
+    both. Then what is broken is kept as ``.broken``.
 
     ``parse`` raises ValueError for what it cannot read. Raises StateFileError when there is something but nothing
     usable: starting without it would lose the state at the next write. Raises DiskError when it cannot be read at all.
@@ -45,6 +45,9 @@ def read_state(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
             problems.append(f"{candidate}: {error}")
             continue
         if candidate != path:
+            if disk.exists(path):
+                # The next write would make it the backup, in place of the one that can be read.
+                disk.rename(path, f"{path}.broken")
             reason = "; ".join(problems) or f"{path} is missing"
             _log.warn("{reason}; the previous content was read from {candidate}", reason=reason, candidate=candidate)
         return state

@@ -167,6 +167,15 @@ class SimDisk:
         self._change_names({path: inode})
         return SimFile(self, path, inode)
 
+    def unshare(self, path: str) -> None:
+        path = self._path(path)
+        inode = self._inode(path)
+        if sum(entry is inode for entry in self._names.values()) > 1:
+            self.delete(f"{path}.tmp")
+            self.copy(path, f"{path}.tmp")
+            self.rename(f"{path}.tmp", path)
+            self.sync_dir(os.path.dirname(path))
+
     def copy(self, src: str, dst: str, size: int | None = None) -> None:
         content = self._inode(src).live
         wanted = content.size if size is None else size

@@ -400,12 +400,20 @@ class Run:
     def _copies_of(self, member: Member) -> Mapping[checkers.Queue, Copy]:
         """Return all that a broker serves; what it refuses to serve is a violation."""
         copies = {}
-        for topic, queue_id in self.options.all_queues:
-            found = self._ask(self._observe_queue(member, topic, queue_id))
-            if isinstance(found, Copy):
-                copies[topic, queue_id] = found
-            elif topic in member.broker.state.topics.snapshot().topic_config_table:
-                self.outcome.violations.append(f"{member.node.name} does not serve {topic}:{queue_id}: {found}")
+        queues = list(self.options.all_queues)
+        while queues:
+            unknown = []
+            for topic, queue_id in queues:
+                knows_it = topic in member.broker.state.topics
+                found = self._ask(self._observe_queue(member, topic, queue_id))
+                if isinstance(found, Copy):
+                    copies[topic, queue_id] = found
+                elif knows_it:
+                    self.outcome.violations.append(f"{member.node.name} does not serve {topic}:{queue_id}: {found}")
+                else:
+                    unknown.append((topic, queue_id))
+            # A slave may have heard of the topic while others were pulled.
+            queues = [queue for queue in unknown if queue[0] in member.broker.state.topics]
         return copies
 
     async def _make_topics(self, master: Member) -> None:

@@ -21,6 +21,7 @@ from rmq.store import layout
 from rmq.store.config import StoreConfig
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_FILLER, CQ_UNIT, CQ_UNIT_BYTES
+from rmq.store.openfiles import OpenFiles
 from rmq.store.scan import find_continuation, scan
 from rmq.wire.record import (
     PROPERTY_KEYS,
@@ -78,22 +79,23 @@ class LogFiles:
         self.folder = folder
         names = [name for name in disk.list_dir(folder) if layout.file_start(name) is not None]
         self.starts = [int(name) for name in names]
-        self._files = {int(name): disk.open(layout.join(folder, name)) for name in names}
-        self.segment_bytes = max((file.size for file in self._files.values()), default=0)
-        self.sizes = {start: file.size for start, file in self._files.items()}
+        self._files = OpenFiles(disk, 64)
+        self.sizes = {int(name): self._files.get(layout.join(folder, name)).size for name in names}
+        self.segment_bytes = max(self.sizes.values(), default=0)
         self.end = max((start + self.segment_bytes for start in self.starts), default=0)
 
     def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes:
         start = offset - offset % self.segment_bytes
-        file = self._files.get(start)
-        if file is None:
+        if start not in self.sizes:
             return b""
-        end = min(start + file.size, self.end if until is None else until)
-        return file.read_at(offset - start, min(limit, end - offset)) if end > offset else b""
+        end = min(start + self.sizes[start], self.end if until is None else until)
+        if end <= offset:
+            return b""
+        file = self._files.get(layout.join(self.folder, layout.file_name(start)))
+        return file.read_at(offset - start, min(limit, end - offset))
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        self._files.close()
 
 
 def check_store(disk: Disk, root: str, config: StoreConfig | None = None) -> list[Finding]:
@@ -241,8 +243,10 @@ class StoreCheck:
     def _check_queues(self) -> None:
         base = layout.consume_queue_dir(self._root)
         for topic in self._disk.list_dir(base):
-            for name in self._disk.list_dir(layout.join(base, topic)):
-                if name.isdigit():
+            folder = layout.join(base, topic)
+            for name in self._disk.list_dir(folder) if self._disk.is_dir(folder) else ():
+                # As the broker does: whatever else lies here is no queue.
+                if layout.is_queue_name(name) and self._disk.is_dir(layout.join(folder, name)):
                     self._check_queue(topic, int(name))
         deleted: dict[str, tuple[int, int]] = {}
         for phy_offset, record in self._records.items():
@@ -329,6 +333,10 @@ class StoreCheck:
                     self._find("note", "index-size", where, -1, text)
                     return
                 index = IndexFile(where, slots, entries, IndexHeader.unpack(file.read_at(0, layout.INDEX_HEADER_BYTES)))
+                if not 0 <= index.header.index_count <= entries:
+                    text = f"its header counts {index.header.index_count} entries, there is room for {entries}"
+                    self._find("error", "index-header", where, -1, text)
+                    continue
                 for number in range(1, index.header.index_count):
                     key_hash, phy_offset, _, before = index.entry(file, number)
                     indexed.add((phy_offset, key_hash))
@@ -354,7 +362,7 @@ def _topics(disk: Disk, path: str) -> frozenset[str] | None:
         return None
     try:
         return frozenset(json.loads(disk.read_whole(path))["topicConfigTable"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

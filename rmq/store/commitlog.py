@@ -299,6 +299,10 @@ class CommitLog:
         while self._starts and (self._starts[-1] > end or self._starts[-1] == end == 0):
             self._forget(self._starts.pop())
         self.end = end if self._starts else 0
+        if self._starts and self.end < self._starts[-1] + self.segment_bytes:
+            # A dump may have linked it while it was a full one; what follows must not be written into that.
+            self._files.forget(self.path(self._starts[-1]))
+            self._disk.unshare(self.path(self._starts[-1]))
         self._take_tail(self._disk.open(self.path(self._starts[-1])) if self._starts else None)
         changed = 0
         if self._tail is not None and self.end < self.tail_end and not zeros_behind:

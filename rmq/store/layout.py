@@ -66,6 +66,11 @@ def file_start(name: str) -> int | None:
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
+def is_queue_name(name: str) -> bool:
+    """Tell whether ``name`` can be the folder of a queue: its number as it is written."""
+    return name.isascii() and name.isdigit() and str(int(name)) == name
+
+
 def is_index_name(name: str) -> bool:
     """Tell whether ``name`` can be an index file's."""
     return len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit()

@@ -88,7 +88,7 @@ class QueueTable:
         base = layout.consume_queue_dir(self._root)
         found = []
         for topic, name, folder in self._folders(base):
-            if not (name.isascii() and name.isdigit() and str(int(name)) == name and is_storable_topic(topic)):
+            if not (layout.is_queue_name(name) and is_storable_topic(topic)):
                 self._log.warn("{path} is no consume queue and is left alone", path=folder)
                 continue
             found.append((self.make(topic, int(name)), self._disk.list_dir(folder)))

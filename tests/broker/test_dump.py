@@ -239,6 +239,28 @@ class HarmlessTests(DumpCase):
         folder, _ = self.dump()
         self.assertEqual(self.disk.list_dir("/store-dumps"), [os.path.basename(folder)])
 
+    def test_what_others_make_there_is_left_alone(self) -> None:
+        """Brokers may share a folder of dumps, and anything may lie in it: no broker deletes what is not its own."""
+        self.disk.make_dirs("/store-dumps")
+        stamp = "20260101T000000000"
+        own = f"{self.one.state.setup.name}-0-{stamp}.partial"
+        others = [f"other-0-{stamp}.partial", f"{self.one.state.setup.name}-1-{stamp}.partial", "photos.partial"]
+        for name in (own, *others):
+            self.disk.make_dirs(f"/store-dumps/{name}")
+        self.disk.create_sparse("/store-dumps/x.partial", 0).close()
+        folder, _ = self.dump()
+        names = [os.path.basename(folder), *others, "x.partial"]
+        self.assertEqual(self.disk.list_dir("/store-dumps"), sorted(names))
+
+    def test_a_part_that_was_deleted_meanwhile(self) -> None:
+        """A dump of which somebody has deleted files is none."""
+        self.send(150)
+        making = self.one.service.dumps.make()
+        (partial,) = self.disk.list_dir("/store-dumps")
+        self.disk.delete(f"/store-dumps/{partial}/commitlog/{0:020d}")
+        self.assertIn(f"commitlog/{0:020d} is gone", self.failure_of(making))
+        self.assertEqual(self.disk.list_dir("/store-dumps"), [])
+
     def test_disk_errors(self) -> None:
         """A dump that finds no room fails with the reason, and the broker goes on."""
         self.send(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmq.broker.groups import SubscriptionGroupTable, default_groups, is_group_name
+from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from tests.broker.test_tables import TableCase
 
@@ -87,6 +88,7 @@ class DefaultGroupTests(GroupCase):
         table.find("own")
         version = DataVersion(counter=7, timestamp=8)
         config = SubscriptionGroupConfig(group_name="g", retry_max_times=3)
-        table.replace(SubscriptionGroupWrapper(data_version=version, subscription_group_table={"g": config}))
+        wrapper = SubscriptionGroupWrapper(data_version=version, subscription_group_table={"g": config})
+        table.replace(fastjson.encode(wrapper))
         again = self.groups()
         self.assertEqual((again.names(), again.get("g"), again.data_version), (["g"], config, version))

@@ -125,11 +125,31 @@ class ChangeTests(TableCase):
             data_version=version, topic_config_table={"same": topic("same", 2), "new": topic("new", 3)}
         )
         self.changes.clear()
-        table.replace(wrapper)
+        table.replace(fastjson.encode(wrapper))
         self.assertEqual((table.names(), table.data_version), (["new", "same"], version))
         self.assertEqual(self.changes, [["new", "own"]])
         again = self.table()
         self.assertEqual((again.snapshot(), again.data_version), (table.snapshot(), version))
+
+    def test_replace_keeps_what_the_master_has_more(self) -> None:
+        """Members of another version of RocketMQ come from the master too, not those of static topics; ours go."""
+        config = msgspec.to_builtins(topic("T", 4))
+        own = config | {"attributes": {"message.type": "FIFO"}}
+        self.write(json.dumps({"topicConfigTable": {"T": own}, "mine": 1}).encode())
+        table = self.table()
+        version = {"counter": 9, "timestamp": 5, "stateVersion": 0}
+        answer = {"dataVersion": version, "mappingDataVersion": version, "topicQueueMappingDetailMap": {}, "more": 2}
+        theirs = config | {"attributes": {"queue.type": "BatchCQ"}}
+        body = json.dumps(answer | {"topicConfigTable": {"T": theirs}}).encode()
+        self.break_disk()
+        self.assertRaises(DiskError, table.replace, body)
+        os.rmdir(self.path("topics.json.tmp"))
+        table.put(topic("U", 4))
+        self.assertEqual(self.members()["topicConfigTable"]["T"]["attributes"], {"message.type": "FIFO"})
+        table.replace(body)
+        found = self.members()
+        self.assertEqual(found["topicConfigTable"]["T"]["attributes"], {"queue.type": "BatchCQ"})
+        self.assertEqual(sorted(found), ["dataVersion", "more", "topicConfigTable"])
 
     def test_failed_write_changes_nothing(self) -> None:
         """When the disk refuses, a change is an error and the table is as before, in memory and on disk."""
@@ -139,7 +159,9 @@ class ChangeTests(TableCase):
         self.break_disk()
         self.assertRaises(DiskError, table.put, topic("U", 4))
         self.assertRaises(DiskError, table.delete, "T")
-        self.assertRaises(DiskError, table.replace, TopicConfigWrapper())
+        version = DataVersion(counter=99, timestamp=5)
+        other = TopicConfigWrapper(data_version=version, topic_config_table={"V": topic("V", 4)})
+        self.assertRaises(DiskError, table.replace, fastjson.encode(other))
         self.assertEqual(table.snapshot(), before)
         self.assertEqual(self.table().snapshot(), before)
         self.assertEqual(self.changes, [["T"]])
@@ -235,7 +257,8 @@ class FileTests(TableCase):
         for data in (b"", b'{"topicConfigTable":{"T"', b"[]", b'{"topicConfigTable":{"T":{"perm":"x"}}}'):
             self.write(data)
             self.assertEqual(self.table().names(), ["T"], data)
-        os.remove(self.path())
+            self.assertEqual(Path(self.path("topics.json.broken")).read_bytes(), data)
+            self.assertFalse(os.path.exists(self.path()))
         self.assertEqual(self.table().names(), ["T"])
 
     def test_broken(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.ha.history import StoredRecords, _last_true, find_parting
-from rmq.ha.rejoin import CannotRejoin, main, rejoin
+from rmq.ha.rejoin import CannotRejoin, compare, main, rejoin
 from rmq.runtime.disk import DiskLocked
 from rmq.store import layout
 from rmq.store.check import LogFiles, check_store
@@ -149,6 +149,30 @@ class RejoinTests(SynchronousTestCase):
             errors = [f for f in check_store(pair.box.disk, ROOT, pair.box.config) if f.severity == "error"]
             self.assertEqual(errors, [])
 
+    def test_a_dump_is_left_alone(self) -> None:
+        """A full file may be linked in a dump: what is cut off it stays there."""
+        pair = Pair(60, 300, 40)
+        disk = pair.box.disk
+        disk.make_dirs("/dump")
+        names = disk.list_dir(pair.folder(ROOT))
+        for name in names:
+            disk.link(layout.join(pair.folder(ROOT), name), f"/dump/{name}")
+        before = self.files(pair)
+        self.assertEqual(pair.rejoin(yes=True)[0], 0)
+        self.assertEqual({name: disk.read_whole(f"/dump/{name}") for name in names}, before)
+        kept = self.files(pair)
+        self.assertLess(len(kept), len(before))
+        self.assertNotEqual(kept, {name: before[name] for name in kept})
+
+    def test_a_time_that_no_calendar_has(self) -> None:
+        """No CRC covers store times: nonsense there is told as it is, before and after the cut."""
+        pair = Pair(20, 5, 8)
+        path = layout.join(pair.folder(ROOT), layout.file_name(0))
+        parting = compare(pair.box.disk, pair.folder(ROOT), NEW)
+        pair.box.disk.open(path).write_at(parting.keep_offset + 56, (1 << 60).to_bytes(8, "big"))
+        for yes in (False, True):
+            self.assertIn(f"stored at {1 << 60} ms", pair.rejoin(yes=yes)[1])
+
     def test_then_it_follows(self) -> None:
         """The new master's bytes from there on make both logs the same, queue for queue."""
         pair = Pair(40, 60, 90)
@@ -196,6 +220,10 @@ class RejoinTests(SynchronousTestCase):
         with self.assertRaisesRegex(CannotRejoin, "no record in common"):
             pair.rejoin(yes=True)
         self.assertEqual(self.files(pair), before)
+        pair.box.disk.make_dirs("/empty/commitlog")
+        pair.box.disk.create_sparse(f"/empty/commitlog/{0:020d}", 16384).close()
+        with self.assertRaisesRegex(CannotRejoin, "the new master holds no records"):
+            pair.rejoin(master="/empty", yes=True)
         with self.assertRaisesRegex(CannotRejoin, "neither a store"):
             pair.rejoin(master="/nowhere")
         with self.assertRaisesRegex(CannotRejoin, "no store"):
@@ -215,3 +243,7 @@ class RejoinTests(SynchronousTestCase):
             self.assertEqual(main(["/no/such/store", "--master", "/none/either"]), 2)
         self.assertIn("/no/such/store", errors.getvalue())
         self.assertEqual(len(errors.getvalue().splitlines()), 1)
+        for number in ("-1", "x"):
+            with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit):
+                main(["/no/such/store", "--master", "/none/either", "--list", number])
+            self.assertIn(f"'{number}' is no number of messages", errors.getvalue())

@@ -97,6 +97,19 @@ class CheckTests(SynchronousTestCase):
         self.assertEqual((finding.where, finding.offset), ("Topic", 0))
         self.assertIn("30 messages", finding.text)
 
+    def test_strangers_among_the_queues(self) -> None:
+        """What the broker leaves alone is no matter; nonsense in the header of an index file is a finding."""
+        for name in ("Topic/00", "Topic/²", "Topic/notes"):
+            self.box.disk.make_dirs(f"{ROOT}/consumequeue/{name}")
+        for name in ("stray", "Topic/7"):
+            self.box.disk.create_sparse(f"{ROOT}/consumequeue/{name}", 20).close()
+        self.box.disk.make_dirs(f"{ROOT}/config")
+        self.box.disk.write_atomic(f"{ROOT}/config/topics.json", b"[" * 100_000)
+        self.assertEqual(self.kinds(), set())
+        (name, *_) = self.box.disk.list_dir(f"{ROOT}/index")
+        self.plant(f"index/{name}", 36, (5000).to_bytes(4, "big"))
+        self.assertIn("index-header", self.kinds())
+
     def test_bytes_behind_the_end(self) -> None:
         """Bytes behind the end are noted."""
         self.plant(f"commitlog/{16384:020d}", 16000, b"x")

@@ -40,10 +40,12 @@ class ReplicationResponder:
         """With the constant mapping version that keeps 5.x slaves from replacing their table at each round."""
         table = self._state.topics.snapshot()
         return Reply(
-            body=AllTopicConfig(
-                data_version=table.data_version,
-                topic_config_table=table.topic_config_table,
-                mapping_data_version=MappingDataVersion(),
+            body=fastjson.encode(
+                AllTopicConfig(
+                    data_version=table.data_version,
+                    topic_config_table=table.topic_config_table,
+                    mapping_data_version=MappingDataVersion(),
+                )
             )
         )
 
@@ -63,7 +65,7 @@ class ReplicationResponder:
 
     @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def groups(self, request: Request[None, None]) -> Reply:
-        return Reply(body=self._state.groups.snapshot())
+        return Reply(body=fastjson.encode(self._state.groups.snapshot()))
 
     @responds_to(GET_BROKER_HA_STATUS)
     def replication(self, request: Request[None, None]) -> Reply:

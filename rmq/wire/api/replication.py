@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.wire.api.common import DataVersion, SubscriptionGroupWrapper, TopicConfigWrapper
+from rmq.wire.api.common import DataVersion, TopicConfigWrapper
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
 
@@ -113,10 +113,10 @@ class HARuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
 
 
 GET_BROKER_HA_STATUS = contract(RequestCode.GET_BROKER_HA_STATUS, reply_body=HARuntimeInfo)
-GET_ALL_TOPIC_CONFIG = contract(RequestCode.GET_ALL_TOPIC_CONFIG, reply_body=AllTopicConfig)
+#: The body is AllTopicConfig in JSON; these are typed as bytes because a slave keeps more of them than we know.
+GET_ALL_TOPIC_CONFIG = contract(RequestCode.GET_ALL_TOPIC_CONFIG, reply_body=bytes)
 GET_ALL_CONSUMER_OFFSET = contract(RequestCode.GET_ALL_CONSUMER_OFFSET, reply_body=AllConsumerOffset)
-#: The body is AllDelayOffset in JSON; it is typed as bytes because a slave stores it word for word.
+#: The body is AllDelayOffset in JSON.
 GET_ALL_DELAY_OFFSET = contract(RequestCode.GET_ALL_DELAY_OFFSET, reply_body=bytes)
-GET_ALL_SUBSCRIPTIONGROUP_CONFIG = contract(
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, reply_body=SubscriptionGroupWrapper
-)
+#: The body is SubscriptionGroupWrapper in JSON.
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG = contract(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, reply_body=bytes)

@@ -226,7 +226,7 @@ class BrokerResponders:
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
         is_large = len(request.body) >= LARGE_BODY_BYTES
         # A small one must not overtake a large one of the same broker that waits for its turn.
-        if is_large or self._turns.waiting_bytes:
+        if is_large or self._turns.busy:
             turn = self._turns.wait(len(request.body))
             if is_large or turn is not None:
                 return self._register_in_turns(turn, request)
@@ -299,7 +299,7 @@ class BrokerResponders:
     @responds_to(UNREGISTER_BROKER)
     def unregister_broker(self, request: Request[BrokerIdentityHeader, None]) -> Coroutine[Any, Any, None] | None:
         # It must not overtake a registration of the same broker that waits for its turn.
-        turn = self._turns.wait(0) if self._turns.waiting_bytes else None
+        turn = self._turns.wait(0) if self._turns.busy else None
         if turn is not None:
             return self._unregister_in_turn(turn, request)
         self._unregister(request)
@@ -307,7 +307,8 @@ class BrokerResponders:
 
     async def _unregister_in_turn(self, turn: Deferred[None], request: Request[BrokerIdentityHeader, None]) -> None:
         await turn
-        self._unregister(request)
+        if request.channel.is_open:  # else its end was already told to the table, and the broker may be back
+            self._unregister(request)
 
     def _unregister(self, request: Request[BrokerIdentityHeader, None]) -> None:
         self._routes.unregister_broker(request.header, channel=request.channel, now_ms=now_ms(self._clock))

@@ -164,7 +164,7 @@ class NamesrvService(MultiService):
             return
         gone = self._expire()
         self.counts.scans.observe(self.clock.seconds() - began_s)
-        if self._turns.worked and not self._turns.waiting_bytes:
+        if self._turns.worked and not self._turns.busy:
             # What large registrations were kept in lies between what has come to stay.
             self._turns.worked = False
             self._give_back_memory()

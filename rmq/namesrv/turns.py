@@ -30,6 +30,11 @@ class Turns:
         #: whether there was anything to do; to be reset by who asks
         self.worked = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether anybody waits; what is small then waits, too, if it must not overtake."""
+        return bool(self._waiting)
+
     def wait(self, size_bytes: int, *, first: bool = False) -> Deferred[None] | None:
         """
         Return what fires in the turn of a piece of work of this size; None when it is to be done at once.

@@ -50,6 +50,8 @@ REFRESH_S = 5.0
 QUIET_S = 60.0
 #: refusals that are remembered for that
 MAX_TOLD = 1000
+#: longest text of one: peers choose names, and may choose megabytes
+MAX_TOLD_CHARS = 512
 
 DENY, PUB, SUB = 0, 4, 8
 _PERMS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
@@ -163,13 +165,13 @@ class AclRules:
 
 
 def _perm_problem(account: Account, needed: Mapping[str, int]) -> str | None:
-    if needed.get(TRACE_TOPIC) == PUB or (account.admin and not account.perms):
+    if needed == {TRACE_TOPIC: PUB} or (account.admin and not account.perms):
         return None
     for resource, perm in needed.items():
         is_group = resource.startswith(RETRY_PREFIX)
         default = account.default_group_perm if is_group else account.default_topic_perm
         owned = account.perms.get(resource, default)
-        if not owned & perm:
+        if owned & perm != perm:
             name = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group else f"topic {resource}"
             return f"No default permission for {name}"
     return None
@@ -179,26 +181,33 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
     """
     Return topic -> PUB or SUB, and retry topic of a group -> SUB, that a request to a Broker needs.
 
-    Differs from Apache in two places: a batch (320) and a lite pull (361) need what a send and a pull need.
+    Differs from Apache: a batch (320) and a lite pull (361) need what a send and a pull need, and a send needs every
+    topic that it names, in long or short keys, because a Broker takes either.
+
     Java: PlainAccessResource#parse, PlainAccessValidator#parse
     """
     fields = command.ext_fields
     needed: dict[str, int] = {}
 
+    def need(resource: str, perm: int) -> None:
+        needed[resource] = needed.get(resource, 0) | perm
+
     def group(name: str | None) -> None:
-        needed[RETRY_PREFIX + (name or "").removeprefix(RETRY_PREFIX)] = SUB
+        need(RETRY_PREFIX + (name or "").removeprefix(RETRY_PREFIX), SUB)
 
     def topic(name: str | None, perm: int, of_group: str | None) -> None:
         if name is not None and name.startswith(RETRY_PREFIX):
             group(of_group if of_group is not None else name)
         else:
-            needed[name or ""] = perm
+            need(name or "", perm)
 
     match command.code:
-        case RequestCode.SEND_MESSAGE:
-            topic(fields.get("topic"), PUB, fields.get("group"))
-        case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
-            topic(fields.get("b"), PUB, fields.get("a"))
+        case RequestCode.SEND_MESSAGE | RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+            # The code does not say which keys count: who sends both needs both.
+            if "topic" in fields:
+                topic(fields["topic"], PUB, fields.get("group"))
+            if "b" in fields or "topic" not in fields:
+                topic(fields.get("b"), PUB, fields.get("a"))
         case RequestCode.CONSUMER_SEND_MSG_BACK:
             group(fields.get("group"))
         case RequestCode.PULL_MESSAGE | RequestCode.LITE_PULL_MESSAGE | RequestCode.UPDATE_CONSUMER_OFFSET:
@@ -327,6 +336,7 @@ class Acl(Service):
         try:
             files = self._read()
             if files != self._files:
+                self._check_emptied(files)
                 self._take(files)
         except ConfigError as error:
             if str(error) != self._trouble:
@@ -334,6 +344,12 @@ class Acl(Service):
                 self._log.error("access control: {error}; the accounts read before stay in use", error=error)
             return
         self._trouble = ""
+
+    def _check_emptied(self, files: Mapping[str, bytes]) -> None:
+        """Raise ConfigError for a file that was something and is nothing: who rewrites it has only begun."""
+        for path, data in files.items():
+            if not data.strip() and self._files.get(path, b"").strip():
+                raise ConfigError(f"{path}: it is empty now; a file without accounts says accounts: []")
 
     def check(self, command: RemotingCommand, channel: Channel) -> None:
         """Raise Refuse (NO_PERMISSION) unless this request may be made."""
@@ -346,6 +362,7 @@ class Acl(Service):
 
     def _tell(self, text: str) -> None:
         """Log a refusal, but not the same one with every retry of a client."""
+        text = text[:MAX_TOLD_CHARS]
         now = self._clock.seconds()
         if now < self._told.get(text, now):
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, TimeoutError, fail
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, TimeoutError, fail, maybeDeferred
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -20,7 +20,6 @@ from rmq.remoting.channel import Channel, Response
 from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import ResponderTable
-from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls import ClientTls, loss_text
 from rmq.wire.command import RemotingCommand
@@ -164,19 +163,18 @@ class RemotingClient(Service):
         return dial.wait()
 
     def _start(self, dial: _Dial, host: str, port: int) -> None:
-        platform = self._platform
-        endpoint = platform.endpoint_factory(platform.reactor, host, port)
-        if self._tls is not None:
-            try:
-                endpoint = self._tls.wrap(endpoint, host)
-            except ConfigError as error:
-                self._dials.pop(dial.addr, None)
-                dial.failed(f"cannot connect to {dial.addr}: {error}")
-                return
-        connecting: Deferred[Any] = endpoint.connect(_Outgoing(self))
+        # Whatever goes wrong, the dial ends: one that stayed would let all who ask later wait for nothing.
+        connecting: Deferred[Any] = maybeDeferred(self._connect, host, port)
         dial.connecting = connecting
-        connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, platform.reactor)
+        connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, self._platform.reactor)
         connecting.addCallbacks(self._dialled, self._not_dialled, callbackArgs=(dial,), errbackArgs=(dial,))
+
+    def _connect(self, host: str, port: int) -> Deferred[Any]:
+        endpoint = self._platform.endpoint_factory(self._platform.reactor, host, port)
+        if self._tls is not None:
+            endpoint = self._tls.wrap(endpoint, host)
+        connecting: Deferred[Any] = endpoint.connect(_Outgoing(self))
+        return connecting
 
     def _dialled(self, protocol: RemotingProtocol, dial: _Dial) -> None:
         self._dials.pop(dial.addr, None)

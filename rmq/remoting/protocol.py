@@ -210,8 +210,9 @@ class RemotingProtocol(Protocol):
             self._held += frames
         elif frames:
             self._run(frames)
-        elif self._grew is not None:
-            self._grew(len(data))
+        # Behind whole frames, too, another one may have begun; what was kept before is counted already.
+        if self._grew is not None and self._decoder.buffered_bytes and self.channel.is_open:
+            self._grew(min(len(data), self._decoder.buffered_bytes))
 
     def _run(self, frames: list[Frame]) -> None:
         """Have ``frames`` answered and write the answers, one write for all unless they are long."""

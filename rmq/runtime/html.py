@@ -71,7 +71,8 @@ def tagged(kind: str, value: Text) -> Markup:
 
 def link(path: str, text: Text, **query: str) -> Markup:
     """Return a link to ``path`` with ``query``."""
-    target = f"{path}?{urlencode(query)}" if query else path
+    values = {name: value[:MAX_TEXT_CHARS] for name, value in query.items()}
+    target = f"{path}?{urlencode(values, errors='replace')}" if values else path
     return Markup(f'<a href="{html.escape(target)}">{esc(text)}</a>')
 
 
@@ -132,8 +133,11 @@ def page(title: str, navigation: Mapping[str, str], sections: Iterable[Section],
 
 
 def time_text(at_ms: int) -> str:
-    """Return a time as ``2026-11-21 10:00:00.123 UTC``."""
-    when = datetime.fromtimestamp(at_ms / 1000, UTC)
+    """Return a time as ``2026-11-21 10:00:00.123 UTC``; as a number what is beyond all years, for peers send times."""
+    try:
+        when = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
     return f"{when:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03} UTC"
 
 

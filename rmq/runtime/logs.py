@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json as json_text
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -35,6 +36,9 @@ MIN_ROTATE_BYTES = 10_000
 #: each rotation renames all old files
 MAX_OLD_FILES = 1000
 _FACTORS = {"k": 1000, "m": 1000_000, "g": 1000_000_000}
+
+#: what a terminal or a reader of lines obeys, and what UTF-8 cannot write
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 #: what twisted.logger itself puts into every event; the rest are the fields of the call
 _OWN_FIELDS = frozenset({"log_logger", "log_level", "log_namespace", "log_source", "log_format", "log_time"})
@@ -106,7 +110,7 @@ class TextLines:
             self._prefix = datetime.fromtimestamp(self._second).strftime("%Y-%m-%d %H:%M:%S")
         level = _level_name(event).upper()
         # Further lines are indented, so that no peer's text can pass for a line of the log.
-        text = text.replace("\n", "\n\t")
+        text = _CONTROL.sub(_escape, text).replace("\n", "\n\t")
         return f"{self._prefix}.{int(when % 1 * 1000):03} {level} {event.get('log_namespace') or '-'} {text}\n"
 
 
@@ -125,6 +129,10 @@ def json_line(event: Mapping[str, Any]) -> str | None:
         if name not in _OWN_FIELDS and not name.startswith("log_") and name not in line:
             line[name] = value if isinstance(value, str | int | float | bool | None) else str(value)
     return json_text.dumps(line, ensure_ascii=False) + "\n"
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def _event_text(event: Mapping[str, Any]) -> str:

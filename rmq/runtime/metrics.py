@@ -207,7 +207,11 @@ class Scrapes:
 
     def text(self, accept: str) -> tuple[str, Deferred[bytes]]:
         """Return the content type that suits an Accept header (Prometheus text or OpenMetrics), and the text."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+            content_type.encode("ascii")
+        except (TypeError, ValueError):  # a version that is none
+            encode, content_type = choose_encoder("")
         at_s, text = self._made.get(content_type, (0.0, b""))
         if text and 0 <= self._clock.seconds() - at_s < FRESH_S:
             return content_type, succeed(text)

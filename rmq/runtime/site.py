@@ -71,7 +71,7 @@ class _Console(Resource):
         return _plain(request, "ok\n") if why is None else _plain(request, f"not serving: {why}\n", status=503)
 
     def _metrics(self, request: Request) -> int:
-        content_type, text = self._scrapes.text(request.getHeader("accept") or "")
+        content_type, text = self._scrapes.text((request.getHeader(b"accept") or b"").decode("ascii", "replace"))
         request.setHeader(b"content-type", content_type.encode())
         gone = False
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk
+from rmq.runtime.disk import Disk, DiskError
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class StateFileError(Exception):
 def read_state(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
     """
     Return what ``parse`` makes of the file, or of its ``.bak`` when the file is missing, empty or broken; None without
-    both. Then what is broken is kept as ``.broken``.
+    both. Then the file is what ``.bak`` is, and what was broken is kept as ``.broken``.
 
     ``parse`` raises ValueError for what it cannot read. Raises StateFileError when there is something but nothing
     usable: starting without it would lose the state at the next write. Raises DiskError when it cannot be read at all.
@@ -45,9 +46,11 @@ def read_state(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
             problems.append(f"{candidate}: {error}")
             continue
         if candidate != path:
+            # Else the next write would make what is broken the backup, in place of what can be read.
             if disk.exists(path):
-                # The next write would make it the backup, in place of the one that can be read.
                 disk.rename(path, f"{path}.broken")
+            with suppress(DiskError):  # on a full disk the backup alone must do
+                disk.write_atomic(path, data)
             reason = "; ".join(problems) or f"{path} is missing"
             _log.warn("{reason}; the previous content was read from {candidate}", reason=reason, candidate=candidate)
         return state

@@ -34,7 +34,7 @@ from rmq.runtime.certificates import (
     self_signed_options,
     trust_of,
 )
-from rmq.runtime.clock import Periodic
+from rmq.runtime.clock import Periodic, now_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk import Disk
 from rmq.runtime.tlsconfig import ClientAuth, TlsMode, TlsTerms
@@ -129,7 +129,7 @@ class ServerTls(Service):
                 "TLS in test mode: a self-signed certificate that nobody can verify is made; "
                 "set tls.server.certPath and tls.server.keyPath to a real one"
             )
-            self._options = self_signed_options(int(self._clock.seconds()))
+            self._options = self_signed_options(now_ms(self._clock) // 1000)
             ask_clients(self._options.getContext(), ClientAuth.OPTIONAL, verify=False)
         context: Context = self._options.getContext()
         return context
@@ -154,7 +154,7 @@ class ServerTls(Service):
             subject=ends.subject,
             until=ends.until,
         )
-        rest_days = (ends.until_s - self._clock.seconds()) / 86_400
+        rest_days = (ends.until_s - now_ms(self._clock) / 1000) / 86_400
         if rest_days < EXPIRY_WARNING_DAYS:
             self._log.warn(
                 "TLS: the certificate {path} {what} on {until}",
@@ -197,9 +197,11 @@ class ClientTls:
         if not self._identity.verify:
             options, _ = make_options(self._identity, files, ClientAuth.NONE)
             return _ClientCreator(options.getContext())
-        return optionsForClientTLS(
-            host, trustRoot=trust_of(self._identity, files), extraCertificateOptions=own_of(self._identity, files)[0]
-        )
+        trust, own = trust_of(self._identity, files), own_of(self._identity, files)[0]
+        try:
+            return optionsForClientTLS(host, trustRoot=trust, extraCertificateOptions=own)
+        except ValueError as error:  # IDNA's are among them
+            raise ConfigError(f"TLS: no certificate can be for the host name {host!r}: {error}") from error
 
     def wrap(self, endpoint: IStreamClientEndpoint, host: str) -> IStreamClientEndpoint:
         """Return an endpoint that speaks TLS over what ``endpoint`` connects to; raises ConfigError."""

@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from rmq.wire import fastjson
 from rmq.wire.codes import MQ_VERSION, LanguageCode, SerializeType
-from rmq.wire.extfields import HeaderCodec, Int32, decode_strings, header_codec
+from rmq.wire.extfields import HeaderCodec, Int32, decode_strings, header_codec, java_string
 from rmq.wire.frames import Frame, FrameDecoder, ProtocolError, encode_frame
 
 RESPONSE = 1
@@ -266,8 +266,12 @@ def _decode_json_tolerantly(header: bytes, first: Exception) -> _JsonHeader:
         version=loose.version,
         language=loose.language if loose.language.__class__ in (str, int) else None,
         remark=loose.remark if isinstance(loose.remark, str) else None,
-        ext_fields=Raw(b"" if loose.ext_fields is None else _JSON_ENCODER.encode(loose.ext_fields)),
+        ext_fields=Raw(b"" if loose.ext_fields is None else _JSON_ENCODER.encode(_texts(loose.ext_fields))),
     )
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str | None]:
+    return {key: java_string(value) for key, value in values.items()}
 
 
 def _encode_json(

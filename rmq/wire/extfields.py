@@ -62,7 +62,12 @@ def java_string(value: object) -> str | None:
         return str(int(value))
     if isinstance(value, (int, float)):
         return str(value)
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except TypeError:  # an object as a key, which only fastjson's dialect has
+        from rmq.wire import fastjson  # which needs us
+
+        return fastjson.encode(value).decode()
 
 
 class _Field(NamedTuple):

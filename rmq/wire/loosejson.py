@@ -28,7 +28,7 @@ class ObjectKey(dict[str, Any]):
     __slots__ = ()
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(repr(sorted(self.items())))
+        return hash(tuple(sorted(map(repr, self.items()))))
 
 
 _TOKEN = re.compile(

@@ -401,3 +401,40 @@ class LegitimateTests(RaceCase):
         self.assertEqual(before.ask(RemotingCommand(UNREGISTER_BROKER.code, 3, ext_fields=good_bye)).code, 0)
         before.close()
         self.assertEqual(after.route_code(), 0)
+
+
+class GoodByeTests(SynchronousTestCase):
+    """Good-byes that wait for their turn behind somebody's large registration."""
+
+    def setUp(self) -> None:
+        self.talk = Talk(self.mktemp())
+        self.talk.service.startService()
+        self.peer = Peer(self.talk)
+        self.peer.register()
+        large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
+        another = encode_ext(HEADER) | {"brokerName": "b", "brokerAddr": "10.0.0.1:20911"}
+        Peer(self.talk).send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=another, body=large))
+        good_bye = {name: encode_ext(HEADER)[name] for name in ("brokerName", "brokerAddr", "clusterName", "brokerId")}
+        self.peer.send(RemotingCommand(UNREGISTER_BROKER.code, 2, ext_fields=good_bye))
+        for _ in range(2):  # the second half of the large one
+            one_turn(self.talk.reactor)
+        self.assertTrue(self.talk.service._turns.busy)
+
+    def names(self) -> list[str]:
+        return sorted(live.broker_name for live in self.talk.service.routes.live_brokers())
+
+    def test_not_overtaken(self) -> None:
+        """A registration that follows a waiting good-bye is heard behind it."""
+        again = RemotingCommand(REGISTER_BROKER.code, 3, ext_fields=encode_ext(HEADER), body=body("new"))
+        self.peer.send(again)
+        self.talk.reactor.advance(0)
+        self.assertEqual([answer.opaque for answer in decode_commands(self.peer.transport.value())][-2:], [2, 3])
+        self.assertEqual(self.names(), ["a", "b"])
+
+    def test_of_a_connection_that_ended(self) -> None:
+        """A good-bye whose connection has ended takes nothing from the process that came after it."""
+        self.peer.close()
+        after = Peer(self.talk)
+        after.send(RemotingCommand(REGISTER_BROKER.code, 3, ext_fields=encode_ext(HEADER), body=body("new")))
+        self.talk.reactor.advance(0)
+        self.assertEqual(self.names(), ["a", "b"])

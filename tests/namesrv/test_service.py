@@ -202,6 +202,9 @@ class BrokenFileTests(SynchronousTestCase):
             file.write(b'{"configTable":{"N"')
         self.assertEqual(talk.restart().kv.get("N", "k"), "old")
         os.remove(talk.path("kvConfig.json.bak"))
+        self.assertEqual(talk.restart().kv.get("N", "k"), "old")
+        with open(talk.path("kvConfig.json"), "wb") as file:
+            file.write(b'{"configTable":{"N"')
         service = talk.build()
         error = self.assertRaises(StateFileError, service.startService)
         self.assertIn(talk.path("kvConfig.json"), str(error))

@@ -88,3 +88,13 @@ class TurnsTests(SynchronousTestCase):
         self.failureResultOf(turn, ZeroDivisionError)
         one_turn(self.clock)
         self.assertEqual(self.done, ["one", "three"])
+
+    def test_what_has_no_size_waits_as_well(self) -> None:
+        """Somebody waits as long as there is a turn to come, whatever its size."""
+        self.ask("one")
+        self.assertFalse(self.turns.busy)
+        self.ask("two", 0)
+        self.assertEqual((self.turns.busy, self.turns.waiting_bytes), (True, 0))
+        self.sockets_again()
+        one_turn(self.clock)
+        self.assertEqual((self.turns.busy, self.done), (False, ["one", "two"]))

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.remoting.access import ACCESS_CLASSES, ACCESS_KEYS, Access, AccessSetup
 from rmq.remoting.acl import (
     MAX_TOLD,
+    MAX_TOLD_CHARS,
     PUB,
     QUIET_S,
     REFRESH_S,
@@ -324,7 +325,7 @@ class Owner:
         """Success."""
 
 
-class ShellTests(SynchronousTestCase):
+class ShellCase(SynchronousTestCase):
     """The accounts of a folder on a disk, asked through a port."""
 
     def setUp(self) -> None:
@@ -357,6 +358,8 @@ class ShellTests(SynchronousTestCase):
         (answer,) = peer.received()
         return answer
 
+
+class ShellTests(ShellCase):
     def test_refusal(self) -> None:
         """A refused request is answered 16 with Apache's remark; others of the connection go on."""
         peer = self.peer(self.acl())
@@ -494,3 +497,64 @@ class AccessTests(SynchronousTestCase):
         self.assertRaises(ConfigError, access.startService)
         self.assertEqual(clock.getDelayedCalls(), [])
         self.assertFalse(access.running)
+
+
+class DecoyTests(SynchronousTestCase):
+    """Sends that name one topic where it is looked at and another one where it counts."""
+
+    def problem(self, code: int, **fields: str) -> str | None:
+        return RULES.problem(signed(code, APPLICATION, b"x", **fields), HOST, BROKER_ADMIN_CODES)
+
+    def test_both_key_sets(self) -> None:
+        """A send needs every topic that it names, under whichever code it comes."""
+        for code in (10, 310, 320):
+            self.assertIsNone(self.problem(code, topic="orders", b="orders"))
+            for fields in ({"topic": "secret", "b": "orders"}, {"topic": "orders", "b": "secret"}):
+                self.assertEqual(
+                    self.problem(code, producerGroup="P", **fields), "No default permission for topic secret", code
+                )
+
+    def test_one_key_set(self) -> None:
+        """A send is checked by the keys that it has, not by those that go with its code."""
+        for code in (10, 310, 320):
+            for key in ("topic", "b"):
+                self.assertIsNone(self.problem(code, **{key: "orders"}))
+                self.assertIn("topic secret", str(self.problem(code, **{key: "secret"})))
+            self.assertEqual(needed_perms(RemotingCommand(code, 1)), {"": PUB})
+
+    def test_trace_topic_as_decoy(self) -> None:
+        """The trace topic needs no permission, what comes with it does."""
+        for code in (10, 310, 320):
+            self.assertIsNone(self.problem(code, topic=TRACE_TOPIC, b=TRACE_TOPIC))
+            for fields in ({"topic": "secret", "b": TRACE_TOPIC}, {"topic": TRACE_TOPIC, "b": "secret"}):
+                self.assertIn("No default permission", str(self.problem(code, **fields)))
+
+    def test_retry_topics(self) -> None:
+        """The group of either retry topic is needed."""
+        fields = {"topic": "%RETRY%others", "b": "%RETRY%readers", "a": "readers"}
+        self.assertEqual(self.problem(310, **fields), "No default permission for group others")
+
+
+class HostileTests(ShellCase):
+    """What peers and editors do to the accounts in use."""
+
+    def test_long_account(self) -> None:
+        """Of an account that a peer made up, the log and its memory take the beginning."""
+        acl = self.acl()
+        with capturedLogs() as logs:
+            self.ask(self.peer(acl), RemotingCommand(ADMIN.code, 5, ext_fields={"AccessKey": "k" * 100_000}))
+        self.assertEqual([len(text) for text in acl._told], [MAX_TOLD_CHARS])
+        self.assertEqual([len(event["text"]) for event in logs if "text" in event], [MAX_TOLD_CHARS])
+
+    def test_emptied_file(self) -> None:
+        """A file that is cut before it is written anew locks nobody out; one that says that it has no accounts does."""
+        peer = self.peer(self.acl())
+        with capturedLogs() as logs:
+            self.write("plain_acl.yml", b"\n")
+            self.clock.pump([REFRESH_S] * 3)
+        self.assertEqual([event["log_level"] for event in logs], [LogLevel.error])
+        self.assertIn("plain_acl.yml: it is empty", str(logs[0]["error"]))
+        self.assertEqual(self.ask(peer, signed(ADMIN.code, OPERATOR)).code, 0)
+        self.write("plain_acl.yml", b"accounts: []")
+        self.clock.advance(REFRESH_S)
+        self.assertEqual(self.ask(peer, signed(ADMIN.code, OPERATOR)).code, ResponseCode.NO_PERMISSION)

@@ -331,3 +331,18 @@ class AddrTests(SynchronousTestCase):
         self.assertEqual(split_addr(" 192.0.2.1:10911 "), ("192.0.2.1", 10911))
         self.assertEqual(split_addr("[::1]:9876"), ("::1", 9876))
         self.assertEqual(split_addr("fe80::1:9876"), ("fe80::1", 9876))
+
+
+class BrokenEndpointTests(SynchronousTestCase):
+    def test_dial_that_raises(self) -> None:
+        """An endpoint that cannot even be made or asked fails the request, and the next one dials anew."""
+
+        def broken(*_: object) -> Any:
+            raise RuntimeError("no such thing")
+
+        for factory in (broken, lambda *_: attrs.make_class("Endpoint", {}, bases=())()):
+            client = RemotingClient(attrs.evolve(platform_of(Clock()), endpoint_factory=factory))
+            for _ in range(2):
+                asked = client.invoke(ADDR, ASK, WhoHeader(), None, timeout_ms=1000)
+                self.assertIn(f"cannot connect to {ADDR}: ", str(self.failureResultOf(asked, Unreachable).value))
+            self.assertEqual(client._dials, {})

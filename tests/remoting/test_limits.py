@@ -285,3 +285,25 @@ class ConnectionsTests(SynchronousTestCase):
         """The limit is as high as it may be, and asking again changes nothing."""
         self.assertGreaterEqual(raise_open_files_limit(), 256)
         self.assertEqual(raise_open_files_limit(), raise_open_files_limit())
+
+
+class BehindWholeFramesTests(SynchronousTestCase):
+    def test_sum(self) -> None:
+        """An unfinished frame counts, too, when it began in one read behind a whole one."""
+        port = Port(RemotingLimits(server_max_held_bytes=MIB))
+        chunk = encode_command(RemotingCommand(4242, 1)) + PREFIX.pack(MAX_FRAME_BYTES - 4, 10) + bytes(60_000)
+        peers = [port.join() for _ in range(100)]
+        for protocol, _ in peers:
+            protocol.dataReceived(chunk)
+        alive = [protocol.channel for protocol, _ in peers if protocol.channel.is_open]
+        self.assertGreater(len(alive), 0)
+        self.assertLessEqual(sum(channel.held_bytes for channel in alive), MIB)
+
+    def test_growth(self) -> None:
+        """Each byte of an unfinished frame is reported once; whole frames are not."""
+        grown: list[int] = []
+        peer = Peer(ResponderTable(Owner()), grew=grown.append)
+        whole = encode_command(RemotingCommand(4242, 1))
+        for data in (whole, whole + whole[:10], whole[10:20], whole[20:] + whole[:7], whole[7:]):
+            peer.send(data)
+        self.assertEqual(grown, [10, 10, 7])

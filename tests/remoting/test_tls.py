@@ -24,6 +24,8 @@ from rmq.remoting.channel import Response
 from rmq.remoting.client import RemotingClient, Unreachable
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.remoting.tls import admission
+from rmq.runtime import tls as tls_module
+from rmq.runtime.certificates import self_signed_options
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.platform import Platform
@@ -518,3 +520,52 @@ def _trusting_all() -> ssl.SSLContext:
 
 def _lost() -> Failure:
     return Failure(ConnectionLost())
+
+
+class NameTests(TlsCase):
+    def test_name_that_no_certificate_has(self) -> None:
+        """A host name that IDNA refuses fails each request, with the name, and leaves no dial behind."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        tls = ClientTls(self.disk, self.clock, self.terms({"tls.enable": "true", **values}))
+        client = RemotingClient(attrs.evolve(platform_of(self.clock), endpoint_factory=lambda *_: Wire()), tls=tls)
+        for host in ("rmq_namesrv", "rmq_namesrv", "-a-", "a..b", "x" * 70):
+            asked = client.invoke(f"{host}:9876", PING, None, None, timeout_ms=1)
+            self.assertIn(f"host name {host!r}", str(self.failureResultOf(asked, Unreachable).value))
+        self.assertEqual(client._dials, {})
+        self.assertRaises(ConfigError, tls.creator, "rmq_namesrv")
+
+
+class WallClock(Clock):
+    """A clock whose steady time began when the machine was started."""
+
+    def wall_seconds(self) -> float:
+        return datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC).timestamp() + float(self.seconds())
+
+
+class DateTests(TlsCase):
+    """Certificates have dates, so the steady clock says nothing about them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wall_clock = self.clock = WallClock()
+
+    def test_expiry(self) -> None:
+        """The rest of a certificate's time is counted from today."""
+        for day, what in ((10, ["ends"]), (30, [])):
+            until = datetime.datetime(2030, 1, day, tzinfo=datetime.UTC)
+            values = self.install(AUTHORITY.issue(f"until-{day}", until=until))
+            with capturedLogs() as logs:
+                ServerTls(self.disk, self.clock, self.terms(values)).load()
+            self.assertEqual([event["what"] for event in logs if event["log_level"] is LogLevel.warn], what)
+
+    def test_test_mode(self) -> None:
+        """The certificate of the test mode begins a day ago."""
+        begun: list[int] = []
+
+        def noted(now_s: int) -> Any:
+            begun.append(now_s)
+            return self_signed_options(now_s)
+
+        self.patch(tls_module, "self_signed_options", noted)
+        self.server().context()
+        self.assertEqual(begun, [int(self.wall_clock.wall_seconds())])

@@ -94,3 +94,16 @@ class TextTests(SynchronousTestCase):
         """Sizes are in powers of 1024."""
         cases = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 5 << 20: "5.0 MiB", 3 << 40: "3.0 TiB", 3 << 30: "3.0 GiB"}
         self.assertEqual({size: size_text(size) for size in cases}, cases)
+
+    def test_times_beyond_all_years(self) -> None:
+        """Peers send times, too: what no calendar has is shown as a number."""
+        for at_ms in (2**63 - 1, -(2**63), 253_402_300_800_000, -62_135_596_800_001):
+            self.assertEqual(time_text(at_ms), f"{at_ms} ms")
+        self.assertEqual(time_text(253_402_300_799_000), "9999-12-31 23:59:59.000 UTC")
+
+
+class LinkTests(SynchronousTestCase):
+    def test_hostile_names(self) -> None:
+        """A name of a megabyte and one that UTF-8 cannot write make links, too."""
+        self.assertEqual(link("/t", "x", name="n" * 1_000_000), f'<a href="/t?name={"n" * 500}">x</a>')
+        self.assertEqual(link("/t", "x", name="\ud800"), '<a href="/t?name=%3F">x</a>')

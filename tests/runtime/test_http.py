@@ -326,3 +326,19 @@ class AddressTests(SynchronousTestCase):
         error = self.assertRaises(CannotListenError, service.startService)
         self.assertIn("127.0.0.1:80", str(error))
         self.assertFalse(service.running)
+
+
+class AcceptTests(HttpCase):
+    def test_odd_headers(self) -> None:
+        """An Accept header that nobody understands gets the plain text."""
+        for accept in (
+            "text/plain;version=x.y",
+            "application/openmetrics-text;version=x",
+            "application/openmetrics-text;version=\u0661.0.0",
+            "\x80\u20ac",
+        ):
+            status, head, body = self.ask("/metrics", headers=f"Accept: {accept}\n")
+            self.assertEqual(status, 200, accept)
+            self.assertIn("text/plain; version=0.0.4", head)
+            self.assertIn("rocketmq_scrape_series_dropped", body)
+        self.assertEqual(self.flushLoggedErrors(), [])

@@ -191,3 +191,12 @@ class PlaceTests(SynchronousTestCase):
             self.assertIn("--logFileSize", str(self.assertRaises(ConfigError, parse_rotation, size, None)))
         for count in ("", "0", "x", "1001", "-1"):
             self.assertIn("--logFileCount", str(self.assertRaises(ConfigError, parse_rotation, None, count)))
+
+
+class ControlTests(SynchronousTestCase):
+    def test_control_characters(self) -> None:
+        """Whatever else begins a line, moves the cursor or cannot be written is shown as its escape; a tab stays."""
+        name = "x\r2026 INFO rmq all\x0bis\x1b[2Kwell\x85\u2028\ud800\ttab ü"
+        line = str(TextLines().format(event(name=name)))
+        self.assertEqual(len(line.splitlines()), 1)
+        self.assertIn("x\\r2026 INFO rmq all\\x0bis\\x1b[2Kwell\\x85\\u2028\\ud800\ttab ü is gone", line)

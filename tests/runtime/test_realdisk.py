@@ -431,3 +431,23 @@ class UnreadableTests(RealDiskCase):
         ended = self.run_it(**{WITHOUT_MAPS: "1"})
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(ended.stdout, f"refused: {self.root}/store at offset 5000: only 0 of 10 bytes are there\n")
+
+
+class ModeTests(RealDiskCase):
+    def modes(self) -> dict[str, int]:
+        return {name: os.stat(f"{self.root}/{name}").st_mode & 0o7777 for name in sorted(os.listdir(self.root))}
+
+    def test_a_replaced_file_keeps_its_mode(self) -> None:
+        """Who could not read the passwords in the old content does not read those in the new one, nor in the backup."""
+        self.addCleanup(os.umask, os.umask(0o022))
+        for mode in (0o600, 0o664):
+            self.disk.write_atomic(f"{self.root}/a", b"1")
+            os.chmod(f"{self.root}/a", mode)
+            self.disk.write_atomic(f"{self.root}/a", b"2", keep_backup=True)
+            self.assertEqual(self.modes(), {"a": mode, "a.bak": mode})
+
+    def test_a_new_file_has_the_mode_of_all_files(self) -> None:
+        """Where nothing is replaced the umask counts."""
+        self.addCleanup(os.umask, os.umask(0o022))
+        self.disk.write_atomic(f"{self.root}/a", b"1")
+        self.assertEqual(self.modes(), {"a": 0o644})

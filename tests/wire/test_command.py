@@ -354,3 +354,16 @@ class DecodeCommandsTests(SynchronousTestCase):
         """An empty body is none."""
         self.assertIsNone(read(JSON_HEADER).body)
         self.assertEqual(read(JSON_HEADER, b"x").body, b"x")
+
+
+class ObjectKeyTests(SynchronousTestCase):
+    def test_where_text_belongs(self) -> None:
+        """An object as a key in an extField is text as any other value, however deep it lies."""
+        for value, text in (
+            ("{{a:1}:2}", '{{"a":1}:2}'),
+            ("[{{a:1}:2}]", '[{{"a":1}:2}]'),
+            ("{{{a:1}:2,{b:1}:3,c:4}:5}", '{{{"a":1}:2,{"b":1}:3,"c":4}:5}'),
+        ):
+            command = read("{code:105,opaque:7,extFields:{topic:" + value + "}}")
+            self.assertEqual(command.ext_fields, {"topic": text})
+            self.assertEqual(command.decode_header(RouteHeader), RouteHeader(topic=text))

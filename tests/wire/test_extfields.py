@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.wire import loosejson
 from rmq.wire.extfields import (
     BadField,
     Int32,
@@ -250,3 +251,8 @@ class JavaStringTests(SynchronousTestCase):
         """Java's Boolean.parseBoolean."""
         self.assertTrue(parse_boolean("tRuE"))
         self.assertFalse(parse_boolean("1"))
+
+    def test_object_keys(self) -> None:
+        """Objects as keys, which only fastjson's dialect has, are written as fastjson does."""
+        value = loosejson.parse("{x:{{a:1}:[2,{{b:1}:3}]}}")
+        self.assertEqual(java_string(value["x"]), '{{"a":1}:[2,{{"b":1}:3}]}')

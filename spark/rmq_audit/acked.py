@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -27,8 +29,14 @@ from rmq_audit.work import ACKED
 #: what the answers to sends say when the message is in the master's log
 STORED = frozenset({"SEND_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"})
 
+#: what tables say of a send that no broker acknowledged
+REFUSED = frozenset({"SEND_FAILED"})
+
 #: sends of one task
 SENDS_PER_TASK = 200_000
+
+#: a whole number as text; 19 digits hold all of 64 bits
+_DECIMAL = re.compile(r"-?[0-9]{1,19}")
 
 _TEXTS = {
     "AK-LOST": "were acknowledged, and are not where the producer was told",
@@ -109,24 +117,33 @@ def split_sends(
 
 def _take(found: Sends, path: str, number: int, row: Mapping[str, Any]) -> None:
     """Add one row to the table, or count why not; InputError naming file and row."""
-    if row.get("sendStatus", "SEND_OK") not in STORED:
-        found.not_stored += 1
-    elif row.get("offsetMsgId") is None and row.get("physicalOffset") is None:
-        found.without_place += 1
-        # what became of a transaction is its producer's to say; without a word it counts like any other send
-        if row.get("localTransactionState", "COMMIT_MESSAGE") == "COMMIT_MESSAGE":
-            found.placeless += _placeless(path, number, row)
-    else:
-        try:
+    try:
+        if not _is_stored(row):
+            found.not_stored += 1
+        elif row.get("offsetMsgId") is None and row.get("physicalOffset") is None:
+            found.without_place += 1
+            # what became of a transaction is its producer's to say; without a word it counts like any other send
+            if row.get("localTransactionState") in (None, "COMMIT_MESSAGE"):
+                found.placeless += _placeless(row)
+        else:
             found.sends += _sends_of(row)
-        except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: row {number}: {_why(error)}") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: row {number}: {_why(error)}") from error
 
 
-def _placeless(path: str, number: int, row: Mapping[str, Any]) -> Iterator[Placeless]:
-    at = next((row[name] for name in ("sentTs", "bornTimestamp", "ackTs") if row.get(name) is not None), None)
-    if at is not None and (not isinstance(at, int) or isinstance(at, bool)):
-        raise InputError(f"{path}: row {number}: its time is {at!r}, expected are milliseconds of the epoch")
+def _is_stored(row: Mapping[str, Any]) -> bool:
+    """Tell whether the answer says that the message is in the log; a row without an answer is one of a good send."""
+    status = row.get("sendStatus")
+    if status is None:
+        return True
+    # a word that is not known would otherwise pass for a refusal, and its message would never be looked for
+    if not isinstance(status, str) or status not in STORED | REFUSED:
+        raise ValueError(f"sendStatus is {status!r}, known are {', '.join(sorted(STORED | REFUSED))}")
+    return status in STORED
+
+
+def _placeless(row: Mapping[str, Any]) -> Iterator[Placeless]:
+    at = next((_number(row, name) for name in ("sentTs", "bornTimestamp", "ackTs") if row.get(name) is not None), None)
     if row.get("msgId") is not None and row.get("topic") is not None:
         yield Placeless(message_id=str(row["msgId"]), topic=str(row["topic"]), sent_ms=at)
 
@@ -153,6 +170,8 @@ def check_acked(
     ]
     coverage.acked_sends_checked = len(judged)
     coverage.acked_sends_without_place = table.without_place
+    coverage.acked_sends_not_stored = table.not_stored
+    coverage.acked_sends_of_others = table.of_others
     coverage.acked_sends_expired = sum(send.phy < log.start for send in table.sends)
     tasks = list(_tasks(log, judged))
     faults: list[AckFault] = []
@@ -244,21 +263,47 @@ def _finding(log: Log, table: Sends, invariant: str, faults: Sequence[AckFault])
 
 
 def _sends_of(row: Mapping[str, Any]) -> Iterator[Send]:
-    ids = str(row["msgId"]).split(",")
-    places = [row["physicalOffset"]] if row.get("physicalOffset") is not None else str(row["offsetMsgId"]).split(",")
+    ids = str(_given(row, "msgId")).split(",")
+    places: Sequence[int | str] = str(row.get("offsetMsgId")).split(",")
+    if row.get("physicalOffset") is not None:
+        places = [_number(row, "physicalOffset")]
     if len(ids) != len(places):
         raise ValueError(f"{len(ids)} ids in msgId, {len(places)} in offsetMsgId")
     for index, (message_id, place) in enumerate(zip(ids, places, strict=True)):
         alone = len(ids) == 1
         yield Send(
             message_id=message_id,
-            topic=str(row["topic"]),
-            queue_id=int(row["queueId"]),
-            queue_offset=int(row["queueOffset"]) + index,
+            topic=str(_given(row, "topic")),
+            queue_id=_number(row, "queueId"),
+            queue_offset=_number(row, "queueOffset") + index,
             phy=place if isinstance(place, int) else decode_offset_msg_id(place)[1],
-            body_crc=row.get("bodyCrc") if alone else None,
-            body_size=row.get("bodyLen") if alone else None,
+            body_crc=_number(row, "bodyCrc") & 0x7FFFFFFF if alone and row.get("bodyCrc") is not None else None,
+            body_size=_number(row, "bodyLen") if alone and row.get("bodyLen") is not None else None,
         )
+
+
+def _given(row: Mapping[str, Any], name: str) -> Any:
+    """Return a member of a row; KeyError when it is missing or null."""
+    if row.get(name) is None:
+        raise KeyError(name)
+    return row[name]
+
+
+def _number(row: Mapping[str, Any], name: str) -> int:
+    """
+    Return a whole number of 64 bits, as numbers come: Parquet of pandas has doubles in a column with holes, and some
+    writers put text; KeyError or ValueError.
+    """
+    value, found = _given(row, name), None
+    if isinstance(value, int) and not isinstance(value, bool):
+        found = value
+    elif isinstance(value, str):
+        found = int(value) if _DECIMAL.fullmatch(value) else None
+    elif isinstance(value, float | Decimal) and value % 1 == 0:
+        found = int(value)
+    if found is None or not -1 << 63 <= found < 1 << 63:
+        raise ValueError(f"{name} is {value!r}, expected is a whole number")
+    return found
 
 
 def _rows(path: str) -> Iterable[Mapping[str, Any]]:
@@ -279,7 +324,7 @@ def _json_rows(path: str) -> Iterator[Mapping[str, Any]]:
                 yield row
     except (OSError, ReadError) as error:
         raise InputError(unreadable(path, error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not JSON Lines: {error}") from error
 
 

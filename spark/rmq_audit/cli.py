@@ -27,7 +27,7 @@ from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.findings import MASTER, SLAVE, STORE
 from rmq_audit.html import to_html
 from rmq_audit.inventory import InputError
-from rmq_audit.outfiles import check_folder, check_writable, write
+from rmq_audit.outfiles import check_folder, check_writable, tell, write
 from rmq_audit.outputs import to_junit, to_prometheus
 from rmq_audit.pictures import pictures_of
 from rmq_audit.previous import mark, read_previous
@@ -102,11 +102,10 @@ def _run(options: argparse.Namespace) -> int:
     resolved = [] if previous is None else mark(result.findings, previous, complete=result.coverage.complete)
     since: dict[str, Any] = {"previous": previous, "resolved": resolved, "state": running.use()}
     answer = report.to_json(result, run_id=run_id, started_at=started_at, seconds=seconds, engine=name, **since)
+    # first of all: where the files have no room the verdict must not be lost
+    if options.json != "-":
+        tell(report.to_text(result, seconds=seconds, engine=name, **since) + "\n")
     running.keep(answer)
-    if options.parquet is not None:
-        from rmq_audit.parquet import write_findings  # pyarrow is needed for this alone
-
-        write_findings(options.parquet, run_id, [*(one.to_json() for one in result.findings), *resolved])
     texts = {
         "--json": lambda: json.dumps(answer, indent=2) + "\n",
         "--html": lambda: to_html(answer, pictures_of(result)),
@@ -115,8 +114,10 @@ def _run(options: argparse.Namespace) -> int:
     }
     for option, path in _outputs(options).items():
         write(path, texts[option]())
-    if options.json != "-":
-        print(report.to_text(result, seconds=seconds, engine=name, **since))
+    if options.parquet is not None:
+        from rmq_audit.parquet import write_findings  # pyarrow is needed for this alone
+
+        write_findings(options.parquet, run_id, [*(one.to_json() for one in result.findings), *resolved])
     return result.exit_status
 
 
@@ -143,9 +144,9 @@ def _run_cluster(options: argparse.Namespace) -> int:
     if previous is not None:
         resolved = mark(result.findings, previous, complete=result.complete)
         run = attrs.evolve(run, previous=previous, resolved=resolved)
-    write_cluster(result, run, _outputs(options), time.time(), parquet=options.parquet)
     if options.json != "-":
-        print(clusterreport.to_text(result, run))
+        tell(clusterreport.to_text(result, run) + "\n")
+    write_cluster(result, run, _outputs(options), time.time(), parquet=options.parquet)
     return result.exit_status
 
 

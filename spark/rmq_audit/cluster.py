@@ -19,7 +19,7 @@ from rmq_audit.findings import BOTH, MASTER, SLAVE, STORE, Finding, Severity, Ve
 from rmq_audit.inventory import InputError, place_of
 from rmq_audit.location import child
 from rmq_audit.queues import by_queue, current_runs
-from rmq_audit.routes import Held, Routes, check_routes, read_routes
+from rmq_audit.routes import Held, Routes, check_routes, read_routes, told_apart
 
 #: what the cluster is called whose stores are sound and whose NameServers are not
 MISROUTED = "MISROUTED"
@@ -122,11 +122,17 @@ def read_tables(config: ClusterConfig) -> Tables:
     strangers: dict[str, int] = {}
     if config.acked:
         sends, strangers = split_sends(config.acked, names)
+    read_for = {broker.name: (*config.acked, *broker.acked) for broker in config.brokers}
     for broker in config.brokers:
         for path in broker.acked:
-            own, _ = split_sends((path,), (broker.name,), nameless=broker.name)
+            own, others = split_sends((path,), (broker.name,), nameless=broker.name)
             sends[broker.name] = _joined(sends.get(broker.name), own[broker.name])
-    return Tables(sends=sends, strangers=strangers, routes=[one for path in config.routes for one in read_routes(path)])
+            for name, count in others.items():
+                # one table may be named for each of the brokers whose rows it has
+                if path not in read_for.get(name, ()):
+                    strangers[name] = strangers.get(name, 0) + count
+    routes = told_apart([one for path in config.routes for one in read_routes(path)])
+    return Tables(sends=sends, strangers=strangers, routes=routes)
 
 
 def _joined(one: Sends | None, other: Sends) -> Sends:
@@ -172,7 +178,7 @@ def audit_cluster(
         one = _audit_pair(pair, tables, engine, own)
         pairs.append(one)
         found += _named(one, config)
-    of_all = [*_of_strangers(tables), *_of_routes(config, tables, pairs)]
+    of_all = [*_of_strangers(config, tables), *_of_routes(config, tables, pairs)]
     for finding_ in of_all:
         finding_.cluster = finding_.cluster or config.cluster
         finding_.finding_id = _id(finding_, "")
@@ -272,9 +278,11 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(kept.values(), key=lambda one: (one.derived_from is not None, -one.severity))
 
 
-def _of_strangers(tables: Tables) -> Iterator[Finding]:
+def _of_strangers(config: ClusterConfig, tables: Tables) -> Iterator[Finding]:
+    known = {broker.name for broker in config.brokers}
     for name, count in tables.strangers.items():
-        text = f"{count} acknowledged sends are of broker {name}, which the configuration does not name: not looked for"
+        why = "but stand in another broker's table" if name in known else "which the configuration does not name"
+        text = f"{count} acknowledged sends are of broker {name}, {why}: not looked for"
         yield finding("AU-COVER", STORE, broker=name, count=count, detail=text)
 
 

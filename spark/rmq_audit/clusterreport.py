@@ -277,10 +277,6 @@ def write_cluster(
     Write the files that are asked for, by option; ``finished_at`` are seconds of the epoch, ``parquet`` is the folder
     of the table of findings.
     """
-    if parquet is not None:
-        from rmq_audit.parquet import write_findings  # pyarrow is needed for this alone
-
-        write_findings(parquet, run.run_id, [*(one.to_json() for one in result.findings), *run.resolved])
     for option, path in outputs.items():
         if option == "--json":
             write(path, json.dumps(to_json(result, run), indent=2) + "\n")
@@ -290,6 +286,10 @@ def write_cluster(
             write(path, to_prometheus(result, run, finished_at))
         elif option == "--html":
             write(path, to_html(result, run))
+    if parquet is not None:
+        from rmq_audit.parquet import write_findings  # pyarrow is needed for this alone
+
+        write_findings(parquet, run.run_id, [*(one.to_json() for one in result.findings), *run.resolved])
 
 
 def to_html(result: ClusterResult, run: Run) -> str:

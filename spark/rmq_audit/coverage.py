@@ -13,7 +13,8 @@ class SideCoverage:
     """
     What was read of one side. ``crcs_carried_over`` are bodies of the slave that equal digests vouch for.
     ``foreign_files`` lie in the store's folders under names that RocketMQ does not give, ``foreign_names`` are the
-    first of them; they were not read.
+    first of them; they were not read. ``acked_sends_not_stored`` were refused, ``acked_sends_of_others`` are those of
+    other brokers: rows of the side table that nothing was looked for.
     """
 
     files: int = 0
@@ -32,6 +33,8 @@ class SideCoverage:
     acked_sends_checked: int = 0
     acked_sends_expired: int = 0
     acked_sends_without_place: int = 0
+    acked_sends_not_stored: int = 0
+    acked_sends_of_others: int = 0
     acked_sends_counted: int = 0
     foreign_files: int = 0
     foreign_names: list[str] = attrs.field(factory=list)

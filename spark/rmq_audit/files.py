@@ -70,6 +70,10 @@ class _LocalFolders:
 
 
 def _local_entry(name: str, path: str) -> Entry:
+    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+    if shown != name:
+        # no topic and no file of RocketMQ has such a name, and text with it could not be printed or written
+        return Entry(name=shown, path=os.path.join(os.path.dirname(path), shown))
     try:
         status = os.stat(path)
     except OSError as error:

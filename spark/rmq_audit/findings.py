@@ -199,7 +199,14 @@ def _order(one: Finding) -> tuple[int, int, int, str, str, str, int, int]:
 
 def _stable_id(one: Finding) -> str:
     place = (one.invariant, one.replica, one.phy_from, one.topic, one.queue_id, one.queue_offset_from, one.field)
-    return xxhash.xxh3_64_hexdigest("|".join(str(part) for part in place).encode())
+    parts = [str(part) for part in (*place, *_words_for_place(one))]
+    return xxhash.xxh3_64_hexdigest("|".join(parts).encode("utf-8", "backslashreplace"))
+
+
+def _words_for_place(one: Finding) -> tuple[str, ...]:
+    """Return what tells a finding without a place from others of its kind: the words, which name the file."""
+    has_place = any(part is not None for part in (one.phy_from, one.topic, one.field))
+    return () if has_place or one.invariant != "AU-COVER" else (one.detail,)
 
 
 def _merge_sides(findings: Sequence[Finding]) -> list[Finding]:
@@ -207,7 +214,7 @@ def _merge_sides(findings: Sequence[Finding]) -> list[Finding]:
     kept: dict[tuple[object, ...], Finding] = {}
     for one in findings:
         place = (one.phy_from, one.phy_to, one.topic, one.queue_id, one.queue_offset_from, one.field)
-        what = (one.invariant, *place, one.actual)
+        what = (one.invariant, *place, one.actual, *_words_for_place(one))
         twin = kept.get((*what, MASTER))
         alone = one.invariant.startswith(("RP-", "AU-", "CL-GAP", "CL-TAIL", "CL-STALE"))
         if one.replica == SLAVE and twin is not None and not alone:

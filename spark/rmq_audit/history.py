@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from rmq.store import layout
 from rmq_audit.files import ReadError, read_at
 from rmq_audit.findings import UNDECIDED, Finding, Severity, evidence_of, finding
 from rmq_audit.format import MAX_HEADER_BYTES
@@ -134,6 +135,9 @@ def _take_gaps(log: Log, claimed: int | None) -> None:
     size, segments = log.segment_bytes, log.store.segments
     starts = [segment.start for segment in segments] + [one.begin for one in log.unread]
     log.start = expected = min(starts, default=0)
+    promised = _promised_start(log)
+    if segments and promised is not None and promised < log.start:
+        log.gaps.append(Range(promised, log.start))
     for segment in segments:
         if segment.start > expected and not log.unknown(expected, segment.start):
             log.gaps.append(Range(expected, segment.start))
@@ -145,6 +149,17 @@ def _take_gaps(log: Log, claimed: int | None) -> None:
             log.gaps.append(Range(file_end, expected))
     if claimed is not None and claimed > expected and not log.unknown(expected, claimed):
         log.gaps.append(Range(expected, claimed))
+
+
+def _promised_start(log: Log) -> int | None:
+    """Return where the first segment begins by the manifest; None when that says nothing of it."""
+    manifest = log.store.manifest
+    if manifest is None:
+        return None
+    folders = [path.rpartition("/") for path in manifest.files]
+    starts = [layout.file_start(name) for folder, _, name in folders if folder == layout.COMMIT_LOG_DIR]
+    known = [manifest.min_phy_offset, *starts]
+    return min((start - start % log.segment_bytes for start in known if start is not None), default=None)
 
 
 def _drop_stale(log: Log, stretches: list[Stretch]) -> list[Stretch]:

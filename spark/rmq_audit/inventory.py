@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,9 @@ import attrs
 from rmq.store import layout
 from rmq_audit.files import Entry, Lister, ReadError, lister, read_whole
 from rmq_audit.location import LocationError, child, located
+
+#: numbers of a manifest are Java's longs, and maxHashSlotNum is an int
+MAX_INT64, MAX_INDEX_SLOTS = (1 << 63) - 1, (1 << 31) - 1
 
 
 class InputError(Exception):
@@ -43,6 +46,7 @@ class Manifest:
     taken_at_start: int | None = None
     index_slots: int | None = None
     epochs: tuple[tuple[int, int], ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -137,6 +141,11 @@ def take_inventory(side: str, path: str) -> Store:
         queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems, foreign)
         indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems, foreign)
         batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems, foreign)
+        if manifest is not None and manifest.files:
+            queue_files = [file for queue in queues for file in queue.files]
+            seen = {str(one.path) for one in (*segments, *indexes, *queue_files)}
+            seen |= {str(one.path) for one in problems} | set(map(str, foreign))
+            problems += _missing_files(there, root, manifest, segments, seen)
     return Store(
         side=side,
         path=root,
@@ -152,6 +161,34 @@ def take_inventory(side: str, path: str) -> Store:
 
 
 _NOTHING = Entry(name="", path="")
+
+
+def _missing_files(
+    there: Lister, root: str, manifest: Manifest, segments: Sequence[Segment], seen: Container[str]
+) -> Iterator[Problem]:
+    """
+    Yield the files of a manifest that the audit would read and that are not there.
+
+    Segments in front of others, or before the end that the manifest states, are a gap of the log and said there.
+    """
+    last = max((segment.start for segment in segments), default=-1)
+    config: set[str] | None = None
+    for path in manifest.files:
+        folder, _, name = path.rpartition("/")
+        if folder == layout.COMMIT_LOG_DIR:
+            start = layout.file_start(name)
+            told = start is None or start < last or manifest.max_phy_offset is not None
+            missing = not told and str(child(root, path)) not in seen
+        elif folder == layout.CONFIG_DIR:
+            if config is None:
+                config = {one.name for one in _entries(there, child(root, folder), []) or ()}
+            missing = name not in config
+        elif folder.split("/")[0] in (layout.CONSUME_QUEUE_DIR, layout.INDEX_DIR):
+            missing = str(child(root, path)) not in seen
+        else:
+            missing = False
+        if missing:
+            yield Problem(path=child(root, path), text="is not there, though manifest.json lists it")
 
 
 def _why_no_store(there: Lister, root: str, names: Mapping[str, Entry]) -> str:
@@ -277,7 +314,8 @@ def _list_queues(there: Lister, folder: str, problems: list[Problem], foreign: l
     queues = []
     for topic in _folders(there, folder, problems, foreign):
         for queue in _folders(there, topic.path, problems, foreign):
-            if not queue.name.isdecimal():
+            # 00 or digits of other scripts would stand for a queue that has its folder already
+            if not (queue.name.isascii() and queue.name.isdigit() and str(int(queue.name)) == queue.name):
                 foreign.append(queue.path)
                 continue
             files = _list_files(there, queue.path, problems, foreign, in_log=False)
@@ -308,7 +346,7 @@ def _read_manifest(path: str) -> Manifest | None:
         return None
     except ReadError as error:
         raise InputError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: an object is expected")
@@ -322,11 +360,12 @@ def _read_manifest(path: str) -> Manifest | None:
         role=_member(path, values, "role", str),
         min_phy_offset=_member(path, values, "minPhyOffset", int),
         max_phy_offset=_member(path, values, "maxPhyOffset", int),
-        segment_bytes=_member(path, values, "segmentBytes", int),
+        segment_bytes=_member(path, values, "segmentBytes", int, range(1, MAX_INT64)),
         dispatched_offset=_member(path, values, "dispatchedOffset", int),
         taken_at_start=_member(path, values, "takenAtStart", int),
-        index_slots=_member(path, values, "indexSlots", int),
+        index_slots=_member(path, values, "indexSlots", int, range(1, MAX_INDEX_SLOTS + 1)),
         epochs=_epochs(path, values),
+        files=_files(path, values),
     )
 
 
@@ -335,14 +374,25 @@ def _epochs(path: str, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]
     listed = values.get("epochs") or []
     try:
         return tuple(sorted((int(one["epoch"]), int(one["startOffset"])) for one in listed))
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: epochs is {listed!r}, expected is a list of epoch and startOffset") from error
 
 
-def _member(path: str, values: Mapping[str, Any], name: str, kind: type) -> Any:
+def _files(path: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the paths of the files that the dump says it has, from its root."""
+    listed = values.get("files") or []
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise InputError(f"{path}: files is no list of objects")
+    found = [_member(path, one, "path", str) for one in listed]
+    return tuple(one for one in found if one is not None)
+
+
+def _member(
+    path: str, values: Mapping[str, Any], name: str, kind: type, allowed: Container[int] = range(MAX_INT64 + 1)
+) -> Any:
     value = values.get(name)
     if value is None:
         return None
-    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value not in allowed):
         raise InputError(f"{path}: {name} is {value!r}, expected is {'a number' if kind is int else 'text'}")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -28,11 +29,34 @@ def check_folder(option: str, path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a result; - is standard output."""
+    """Write a result; - is standard output. InputError when that fails; nothing is left half written."""
     if path == "-":
-        sys.stdout.write(text)
+        tell(text)
         return
     # written aside and renamed, so that whoever watches the file never reads half of it
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.tmp", path)
+    try:
+        with open(f"{path}.tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        os.replace(f"{path}.tmp", path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(f"{path}.tmp")
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def tell(text: str) -> None:
+    """
+    Write to standard output. Nobody need read it to its end: the exit status is the verdict's all the same.
+
+    InputError when it cannot be written for another reason.
+    """
+    try:
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
+        sys.stdout.flush()
+    except OSError as error:
+        # what is still in the buffer would be written again when the process ends, and fail it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output: cannot be written: {error.strerror}") from error

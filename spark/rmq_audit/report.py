@@ -113,7 +113,8 @@ def _side(log: Log) -> dict[str, Any]:
         "phy_to": log.end,
         "end_inferred": log.end_inferred,
         "records": log.records,
-        "manifest": None if manifest is None else attrs.asdict(manifest),
+        # of its files there may be thousands; what is missing among them is a finding
+        "manifest": None if manifest is None else attrs.asdict(manifest, filter=attrs.filters.exclude("files")),
     }
 
 
@@ -166,9 +167,18 @@ def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
         parts.append(f"{coverage.index_entries_checked} entries of {coverage.index_files} index files")
     if coverage.consumer_offsets_checked:
         parts.append(f"{coverage.consumer_offsets_checked} consumer offsets")
-    expired, placeless = coverage.acked_sends_expired, coverage.acked_sends_without_place
-    if coverage.acked_sends_checked or expired or placeless:
-        rest = f" (not looked for: {expired} expired, {placeless} without a place)" if expired or placeless else ""
+    passed_over = [
+        f"{count} {why}"
+        for count, why in (
+            (coverage.acked_sends_expired, "expired"),
+            (coverage.acked_sends_without_place, "without a place"),
+            (coverage.acked_sends_not_stored, "refused"),
+            (coverage.acked_sends_of_others, "of other brokers"),
+        )
+        if count
+    ]
+    if coverage.acked_sends_checked or passed_over:
+        rest = f" (not looked for: {', '.join(passed_over)})" if passed_over else ""
         parts.append(f"{coverage.acked_sends_checked} acknowledged sends{rest}")
     if parts:
         yield f"{'':<9} {', '.join(parts)}"

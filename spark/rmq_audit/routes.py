@@ -8,6 +8,7 @@ writeQueueNums, perm. A folder of ``<topic>.json`` files, each what ``mqadmin to
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,20 @@ def read_routes(path: str) -> list[Routes]:
         raise InputError(str(error)) from error
     ones = values if isinstance(values, list) else [values]
     return [_of_dump(place, number, one) for number, one in enumerate(ones, 1)]
+
+
+def told_apart(routes: Sequence[Routes]) -> list[Routes]:
+    """Return the routes with the path behind names that several have, so that none stands for another."""
+    names = Counter(one.nameserver for one in routes)
+    apart = []
+    seen = Counter[tuple[str, str]]()
+    for one in routes:
+        seen[one.nameserver, one.path] += 1
+        nth = seen[one.nameserver, one.path]
+        where = one.path if nth == 1 else f"{one.path}, number {nth}"
+        name = one.nameserver if names[one.nameserver] == 1 else f"{one.nameserver} ({where})"
+        apart.append(attrs.evolve(one, nameserver=name))
+    return apart
 
 
 def _parsed(path: str, raw: bytes) -> Any:

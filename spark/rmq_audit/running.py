@@ -15,6 +15,7 @@ import xxhash
 
 from rmq_audit.engines import Engine
 from rmq_audit.inventory import InputError, place_of
+from rmq_audit.outfiles import write
 from rmq_audit.previous import Previous, read_previous
 from rmq_audit.progress import Printer
 from rmq_audit.state import REPORT_FILE, RememberingEngine, State
@@ -104,9 +105,10 @@ class Running:
         """Leave the report for the next run with this state."""
         if self._report is None:
             return
-        with open(f"{self._report}.tmp", "w", encoding="utf-8") as file:
-            json.dump(answer, file)
-        os.replace(f"{self._report}.tmp", self._report)
+        try:
+            write(self._report, json.dumps(answer))
+        except InputError as error:
+            print(f"rmq-audit: state not kept: {error}", file=sys.stderr)
 
     def use(self) -> dict[str, Any] | None:
         """Return what the state was good for, for the report; None without one."""
@@ -153,5 +155,6 @@ def _state(options: argparse.Namespace, inputs: tuple[str, ...]) -> State | None
     if options.state is not None:
         return State(os.path.abspath(options.state))
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    name = xxhash.xxh3_64_hexdigest("\n".join([options.command, *map(place_of, inputs)]).encode())
+    what = "\n".join([options.command, *map(place_of, inputs)])
+    name = xxhash.xxh3_64_hexdigest(what.encode("utf-8", "surrogateescape"))
     return State(os.path.join(home, "rmq-audit", name))

@@ -12,9 +12,11 @@ The file begins with a header line and holds entries, one behind the other, appe
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
@@ -43,7 +45,8 @@ MAX_ENTRY_BYTES = 256 << 20
 #: tasks are handed to the engine in batches of so many bytes, and remembered after each
 BATCH_BYTES = 8 << 30
 
-_HEADER = b"rmq-audit state 1 %s\n"
+_HEADER_MARK = b"rmq-audit state "
+_HEADER = _HEADER_MARK + b"1 %s\n"
 _ENTRY = struct.Struct(">IQ")
 
 _ANSWERS: dict[str, type] = {
@@ -94,8 +97,13 @@ class State:
             if whole == 0:
                 self._file.write(header())
         except BlockingIOError as error:
+            self._let_go()
             raise InputError(f"--state {self.folder}: another audit is using it") from error
+        except InputError:
+            self._let_go()
+            raise
         except OSError as error:
+            self._let_go()
             raise InputError(f"--state {self.folder}: cannot be used: {error.strerror}") from error
         return self
 
@@ -106,10 +114,16 @@ class State:
         An audit that was interrupted keeps everything, so that the next one goes on from there.
         """
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+                if finished:
+                    self._rewrite()
+            except OSError as error:
+                self._give_up(error)
             self._file = None
-            if finished:
-                self._rewrite()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -126,16 +140,32 @@ class State:
 
     def remember(self, work: str, key: bytes, answer: Any) -> None:
         """Append an answer; it is there for the next audit whatever becomes of this one."""
-        assert self._file is not None, "the state is not open"
+        if self._file is None:
+            assert self._lock is not None, "the state is not open"
+            return
         encoded = msgspec.msgpack.encode(answer)
         self._known[key] = work, encoded
         self._used.add(key)
-        self._file.write(_entry(key, work, encoded))
+        try:
+            self._file.write(_entry(key, work, encoded))
+        except OSError as error:
+            self._give_up(error)
 
     def flush(self) -> None:
         """Hand what was remembered to the operating system."""
         if self._file is not None:
-            self._file.flush()
+            try:
+                self._file.flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Remember nothing more: the verdict does not need it, and what is whole in the file stays good."""
+        print(f"rmq-audit: state not kept: {self._path}: {error.strerror}", file=sys.stderr)
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
     def is_settled(self, modified_ns: int) -> bool:
         """Whether a file with this time may be taken for what it was when it was read."""
@@ -150,8 +180,12 @@ class State:
         try:
             with open(self._path, "rb") as file:
                 first = file.readline(256)
-                if first != header():
-                    self.use.ignored.append(_why_foreign(self._path, first))
+                if not _HEADER_MARK.startswith(first[: len(_HEADER_MARK)]):
+                    raise InputError(f"--state {self.folder}: {self._path} is no state of rmq-audit, and is left alone")
+                if not first.endswith(b"\n"):
+                    whole = 0
+                elif first != header():
+                    self.use.ignored.append(f"{self._path}: was written by another version of the audit")
                     whole = 0
                 else:
                     whole = len(first)
@@ -167,14 +201,19 @@ class State:
         return whole
 
     def _rewrite(self) -> None:
-        with open(f"{self._path}.tmp", "wb") as file:
-            file.write(header())
-            for key in self._used:
-                work, encoded = self._known[key]
-                file.write(_entry(key, work, encoded))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{self._path}.tmp", self._path)
+        try:
+            with open(f"{self._path}.tmp", "wb") as file:
+                file.write(header())
+                for key in self._used:
+                    work, encoded = self._known[key]
+                    file.write(_entry(key, work, encoded))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{self._path}.tmp", self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.remove(f"{self._path}.tmp")
+            raise
 
 
 def header() -> bytes:
@@ -251,12 +290,6 @@ def _decoded(work: str, encoded: bytes) -> Any:
         return msgspec.msgpack.decode(encoded, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
-
-
-def _why_foreign(path: str, first: bytes) -> str:
-    if first.startswith(b"rmq-audit state "):
-        return f"{path}: was written by another version of the audit"
-    return f"{path}: is no state of rmq-audit"
 
 
 class RememberingEngine:

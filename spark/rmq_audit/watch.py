@@ -176,13 +176,29 @@ class Watch:
             run = attrs.evolve(run, previous=previous, resolved=resolved)
         self._number += 1
         self._ends |= seen
-        write_ends(self._path(ENDS_FILE), self._ends)
-        clusterreport.write_cluster(result, run, self._outputs, self._clock.epoch_s(), parquet=self._parquet)
-        write(self._path(REPORT_FILE), json.dumps(clusterreport.to_json(result, run)) + "\n")
+        unwritten = self._write(result, run)
         # before it is told: whoever reads that may stop us at once
         self.last_status = result.exit_status
         self._tell(result, run)
+        for text in unwritten:
+            self._say(f"  not written: {text}")
         return self.last_status
+
+    def _write(self, result: ClusterResult, run: Run) -> list[str]:
+        """Write what others and the next round read; return what could not be written, so that the watch goes on."""
+        outputs, at = self._outputs, self._clock.epoch_s()
+        report = json.dumps(clusterreport.to_json(result, run)) + "\n"
+        unwritten = []
+        for one in (
+            lambda: write_ends(self._path(ENDS_FILE), self._ends),
+            lambda: clusterreport.write_cluster(result, run, outputs, at, parquet=self._parquet),
+            lambda: write(self._path(REPORT_FILE), report),
+        ):
+            try:
+                one()
+            except InputError as error:
+                unwritten.append(str(error))
+        return unwritten
 
     def _judged(self, place: str, seen: End) -> End:
         before = self._ends.get(place)

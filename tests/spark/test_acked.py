@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
-from tests.spark.support import as_json, rmq_audit
+from tests.spark.support import as_json, result_of, rmq_audit
 from tests.spark.synthetic import HOST, Pair, Stored, make_store
 
 
@@ -147,13 +148,60 @@ class TableTests(AckedCase):
         sends = read_sends(self.table([batch]), None).sends
         self.assertEqual([(one.message_id, one.queue_offset, one.phy) for one in sends], [("a", 7, 10), ("b", 8, 20)])
 
+    def test_null_is_what_a_missing_member_is(self) -> None:
+        """Parquet has null where JSON leaves a member out: such sends are looked for like those without it."""
+        pair = Pair(self.folder, make_store(3, 50))
+        lost = {**self.rows(pair)[5], "msgId": "0" * 32, "bodyCrc": 1, "sendStatus": None}
+        result = self.check(pair.master, self.table([lost]))
+        self.assertEqual((self.kinds(result), result.exit_status), ([("AK-LOST", 1)], 2))
+        nameless = {"msgId": "a", "topic": "t", "queueId": 1, "queueOffset": 7, "localTransactionState": None}
+        self.assertEqual(len(read_sends(self.table([nameless]), None).placeless), 1)
+
+    def test_numbers_as_writers_make_them(self) -> None:
+        """Doubles (pandas has them in columns with holes), text and CRCs of 32 bits are the numbers they stand for."""
+        pair = Pair(self.folder, make_store(3, 50))
+        names = ("bodyCrc", "bodyLen", "queueId", "queueOffset")
+        rows = [one for one in self.rows(pair) if not one["topic"].endswith("-long")]
+        for kind in (float, str, Decimal):
+            made = [row | {name: kind(row[name]) for name in names} for row in rows]
+            made[0] |= {"bodyCrc": None, "bodyLen": None}
+            path = self.folder / f"{kind.__name__}.parquet"
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(made), path)
+            result = self.check(pair.master, str(path))
+            seen = result.coverage.master.acked_sends_checked
+            self.assertEqual((kind, self.kinds(result), seen), (kind, [], len(rows)))
+        unsigned = [row | {"bodyCrc": row["bodyCrc"] | 1 << 31} for row in rows]
+        self.assertEqual(self.kinds(self.check(pair.master, self.table(unsigned))), [])
+
+    def test_what_is_not_looked_for_is_told(self) -> None:
+        """The summary and the JSON count the rows that were passed over, each with its reason."""
+        pair = Pair(self.folder, make_store(3, 50))
+        (pair.master / "manifest.json").write_text(json.dumps({"brokerName": "broker-a"}))
+        rows = self.rows(pair)[:3]
+        rows[0]["sendStatus"] = "SEND_FAILED"
+        rows[1]["brokerName"] = "broker-b"
+        path = self.folder / "r.json"
+        table = self.table(rows)
+        answer = rmq_audit("check", pair.master, "--engine", "local", "--acked", table, "--json", path)
+        self.assertIn("1 acknowledged sends (not looked for: 1 refused, 1 of other brokers)", answer.stdout)
+        seen = result_of(path)["coverage"]["master"]
+        self.assertEqual((seen["acked_sends_not_stored"], seen["acked_sends_of_others"]), (1, 1))
+
     def test_bad_tables_are_named(self) -> None:
         """File, row and what is wrong, in one line of the command with exit status 64."""
         good = {"msgId": "a", "topic": "t", "queueId": 1, "queueOffset": 7, "physicalOffset": 3}
         for row, part in (
             ({}, "msgId is missing"),
             (good | {"msgId": "a,b"}, "2 ids in msgId, 1 in offsetMsgId"),
-            (good | {"queueId": "x"}, "invalid literal"),
+            (good | {"queueId": "x"}, "queueId is 'x'"),
+            (good | {"queueId": float("inf")}, "queueId is inf"),
+            (good | {"queueOffset": 1.5}, "queueOffset is 1.5"),
+            (good | {"physicalOffset": 1 << 63}, "physicalOffset is 9223372036854775808"),
+            (good | {"physicalOffset": True}, "physicalOffset is True"),
+            (good | {"bodyCrc": "ff"}, "bodyCrc is 'ff'"),
+            (good | {"topic": None}, "topic is missing"),
+            (good | {"sendStatus": "send_ok"}, "sendStatus is 'send_ok', known are FLUSH_DISK_TIMEOUT"),
+            (good | {"sendStatus": ["SEND_OK"]}, "sendStatus is ['SEND_OK']"),
             ({**good, "physicalOffset": None, "offsetMsgId": "12"}, "32 or 56 digits"),
         ):
             row = row if row else {"physicalOffset": 1}

@@ -83,6 +83,29 @@ class ForeignNamesTests(BadInputCase):
         self.assertIn("notes&lt;b&gt;", page)
         self.assertNotIn("notes<b>", page)
 
+    def test_names_that_are_no_text(self) -> None:
+        """Names that are not UTF-8 are shown with their bytes escaped, in every output, and are not RocketMQ's."""
+        root = os.fsencode(self.pair.slave)
+        os.makedirs(root + b"/consumequeue/T\xff/0")
+        for path in (b"/commitlog/fo\xffo", b"/consumequeue/T\xff/0/00000000000000000000"):
+            with open(root + path, "wb") as file:
+                file.write(bytes(20))
+        options = [(option, self.folder / f"r{option}") for option in ("--json", "--html", "--junit", "--prometheus")]
+        stores = (self.pair.master, self.pair.slave)
+        status, out, err = self.compare(*stores, *(word for option in options for word in option))
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn("commitlog/fo\\xffo", out)
+        self.assertEqual(result_of(options[0][1])["coverage"]["slave"]["foreign_files"], 2)
+
+    def test_a_second_folder_of_a_queue(self) -> None:
+        """A folder 00, or one in digits of another script, does not stand for the queue that has its folder."""
+        topic = sorted((self.pair.slave / "consumequeue").iterdir())[0]
+        for name in ("00", "\u0660", "\u00b2"):
+            (topic / name).mkdir()
+            (topic / name / f"{0:020d}").write_bytes(bytes(2000))
+        status, answer = self.look()
+        self.assertEqual((status, answer["coverage"]["slave"]["foreign_files"]), (0, 3))
+
     def test_very_many(self) -> None:
         """The count is whole, the names are bounded."""
         for at in range(300):

@@ -175,6 +175,21 @@ class VerdictTests(ClusterCase):
         checked = [one.result.coverage.master.acked_sends_checked for one in result.pairs if one.result is not None]
         self.assertEqual((result.exit_status, checked[2]), (0, 2 * len(own)))
 
+    def test_rows_of_others_in_a_table_of_one_broker(self) -> None:
+        """Rows that name another broker leave the run incomplete, unless their broker has the same table."""
+        self.edit("index_slots = 5000000\n", 'acked = ["tables/own.jsonl"]\n')
+        rows = [*self.rows("broker-b"), *self.rows("broker-c")[:3], dict(self.rows("broker-b")[0], brokerName="z")]
+        (self.folder / "tables" / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        result = self.audit()
+        told = [(one.broker, one.count, one.detail.split(", ")[-1]) for one in result.findings]
+        expected = [
+            ("broker-c", 3, "but stand in another broker's table: not looked for"),
+            ("z", 1, "which the configuration does not name: not looked for"),
+        ]
+        self.assertEqual((result.exit_status, sorted(told)), (3, expected))
+        self.edit('name = "broker-c"\n', 'name = "broker-c"\nacked = ["tables/own.jsonl"]\n')
+        self.assertEqual(set(read_tables(read_config(str(self.config))).strangers), {"z"})
+
     def test_offsets_from_elsewhere(self) -> None:
         """Consumer offsets of a file of their own are held against the master's queues."""
         self.edit("index_slots = 5000000\n", "")

@@ -21,7 +21,7 @@ from rmq_audit.cli import main
 from rmq_audit.findings import Finding
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.spark.support import result_of, rmq_audit
+from tests.spark.support import no_room_beyond, result_of, rmq_audit
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
 
@@ -116,6 +116,27 @@ class JsonTests(CommandCase):
         folder = self.golden("pair-equal-4.9.7")
         for path in (self.folder / "missing" / "result.json", self.folder):
             self.assert_refused(self.compare(folder / "master", folder / "slave", "--json", path), str(path))
+
+    def test_no_room_for_results(self) -> None:
+        """A full disk costs the file and not the verdict: one line names the file, and the old one stays."""
+        folder = self.golden("pair-lag-4.9.7-resumed")
+        for option in ("--json", "--html", "--junit", "--prometheus"):
+            path = self.folder / "kept"
+            path.write_text("old")
+            with no_room_beyond(100):
+                status, out, err = self.compare(folder / "master", folder / "slave", option, path)
+            self.assertEqual((option, status, out.split()[0]), (option, 64, "DIFFERENT"))
+            self.assertEqual((err.count("\n"), f"{path}: cannot be written" in err), (1, True), err)
+            self.assertEqual((os.listdir(self.folder), path.read_text()), (["kept"], "old"))
+
+    def test_nobody_reads_the_summary(self) -> None:
+        """Behind a pipe that is closed early the exit status is the verdict's, without a line of errors."""
+        folder = self.golden("pair-lag-4.9.7-resumed")
+        code = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1); from rmq_audit.__main__ import main; main()"
+        for more in ((), ("--json", "-")):
+            arguments = ("compare", folder / "master", folder / "slave", "--engine", "local", *more)
+            answer = rmq_audit(*arguments, module=["-c", code])
+            self.assertEqual((answer.returncode, answer.stderr), (2, ""))
 
 
 class MistakeTests(CommandCase):

@@ -110,6 +110,41 @@ class EndTests(DumpCase):
         self.assertEqual((one.cluster, one.broker, one.replica), ("made", "broker-a", "slave"))
 
 
+class MissingFilesTests(DumpCase):
+    def test_the_first_segments_are_gone(self) -> None:
+        """A dump that lost its first segments is no store whose old messages were deleted: both sides say so."""
+        for members in ({"minPhyOffset": 100}, {"minPhyOffset": None, "files": self.listed("commitlog")}):
+            self.both(**members)
+            for root in (self.pair.master, self.pair.slave):
+                self.pair.segment(root, 0).unlink(missing_ok=True)
+            result = audit(self.pair.master, self.pair.slave)
+            self.assertEqual((result.verdict.value, result.exit_status), ("DAMAGED", 2))
+            gaps = [(one.replica, one.phy_from, one.phy_to) for one in result.findings if one.invariant == "CL-GAP"]
+            self.assertEqual(gaps, [("master", 0, SEGMENT_BYTES), ("slave", 0, SEGMENT_BYTES)])
+            self.both(minPhyOffset=SEGMENT_BYTES + 100)
+            self.assertEqual(audit(self.pair.master, self.pair.slave).exit_status, 0)
+
+    def test_listed_files_that_are_gone(self) -> None:
+        """What a manifest lists and nobody copied leaves the run incomplete, with the path of each file."""
+        root = self.pair.slave
+        gone = [sorted(root.glob(pattern))[0] for pattern in ("consumequeue/*/*", "index/*", "config/*")]
+        self.manifest(root, files=self.listed("commitlog", "consumequeue", "index", "config"))
+        self.assertEqual(audit(self.pair.master, root).exit_status, 0)
+        lost = [str(path) for path in gone[1:]] + [str(path) for path in gone[0].iterdir()]
+        for path in lost:
+            os.remove(path)
+        result = audit(self.pair.master, root)
+        told = [one.detail for one in result.findings if one.invariant == "AU-COVER"]
+        self.assertEqual((result.verdict.value, len(told)), ("INCOMPLETE", len(lost)), told)
+        for path in lost:
+            self.assertEqual(sum(text.startswith(f"{path} is not there") for text in told), 1, told)
+
+    def listed(self, *folders: str) -> list[dict[str, Any]]:
+        root = self.pair.slave
+        paths = [path for folder in folders for path in sorted((root / folder).rglob("*")) if path.is_file()]
+        return [{"path": str(path.relative_to(root)), "size": path.stat().st_size} for path in paths]
+
+
 class WrongManifestTests(DumpCase):
     def assert_refused(self, *words: str) -> None:
         error = self.assertRaises(InputError, audit, self.pair.master, self.pair.slave)
@@ -131,6 +166,14 @@ class WrongManifestTests(DumpCase):
             ("[]", "object"),
             ('{"maxPhyOffset": "many"}', "maxPhyOffset"),
             ("\xff", ""),
+            ("[" * 100_000, "not JSON"),
+            ('{"indexSlots": 0}', "indexSlots is 0"),
+            ('{"indexSlots": 1099511627776}', "indexSlots is 1099511627776"),
+            ('{"segmentBytes": 0}', "segmentBytes is 0"),
+            ('{"maxPhyOffset": 9223372036854775808}', "maxPhyOffset"),
+            ('{"epochs": [{"epoch": Infinity, "startOffset": 0}]}', "epochs"),
+            ('{"files": ["commitlog"]}', "files"),
+            ('{"files": [{"path": 5}]}', "path is 5"),
         ):
             path.write_bytes(text.encode("latin-1"))
             self.assert_refused(str(path), word)

@@ -66,6 +66,11 @@ class CauseTests(SynchronousTestCase):
         self.assertEqual(one.replica, "both")
         self.assertEqual(len(settle([at("CL-PHY", 10, 20, "master", actual="7"), at("CL-PHY", 10, 20, actual="8")])), 2)
 
+    def test_unread_files_are_told_one_by_one(self) -> None:
+        """What was not read and has no place in the log is one finding a file, each with an id of its own."""
+        found = settle([finding("AU-COVER", "slave", detail=f"file {number}") for number in range(4)])
+        self.assertEqual((len(found), len({one.finding_id for one in found})), (4, 4))
+
     def test_torn_queues_decide_the_blame(self) -> None:
         """Where both CRCs hold, the side whose queues do not follow is to blame."""
         one = at("RP-DIFF", 100, 200, blame="undecided")

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from rmq_audit.findings import Finding
 from rmq_audit.inventory import InputError
-from rmq_audit.routes import MAX_NAMED, BrokerRoute, Held, QueueRoute, Routes, check_routes, read_routes
+from rmq_audit.routes import MAX_NAMED, BrokerRoute, Held, QueueRoute, Routes, check_routes, read_routes, told_apart
 from twisted.trial.unittest import SynchronousTestCase
 
 
@@ -38,6 +39,16 @@ def kinds(findings: list[Finding]) -> list[tuple[str, str, str | None]]:
 
 
 A, T = {("a", 0): "1:1"}, {("T", "a"): 4}
+
+
+class NameTests(SynchronousTestCase):
+    def test_servers_of_one_name(self) -> None:
+        """Dumps that call their NameServers alike do not hide each other: they go by name and path."""
+        moved = attrs.evolve(routes("n1", {("a", 0): "1:2"}, T), path="other")
+        ones = told_apart([routes("n1", A | {("b", 0): "1:3"}, T), moved, routes("n2", A, T), moved])
+        self.assertEqual([one.nameserver for one in ones], ["n1 (made)", "n1 (other)", "n2", "n1 (other, number 2)"])
+        found = [one.invariant for one in check_routes(ones[:2], [])]
+        self.assertEqual(found, ["RT-TWOMASTERS", "RT-MISSING"])
 
 
 class CompareTests(SynchronousTestCase):

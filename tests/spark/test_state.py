@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from rmq_audit.state import ANSWERS_FILE, RememberingEngine, State, header
 from rmq_audit.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.spark.support import as_json
+from tests.spark.support import as_json, no_room_beyond
 from tests.spark.synthetic import Pair, make_store
 
 #: nothing in these tests is ever older
@@ -185,9 +187,35 @@ class DistrustTests(StateCase):
         self.assertIn("are damaged", state.use.ignored[0])
 
     def test_what_is_none_of_ours(self) -> None:
-        """A file of something else is said to be that, and replaced."""
-        state, _ = self.damaged(b"#!/bin/sh\nexit 0\n")
-        self.assertIn("is no state", state.use.ignored[0])
+        """A file of something else is refused and left as it is; a header that was not written to its end is ours."""
+        path = self.folder / ANSWERS_FILE
+        for text in (b"#!/bin/sh\nexit 0\n", b"rmq\n"):
+            path.write_bytes(text)
+            error = self.assertRaises(InputError, State(str(self.folder)).open)
+            self.assertIn(f"{path} is no state", str(error))
+            self.assertEqual(path.read_bytes(), text)
+        for part in (b"", header()[:5], header()[:-1]):
+            path.write_bytes(part)
+            State(str(self.folder)).open().close(finished=False)
+            self.assertEqual(path.read_bytes(), header())
+
+    def test_no_room(self) -> None:
+        """A state that cannot be written costs a line and what it would have remembered, never the verdict."""
+        pair = Pair(self.folder, make_store(6, 120))
+        self.settle(pair.master, pair.slave)
+        expected = self.run_with(pair, None)
+        folder, err = str(self.folder / "state"), io.StringIO()
+        with redirect_stderr(err), no_room_beyond(200):
+            self.assert_same(self.run_with(pair, State(folder)), expected, "no room for answers")
+        self.assertEqual(err.getvalue().count("state not kept"), 1, err.getvalue())
+        (self.folder / "state" / f"{ANSWERS_FILE}.tmp").mkdir()
+        with redirect_stderr(err):
+            self.assert_same(self.run_with(pair, State(folder)), expected, "no new file")
+        self.assertEqual(err.getvalue().count("state not kept"), 2, err.getvalue())
+        last = CountingEngine()
+        with redirect_stderr(err):
+            self.run_with(pair, State(folder), last)
+        self.assertEqual(last.asked, [])
 
     def test_another_version(self) -> None:
         """Answers of other code than this are not its own."""

@@ -224,6 +224,16 @@ class RunTests(WatchCase):
         self.watch().run(EVERY_S, 1)
         self.assertEqual(self.causes(), [("RP-DIFF", "persisting")])
 
+    def test_no_room_for_results(self) -> None:
+        """A result that cannot be written is named after its round, and the rounds go on."""
+        self.both(100)
+        watch = self.watch(outputs={"--json": str(self.folder / "none" / "a.json")})
+        (self.state / "ends.json.tmp").mkdir()
+        self.assertEqual(watch.run(EVERY_S, 2), 0)
+        told = [line for line in self.said if line.startswith("  not written: ")]
+        self.assertEqual((len(told), sum("ends.json" in line for line in told)), (4, 2), self.said)
+        self.assertEqual(self.last()["verdict"], "CONSISTENT")
+
     def test_a_stop_ends_with_the_last_rounds_status(self) -> None:
         """Stopped between rounds or in the middle of one, the status is that of the last whole round; of none, 3."""
 

@@ -235,7 +235,7 @@ class MasterSession:
                 return Close(
                     CloseKind.TOO_FAR_BEHIND,
                     f"the slave asks for offset {report}, but the log of this master begins at {minimum}: "
-                    "wipe the slave's store so that it starts anew",
+                    "move the slave's store aside, so that it starts anew",
                 )
             if self._given is not None and report > self._given.offset:
                 return Close(

@@ -18,7 +18,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 
 import attrs
 
@@ -26,6 +25,7 @@ from rmq.ha.asking import AskError, BrokerRecords
 from rmq.ha.history import Damage, Parting, Records, StoredRecords, find_parting, written_end
 from rmq.ha.link import parse_addr
 from rmq.runtime.disk import Disk, DiskError, RealDisk
+from rmq.runtime.html import time_text
 from rmq.store import layout
 from rmq.store.check import LogFiles
 from rmq.store.commitlog import CommitLog
@@ -177,7 +177,7 @@ def told(parting: Parting, most: int) -> Iterator[str]:
     """Yield what an operator has to know before saying yes."""
     yield (
         f"last common record: {parting.common_offset} to {parting.keep_offset}, "
-        f"stored {_time(parting.common_timestamp)}"
+        f"stored {time_text(parting.common_timestamp)}"
     )
     yield f"this store ends at {parting.end_offset}, the new master's at {parting.other_end}"
     for damage in itertools.islice(parting.common_damage, most):
@@ -192,7 +192,7 @@ def told(parting: Parting, most: int) -> Iterator[str]:
     for extra in itertools.islice(parting.extras(), most):
         yield (
             f"  offset {extra.phy_offset} size {extra.size} topic {extra.topic} queue {extra.queue_id} "
-            f"queueOffset {extra.queue_offset} stored {_time(extra.store_timestamp)} keys {extra.keys or '-'}"
+            f"queueOffset {extra.queue_offset} stored {time_text(extra.store_timestamp)} keys {extra.keys or '-'}"
         )
     if parting.count > most:
         yield f"  and {parting.count - most} more (--list {parting.count} shows all)"
@@ -206,13 +206,6 @@ def told(parting: Parting, most: int) -> Iterator[str]:
 
 def _damaged(damage: Damage) -> str:
     return f"damaged from {damage.start} to {damage.end} ({damage.flaw.value})"
-
-
-def _time(epoch_ms: int) -> str:
-    try:
-        return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"at {epoch_ms} ms"  # no CRC covers it
 
 
 def as_json(parting: Parting, most: int, saved: str | None) -> str:

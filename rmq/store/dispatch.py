@@ -117,7 +117,7 @@ class Dispatcher:
         self._pending: deque[_Pending] = deque()
         #: topics that were deleted while messages waited: where the log ended then, and a queue that they had
         self._deleted: dict[str, tuple[int, ConsumeQueue]] = {}
-        #: how often a queue dropped the messages of a deleted topic and began anew
+        #: how often a queue dropped what it had and began anew
         self.renewals = 0
         #: everything before is dispatched
         self.dispatched = 0
@@ -269,7 +269,7 @@ class Dispatcher:
         """Append a unit that may be there already, begin a new life of its queue, or leave a gap."""
         if queue_offset == 0 and queue.end and phy_offset >= queue.max_phy:
             # Only 0: no CRC covers the number, and a flipped bit in another must not roll the queue back.
-            self._begin_anew(queue, phy_offset)
+            self._begin_anew(queue, 0, phy_offset, "its topic was deleted and made again")
         if not self.fills_gaps and queue_offset and not queue.end:
             # Either the queue is as young as the log that is here, or its files are gone; only the whole log knows.
             raise QueueGap(queue, queue_offset)
@@ -278,10 +278,11 @@ class Dispatcher:
         except QueueGap:
             if not self.fills_gaps:
                 raise
-        first = queue.end
         if queue.max_phy <= self._commit_log.min_offset:
-            self._begin_behind(queue, queue_offset)
+            # What is missing has gone from the log too. Deleted files can come back with a power failure.
+            self._begin_anew(queue, queue_offset, phy_offset, "all that it knew has gone from the commit log")
             return queue.append(queue_offset, phy_offset, size, code, store_timestamp)
+        first = queue.end
         filled = queue.fill_gap(queue_offset, phy_offset, size, code)
         self._log.error(
             "queue {topic}-{queue_id}: numbers {first} to {last} have no message in the commit log; {what}",
@@ -294,34 +295,19 @@ class Dispatcher:
         )
         return filled and queue.append(queue_offset, phy_offset, size, code, store_timestamp)
 
-    def _begin_behind(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """
-        Let a queue begin with a number, for all that it knows has gone from the log, and so has what is missing.
-
-        A power failure can bring back files that were deleted when a slave's log began anew.
-        """
-        end = queue.end
-        queue.begin_anew()
-        self._log.warn(
-            "queue {topic}-{queue_id} ended at {end}, in front of where the commit log begins; it begins with number "
-            "{queue_offset} now, the first that the log has",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            end=end,
-            queue_offset=queue_offset,
-        )
-
-    def _begin_anew(self, queue: ConsumeQueue, phy_offset: int) -> None:
+    def _begin_anew(self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, why: str) -> None:
         end = queue.end
         queue.begin_anew()
         self.renewals += 1
         self._log.warn(
-            "queue {topic}-{queue_id} ended at {end} and begins anew with the message 0 at {phy_offset}: its topic was "
-            "deleted and made again",
+            "queue {topic}-{queue_id} ended at {end} and begins anew with the message {queue_offset} at {phy_offset}: "
+            "{why}",
             topic=queue.topic,
             queue_id=queue.queue_id,
             end=end,
+            queue_offset=queue_offset,
             phy_offset=phy_offset,
+            why=why,
         )
 
     def forget(self, topic: str) -> None:

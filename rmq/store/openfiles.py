@@ -34,10 +34,6 @@ class OpenFiles:
         """Make a new sparse file; DiskError when it exists already."""
         return self._keep(path, self._disk.create_sparse(path, size))
 
-    def add_dirs(self, path: str) -> None:
-        """Make a folder for new files, not durably."""
-        self._disk.add_dirs(path)
-
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder durable."""
         self._disk.sync_dir(path)

@@ -171,7 +171,7 @@ class RejoinTests(SynchronousTestCase):
         parting = compare(pair.box.disk, pair.folder(ROOT), NEW)
         pair.box.disk.open(path).write_at(parting.keep_offset + 56, (1 << 60).to_bytes(8, "big"))
         for yes in (False, True):
-            self.assertIn(f"stored at {1 << 60} ms", pair.rejoin(yes=yes)[1])
+            self.assertIn(f"stored {1 << 60} ms", pair.rejoin(yes=yes)[1])
 
     def test_then_it_follows(self) -> None:
         """The new master's bytes from there on make both logs the same, queue for queue."""

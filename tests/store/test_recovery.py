@@ -223,7 +223,7 @@ class LostFileTests(RecoveryCase):
             found = sorted(offset for offsets in served(self.store).values() for offset in offsets)
             self.assertEqual(found, [one.phy_offset for one in there])
             self.assertGreaterEqual(self.store.min_offset("Topic", 0), first)
-            self.assertEqual(len([event for event in events if "in front of where" in event["log_format"]]), 1)
+            self.assertEqual(len([event for event in events if "begins anew" in event["log_format"]]), 1)
             self.assertEqual(self.box.put(message(0))[0].queue_offset, 100)
             self.box.stop()
             self.assert_sound()

@@ -161,7 +161,7 @@ class Bench:
         labels = {each.server.name: each.server.label for each in self.running}
         parts = []
         if self.outcomes:
-            parts += ["### Look-ups", table(self.outcomes, [name for name in ("ours", "lean") if name in labels])]
+            parts += ["### Look-ups", table(self.outcomes, [name for name in ("ours", "epoll") if name in labels])]
         if self.beside:
             parts += [self._beside_title(), self._beside_table()]
         parts += ["### Start and memory", self._process_table()]

@@ -7,8 +7,6 @@ import os
 import resource
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +22,6 @@ from tests.real.storm import anonymous_bytes
 #: a small heap and not touched in advance, so that its memory shows what it needs; Apache's own script asks for 4 GiB
 NAMESRV_JAVA = Java(("-XX:+UseG1GC",), namesrv_heap=512, broker_heap=1024)
 
-LEAN_REACTOR = "rmq-lean"
 RUST_VERSION = "1.0.0"
 RUST_ROOT = CACHE / f"rust-{RUST_VERSION}"
 RUST_INSTALL = f"nice cargo install rocketmq-namesrv --version {RUST_VERSION} --locked --root {RUST_ROOT}"
@@ -55,24 +52,12 @@ def _ours(site: Site, folder: str) -> Process:
     return _python(site, folder)
 
 
-def _lean(site: Site, folder: str) -> Process:
-    return _python(site, folder, "--reactor", LEAN_REACTOR)
+def _epoll(site: Site, folder: str) -> Process:
+    return _python(site, folder, "--reactor", "epoll")
 
 
 def _pure(site: Site, folder: str) -> Process:
-    return _python(site, folder, "--reactor", LEAN_REACTOR, pure=True)
-
-
-def _no_lean() -> str | None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from twisted.scripts.twistd import run; run()", "--help-reactors"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    if LEAN_REACTOR in done.stdout:
-        return None
-    return f"twistd knows no reactor {LEAN_REACTOR}"
+    return _python(site, folder, pure=True)
 
 
 def _apache(version: str) -> Callable[[Site, str], Process]:
@@ -104,8 +89,8 @@ SERVERS = {
     server.name: server
     for server in (
         Server("ours", "ours", _ours),
-        Server("lean", f"ours, {LEAN_REACTOR}", _lean, why_absent=_no_lean),
-        Server("pure", f"ours, {LEAN_REACTOR}, pure Python", _pure, why_absent=_no_lean),
+        Server("epoll", "ours, Twisted's epoll reactor", _epoll),
+        Server("pure", "ours, pure Python", _pure),
         Server(APACHE_4, f"Apache {APACHE_4}", _apache(APACHE_4), is_java=True),
         Server(APACHE_5, f"Apache {APACHE_5}", _apache(APACHE_5), is_java=True),
         Server("rust", f"rocketmq-rust {RUST_VERSION}", _rust, why_absent=_no_rust),

@@ -94,19 +94,18 @@ def stores(server: Broker) -> bool:
         return probe.send_message(TOPIC, 0, b"ready?").code == 0
 
 
-def start(site: Site, kind: str, name: str, mode: Mode, reactor: str) -> Side:
+def start(site: Site, kind: str, name: str, mode: Mode) -> Side:
     """Start a broker, and where the mode asks for it a slave of its own kind that replicates."""
     others = len(site.processes)
     config: dict[str, Any] = {"flushDiskType": mode.flush, "mappedFileSizeCommitLog": 256 << 20}
     config |= {"mappedFileSizeConsumeQueue": 20 * 300_000, "maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}
     config["brokerRole"] = "SYNC_MASTER" if mode.slave else "ASYNC_MASTER"
-    twistd = ["--reactor", reactor]
     namesrv = site.namesrv(kind, f"{name}-namesrv")
-    server = site.broker(kind, namesrv.addr, name, twistd=twistd, **config)
+    server = site.broker(kind, namesrv.addr, name, **config)
     with server.probe() as probe:
         probe.create_topic(TOPIC, QUEUES)
     if mode.slave:
-        site.slave(kind, server, namesrv.addr, f"{name}-slave", twistd=twistd)
+        site.slave(kind, server, namesrv.addr, f"{name}-slave")
         until(f"{name} replicates", partial(stores, server))  # Apache's slave first reports after 5 s
     return Side(server, site.processes[others:])
 
@@ -147,7 +146,6 @@ def main() -> int:
     parser.set_defaults(rounds=5, shapes="")
     parser.add_argument("--modes", default=",".join(MODES), help="which modes (default: %(default)s)")
     parser.add_argument("--sizes", default="", help="body sizes in bytes, with --shapes (default: each mode's own)")
-    parser.add_argument("--reactor", default="rmq-lean", help="reactor of our broker (default: %(default)s; epoll)")
     arguments = parser.parse_args()
     unknown = set(arguments.modes.split(",")) - MODES.keys()
     if unknown:
@@ -169,8 +167,7 @@ def main() -> int:
             place.root.mkdir()
             try:
                 ours, apache = (
-                    start(place, kind, name, mode, arguments.reactor)
-                    for kind, name in ((arguments.ours, "ours"), (APACHE_4, "apache"))
+                    start(place, kind, name, mode) for kind, name in ((arguments.ours, "ours"), (APACHE_4, "apache"))
                 )
                 for size, name in shapes_of(mode):
                     template = send_template(place.root / f"send-{size}", TOPIC, size)

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -33,6 +33,8 @@ RESTART_DELAY_S = 1.0
 MAX_DEATHS_PER_MINUTE = 5
 
 SEGMENT_MIB = 64
+#: the status pages of the NameServer are at its port + 4, those of master and slave at the next two ports
+HTTP_PORT_STEP = 4
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
 _PR_SET_PDEATHSIG = 1
@@ -64,6 +66,8 @@ class Role:
     name: str
     arguments: list[str]
     log: Path
+    #: port of its status pages on 127.0.0.1; None: none
+    http_port: int | None
     process: subprocess.Popen[bytes] | None = None
     deaths: collections.deque[float] = attrs.field(factory=collections.deque)
     restart_at: float | None = None
@@ -72,6 +76,8 @@ class Role:
     def start(self) -> None:
         """Start the process in a session of its own: Ctrl-C reaches us only, and we stop the roles in order."""
         command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", f"--logfile={self.log}", *self.arguments]
+        if self.http_port is not None:
+            command += ["--http", str(self.http_port)]
         self.unread.clear()
         self.restart_at = None
         self.process = subprocess.Popen(
@@ -245,7 +251,8 @@ def _broker(
     arguments = ["rmq-broker", "-c", str(conf), "-n", f"{options.host}:{options.namesrv_port}"]
     arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
     arguments += ["--brokerIP1", options.host, "--brokerIP2", options.host, "--bindAddress", options.host]
-    return Role(name=name, arguments=arguments, log=root / "logs" / f"{name}.log")
+    log = root / "logs" / f"{name}.log"
+    return Role(name=name, arguments=arguments, log=log, http_port=_http_port(options, broker_id + 1))
 
 
 def cluster(options: argparse.Namespace) -> Cluster:
@@ -257,17 +264,28 @@ def cluster(options: argparse.Namespace) -> Cluster:
     )
     arguments = ["rmq-namesrv", "-c", str(conf), "--listenPort", str(options.namesrv_port)]
     arguments += ["--bindAddress", options.host, "--kvConfigPath", str(root / "namesrv" / "kvConfig.json")]
-    namesrv = Role(name="namesrv", arguments=arguments, log=root / "logs" / "namesrv.log")
+    log = root / "logs" / "namesrv.log"
+    namesrv = Role(name="namesrv", arguments=arguments, log=log, http_port=_http_port(options, 0))
     master = _broker(options, root, "broker-a", options.broker_port, 0, options.role, "the master")
     slave = _broker(options, root, "broker-a-s", options.slave_port, 1, "SLAVE", "its slave")
-    return Cluster(roles=[namesrv, master, slave], next_steps=_next_steps(options, root))
+    roles = [namesrv, master, slave]
+    return Cluster(roles=roles, next_steps=_next_steps(options, root, roles))
+
+
+def _http_port(options: argparse.Namespace, index: int) -> int | None:
+    """Return the port of the status pages of the role with this index; None without --http-port or the extra."""
+    first = options.namesrv_port + HTTP_PORT_STEP if options.http_port is None else options.http_port
+    if not first or importlib.util.find_spec("prometheus_client") is None:
+        return None
+    return int(first) + index
 
 
 NEXT_STEPS = """
 Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_port}.
 
   use it         any RocketMQ 4.x or 5.x remoting client: set its name server address to {namesrv}
-  look at it     mqadmin clusterList -n {namesrv}
+  look at it     {pages}
+                 mqadmin clusterList -n {namesrv}
   break it       pkill -9 -f 'rmq-broker.*broker-a.properties'   (the master starts again by itself)
   prove it       {audit}
   its files      {dir}/conf, {dir}/logs, stores {dir}/broker-a and {dir}/broker-a-s
@@ -275,8 +293,14 @@ Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_po
 """
 
 
-def _next_steps(options: argparse.Namespace, root: Path) -> str:
+def _next_steps(options: argparse.Namespace, root: Path, roles: Sequence[Role]) -> str:
+    pages = "\n                 ".join(
+        f"http://127.0.0.1:{role.http_port}/ ({role.name})" for role in roles if role.http_port
+    )
+    if not pages and options.http_port != 0:
+        pages = f"status pages: {_shortest(sys.executable)} -m pip install 'rmq[metrics]', then start again"
     return NEXT_STEPS.format(
+        pages=pages or "status pages are off (--http-port 0)",
         namesrv=f"{options.host}:{options.namesrv_port}",
         host=options.host,
         broker_port=options.broker_port,
@@ -323,6 +347,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--slave-port", type=int, default=10921, help="slave; also uses port - 2 and port + 1 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--http-port",
+        type=int,
+        help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2; 0 for none"
+        f" (default: --namesrv-port + {HTTP_PORT_STEP}; needs the extra rmq[metrics])",
     )
     parser.add_argument(
         "--role",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.local import main
+from rmq.local import cluster, main, parser
 
 
 class FolderTests(SynchronousTestCase):
@@ -55,3 +56,36 @@ class FolderTests(SynchronousTestCase):
         text = self.refused(folder)
         self.assertIn(f"{folder}/conf/namesrv.properties: No space left on device", text)
         self.assertEqual(os.listdir(f"{folder}/conf"), [])
+
+
+class StatusPageTests(SynchronousTestCase):
+    def started(self, *options: str, metrics: bool = True) -> tuple[list[int | None], str]:
+        """Return the ports of the status pages of all roles, and what is printed once they run."""
+        real = importlib.util.find_spec
+        self.patch(importlib.util, "find_spec", lambda name: real("os" if metrics else "no-such-module"))
+        made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp()), *options]))
+        return [role.http_port for role in made.roles], made.next_steps
+
+    def test_by_default(self) -> None:
+        """All three roles serve status pages on loopback, and the addresses are printed."""
+        ports, text = self.started()
+        self.assertEqual(ports, [9880, 9881, 9882])
+        for address in ("9880/ (namesrv)", "9881/ (broker-a)", "9882/ (broker-a-s)"):
+            self.assertIn(f"http://127.0.0.1:{address}", text)
+
+    def test_other_ports(self) -> None:
+        """A second cluster with another NameServer port has other status pages; --http-port says which."""
+        self.assertEqual(self.started("--namesrv-port", "19876")[0], [19880, 19881, 19882])
+        self.assertEqual(self.started("--http-port", "8000")[0], [8000, 8001, 8002])
+
+    def test_switched_off(self) -> None:
+        """--http-port 0: no status pages."""
+        ports, text = self.started("--http-port", "0")
+        self.assertEqual(ports, [None, None, None])
+        self.assertIn("status pages are off (--http-port 0)", text)
+
+    def test_without_the_extra(self) -> None:
+        """Without prometheus-client the cluster starts all the same and says what to install."""
+        ports, text = self.started(metrics=False)
+        self.assertEqual(ports, [None, None, None])
+        self.assertIn("pip install 'rmq[metrics]'", text)

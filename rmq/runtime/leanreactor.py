@@ -14,7 +14,7 @@ Half of what a small request costs a Twisted server is Twisted's own: ``transpor
 `tests/reactor` runs Twisted's own reactor tests against this one. It builds upon private names of Twisted, so a Twisted
 without them is refused when the module is imported.
 
-It is chosen by ``twistd --reactor rmq-lean ...``; nothing else of rmq knows of it.
+`rmq.runtime.platform.the_reactor` installs it when nobody chose a reactor; ``twistd --reactor rmq-lean`` does so too.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ try:
         from twisted.internet import tcp
         from twisted.internet.epollreactor import EPOLLIN, EPollReactor
 except ImportError as error:
-    raise ImportError(
-        "the reactor rmq-lean needs epoll(7), which only Linux has; without --reactor rmq runs on Twisted's own"
-    ) from error
+    raise ImportError("it needs epoll(7), which only Linux has") from error
 
 #: errors of send that reading is told too: full, or closed by the peer before
 _TELLS_LATER = (errno.EWOULDBLOCK, errno.ENOBUFS, errno.EPIPE)
@@ -57,10 +55,7 @@ _PRIVATE = (
 for _owner, _names in _PRIVATE:
     for _name in _names:
         if not hasattr(_owner, _name):
-            raise ImportError(
-                f"the reactor rmq-lean does not fit this Twisted: {_owner.__name__} has no {_name};"
-                " without --reactor rmq runs on Twisted's own"
-            )
+            raise ImportError(f"it does not fit this version of Twisted: {_owner.__name__} has no {_name}")
 
 
 def _read_broken(transport: Any) -> Any:
@@ -231,7 +226,7 @@ class LeanReactor(EPollReactor):
 
 
 def install() -> None:
-    """Make this the reactor of the process; called by `twistd`, before anything else imports a reactor."""
+    """Make this the reactor of the process; to be called before anything imports a reactor."""
     if _compiled is not None and not any(name.startswith(_MALLOC_SETTINGS) for name in os.environ):
         _compiled.keep_freed_memory()
     reactor = LeanReactor()

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
 
 from rmq.runtime.disk import Disk, RealDisk
 from rmq.runtime.latetls import tls_later
@@ -23,6 +24,8 @@ CONNECT_TIMEOUT_S = 3.0
 
 #: an environment variable (any text): files are read without maps, for a disk with blocks that cannot be read
 WITHOUT_MAPS = "RMQ_READ_WITHOUT_MAPS"
+
+_log = Logger()
 
 EndpointFactory = Callable[[Any, str, int], IStreamClientEndpoint]
 
@@ -47,7 +50,18 @@ class Platform:
 
 
 def the_reactor() -> Any:
-    """Return the reactor of this process: what `twistd --reactor` chose, or Twisted's default."""
+    """
+    Return the reactor of this process: the one that `twistd --reactor` chose, otherwise `rmq-lean`.
+
+    Where `rmq-lean` cannot run, one log line says why and Twisted's default is used.
+    """
+    if "twisted.internet.reactor" not in sys.modules:
+        try:
+            from rmq.runtime import leanreactor
+        except ImportError as error:
+            _log.info("the reactor rmq-lean is not used: {error}; Twisted's default is used instead", error=error)
+        else:
+            leanreactor.install()
     with tls_later():
         from twisted.internet import reactor
     return reactor

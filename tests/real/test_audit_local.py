@@ -35,6 +35,7 @@ def test_one_command_proves_the_running_cluster(site: Site, tmp_path: Path) -> N
     """In a new folder: the printed command says CONSISTENT, with status 0, of an idle cluster and under load."""
     namesrv, master, slave = free_port(), free_port(), free_port()
     ports = ["--namesrv-port", str(namesrv), "--broker-port", str(master), "--slave-port", str(slave)]
+    ports += ["--http-port", "0"]
     local = site.command("rmq-local", [sys.executable, "-m", "rmq.local", *ports], slave)
     command = prove_it(local)
     assert command[:2] == [str(Path(sys.executable).parent / "rmq-audit"), "compare"], command

@@ -45,6 +45,7 @@ class LocalCluster:
         self.store = data / "broker-a"
         ports = {"--namesrv-port": self.namesrv_port, "--broker-port": self.master_port}
         ports["--slave-port"] = self.slave_port
+        ports["--http-port"] = 0
         options = [text for option, port in ports.items() for text in (option, str(port))]
         command = [sys.executable, "-m", "rmq.local", "--dir", str(data), *options]
         self.process = self._site.command("rmq-local", command, self.slave_port)

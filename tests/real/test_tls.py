@@ -85,24 +85,19 @@ def over_tls(process: Process, context: ssl.SSLContext) -> Probe:
     return probe
 
 
-def on_lean_reactor(process: Process) -> None:
-    process.command[process.command.index("--nodaemon")] = "--reactor=rmq-lean"
-    process.command.insert(process.command.index("--reactor=rmq-lean"), "--nodaemon")
-
-
 @pytest.mark.real
-@pytest.mark.parametrize(("version", "reactor"), [(APACHE_4, "epoll"), (APACHE_5, "rmq-lean")])
+@pytest.mark.parametrize(("version", "twistd"), [(APACHE_4, ("--reactor", "epoll")), (APACHE_5, ())])
 def test_java_clients(
-    site: Site, client: Clients, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, version: str, reactor: str
+    site: Site,
+    client: Clients,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    twistd: tuple[str, ...],
 ) -> None:
     """A Java client that verifies produces and consumes over TLS, while plain peers use the same ports."""
-    namesrv = site.namesrv(start=False, **certificates.served)
-    broker = site.broker(OURS, namesrv.addr, start=False, **certificates.served, useTLS=True)
-    for process in (namesrv, broker):
-        if reactor == "rmq-lean":
-            on_lean_reactor(process)
-        process.start()
-    site.wait_registered(broker, namesrv.addr)
+    namesrv = site.namesrv(twistd=twistd, **certificates.served)
+    broker = site.broker(OURS, namesrv.addr, twistd=twistd, **certificates.served, useTLS=True)
 
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", certificates.java)
     java = client(version, namesrv.addr)

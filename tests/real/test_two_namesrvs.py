@@ -140,9 +140,9 @@ def start_cluster(site: Site, topics: tuple[str, ...]) -> Cluster:
     """
     Start two NameServers of ours and a master and a slave of each kind, and make the topics on every master.
 
-    The second NameServer runs on our own reactor.
+    The second NameServer runs on Twisted's epoll reactor.
     """
-    namesrvs = [site.namesrv(OURS, "namesrv-1"), site.namesrv(OURS, "namesrv-2", twistd=("--reactor", "rmq-lean"))]
+    namesrvs = [site.namesrv(OURS, "namesrv-1"), site.namesrv(OURS, "namesrv-2", twistd=("--reactor", "epoll"))]
     both = ";".join(namesrv.addr for namesrv in namesrvs)
     brokers = []
     for kind in KINDS:

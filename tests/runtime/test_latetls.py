@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 #: Greets over TLS on two ports, by startTLS and by listenSSL, and says what of TLS was imported when.
 SCRIPT = """
 import socket, ssl, sys
+from rmq.runtime.latetls import tls_later
 from rmq.runtime.platform import the_reactor
+if sys.argv[-1] != "LeanReactor":
+    with tls_later():
+        from twisted.internet import reactor
 reactor = the_reactor()
 from twisted.internet import tcp
 from twisted.internet.interfaces import IReactorSSL, ITLSTransport
@@ -27,7 +31,7 @@ from twisted.internet.threads import deferToThread
 def imported():
     return [name for name in ("OpenSSL", "twisted.internet.ssl", "twisted.internet._newtls") if name in sys.modules]
 
-assert type(reactor).__module__.startswith("twisted."), reactor
+assert type(reactor).__name__ == sys.argv.pop(), reactor
 print("before", imported(), IReactorSSL.providedBy(reactor), ITLSTransport.implementedBy(tcp.Server))
 cert, key, ca = sys.argv[1:]
 
@@ -126,25 +130,27 @@ class LateTests(SynchronousTestCase):
         pem = authority.issue("server", ["127.0.0.1"])
         for name, data in (("cert", pem.certificate), ("key", pem.key), ("ca", authority.pem)):
             (folder / name).write_bytes(data)
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", SCRIPT, *(str(folder / name) for name in ("cert", "key", "ca"))],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        self.assertEqual(
-            done.stdout.splitlines(),
-            [
-                "before [] True True",
-                "plain []",
-                "startTLS b'hello'",
-                "listenSSL b'hello'",
-                "after ['OpenSSL', 'twisted.internet.ssl', 'twisted.internet._newtls']",
-            ],
-            done.stderr,
-        )
+        files = [str(folder / name) for name in ("cert", "key", "ca")]
+        for reactor in ("LeanReactor", "EPollReactor"):
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", SCRIPT, *files, reactor],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+            self.assertEqual(
+                done.stdout.splitlines(),
+                [
+                    "before [] True True",
+                    "plain []",
+                    "startTLS b'hello'",
+                    "listenSSL b'hello'",
+                    "after ['OpenSSL', 'twisted.internet.ssl', 'twisted.internet._newtls']",
+                ],
+                done.stderr,
+            )
 
     def test_too_late(self) -> None:
         """Where Twisted's TCP is imported already nothing happens, and nothing is left behind."""

@@ -595,6 +595,41 @@ class InstallTests(SynchronousTestCase):
         )
         self.assertEqual(done.stdout, "LeanReactor\n", done.stderr)
 
+    def test_without_a_choice(self) -> None:
+        """A process for which nobody chose a reactor runs on this one."""
+        done = self.run_python("from rmq.runtime.platform import the_reactor; print(the_reactor().__class__.__name__)")
+        self.assertEqual(done.stdout, "LeanReactor\n", done.stderr)
+
+    def test_another_choice(self) -> None:
+        """A reactor that `twistd --reactor` has installed stays."""
+        done = self.run_python(
+            "from twisted.application.reactors import installReactor; installReactor('select')\n"
+            "from rmq.runtime.platform import the_reactor; print(the_reactor().__class__.__name__)"
+        )
+        self.assertEqual(done.stdout, "SelectReactor\n", done.stderr)
+
+    def test_options_import_no_reactor(self) -> None:
+        """`--http` and `--manhole` are read before the choice and leave it open."""
+        for role in ("namesrv", "broker"):
+            done = self.run_python(
+                f"import sys; from rmq.{role}.tap import Options\n"
+                "Options().parseOptions(['--http', '1', '--manhole', 'ssh:1:keys'])\n"
+                "print('twisted.internet.reactor' in sys.modules)"
+            )
+            self.assertEqual(done.stdout, "False\n", done.stderr)
+
+    def test_steps_aside(self) -> None:
+        """Where it cannot run, one log line says why, and the process runs on Twisted's default."""
+        done = self.run_python(
+            "import select, sys; del select.epoll\n"
+            "from twisted.logger import globalLogBeginner, textFileLogObserver\n"
+            "globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)\n"
+            "from rmq.runtime.platform import the_reactor; print(the_reactor().__class__.__name__)"
+        )
+        log, reactor = done.stdout.splitlines()
+        self.assertIn("rmq-lean is not used: it needs epoll(7), which only Linux has; Twisted's default", log)
+        self.assertEqual(reactor, "PollReactor")
+
     def test_garbage_is_collected_once_it_runs(self) -> None:
         """The collector rests until the reactor runs, and no longer."""
         done = self.run_python(

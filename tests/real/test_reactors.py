@@ -1,8 +1,6 @@
-"""The reactor ``rmq-lean`` under real load: NameServer, master and slave run on it, Java clients notice nothing."""
+"""Plain `twistd` runs on ``rmq-lean``, another reactor can be chosen, and Java clients notice no difference."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -12,24 +10,26 @@ from tests.real.pairs import wait_caught_up
 from tests.real.peers import APACHE_4, OURS, Process, Site
 from tests.real.storefiles import first_difference
 
-LEAN = ("--reactor", "rmq-lean")
+#: options of twistd -> the class of the reactor
+REACTORS = {(): "LeanReactor", ("--reactor", "asyncio"): "AsyncioSelectorReactor"}
 TOPIC = "Lean"
 #: how they are sent -> messages, sizes
 WAYS = {"sync": (100, (30, 4000)), "async": (600, (30, 60_000)), "batch": (300, (30, 400))}
 
 
-def runs_lean(process: Process) -> bool:
-    """Tell whether the process was started with the reactor (twistd refuses one that it does not know)."""
-    return LEAN[1] in Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+def runs_on(process: Process, reactor: str) -> bool:
+    """Return whether `twistd` logged the start on a reactor of this class."""
+    return f".{reactor}.\n" in process.console.read_text()
 
 
 @pytest.mark.real
-def test_cluster_on_the_lean_reactor(site: Site, client: Clients) -> None:
+@pytest.mark.parametrize("twistd", REACTORS)
+def test_cluster(site: Site, client: Clients, twistd: tuple[str, ...]) -> None:
     """Sends of every kind, large ones among them, are all there once, replicated, consumed and read back."""
-    namesrv = site.namesrv(OURS, twistd=LEAN)
-    master = site.broker(OURS, namesrv.addr, "master", twistd=LEAN, brokerRole="SYNC_MASTER")
-    slave = site.slave(OURS, master, namesrv.addr, twistd=LEAN)
-    assert all(runs_lean(process) for process in (namesrv, master, slave))
+    namesrv = site.namesrv(OURS, twistd=twistd)
+    master = site.broker(OURS, namesrv.addr, "master", twistd=twistd, brokerRole="SYNC_MASTER")
+    slave = site.slave(OURS, master, namesrv.addr, twistd=twistd)
+    assert all(runs_on(process, REACTORS[twistd]) for process in (namesrv, master, slave))
     java = client(APACHE_4, namesrv.addr)
     java.send(TOPIC, "sync", 1, prefix="first")
     java.consume("lean-group", TOPIC, "reader")

@@ -14,7 +14,7 @@ import attrs
 from rmq.broker.config5x import BrokerConfig5x
 from rmq.ha.link import parse_addr
 from rmq.ha.peers import AllowedPeers
-from rmq.remoting.access import AccessSetup
+from rmq.remoting.access import AccessSetup, check_white_list
 from rmq.runtime.config import ConfigError
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.dispatch import delay_levels
@@ -30,16 +30,17 @@ def _key(
     low: int | None = None,
     high: int | None = None,
     important: bool = False,
+    local: bool = False,
 ) -> Any:
-    metadata: dict[str, Any] = {"doc": doc, "range": (low, high), "important": important}
+    metadata: dict[str, Any] = {"doc": doc, "range": (low, high), "important": important, "local": local}
     if key is not None:
         metadata["key"] = key
     return attrs.field(default=default, metadata=metadata)
 
 
-def _unused(default: Any) -> Any:
-    """A key that files in use hold and that changes nothing here."""
-    return _key(default, "no effect")
+def _unused(default: Any, *, local: bool = False) -> Any:
+    """A key that files in use hold and that changes nothing here; ``local`` for what it does in Apache."""
+    return _key(default, "no effect", local=local)
 
 
 @attrs.frozen(kw_only=True)
@@ -50,24 +51,30 @@ class BrokerConfig:
     Java: BrokerConfig of 4.9.8
     """
 
-    rocketmq_home: str | None = _key(None, "no effect")
-    namesrv_addr: str | None = _key(None, "NameServers, host:port;host:port", important=True)
+    rocketmq_home: str | None = _key(
+        None, "conf/plain_acl.yml below it holds the accounts when aclFile is not given", local=True
+    )
+    namesrv_addr: str | None = _key(None, "NameServers, host:port;host:port", important=True, local=True)
     broker_ip1: str | None = _key(
-        None, "address that clients use; default: this host's first address", key="brokerIP1", important=True
+        None,
+        "address that clients use; default: this host's first address",
+        key="brokerIP1",
+        important=True,
+        local=True,
     )
     broker_ip2: str | None = _key(
-        None, "address that slaves use; default: brokerIP1's", key="brokerIP2", important=True
+        None, "address that slaves use; default: brokerIP1's", key="brokerIP2", important=True, local=True
     )
-    broker_name: str | None = _key(None, "name of the replica group; default: host name", important=True)
-    broker_cluster_name: str = _key("DefaultCluster", "name of the cluster", important=True)
-    broker_id: int = _key(0, "0: master, above: slave", low=0, important=True)
+    broker_name: str | None = _key(None, "name of the replica group; default: host name", important=True, local=True)
+    broker_cluster_name: str = _key("DefaultCluster", "name of the cluster", important=True, local=True)
+    broker_id: int = _key(0, "0: master, above: slave", low=0, important=True, local=True)
     broker_permission: int = _key(6, "4 read, 2 write, 6 both", low=0, high=7)
     default_topic_queue_nums: int = _key(8, "queues of TBW102, the template of automatic topics", low=0)
     auto_create_topic_enable: bool = _key(True, "a send may create its topic", important=True)
     cluster_topic_enable: bool = _key(True, "the topic named like the cluster may be read and written")
     broker_topic_enable: bool = _key(True, "the topic named like the broker may be read and written")
     auto_create_subscription_group: bool = _key(True, "a consumer may create its group", important=True)
-    message_store_plug_in: str = _unused("")
+    message_store_plug_in: str = _unused("", local=True)
     msg_trace_topic_name: str = _key("RMQ_SYS_TRACE_TOPIC", "where clients send message traces")
     trace_topic_enable: bool = _key(False, "keep message traces in msgTraceTopicName")
     send_message_thread_pool_nums: int = _unused(4)
@@ -83,7 +90,7 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = _key(5000, "how often consumer offsets are persisted", low=100)
     flush_consumer_offset_history_interval: int = _unused(60_000)
     reject_transaction_message: bool = _unused(False)
-    fetch_namesrv_addr_by_address_server: bool = _unused(False)
+    fetch_namesrv_addr_by_address_server: bool = _unused(False, local=True)
     send_thread_pool_queue_capacity: int = _unused(10_000)
     put_thread_pool_queue_capacity: int = _unused(10_000)
     pull_thread_pool_queue_capacity: int = _unused(100_000)
@@ -93,7 +100,7 @@ class BrokerConfig:
     consumer_manager_thread_pool_queue_capacity: int = _unused(1_000_000)
     heartbeat_thread_pool_queue_capacity: int = _unused(50_000)
     end_transaction_pool_queue_capacity: int = _unused(100_000)
-    filter_server_nums: int = _unused(0)
+    filter_server_nums: int = _unused(0, local=True)
     long_polling_enable: bool = _key(True, "hold pulls that find nothing as long as the client asks for")
     short_polling_time_mills: int = _key(1000, "how long pulls are held without long polling", low=1)
     notify_consumer_ids_changed_enable: bool = _key(True, "tell consumers when their group changes")
@@ -134,14 +141,23 @@ class BrokerConfig:
     transaction_time_out: int = _unused(6000)
     transaction_check_max: int = _unused(15)
     transaction_check_interval: int = _unused(60_000)
-    acl_enable: bool = _key(False, "check who asks, by the accounts of aclFile")
+    acl_enable: bool = _key(False, "check who asks, by the accounts of aclFile", local=True)
     store_reply_message_enable: bool = _unused(True)
     enable_detail_stat: bool = _unused(True)
     auto_delete_unused_stats: bool = _unused(False)
     isolate_log_enable: bool = _unused(False)
-    config_black_list: str = _key("configBlackList;brokerConfigPath", "keys that code 25 may not change")
-    broker_config_path: str | None = _key(None, "the file that code 25 rewrites; default: the file of -c")
-    dump_dir: str | None = _key(None, "where SIGUSR1 writes consistency dumps; default: <storePathRootDir>-dumps")
+    config_black_list: str = _key(
+        "configBlackList;brokerConfigPath",
+        "more keys that updateBrokerConfig must not change, separated by `;`",
+        local=True,
+    )
+    config_white_list: str = _key(
+        "", "keys that updateBrokerConfig may change although docs/security.md lists them, separated by `;`", local=True
+    )
+    broker_config_path: str | None = _key(None, "no effect: updateBrokerConfig rewrites the file of -c", local=True)
+    dump_dir: str | None = _key(
+        None, "where SIGUSR1 writes consistency dumps; default: <storePathRootDir>-dumps", local=True
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -153,15 +169,20 @@ class NettyServerConfig:
     """
 
     listen_port: int = _key(
-        10911, "clients; listenPort - 2 is the VIP port, listenPort + 1 the HA port", low=3, high=65534, important=True
+        10911,
+        "clients; listenPort - 2 is the VIP port, listenPort + 1 the HA port",
+        low=3,
+        high=65534,
+        important=True,
+        local=True,
     )
-    bind_address: str = _key("0.0.0.0", "local address to listen on")
+    bind_address: str = _key("0.0.0.0", "local address to listen on", local=True)
     server_worker_threads: int = _unused(8)
     server_callback_executor_threads: int = _unused(0)
     server_selector_threads: int = _unused(3)
     server_oneway_semaphore_value: int = _unused(256)
     server_async_semaphore_value: int = _unused(64)
-    server_channel_max_idle_time_seconds: int = _key(120, "silent connections are closed after this", low=1)
+    server_channel_max_idle_time_seconds: int = _key(120, "silent connections are closed after this", low=1, local=True)
     server_socket_snd_buf_size: int = _unused(0)
     server_socket_rcv_buf_size: int = _unused(0)
     write_buffer_high_water_mark: int = _unused(0)
@@ -190,7 +211,9 @@ class NettyClientConfig:
     client_socket_rcv_buf_size: int = _unused(0)
     client_pooled_byte_buf_allocator_enable: bool = _unused(False)
     client_close_socket_if_timeout: bool = _unused(True)
-    use_tls: bool = _key(False, "connect to NameServers and the master with TLS, as tls.enable", key="useTLS")
+    use_tls: bool = _key(
+        False, "connect to NameServers and the master with TLS, as tls.enable", key="useTLS", local=True
+    )
 
 
 #: What one properties file is loaded into, in this order.
@@ -250,6 +273,7 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     broker, store = setup.broker, setup.store
     _refuse_unsupported(setup)
     _check_texts(store)
+    check_white_list(broker.config_white_list, CONFIG_CLASSES)
     if store.broker_role is BrokerRole.SLAVE:
         if broker.broker_id <= 0:
             raise ConfigError(f"brokerRole=SLAVE needs a brokerId above 0, brokerId={broker.broker_id} is a master's")

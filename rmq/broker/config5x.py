@@ -7,15 +7,15 @@ from typing import Any
 import attrs
 
 
-def _unused(key: str | None = None) -> Any:
-    metadata = {"doc": "5.x only, no effect"}
+def _unused(key: str | None = None, *, local: bool = False) -> Any:
+    metadata = {"doc": "5.x only, no effect", "local": local}
     if key is not None:
         metadata["key"] = key
     return attrs.field(default=None, metadata=metadata)
 
 
-def _used(doc: str) -> Any:
-    return attrs.field(default=None, metadata={"doc": doc})
+def _used(doc: str, *, local: bool = False) -> Any:
+    return attrs.field(default=None, metadata={"doc": doc, "local": local})
 
 
 @attrs.frozen(kw_only=True)
@@ -31,7 +31,7 @@ class BrokerConfig5x:
     ack_message_thread_pool_nums: str | None = _unused()
     load_balance_processor_thread_pool_nums: str | None = _unused()
     recover_thread_pool_nums: str | None = _unused()
-    fetch_name_srv_addr_by_dns_lookup: str | None = _unused()
+    fetch_name_srv_addr_by_dns_lookup: str | None = _unused(local=True)
     lite_pull_thread_pool_queue_capacity: str | None = _unused()
     ack_thread_pool_queue_capacity: str | None = _unused()
     admin_broker_thread_pool_queue_capacity: str | None = _unused()
@@ -93,8 +93,8 @@ class BrokerConfig5x:
     transaction_op_msg_max_size: str | None = _unused()
     transaction_op_batch_interval: str | None = _unused()
     forward_timeout: str | None = _unused()
-    enable_slave_acting_master: str | None = _unused()
-    enable_remote_escape: str | None = _unused()
+    enable_slave_acting_master: str | None = _unused(local=True)
+    enable_remote_escape: str | None = _unused(local=True)
     skip_pre_online: str | None = _unused()
     async_send_enable: str | None = _unused()
     use_server_side_reset_offset: str | None = _unused()
@@ -102,25 +102,29 @@ class BrokerConfig5x:
     delay_offset_update_version_step: str | None = _unused()
     lock_in_strict_mode: str | None = _unused()
     compatible_with_old_name_srv: str | None = _unused()
-    enable_controller_mode: str | None = _unused()
-    controller_addr: str | None = _unused()
-    fetch_controller_addr_by_dns_lookup: str | None = _unused()
+    enable_controller_mode: str | None = _unused(local=True)
+    controller_addr: str | None = _unused(local=True)
+    fetch_controller_addr_by_dns_lookup: str | None = _unused(local=True)
     sync_broker_metadata_period: str | None = _unused()
     check_sync_state_set_period: str | None = _unused()
     sync_controller_metadata_period: str | None = _unused()
     controller_heart_beat_timeout_mills: str | None = _unused()
     validate_system_topic_when_update_topic: str | None = _unused()
-    broker_election_priority: str | None = _unused()
+    broker_election_priority: str | None = _unused(local=True)
     use_static_subscription: str | None = _unused()
-    metrics_exporter_type: str | None = _used("PROM opens the port of --http as well; DISABLE (the default) does not")
+    metrics_exporter_type: str | None = _used(
+        "PROM opens the port of --http as well; DISABLE (the default) does not", local=True
+    )
     metrics_otel_cardinality_limit: str | None = _unused()
-    metrics_grpc_exporter_target: str | None = _unused()
-    metrics_grpc_exporter_header: str | None = _unused()
+    metrics_grpc_exporter_target: str | None = _unused(local=True)
+    metrics_grpc_exporter_header: str | None = _unused(local=True)
     metric_grpc_exporter_time_out_in_mills: str | None = _unused()
     metric_grpc_exporter_interval_in_mills: str | None = _unused()
     metric_logging_exporter_interval_in_mills: str | None = _unused()
-    metrics_prom_exporter_port: str | None = _used("port of metricsExporterType=PROM, 5557 unless given")
-    metrics_prom_exporter_host: str | None = _used("address of metricsExporterType=PROM, brokerIP1 unless given")
+    metrics_prom_exporter_port: str | None = _used("port of metricsExporterType=PROM, 5557 unless given", local=True)
+    metrics_prom_exporter_host: str | None = _used(
+        "address of metricsExporterType=PROM, brokerIP1 unless given", local=True
+    )
     metrics_label: str | None = _used("labels that all metrics get, name:value,name:value")
     metrics_in_delta: str | None = _unused()
     channel_expired_timeout: str | None = _unused()
@@ -146,7 +150,7 @@ class BrokerConfig5x:
     append_ck_async: str | None = _unused()
     clear_retry_topic_when_delete_topic: str | None = _unused()
     enable_lmq_stats: str | None = _unused()
-    config_manager_version: str | None = _unused()
+    config_manager_version: str | None = _unused(local=True)
     allow_recall_when_broker_not_writeable: str | None = _unused()
     recall_message_enable: str | None = _unused()
     enable_register_producer: str | None = _unused()

@@ -34,7 +34,7 @@ def _default_config_store_path() -> str:
 
 
 def _path(factory: Any, doc: str) -> Any:
-    return attrs.field(factory=factory, metadata={"doc": doc})
+    return attrs.field(factory=factory, metadata={"doc": doc, "local": True})
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # methods that nobody calls would cost each start a millisecond
@@ -45,7 +45,7 @@ class NamesrvConfig:
     Java: NamesrvConfig
     """
 
-    rocketmq_home: str | None = _key(None, "installation of Apache RocketMQ; not needed")
+    rocketmq_home: str | None = _key(None, "installation of Apache RocketMQ; not needed", local=True)
     kv_config_path: str = _path(_default_kv_config_path, "file of the key-value table")
     config_store_path: str = _path(
         _default_config_store_path, "file that updateNamesrvConfig writes; with -c it is the file read at start"
@@ -56,7 +56,14 @@ class NamesrvConfig:
     )
     order_message_enable: bool = _key(False, "put ORDER_TOPIC_CONFIG into routes")
     config_black_list: str = _key(
-        "configBlackList;configStorePath;kvConfigPath", "keys that updateNamesrvConfig must not change"
+        "configBlackList;configStorePath;kvConfigPath",
+        "more keys that updateNamesrvConfig must not change, separated by `;`",
+        local=True,
+    )
+    config_white_list: str = _key(
+        "",
+        "keys that updateNamesrvConfig may change although docs/security.md lists them, separated by `;`",
+        local=True,
     )
     return_order_topic_config_to_broker: bool = _key(True, "answer registrations with ORDER_TOPIC_CONFIG")
     client_request_thread_pool_nums: int = _key(8, _NO_THREADS)
@@ -76,7 +83,7 @@ class NamesrvConfig:
     notify_min_broker_id_changed: bool = _key(
         False, "tell the brokers of a group (905) when another one has the smallest broker id"
     )
-    enable_controller_in_namesrv: bool = _key(False, _UNSUPPORTED)
+    enable_controller_in_namesrv: bool = _key(False, _UNSUPPORTED, local=True)
     need_wait_for_service: bool = _key(False, "refuse route look-ups for waitSecondsForService after the start")
     delete_topic_with_broker_registration: bool = _key(
         False, "forget topics of a broker that its registration lacks; not with 4.9 brokers, they register parts"
@@ -94,15 +101,18 @@ class NettyServerConfig:
     Java: NettyServerConfig
     """
 
-    listen_port: int = _key(9876, "port to listen at", range=(0, 65535))
-    bind_address: str = _key("0.0.0.0", "address to listen at")
+    listen_port: int = _key(9876, "port to listen at", range=(0, 65535), local=True)
+    bind_address: str = _key("0.0.0.0", "address to listen at", local=True)
     server_worker_threads: int = _key(8, _NO_THREADS)
     server_callback_executor_threads: int = _key(0, _NO_THREADS)
     server_selector_threads: int = _key(3, _NO_THREADS)
     server_oneway_semaphore_value: int = _key(256, "limits requests of the server in Apache; it sends none here")
     server_async_semaphore_value: int = _key(64, "limits requests of the server in Apache; it sends none here")
     server_channel_max_idle_time_seconds: int = _key(
-        120, "seconds without a byte in either direction after which a connection is closed", range=(1, None)
+        120,
+        "seconds without a byte in either direction after which a connection is closed",
+        range=(1, None),
+        local=True,
     )
     server_socket_snd_buf_size: int = _key(0, "no effect: the system chooses")
     server_socket_rcv_buf_size: int = _key(0, "no effect: the system chooses")

@@ -18,6 +18,7 @@ from rmq.namesrv.production import ProductionRoutes
 from rmq.namesrv.routes import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.namesrv.turns import Turns
+from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.config import ConfigError, decode_properties
@@ -426,8 +427,8 @@ class AdminResponders:
             values = decode_properties(request.body, f"request of {request.channel.peer}")
         except ConfigError as error:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
-        if self._settings.black_listed(values):
-            raise Refuse(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        if refused := self._settings.black_listed(values):
+            raise Refuse(ResponseCode.NO_PERMISSION, refusal_remark(refused))
         try:
             self._settings.update(values)
         except ConfigError as error:

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping
 from twisted.logger import Logger
 
 from rmq.namesrv.config import CONFIG_CLASSES, UNSUPPORTED_SWITCHES, NamesrvConfig, NamesrvSetup, NettyServerConfig
-from rmq.remoting.access import ACCESS_KEYS
+from rmq.remoting.access import check_white_list, refused_keys
 from rmq.runtime.config import config_fields, to_properties, update
 from rmq.runtime.disk import Disk
 from rmq.runtime.statefile import write_state
-
-#: Never changed over the wire, whatever configBlackList says.
-ALWAYS_BLACK = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 
 class Settings:
@@ -30,7 +27,9 @@ class Settings:
     _log = Logger()
 
     def __init__(self, disk: Disk, setup: NamesrvSetup) -> None:
+        check_white_list(setup.namesrv.config_white_list, CONFIG_CLASSES)
         self._disk = disk
+        self._path = setup.namesrv.config_store_path
         self.namesrv: NamesrvConfig = setup.namesrv
         self.netty: NettyServerConfig = setup.netty
         self._extra = dict(setup.extra)
@@ -50,24 +49,25 @@ class Settings:
         return to_properties(self.namesrv, self.netty, extra=self._extra)
 
     def black_listed(self, values: Mapping[str, str]) -> list[str]:
-        """Return the keys of ``values`` that may not be changed over the wire."""
-        black = ALWAYS_BLACK | ACCESS_KEYS | {key.strip() for key in self.namesrv.config_black_list.split(";")}
-        return sorted(black & values.keys())
+        """Return the keys of ``values`` that may not be changed over the network."""
+        lists = self.namesrv
+        return refused_keys(
+            values, CONFIG_CLASSES, black_list=lists.config_black_list, white_list=lists.config_white_list
+        )
 
     def update(self, values: Mapping[str, str]) -> None:
         """
-        Change what is known, ignore what is not, and write all of it to ``configStorePath``.
+        Change what is known, skip what is not, and write all of it to ``configStorePath`` of the start.
 
         Raises ConfigError naming the key for a bad value, DiskError for an unwritable file; then nothing has changed.
         Java: Configuration#update
         """
         namesrv, netty = update(self.namesrv, values), update(self.netty, values)
-        extra = {key: values.get(key, value) for key, value in self._extra.items()}
-        text = to_properties(namesrv, netty, extra={**extra, **self._secret})
-        write_state(self._disk, self.namesrv.config_store_path, text.encode())
-        self.namesrv, self.netty, self._extra = namesrv, netty, extra
+        text = to_properties(namesrv, netty, extra={**self._extra, **self._secret})
+        write_state(self._disk, self._path, text.encode())
+        self.namesrv, self.netty = namesrv, netty
         for key in sorted(values):
-            if key in self._known or key in extra:
+            if key in self._known:
                 self._log.info("{key} is {value} now", key=key, value=values[key])
             else:
                 self._log.warn("unknown key {key} was not changed", key=key)

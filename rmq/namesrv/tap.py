@@ -67,7 +67,7 @@ def makeService(options: Options) -> IService:
     try:
         namesrv = build_namesrv(real_platform(the_reactor()), setup_of(options), announce=_say)
     except ConfigError as error:
-        raise SystemExit(f"rmq-namesrv cannot start: {error}") from error
+        raise SystemExit(f"rmq-namesrv cannot start: {options.with_source(str(error))}") from error
 
     def face() -> Face:
         # prometheus_client is not needed, and not installed, where nobody asks for metrics.

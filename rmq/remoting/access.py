@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -30,8 +30,45 @@ def _keys() -> frozenset[str]:
     return frozenset(field.key for kind in kinds for field in config_fields(kind))
 
 
-#: Never changed over the wire: whoever may change them may let himself in.
-ACCESS_KEYS = _keys()
+#: Never changed over the network, whatever configWhiteList says: who may change them can let himself in.
+NEVER = _keys() | {"configBlackList", "configWhiteList"}
+
+
+def local_keys(classes: Sequence[type]) -> frozenset[str]:
+    """
+    Return the keys of ``classes`` that a request changes only where ``configWhiteList`` names them.
+
+    They say where the process listens and is found, whom it connects to, who may use it, which role it has, where its
+    files are and which form they have; each is declared with ``local``.
+    """
+    fields = (field for cls in classes for field in config_fields(cls) if field.local)
+    return frozenset(name for field in fields for name in (field.key, *field.aliases))
+
+
+def check_white_list(white_list: str, classes: Sequence[type]) -> None:
+    """Raise ConfigError for a ``configWhiteList`` that names anything but keys that it can allow."""
+    for key in sorted(_listed(white_list) - (local_keys(classes) - NEVER)):
+        why = "never changed over the network" if key in NEVER else "no key that needs to be allowed"
+        raise ConfigError(f"configWhiteList={white_list!r} is wrong: {key} is {why}")
+
+
+def refused_keys(changes: Collection[str], classes: Sequence[type], *, black_list: str, white_list: str) -> list[str]:
+    """
+    Return the keys of ``changes`` that no request may change.
+
+    Java: AdminBrokerProcessor#validateBlackListConfigExist, which knows a black list only
+    """
+    local = local_keys(classes) - _listed(white_list)
+    return sorted((NEVER | local | _listed(black_list)) & set(changes))
+
+
+def refusal_remark(keys: Collection[str]) -> str:
+    """Return Apache's words, and which keys they are about."""
+    return f"Can not update config in black list. Only the configuration file changes {', '.join(keys)}"
+
+
+def _listed(text: str) -> set[str]:
+    return {key.strip() for key in text.split(";") if key.strip()}
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

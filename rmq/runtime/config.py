@@ -10,7 +10,8 @@ A config class is frozen attrs, with one field per key of the Apache class it st
 
 Field types: bool, int, float, str, an Enum (given by name), each with ``| None`` (then an empty text means None).
 Metadata: ``key`` (when it is not the camel form of the name), ``aliases`` (legacy spellings), ``doc`` (one line),
-``range`` (lowest and highest allowed number, either may be None), ``important`` (shown by ``-m``).
+``range`` (lowest and highest allowed number, either may be None), ``important`` (shown by ``-m``), ``local`` (only the
+configuration file changes it, no request: see :mod:`rmq.remoting.access`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class ConfigField:
     lowest: float | None
     highest: float | None
     important: bool
+    local: bool = False
 
     def parse(self, text: str, source: str) -> Any:
         """Return the value that ``text`` stands for; a ConfigError naming source, key and text when it is none."""
@@ -202,6 +204,7 @@ def _config_field(field: attrs.Attribute[Any], hint: Any) -> ConfigField:
         lowest=lowest,
         highest=highest,
         important=bool(field.metadata.get("important", False)),
+        local=bool(field.metadata.get("local", False)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from typing import Any
 
 import attrs
 
@@ -25,8 +26,8 @@ class FlushDiskType(enum.Enum):
     ASYNC_FLUSH = "ASYNC_FLUSH"
 
 
-def _bytes(default: int, doc: str, lowest: int, highest: int = (1 << 31) - 1) -> int:
-    value: int = attrs.field(default=default, metadata={"doc": doc, "range": (lowest, highest)})
+def _bytes(default: int, doc: str, lowest: int, highest: int = (1 << 31) - 1, *, local: bool = False) -> int:
+    value: int = attrs.field(default=default, metadata={"doc": doc, "range": (lowest, highest), "local": local})
     return value
 
 
@@ -35,9 +36,14 @@ def _millis(default: int, doc: str, lowest: int = 1) -> int:
     return value
 
 
-def _count(default: int, doc: str, lowest: int = 0, highest: int | None = None) -> int:
-    value: int = attrs.field(default=default, metadata={"doc": doc, "range": (lowest, highest)})
+def _count(default: int, doc: str, lowest: int = 0, highest: int | None = None, *, local: bool = False) -> int:
+    value: int = attrs.field(default=default, metadata={"doc": doc, "range": (lowest, highest), "local": local})
     return value
+
+
+def _local(default: Any, doc: str = "", **metadata: Any) -> Any:
+    """A key that no request changes over the network: where files are, which form they have, who replicates."""
+    return attrs.field(default=default, metadata={"doc": doc, "local": True, **metadata})
 
 
 @attrs.frozen(kw_only=True)
@@ -49,19 +55,21 @@ class StoreConfig:
     need or does not have. ``MessageStore.load`` names those that are set to something it cannot honour.
     """
 
-    store_path_root_dir: str = attrs.field(
-        default=os.path.join(os.path.expanduser("~"), "store"), metadata={"doc": "root of the store", "important": True}
+    store_path_root_dir: str = _local(
+        os.path.join(os.path.expanduser("~"), "store"), "root of the store", important=True
     )
-    store_path_commit_log: str | None = attrs.field(
-        default=None, metadata={"doc": "folder of the commit log, <root>/commitlog when empty", "important": True}
+    store_path_commit_log: str | None = _local(
+        None, "folder of the commit log, <root>/commitlog when empty", important=True
     )
-    mapped_file_size_commit_log: int = _bytes(1 << 30, "length of a commit log file; equal on master and slave", 4096)
-    mapped_file_size_consume_queue: int = _bytes(300_000 * 20, "length of a consume queue file", 20)
-    enable_consume_queue_ext: bool = attrs.field(
-        default=False, metadata={"doc": "keep tagsCode and store time of each unit in extension files, as 4.x can"}
+    mapped_file_size_commit_log: int = _bytes(
+        1 << 30, "length of a commit log file; equal on master and slave", 4096, local=True
     )
-    mapped_file_size_consume_queue_ext: int = _bytes(48 << 20, "length of an extension file", 64)
-    broker_role: BrokerRole = attrs.field(default=BrokerRole.ASYNC_MASTER, metadata={"important": True})
+    mapped_file_size_consume_queue: int = _bytes(300_000 * 20, "length of a consume queue file", 20, local=True)
+    enable_consume_queue_ext: bool = _local(
+        False, "keep tagsCode and store time of each unit in extension files, as 4.x can"
+    )
+    mapped_file_size_consume_queue_ext: int = _bytes(48 << 20, "length of an extension file", 64, local=True)
+    broker_role: BrokerRole = attrs.field(default=BrokerRole.ASYNC_MASTER, metadata={"important": True, "local": True})
     flush_disk_type: FlushDiskType = attrs.field(default=FlushDiskType.ASYNC_FLUSH, metadata={"important": True})
 
     # writing
@@ -80,8 +88,8 @@ class StoreConfig:
 
     # index
     message_index_enable: bool = True
-    max_hash_slot_num: int = _count(5_000_000, "slots of an index file", 1, 500_000_000)
-    max_index_num: int = _count(5_000_000 * 4, "entries of an index file", 2, 107_000_000)
+    max_hash_slot_num: int = _count(5_000_000, "slots of an index file", 1, 500_000_000, local=True)
+    max_index_num: int = _count(5_000_000 * 4, "entries of an index file", 2, 107_000_000, local=True)
     max_msgs_num_batch: int = _count(64, "most messages of one query", 1)
     message_index_safe: bool = False
 
@@ -109,36 +117,32 @@ class StoreConfig:
     delete_file_batch_max: int = _count(10, "commit log files deleted in one go", 1)
 
     # replication
-    ha_listen_port: int = _count(10_912, "replication port; the broker takes listenPort + 1", 0, 65_535)
+    ha_listen_port: int = _count(10_912, "replication port; the broker takes listenPort + 1", 0, 65_535, local=True)
     ha_send_heartbeat_interval: int = _millis(5000, "pause after which an idle master or slave says something")
     ha_housekeeping_interval: int = _millis(20_000, "silence after which a replication connection is closed")
     ha_transfer_batch_size: int = _bytes(32_768, "most bytes of one replication frame", 1)
-    ha_master_address: str | None = None
+    ha_master_address: str | None = _local(None)
     ha_transfer_flushed_only: bool = attrs.field(
         default=False, metadata={"doc": "send slaves only what is on this master's disk"}
     )
     ha_ack_after_flush: bool = attrs.field(
         default=False, metadata={"doc": "a slave acknowledges what is on its disk, not what it has written"}
     )
-    ha_tls_enable: bool = attrs.field(
-        default=False, metadata={"doc": "TLS between our own brokers on the HA port, with the certificates of tls.*"}
-    )
-    ha_allowed_peers: str = attrs.field(
-        default="", metadata={"doc": "networks (CIDR) and addresses that may use the HA port; empty: everybody"}
-    )
+    ha_tls_enable: bool = _local(False, "TLS between our own brokers on the HA port, with the certificates of tls.*")
+    ha_allowed_peers: str = _local("", "networks (CIDR) and addresses that may use the HA port; empty: everybody")
     ha_slave_fallbehind_max: int = _count(1 << 28, "bytes that a slave may lag and still count for SYNC_MASTER")
     in_sync_replicas: int = _count(
         1, "brokers that have a message before a SYNC_MASTER answers; see the documentation", 1
     )
-    duplication_enable: bool = False
+    duplication_enable: bool = _local(False)
 
     # delayed messages
     flush_delay_offset_interval: int = _millis(10_000, "pause between writes of delayOffset.json")
 
     # accepted
-    store_path_dledger_commit_log: str | None = attrs.field(default=None, metadata={"key": "storePathDLedgerCommitLog"})
-    read_only_commit_log_store_paths: str | None = None
-    bit_map_length_consume_queue_ext: int = 64
+    store_path_dledger_commit_log: str | None = _local(None, key="storePathDLedgerCommitLog")
+    read_only_commit_log_store_paths: str | None = _local(None)
+    bit_map_length_consume_queue_ext: int = _local(64)
     commit_interval_commit_log: int = 200
     use_reentrant_lock_when_put_message: bool = True
     flush_commit_log_timed: bool = True
@@ -157,11 +161,11 @@ class StoreConfig:
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5
     fast_fail_if_no_buffer_in_store_pool: bool = False
-    enable_d_leger_commit_log: bool = attrs.field(default=False, metadata={"key": "enableDLegerCommitLog"})
-    d_leger_group: str | None = None
-    d_leger_peers: str | None = None
-    d_leger_self_id: str | None = None
-    preferred_leader_id: str | None = None
+    enable_d_leger_commit_log: bool = _local(False, key="enableDLegerCommitLog")
+    d_leger_group: str | None = _local(None)
+    d_leger_peers: str | None = _local(None)
+    d_leger_self_id: str | None = _local(None)
+    preferred_leader_id: str | None = _local(None)
     enable_batch_push: bool = False
     enable_schedule_message_stats: bool = True
     enable_lmq: bool = False
@@ -171,7 +175,7 @@ class StoreConfig:
     schedule_async_deliver_max_pending_limit: int = 2000
     schedule_async_deliver_max_resend_num2_blocked: int = 3
     timer_wheel_enable: bool = False
-    store_type: str = "default"
+    store_type: str = _local("default")
 
     @property
     def commit_log_dir(self) -> str:

@@ -190,7 +190,7 @@ class ConfigTests(AdminCase):
             (b"\\u00zz=1", 1, "string2Properties error"),
             (b"brokerConfigPath=/x", 16, "Can not update config in black list."),
             (b"configBlackList=", 16, "Can not update config in black list."),
-            (b"listenPort=many", 1, "listenPort='many'"),
+            (b"brokerPermission=many", 1, "brokerPermission='many'"),
         ):
             answer = self.client.ask(25, {}, body)
             self.assertEqual(answer.code, code)

@@ -8,20 +8,20 @@ import random
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.namesrv.config import NamesrvConfig, NamesrvSetup
+from rmq.namesrv.config import CONFIG_CLASSES, NamesrvConfig, NamesrvSetup
 from rmq.namesrv.service import NamesrvService, build_namesrv
-from rmq.namesrv.settings import ALWAYS_BLACK
 from rmq.namesrv.tap import Options, setup_of
-from rmq.remoting.access import ACCESS_KEYS, AccessSetup
+from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.acl import Credentials
 from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES, AclConfig
-from rmq.runtime.config import ConfigError
+from rmq.runtime.config import ConfigError, config_fields
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.properties import format_properties, parse_properties
 from rmq.runtime.tlsconfig import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
+from tests.remoting.guarded import NEVER, documented, words
 from tests.remoting.peer import Peer
 
 ACCOUNTS = """
@@ -95,21 +95,103 @@ class AccountsTests(AccessCase):
         self.assertFalse(self.service.running)
 
 
+#: Written down by hand, as the next list: whoever adds a key decides into which of the two it goes.
+PROTECTED = words(
+    """
+# where it listens and is found
+listenPort bindAddress
+# who may use it, and for how long in silence
+serverChannelMaxIdleTimeSeconds
+# which role it has
+enableControllerInNamesrv
+# where files are
+rocketmqHome configStorePath kvConfigPath
+"""
+)
+CHANGEABLE = words(
+    """
+productEnvName clusterTest orderMessageEnable returnOrderTopicConfigToBroker clientRequestThreadPoolNums
+defaultThreadPoolNums clientRequestThreadPoolQueueCapacity defaultThreadPoolQueueCapacity scanNotActiveBrokerInterval
+unRegisterBrokerQueueCapacity supportActingMaster notifyMinBrokerIdChanged needWaitForService
+deleteTopicWithBrokerRegistration enableAllTopicList enableTopicList waitSecondsForService
+serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads serverOnewaySemaphoreValue
+serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize writeBufferHighWaterMark
+writeBufferLowWaterMark serverSocketBacklog serverPooledByteBufAllocatorEnable useEpollNativeSelector
+enableShutdownGracefully shutdownWaitTimeSeconds
+"""
+)
+
+
 class DenyListTests(AccessCase):
-    def test_keys(self) -> None:
-        """No request changes where files are or who gets in, whatever configBlackList says."""
-        peer = self.start(AccessSetup(), config_black_list="bindAddress")
-        for key in sorted(ALWAYS_BLACK | ACCESS_KEYS | {"bindAddress"}):
-            answer = peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, format_properties({key: "1"}).encode())
-            self.assertEqual(answer.code, ResponseCode.NO_PERMISSION, key)
-            self.assertEqual(answer.remark, "Can not update config in black list.")
+    def update(self, peer: Peer, changes: dict[str, str]) -> RemotingCommand:
+        return peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, format_properties(changes).encode())
+
+    def shown(self, peer: Peer) -> dict[str, str]:
+        return parse_properties((peer.ask(RequestCode.GET_NAMESRV_CONFIG).body or b"").decode(), "answer")
+
+    def written(self) -> dict[str, str]:
+        with open(self.path("namesrv.properties"), encoding="utf-8") as file:
+            return parse_properties(file.read(), "written")
+
+    def test_protected(self) -> None:
+        """No request changes where files are or who gets in, nor anything beside such a key."""
+        for black_list in ("configBlackList;configStorePath;kvConfigPath", "", "clusterTest"):
+            peer = self.start(AccessSetup(), config_black_list=black_list)
+            before = self.shown(peer)
+            for key in [*PROTECTED, *NEVER, *filter(None, black_list.split(";"))]:
+                answer = self.update(peer, {"productEnvName": "p", key: before.get(key, "1")})
+                text = f"Can not update config in black list. Only the configuration file changes {key}"
+                self.assertEqual((answer.code, answer.remark), (ResponseCode.NO_PERMISSION, text))
+            self.assertEqual(self.shown(peer), before)
+            self.assertFalse(os.path.exists(self.path("namesrv.properties")))
+
+    def test_changeable(self) -> None:
+        """Every other key can be changed, as mqadmin does."""
+        peer = self.start(AccessSetup())
+        before = self.shown(peer)
+        for key in CHANGEABLE:
+            self.assertEqual((key, self.update(peer, {key: before[key]}).code), (key, 0))
+        self.assertEqual(self.shown(peer), before)
+
+    def test_every_key_is_in_one_list(self) -> None:
+        """A new key can be changed over the network, or not, because somebody decided so."""
+        keys = {field.key for cls in (*CONFIG_CLASSES, *ACCESS_CLASSES) for field in config_fields(cls)}
+        self.assertEqual(sorted([*PROTECTED, *NEVER, *CHANGEABLE]), sorted(keys))
+
+    def test_documented(self) -> None:
+        """docs/security.md lists exactly the protected keys."""
+        self.assertEqual(documented("NameServer"), sorted(PROTECTED))
+
+    def test_white_list(self) -> None:
+        """A key that configWhiteList names is written, counts from the next start, and leaves the file where it is."""
+        peer = self.start(AccessSetup(), config_white_list="configStorePath; listenPort", config_black_list="")
+        changes = {"configStorePath": self.path("elsewhere"), "listenPort": "9999"}
+        self.assertEqual(self.update(peer, changes).code, 0)
+        self.assertEqual(self.update(peer, {"productEnvName": "p"}).code, 0)
+        self.assertEqual({key: self.written()[key] for key in changes}, changes)
+        self.assertFalse(os.path.exists(self.path("elsewhere")))
+        self.assertEqual(self.update(peer, {"kvConfigPath": "/x"}).code, ResponseCode.NO_PERMISSION)
+
+    def test_bad_white_list(self) -> None:
+        """A list that could not work ends the start and names the key."""
+        for key in ("aclEnable", "configBlackList", "clusterTest", "listenPrt"):
+            error = self.assertRaises(ConfigError, self.start, AccessSetup(), config_white_list=key)
+            self.assertIn(f"configWhiteList='{key}' is wrong: {key} is ", str(error))
+
+    def test_smuggled(self) -> None:
+        """Neither a value with line ends nor an unknown key brings a protected key into the file."""
+        peer = self.start(AccessSetup())
+        value = "x\nbindAddress=1.2.3.4\r\nlistenPort=1"
+        self.assertEqual(self.update(peer, {"productEnvName": value, "bindAddress ": "x", "unknown": "x"}).code, 0)
+        written = self.written()
+        self.assertEqual((written["productEnvName"], written["listenPort"]), (value, "9876"))
+        self.assertEqual({"bindAddress ", "unknown"} & written.keys(), set())
 
     def test_secrets_stay_here(self) -> None:
         """A changed configuration is written with the keys of access, and shown without."""
         peer = self.start(AccessSetup(tls=TlsConfig(server_key_password="geheim", mode="permissive")))
         self.assertEqual(peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"productEnvName=p\n").code, 0)
-        with open(self.path("namesrv.properties"), encoding="utf-8") as file:
-            written = parse_properties(file.read(), "written")
+        written = self.written()
         self.assertEqual((written["tls.server.keyPassword"], written["productEnvName"]), ("geheim", "p"))
         shown = peer.ask(RequestCode.GET_NAMESRV_CONFIG).body or b""
         self.assertIn(b"productEnvName=p", shown)

@@ -267,7 +267,9 @@ class ConfigTests(TalkCase):
     def test_every_key(self) -> None:
         """Every key that is shown and not black can be set to what it is; the file then holds all of them."""
         shown = self.shown()
-        black = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+        paths = {"configStorePath", "kvConfigPath", "rocketmqHome"}
+        ports = {"listenPort", "bindAddress", "serverChannelMaxIdleTimeSeconds"}
+        black = {"configBlackList", "configWhiteList", "enableControllerInNamesrv", *paths, *ports}
         for key, value in shown.items():
             answer = self.update(format_properties({key: value}).encode())
             self.assertEqual((key, answer.code), (key, 16 if key in black else 0))
@@ -280,14 +282,15 @@ class ConfigTests(TalkCase):
         """A key of the black list refuses the whole request."""
         for key in ("kvConfigPath", "configStorePath", "configBlackList", "rocketmqHome"):
             answer = self.update(f"productEnvName=x\n{key}=/tmp/x\n".encode())
-            self.assertEqual((answer.code, answer.remark), (16, "Can not update config in black list."))
+            text = f"Can not update config in black list. Only the configuration file changes {key}"
+            self.assertEqual((answer.code, answer.remark), (16, text))
         self.assertEqual(self.shown()["productEnvName"], "center")
 
     def test_bad_values(self) -> None:
         """A bad value is refused with key and text, broken properties with Apache's words; nothing changes."""
-        answer = self.update(b"productEnvName=x\nlistenPort=many\n")
+        answer = self.update(b"productEnvName=x\nwaitSecondsForService=many\n")
         self.assertEqual(answer.code, 1)
-        self.assertIn("listenPort='many'", answer.remark or "")
+        self.assertIn("waitSecondsForService='many'", answer.remark or "")
         self.assertIn("string2Properties error", self.update(b"a=\\u12").remark or "")
         self.assertEqual(self.shown()["productEnvName"], "center")
         self.assertFalse(os.path.exists(self.talk.path("namesrv.properties")))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import attrs
 from twisted.logger import Logger
 
-from rmq.broker.config import BrokerSetup
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve
 from rmq.broker.state import BrokerState
-from rmq.remoting.access import ACCESS_KEYS
+from rmq.remoting.access import local_keys, refusal_remark, refused_keys
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
-from rmq.runtime.config import ConfigError, decode_properties, to_properties, update
+from rmq.runtime.config import ConfigError, config_fields, decode_properties, to_properties, update
 from rmq.runtime.disk import DiskError
 from rmq.runtime.properties import format_properties
 from rmq.wire import fastjson
@@ -28,9 +28,7 @@ from rmq.wire.api.admin import (
 from rmq.wire.api.common import DataVersion, KVTable
 from rmq.wire.codes import MQ_VERSION, ResponseCode, version_desc
 
-#: Never changed over the wire, whatever configBlackList says.  Java: AdminBrokerProcessor#initConfigBlackList
-ALWAYS_BLACK = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
-
+_KNOWN = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
 _S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
 
 
@@ -52,9 +50,10 @@ class AdminResponder:
     @responds_to(UPDATE_BROKER_CONFIG)
     def update_config(self, request: Request[None, bytes]) -> None:
         """
-        Take over keys of a properties text. Unknown keys are accepted, as Apache does.
+        Change keys of the running configuration and of its file; unknown ones are skipped, as Apache does.
 
-        What is looked up per request takes effect at once, everything else at the next start.
+        What is looked up per request takes effect at once, everything else at the next start. A protected key that
+        configWhiteList allows goes to the file alone: a running broker has one role, one name, one store.
         Java: AdminBrokerProcessor#updateBrokerConfig
         """
         if not request.body:
@@ -65,12 +64,23 @@ class AdminResponder:
         except ConfigError as error:
             self._log.warn("{peer} sent a bad configuration: {error}", peer=request.channel.peer, error=error)
             raise Refuse(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
-        black_list = ALWAYS_BLACK | ACCESS_KEYS
-        black_list |= {key.strip() for key in state.setup.broker.config_black_list.split(";")}
-        if black_list & changes.keys():
-            raise Refuse(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        lists = state.setup.broker
+        refused = refused_keys(
+            changes, CONFIG_CLASSES, black_list=lists.config_black_list, white_list=lists.config_white_list
+        )
+        if refused:
+            raise Refuse(ResponseCode.NO_PERMISSION, refusal_remark(refused))
+        for key in sorted(changes.keys() - _KNOWN):
+            self._log.warn("unknown key {key} was not changed", key=key)
+            del changes[key]
+        local = local_keys(CONFIG_CLASSES)
+        if state.config_path is None and (lost := sorted(local & changes.keys())):
+            text = f"{', '.join(lost)}: this broker was started without a configuration file (-c) that could keep it"
+            raise Refuse(ResponseCode.SYSTEM_ERROR, text)
         try:
-            setup = _updated(state.setup, changes)
+            # As the next start will read it: nobody must be able to keep the broker from starting.
+            resolve(_updated(state.setup, changes), host_address="127.0.0.1", host_name="localhost")
+            setup = _updated(state.setup, {key: value for key, value in changes.items() if key not in local})
         except ConfigError as error:
             raise Refuse(ResponseCode.SYSTEM_ERROR, str(error)) from None
         self._persist(changes)
@@ -112,6 +122,7 @@ def _updated(setup: BrokerSetup, changes: dict[str, str]) -> BrokerSetup:
         server=update(setup.server, changes),
         client=update(setup.client, changes),
         store=update(setup.store, changes),
+        extra=update(setup.extra, changes),
     )
 
 

@@ -26,9 +26,16 @@ class DocumentTests(SynchronousTestCase):
         missing |= {name for name in re.findall(r"`(test_\w+)`", self.text) if f"def {name}(" not in everything}
         self.assertEqual(missing, set())
         numbers = {
-            int(n) for n in re.findall(r"def test_(\d+)_", (ROOT / "tests" / "real" / "test_s13.py").read_text("utf-8"))
+            int(n)
+            for n in re.findall(
+                r"def test_(\d+)_", (ROOT / "tests" / "real" / "test_observations.py").read_text("utf-8")
+            )
         }
-        named = {int(n) for row in re.findall(r"test_s13\.py` ([\d, ]+)", self.text) for n in re.findall(r"\d+", row)}
+        named = {
+            int(n)
+            for row in re.findall(r"test_observations\.py` ([\d, ]+)", self.text)
+            for n in re.findall(r"\d+", row)
+        }
         self.assertEqual(named, numbers)
         self.assertEqual({int(n) for n in re.findall(r"^\| (\d+) \|", self.text, re.MULTILINE)}, set(range(1, 12)))
 

@@ -32,7 +32,7 @@ from rmq.wire.record import Record, RecordError, decode_record
 IN_FLIGHT_S = 10.0
 #: Answers "no slave" and "slave too late" say nothing of the disk; given before syncFlushTimeout, the disk was in time.
 SURELY_FLUSHED_S = 4.0
-#: everything of a record but body and properties is at most so long
+#: a record is at least so much longer than its body
 RECORD_HEAD_BYTES = 128
 
 Place = tuple[str, str, int, int]

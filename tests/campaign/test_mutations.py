@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -18,12 +17,11 @@ from rmq.ha.stream import encode_report
 from rmq.namesrv.routes import RouteTable
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import Disk, File
-from rmq.sim.cluster import GroupOptions, Options
+from rmq.sim.cluster import Options
 from rmq.sim.scenario import Run
 from rmq.store import appender as appender_module
 from rmq.store import recovery as recovery_module
 from rmq.store.completion import Completion
-from rmq.store.config import BrokerRole, FlushDiskType
 from rmq.store.flush import LogSync
 from rmq.store.groupcommit import Waiter
 from rmq.store.indexfile import IndexFile
@@ -31,41 +29,14 @@ from rmq.store.messages import PutStatus
 from rmq.store.queues import QueueTable
 from rmq.store.recovery import Recovery
 from rmq.store.store import MessageStore
+from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, SYNC_FLUSH, SYNC_MASTER, options
 
-ASYNC_MASTER, SYNC_MASTER = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER
-ASYNC_FLUSH, SYNC_FLUSH = FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH
 #: a disk on which much is not synced at any moment
 SLOW_S = (0.1, 0.4)
 #: queues and index are written often, and synced now and then
 BUSY_QUEUES = {"flushIntervalConsumeQueue": "200", "flushConsumeQueueThoroughInterval": "2000"}
 #: a bug that so many seeds do not show is not found
 MAX_SEEDS = 100
-
-
-def options(role: BrokerRole, flush: FlushDiskType, *, slaves: int = 0, **changes: Any) -> Options:
-    """Return a small cluster; ``changes`` are other options than its own."""
-    group = GroupOptions(name="broker-a", role=role, flush=flush, slaves=slaves, slave_flush=ASYNC_FLUSH)
-    plain = Options(
-        name_servers=1,
-        groups=(group,),
-        sync_s=(0.0005, 0.005),
-        store={
-            "mappedFileSizeCommitLog": "65536",
-            "mappedFileSizeConsumeQueue": "1000",
-            "maxHashSlotNum": "16",
-            "maxIndexNum": "100",
-        },
-        topics=("orders",),
-        topics_made_first=True,
-        queues=2,
-        producers=1,
-        consumers=1,
-        send_every_s=0.2,
-        body_bytes=100,
-        batched=0.0,
-    )
-    store = {**plain.store, **changes.pop("store", {})}
-    return attrs.evolve(plain, store=store, **changes)
 
 
 class MutationTests(SynchronousTestCase):

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from rmq.store import layout
 from rmq_audit import inventory, recordfolder, seams
 from rmq_audit.acked import Sends, SendTimes, check_acked, read_sends
-from rmq_audit.consumers import Committed, Earlier, check_backwards, check_consumers
+from rmq_audit.consumers import (
+    TOPICS_FILE,
+    Committed,
+    Earlier,
+    check_backwards,
+    check_consumers,
+    configured_topics,
+)
 from rmq_audit.coverage import MAX_FOREIGN_NAMES, Coverage, SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.epochs import check_epochs, knows_epochs
@@ -29,7 +37,7 @@ from rmq_audit.history import UNKNOWN_END, Log, fault_finding
 from rmq_audit.history import settle as settle_log
 from rmq_audit.indexfiles import check_indexes
 from rmq_audit.inventory import Segment, Store
-from rmq_audit.location import same_place
+from rmq_audit.location import child, same_place
 from rmq_audit.motion import has_moved, second_look
 from rmq_audit.previous import store_name
 from rmq_audit.queues import Bounds, Queue, QueueFiles, check_continuity
@@ -183,7 +191,8 @@ class _Audit:
             coverage = self._coverage[side]
             self._findings += check_continuity(log)
             queues = QueueFiles(log, self._engine, coverage)
-            self._findings += queues.check(live=live)
+            configured = configured_topics(child(log.store.path, layout.CONFIG_DIR, TOPICS_FILE))
+            self._findings += queues.check(live=live, configured=configured)
             self._findings += check_indexes(log, self._engine, coverage, slots=self._options.index_slots, live=live)
             judge_end = not live and log.end == furthest and not log.unread
             offsets = None if side == SLAVE else self._options.consumer_offsets

@@ -29,6 +29,9 @@ MAX_HEADER_BYTES = record.HEADS[3].size
 #: what may stand behind the body at most: a V2 topic and properties, as long as their length fields can say
 MAX_TRAILER_BYTES = 2 + 32767 + 2 + 32767
 
+#: how long a message of level 1, 2, … waits by the default messageDelayLevel
+DELAY_LEVELS_MS = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
+
 #: totalSize and magic, all that a walk from record to record reads
 SIZE_MAGIC = struct.Struct(">II")
 

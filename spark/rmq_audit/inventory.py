@@ -80,8 +80,9 @@ class Store:
 
     ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
     queues may then be behind the log, since whoever opens the store dispatches the rest. ``batch_topics`` are topics of
-    5.x with batch queues, whose units lie elsewhere and in another format. ``foreign`` is what lies in the folders of
-    log, queues and index under names that RocketMQ does not give; nothing of it was read.
+    5.x with batch queues, whose units lie elsewhere and in another format. ``extensions`` hold the tagsCodes of queues
+    whose units name an address instead. ``foreign`` is what lies in the folders of log, queues and index under names
+    that RocketMQ does not give; nothing of it was read.
     """
 
     side: str
@@ -93,6 +94,7 @@ class Store:
     problems: tuple[Problem, ...]
     unfinished: bool
     batch_topics: frozenset[str] = frozenset()
+    extensions: tuple[Queue, ...] = ()
     foreign: tuple[str, ...] = ()
 
     @property
@@ -134,11 +136,13 @@ def take_inventory(side: str, path: str) -> Store:
     manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None
     segments: tuple[Segment, ...] = ()
     queues: tuple[Queue, ...] = ()
+    extensions: tuple[Queue, ...] = ()
     indexes: tuple[Segment, ...] = ()
     batches: Sequence[Entry] = ()
     if not problems:
         segments = _list_files(there, child(root, log), problems, foreign, in_log=True)
         queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems, foreign)
+        extensions = _list_queues(there, child(root, layout.CONSUME_QUEUE_EXT_DIR), problems, foreign)
         indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems, foreign)
         batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems, foreign)
         if manifest is not None and manifest.files:
@@ -156,6 +160,7 @@ def take_inventory(side: str, path: str) -> Store:
         problems=tuple(problems),
         unfinished=layout.ABORT_FILE in names,
         batch_topics=frozenset(one.name for one in batches),
+        extensions=extensions,
         foreign=tuple(foreign),
     )
 
@@ -310,7 +315,7 @@ def _list_indexes(there: Lister, folder: str, problems: list[Problem], foreign: 
 
 
 def _list_queues(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Queue, ...]:
-    """Return ``<topic>/<queueId>`` with files of whole units; a store without consume queues simply has none."""
+    """Return the queues ``<topic>/<queueId>`` and their files; a store without consume queues simply has none."""
     queues = []
     for topic in _folders(there, folder, problems, foreign):
         for queue in _folders(there, topic.path, problems, foreign):
@@ -319,14 +324,6 @@ def _list_queues(there: Lister, folder: str, problems: list[Problem], foreign: l
                 foreign.append(queue.path)
                 continue
             files = _list_files(there, queue.path, problems, foreign, in_log=False)
-            for file in files:
-                if file.size_bytes % layout.CQ_UNIT_BYTES:
-                    problems.append(
-                        Problem(
-                            path=file.path,
-                            text=f"has {file.size_bytes} bytes, not a multiple of {layout.CQ_UNIT_BYTES}",
-                        )
-                    )
             if files:
                 queues.append(Queue(topic=topic.name, queue_id=int(queue.name), files=files))
     return tuple(queues)

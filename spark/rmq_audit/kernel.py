@@ -79,6 +79,10 @@ class Columns:
         """Return the records from number ``begin`` to before ``end``."""
         return Columns(*(getattr(self, field.name)[begin:end] for field in attrs.fields(Columns)))
 
+    def chosen(self, rows: Ints) -> Columns:
+        """Return the records with those numbers."""
+        return Columns(*(getattr(self, field.name)[rows] for field in attrs.fields(Columns)))
+
 
 @attrs.define(slots=True)
 class Runs:

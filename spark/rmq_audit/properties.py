@@ -12,9 +12,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from rmq.wire.record import java_hash
+from rmq.wire.record import SCHEDULE_TOPIC, java_hash
 from rmq_audit import kernel
-from rmq_audit.kernel import Columns, Ints
+from rmq_audit.format import DELAY_LEVELS_MS
+from rmq_audit.kernel import Bools, Columns, Ints
 
 _KEY_END, _VALUE_END = 1, 2
 
@@ -65,11 +66,42 @@ def values_of(data: bytes, columns: Columns, name: bytes) -> Values:
 
 
 def tags_codes(data: bytes, columns: Columns) -> Ints:
-    """Return what the units of these records hold as tagsCode: the Java hash of TAGS, 0 without one."""
+    """Return what the units of these records hold as tagsCode: the Java hash of TAGS, 0 without one, or a time."""
     codes = np.zeros(len(columns), dtype=np.int64)
     tags = values_of(data, columns, b"TAGS")
     codes[tags.rows], _ = java_hashes(data, tags.pos, tags.length)
+    set_deliver_times(data, columns, codes)
     return codes
+
+
+def set_deliver_times(data: bytes, columns: Columns, codes: Ints) -> Ints:
+    """
+    Put the time of delivery in place of the tagsCodes of delayed messages, by RocketMQ's default delays; return their
+    rows.
+
+    Java: CommitLog#checkMessageAndReturnSize
+    """
+    topic = SCHEDULE_TOPIC.encode()
+    rows = np.flatnonzero(columns.topic_length == len(topic))
+    if len(rows):
+        rows = rows[kernel.items(data, columns.topic_pos[rows], len(topic)).view(f"S{len(topic)}") == topic]
+    waiting = columns.chosen(rows)
+    levels = values_of(data, waiting, b"DELAY") if len(rows) else Values(rows, rows, rows)
+    having = []
+    for row, pos, length in zip(levels.rows.tolist(), levels.pos.tolist(), levels.length.tolist(), strict=True):
+        text = data[pos : pos + length]
+        level = min(int(text), len(DELAY_LEVELS_MS)) if text.isdigit() else 0
+        if level:
+            codes[rows[row]] = waiting.store_timestamp[row] + DELAY_LEVELS_MS[level - 1]
+            having.append(rows[row])
+    return np.array(having, dtype=np.int64)
+
+
+def delayed(data: bytes, columns: Columns) -> Bools:
+    """Return which records are delayed messages that wait for their time."""
+    found = np.zeros(len(columns), dtype=np.bool_)
+    found[set_deliver_times(data, columns, np.zeros(len(columns), dtype=np.int64))] = True
+    return found
 
 
 def java_hashes(data: bytes, pos: Ints, length: Ints) -> tuple[Ints, Ints]:

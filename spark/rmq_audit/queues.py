@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from rmq.store import layout
 from rmq.store.layout import CQ_UNIT_BYTES
 from rmq_audit.coverage import SideCoverage
 from rmq_audit.engines import Engine
 from rmq_audit.findings import Finding, Severity, finding
 from rmq_audit.history import Log
+from rmq_audit.inventory import Queue as QueueFolder
+from rmq_audit.location import child
+from rmq_audit.routes import is_system_topic
 from rmq_audit.tasks import QueueCheck, QueueState, Run, UnitCheck, UnitFile, UnitState
 from rmq_audit.work import QUEUES, UNITS
 
 Queue = tuple[str, int]
+
+#: queues that hold units of other topics' records
+_LIGHT = "%LMQ%"
+
+#: what makes a broker put missing units into their queues: it reads the whole log as after a kill; Apache's does so
+#: only then, ours by itself when it finds fewer units than it had
+REMEDY = (
+    "stop the broker, move consumequeue/{topic}/{queue_id} and the file checkpoint out of the store, make an empty "
+    "file abort in it, start the broker: it makes the queue again from the whole log"
+)
 
 
 @attrs.frozen
@@ -121,18 +137,16 @@ class QueueFiles:
         self._engine = engine
         self._coverage = coverage
         self.bounds: dict[Queue, Bounds] = {}
-        self._files = {
-            (queue.topic, queue.queue_id): [
-                UnitFile(path=file.path, start=file.start, size_bytes=file.size_bytes) for file in queue.files
-            ]
-            for queue in log.store.queues
-        }
+        self._files = _unit_files(log.store.queues)
+        self._extensions = _unit_files(log.store.extensions)
+        self._folders = {topic for topic, _ in self._files}
 
-    def check(self, *, live: bool) -> list[Finding]:
+    def check(self, *, live: bool, configured: Container[str] | None = None) -> list[Finding]:
         """
         Return where units are not what the log dictates; nothing for a store without consume queues.
 
-        Of a store that is being written (``live``) units behind the end that was seen are no fault.
+        Of a store that is being written (``live``) units behind the end that was seen are no fault. ``configured`` are
+        the topics of its topics.json: of others the queues may have been deleted.
         """
         log = self._log
         runs = {queue: current_runs(found) for queue, found in by_queue(log.runs).items()}
@@ -150,14 +164,17 @@ class QueueFiles:
                 runs=runs.get((topic, queue_id), ()),
                 log_end=log.end if end_known else 1 << 62,
                 log_start=log.start,
+                owned_from=_owned_from(log, (topic, queue_id), runs),
                 owned_to=_owned_to(log, (topic, queue_id), runs) if end_known else None,
             )
             for topic, queue_id in sorted(self._files.keys() | runs.keys())
             if not self._has_batch_queue(topic)
         ]
         states = self._engine.run(QUEUES, checks)
-        found = []
-        for check, state in zip(checks, states, strict=True):
+        looks = self._look_into(checks, states)
+        frontier = _frontier(checks, states, looks)
+        found = list(_odd_sizes(log, self._files))
+        for check, state, units in zip(checks, states, looks, strict=True):
             self._coverage.queues += 1
             self._coverage.units_checked += state.units
             self._widen(check, state)
@@ -171,8 +188,33 @@ class QueueFiles:
                 found.append(_surplus(log, check, state))
             if state.expired_files:
                 found.append(_expired(log, check, state))
-            found += self._compare_units(check, state)
+            for unreadable in (one.error for one in units if one.error is not None):
+                found.append(
+                    finding("AU-COVER", log.side, topic=check.topic, queue_id=check.queue_id, detail=unreadable)
+                )
+            found += _wrong_units(log, check, [one for one in units if one.wrong])
+            found += _wrong_tags(log, check, [one for one in units if one.wrong_tags])
+            deleted = configured is not None and check.topic not in configured and not is_system_topic(check.topic)
+            why = self._why_behind(deleted=deleted and check.topic not in self._folders, live=live)
+            if not self._is_unread(check):
+                found += _empty_units(log, check, [one for one in units if one.empty], frontier, why)
         return found
+
+    def _is_unread(self, check: QueueCheck) -> bool:
+        """Whether some of a queue's files could not be listed, which is said already: its units may be in them."""
+        folder = str(child(self._log.store.path, layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id))) + "/"
+        return any(
+            folder.startswith(f"{problem.path}/") or str(problem.path).startswith(folder)
+            for problem in self._log.store.problems
+        )
+
+    def _why_behind(self, *, deleted: bool, live: bool) -> str | None:
+        """Return why a queue may lack units although others hold later ones; None where it may not."""
+        if deleted:
+            return "the topic was deleted, its messages go with their segments"
+        if self._log.store.unfinished:
+            return "the store has the file abort: it is in use, or awaits a recovery, which adds them"
+        return "the store is being written" if live else None
 
     def _widen(self, check: QueueCheck, state: QueueState) -> None:
         """
@@ -189,30 +231,75 @@ class QueueFiles:
         """Topics of 5.x with batch queues have their units elsewhere, in another format."""
         return topic in self._log.store.batch_topics
 
-    def _compare_units(self, check: QueueCheck, state: QueueState) -> Iterator[Finding]:
-        """Look into the runs whose digests differ, and make at most one finding of a queue and kind."""
+    def _look_into(self, checks: Sequence[QueueCheck], states: Sequence[QueueState]) -> list[list[UnitState]]:
+        """Return for each queue what its runs hold whose digests differ, in their order."""
         log = self._log
         tasks = []
-        for index in state.unequal:
-            run = check.runs[index]
-            segment = log.segment_at(run.phy_first)
-            assert segment is not None, f"the scan found {run} in no file"
-            tasks.append(
-                UnitCheck(
-                    path=segment.path,
-                    segment=segment.start,
-                    file_bytes=min(segment.size_bytes, log.segment_bytes),
-                    limit=min(log.end, segment.start + log.segment_bytes),
-                    run=run,
-                    files=check.files,
+        for check, state in zip(checks, states, strict=True):
+            for index in state.unequal:
+                run = check.runs[index]
+                segment = log.segment_at(run.phy_first)
+                assert segment is not None, f"the scan found {run} in no file"
+                tasks.append(
+                    UnitCheck(
+                        path=segment.path,
+                        segment=segment.start,
+                        file_bytes=min(segment.size_bytes, log.segment_bytes),
+                        limit=min(log.end, segment.start + log.segment_bytes),
+                        run=run,
+                        files=check.files,
+                        extension=self._extensions.get((check.topic, check.queue_id), ()),
+                    )
                 )
+        answers = iter(self._engine.run(UNITS, tasks) if tasks else ())
+        return [[next(answers) for _ in state.unequal] for state in states]
+
+
+def _unit_files(queues: Iterable[QueueFolder]) -> dict[Queue, list[UnitFile]]:
+    return {
+        (queue.topic, queue.queue_id): [
+            UnitFile(path=file.path, start=file.start, size_bytes=file.size_bytes) for file in queue.files
+        ]
+        for queue in queues
+    }
+
+
+def _odd_sizes(log: Log, queues: Mapping[Queue, Sequence[UnitFile]]) -> Iterator[Finding]:
+    """Yield files that are not as long as the others of their queue, or of the store where a queue has one file."""
+    sizes = Counter(files[0].size_bytes for files in queues.values() if len(files) == 1)
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    for (topic, queue_id), files in queues.items():
+        steps = [after.start - before.start for before, after in itertools.pairwise(files)]
+        size = min(steps, default=usual)
+        odd = [file for file in files if file.size_bytes != size]
+        if odd:
+            yield finding(
+                "CQ-SIZE",
+                log.side,
+                topic=topic,
+                queue_id=queue_id,
+                count=len(odd),
+                expected=str(size),
+                actual=str(odd[0].size_bytes),
+                detail=f"{odd[0].path} has {odd[0].size_bytes} bytes, others {size}: Apache's broker does not start; "
+                f"{REMEDY.format(topic=topic, queue_id=queue_id)}",
             )
-        states = self._engine.run(UNITS, tasks) if tasks else []
-        for unreadable in (one.error for one in states if one.error is not None):
-            yield finding("AU-COVER", log.side, topic=check.topic, queue_id=check.queue_id, detail=unreadable)
-        yield from _wrong_units(log, check, [one for one in states if one.wrong])
-        yield from _wrong_tags(log, check, [one for one in states if one.wrong_tags])
-        yield from _empty_units(log, check, [one for one in states if one.empty])
+
+
+def _frontier(checks: Sequence[QueueCheck], states: Sequence[QueueState], looks: Sequence[Sequence[UnitState]]) -> int:
+    """
+    Return the place of the last record that has its unit, -1 without any.
+
+    Units are made in the order of the log, so every record in front of it has had its unit.
+    """
+    furthest = -1
+    for check, state, units in zip(checks, states, looks, strict=True):
+        if state.error is None and not check.topic.startswith(_LIGHT):
+            unequal = set(state.unequal)
+            right = [run.phy_last for at, run in enumerate(check.runs) if at not in unequal and run.digest is not None]
+            right += [one.right_phy for one in units if one.right_phy is not None]
+            furthest = max(furthest, *right) if right else furthest
+    return furthest
 
 
 def _dangling(log: Log, check: QueueCheck, state: QueueState) -> Finding:
@@ -230,6 +317,13 @@ def _dangling(log: Log, check: QueueCheck, state: QueueState) -> Finding:
     )
 
 
+def _owned_from(log: Log, queue: Queue, runs: Mapping[Queue, list[Run]]) -> int | None:
+    """Return the queue offset of a queue's first record; None where that is not known."""
+    if queue[0].startswith(_LIGHT) or log.unread or queue not in runs:
+        return None
+    return runs[queue][0].first
+
+
 def _owned_to(log: Log, queue: Queue, runs: Mapping[Queue, list[Run]]) -> int | None:
     """
     Return the queue offset behind the last record of a queue; None where units may rightly lie behind it.
@@ -237,7 +331,7 @@ def _owned_to(log: Log, queue: Queue, runs: Mapping[Queue, list[Run]]) -> int | 
     Units of ``%LMQ%`` queues belong to records of other topics, and parts of the log that nobody could read may own
     some.
     """
-    if queue[0].startswith("%LMQ%") or log.unread:
+    if queue[0].startswith(_LIGHT) or log.unread:
         return None
     return max((run.last for run in runs.get(queue, ())), default=-1) + 1
 
@@ -255,8 +349,8 @@ def _surplus(log: Log, check: QueueCheck, state: QueueState) -> Finding:
         count=state.surplus,
         expected="no unit",
         actual=str(state.surplus_phy),
-        detail=f"{state.surplus} units stand behind the last record of the queue and point into the log: consumers get "
-        "messages of other queues there, or nothing",
+        detail=f"{state.surplus} units lie in front of the first record of the queue, or behind its last one: "
+        "consumers get messages of other queues there, or nothing",
     )
 
 
@@ -328,21 +422,45 @@ def _wrong(
     )
 
 
-def _empty_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
-    """Empty units at the end are records not dispatched yet; an empty one with others behind it is lost."""
+def _empty_units(
+    log: Log, check: QueueCheck, states: Sequence[UnitState], frontier: int, why: str | None
+) -> Iterator[Finding]:
+    """
+    Say what empty units mean: records not dispatched yet, if no queue holds a later one, and else lost units.
+
+    ``why``: they may be empty all the same, because of that.
+    """
     if not states:
         return
     first, count = states[0], sum(one.empty for one in states)
     assert first.empty_from is not None and first.empty_phy is not None
-    last = max(run.last for run in check.runs)
+    last = max(run.last for run in check.runs if run.digest is not None)
     at_end = count == last - first.empty_from + 1
     manifest = log.store.manifest
     dispatched = manifest.dispatched_offset if manifest is not None else None
-    as_said = at_end and (log.store.unfinished or (dispatched is not None and first.empty_phy >= dispatched))
+    remedy = REMEDY.format(topic=check.topic, queue_id=check.queue_id)
+    severity: Severity | None = Severity.INFO
+    if not at_end:
+        invariant, severity, text = "CQ-MISMATCH", None, f", although later ones have; {remedy}"
+    elif why is not None:
+        invariant, text = "CQ-BEHIND", f": {why}"
+    elif dispatched is not None and first.empty_phy >= dispatched:
+        invariant, text = "CQ-BEHIND", f": the dump says that its queues end at {dispatched}"
+    elif first.empty_phy > frontier:
+        invariant, severity = "CQ-BEHIND", None
+        text = (
+            ": all of them lie behind everything that any queue of the store holds; the broker adds them at its start"
+        )
+    else:
+        invariant, severity = "CQ-LOST", None
+        text = (
+            f", although queues hold messages up to {frontier}: units are made in the order of the log, so these are "
+            f"lost. Consumers never see the messages; Apache's broker does not add them after a clean stop. {remedy}"
+        )
     yield finding(
-        "CQ-BEHIND" if at_end else "CQ-MISMATCH",
+        invariant,
         log.side,
-        severity=Severity.INFO if as_said else None,
+        severity=severity,
         topic=check.topic,
         queue_id=check.queue_id,
         queue_offset_from=first.empty_from,
@@ -351,6 +469,5 @@ def _empty_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> It
         phy_to=first.empty_phy + 1,
         count=count,
         actual="empty",
-        detail=f"{count} records have no unit in their consume queue"
-        + ("" if at_end else ", although later ones have"),
+        detail=f"{count} records have no unit in their consume queue{text}",
     )

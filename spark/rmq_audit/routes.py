@@ -260,7 +260,9 @@ def _check_broker(routes: Sequence[Routes], held: Held) -> Iterator[Finding]:
                 routed[topic] = max(routed.get(topic, 0), queue.read_queues)
     yield from _unrouted(held, routed)
     if held.configured is not None:
-        strange = {topic for topic in routed if not _is_system(topic) and topic not in (name, *_clusters(routes, name))}
+        strange = {
+            topic for topic in routed if not is_system_topic(topic) and topic not in (name, *_clusters(routes, name))
+        }
         strange -= held.configured | {topic for topic, _ in held.queues}
         for topic in sorted(strange):
             text = f"NameServers lead to topic {topic} on broker {name}, which does not have it"
@@ -270,7 +272,7 @@ def _check_broker(routes: Sequence[Routes], held: Held) -> Iterator[Finding]:
 def _unrouted(held: Held, routed: Mapping[str, int]) -> Iterator[Finding]:
     by_topic: dict[str, dict[int, int]] = {}
     for (topic, queue_id), messages in held.queues.items():
-        if messages and not _is_system(topic):
+        if messages and not is_system_topic(topic):
             by_topic.setdefault(topic, {})[queue_id] = messages
     for topic, queues in sorted(by_topic.items()):
         if topic not in routed:
@@ -292,7 +294,7 @@ def _unrouted(held: Held, routed: Mapping[str, int]) -> Iterator[Finding]:
             )
 
 
-def _is_system(topic: str) -> bool:
+def is_system_topic(topic: str) -> bool:
     return topic.startswith(_SYSTEM_PREFIXES) or topic in _SYSTEM_TOPICS or topic.endswith("_REPLY_TOPIC")
 
 

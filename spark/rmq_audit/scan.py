@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 #: faults of one kind that one chunk reports singly; the rest become one fault with a count
 MAX_FAULTS_PER_CHUNK = 32
 
-#: its units hold the time of delivery, which follows from the broker's table of levels
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-
 #: store times of records that follow each other may step back by so much: clocks are slewed
 MAX_STEP_BACK_MS = 1000
 
@@ -270,7 +267,6 @@ class _Pass:
         for index, head in enumerate(runs.head.tolist()):
             at = int(columns.topic_pos[head])
             topic = data[at : at + int(columns.topic_length[head])].decode("utf-8", "backslashreplace")
-            by_record = runs.tags_digest is not None and topic != SCHEDULE_TOPIC
             self._runs.append(
                 Run(
                     topic=topic,
@@ -280,7 +276,7 @@ class _Pass:
                     phy_first=int(runs.phy_first[index]),
                     phy_last=int(runs.phy_last[index]),
                     digest=runs.digest[index],
-                    tags_digest=runs.tags_digest[index] if by_record and runs.tags_digest else None,
+                    tags_digest=None if runs.tags_digest is None else runs.tags_digest[index],
                 )
             )
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rmq.wire.record import COMPRESSED
+from rmq.wire.record import COMPRESSED, SCHEDULE_TOPIC
 from rmq_audit import properties
 from rmq_audit.files import ReadError
 from rmq_audit.places import Places, windows
-from rmq_audit.scan import SCHEDULE_TOPIC
 from rmq_audit.tally import SPAN_MS, tallies
 from rmq_audit.tasks import AckCheck, AckFault, AckState, Send
 

@@ -49,8 +49,11 @@ def survey(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Survey:
         table, queues, tags, wrong_bodies, wrong_properties, odd = found
         for row, place, length in odd:
             tags[row], _ = properties.text_hash(data, place, length)
+        columns = Columns(*table)
+        if tags is not None:
+            properties.set_deliver_times(data, columns, tags)
         return Survey(
-            columns=Columns(*table),
+            columns=columns,
             queues=queues,
             tags=tags,
             wrong_bodies=wrong_bodies,

@@ -252,8 +252,8 @@ class QueueCheck:
     """
     Hold one queue's files against the runs that the scan of the log found, and against the log's ends.
 
-    ``owned_to`` is the queue offset behind the last record of the queue: units from there on that point into the log
-    are nobody's. None where that is not known.
+    ``owned_from`` and ``owned_to`` are the queue offsets of the first record of the queue, and behind the last one:
+    units before and behind them that point into the log are nobody's. None where that is not known.
     """
 
     side: str
@@ -263,6 +263,7 @@ class QueueCheck:
     runs: Sequence[Run]
     log_end: int
     log_start: int = 0
+    owned_from: int | None = None
     owned_to: int | None = None
 
 
@@ -272,9 +273,9 @@ class QueueState:
     What a queue's files hold: ``unequal`` are the indices of runs whose units are not what the log dictates.
 
     ``dangling_from`` is the first unit that points behind the end of the log, with that place in ``dangling_phy``;
-    ``end`` is the queue offset behind the last unit. ``surplus`` units behind the queue's last record point into the
-    log, the first of them at ``surplus_phy``. All units of the first ``expired_files`` files, up to before the queue
-    offset ``expired_to``, point before the begin of the log.
+    ``end`` is the queue offset behind the last unit. ``surplus`` units in front of the queue's first record, or behind
+    its last one, belong to no record, the first of them points at ``surplus_phy``. All units of the first
+    ``expired_files`` files, up to before the queue offset ``expired_to``, point before the begin of the log.
     """
 
     error: str | None = None
@@ -293,7 +294,11 @@ class QueueState:
 
 @attrs.frozen(kw_only=True)
 class UnitCheck:
-    """Compare the units of one run one by one with the records of that stretch of log."""
+    """
+    Compare the units of one run one by one with the records of that stretch of log.
+
+    ``extension`` are the files that hold the tagsCodes of units which name an address instead.
+    """
 
     path: str
     segment: int
@@ -301,19 +306,21 @@ class UnitCheck:
     limit: int
     run: Run
     files: Sequence[UnitFile]
+    extension: Sequence[UnitFile] = ()
 
 
 @attrs.frozen(kw_only=True)
 class UnitState:
     """
     How many units are empty, how many wrong, and how many right but for their tagsCode, and the first of each by queue
-    offset; texts are "phyOffset+size".
+    offset; texts are "phyOffset+size". ``right_phy`` is the last record that has its unit.
     """
 
     error: str | None = None
     empty: int = 0
     empty_from: int | None = None
     empty_phy: int | None = None
+    right_phy: int | None = None
     wrong: int = 0
     wrong_from: int | None = None
     wrong_phy: int | None = None
@@ -322,8 +329,8 @@ class UnitState:
     wrong_tags: int = 0
     wrong_tags_from: int | None = None
     wrong_tags_phy: int | None = None
-    expected_tags: int | None = None
-    actual_tags: int | None = None
+    expected_tags: str | None = None
+    actual_tags: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -341,7 +348,13 @@ class SegmentFile:
 
 @attrs.frozen(kw_only=True)
 class IndexCheck:
-    """Hold one index file against the log; ``slots`` is None when nobody says how many hash slots it has."""
+    """
+    Hold one index file against the log; ``slots`` is None when nobody says how many hash slots it has: then one of the
+    ``others`` may tell, of the same store and of the other side.
+
+    ``before`` is the file before it. ``complete_to``: every record with keys in front of that place, and behind the
+    file before, must have its entries; None where that cannot be said.
+    """
 
     side: str
     path: str
@@ -350,17 +363,26 @@ class IndexCheck:
     segments: Sequence[SegmentFile]
     log_start: int
     log_end: int
+    before: str | None = None
+    others: Sequence[str] = ()
+    usual_bytes: int = 0
+    complete_to: int | None = None
 
 
 @attrs.frozen(kw_only=True)
 class IndexFault:
-    """``count`` wrong entries of an index file; ``entry`` and ``phy`` are the first one's number and place."""
+    """
+    ``count`` wrong entries of an index file; ``entry`` and ``phy`` are the first one's number and place.
+
+    ``by_crash``: an Apache broker that was killed leaves it so.
+    """
 
     invariant: str
     entry: int
     phy: int | None = None
     count: int = 1
     detail: str = ""
+    by_crash: bool = False
 
 
 @attrs.frozen(kw_only=True)

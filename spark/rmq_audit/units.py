@@ -11,14 +11,23 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_FILLER_SIZE, CQ_UNIT_BYTES
+from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_EXT_BASE, CQ_FILLER, CQ_UNIT_BYTES
+from rmq.wire.record import SCHEDULE_TOPIC
 from rmq_audit import kernel, properties
 from rmq_audit.files import ReadError, Window, read_at
+from rmq_audit.kernel import Bools, Ints
 from rmq_audit.scan import Frames
 from rmq_audit.tasks import QueueCheck, QueueState, Run, UnitCheck, UnitFile, UnitState
 
 UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+#: a unit of the extension, without its filter bitmap
+EXTENDED = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("stored", ">i8"), ("bitmap_bytes", ">i2")])
 Units = npt.NDArray[np.void]
+
+_EMPTY, _FILLER = np.zeros((), dtype=UNIT), np.frombuffer(CQ_FILLER, dtype=UNIT)[0]
+
+#: no table of delays makes a message wait longer
+MAX_DELAY_MS = 10 * 365 * 86_400_000
 
 
 def check_queue(task: QueueCheck) -> QueueState:
@@ -61,19 +70,24 @@ def check_units(task: UnitCheck) -> UnitState:
         rows = np.flatnonzero((keys == keys[0]) & kernel.owns_unit(columns))
         rows = rows[: run.last - run.first + 1]
         held = read_units(task.files, run.first, run.last)
-        tags = properties.tags_codes(window.data, columns)[rows]
+        tags, stored = properties.tags_codes(window.data, columns)[rows], columns.store_timestamp[rows]
+        phy, size = columns.pos[rows] + window.base, columns.size[rows]
+        actual = np.zeros(len(rows), dtype=UNIT)
+        actual[: len(held)] = held
+        codes, wrong_tags = _resolved(actual["tags_code"].astype(np.int64), stored, task.extension)
     except ReadError as error:
         return UnitState(error=str(error))
-    phy, size = columns.pos[rows] + window.base, columns.size[rows]
-    actual = np.zeros(len(rows), dtype=UNIT)
-    actual[: len(held)] = held
-    empty = actual["size"] <= 0
+    empty = actual == _EMPTY
     wrong = ~empty & ((actual["phy"] != phy) | (actual["size"] != size))
-    # an address in the extension files stands for tags that are kept there
-    by_record = (actual["tags_code"] > CQ_EXT_ADDRESS_MAX) & (run.tags_digest is not None)
-    wrong_tags = ~empty & ~wrong & by_record & (actual["tags_code"] != tags)
+    wrong_tags |= codes != tags
+    if run.topic == SCHEDULE_TOPIC:
+        delayed = properties.delayed(window.data, columns)[rows]
+        wrong_tags &= ~(delayed & _is_delay(codes - stored))
+    wrong_tags &= ~empty & ~wrong
     first_empty, first_wrong, first_tags = _first(empty), _first(wrong), _first(wrong_tags)
+    right = np.flatnonzero(~empty & ~wrong)
     return UnitState(
+        right_phy=int(phy[right[-1]]) if len(right) else None,
         empty=int(empty.sum()),
         empty_from=None if first_empty is None else run.first + first_empty,
         empty_phy=None if first_empty is None else int(phy[first_empty]),
@@ -85,9 +99,52 @@ def check_units(task: UnitCheck) -> UnitState:
         wrong_tags=int(wrong_tags.sum()),
         wrong_tags_from=None if first_tags is None else run.first + first_tags,
         wrong_tags_phy=None if first_tags is None else int(phy[first_tags]),
-        expected_tags=None if first_tags is None else int(tags[first_tags]),
-        actual_tags=None if first_tags is None else int(actual["tags_code"][first_tags]),
+        expected_tags=None if first_tags is None else str(tags[first_tags]),
+        actual_tags=None if first_tags is None else _code_text(int(actual["tags_code"][first_tags]), codes[first_tags]),
     )
+
+
+def _resolved(codes: Ints, stored: Ints, extension: Sequence[UnitFile]) -> tuple[Ints, Bools]:
+    """
+    Return the tagsCodes with those that are addresses replaced by what the extension holds, and which addresses lead
+    to nothing there, or to another record's unit by its store time.
+    """
+    nowhere = np.zeros(len(codes), dtype=np.bool_)
+    rows = np.flatnonzero(codes <= CQ_EXT_ADDRESS_MAX)
+    if len(rows) == 0:
+        return codes, nowhere
+    places = codes[rows] - CQ_EXT_BASE
+    nowhere[rows] = True
+    for file in extension:
+        inside = (places >= file.start) & (places + EXTENDED.itemsize <= file.start + file.size_bytes)
+        if not inside.any():
+            continue
+        at = places[inside] - file.start
+        begin = int(at.min())
+        raw = read_at(file.path, begin, int(at.max()) + EXTENDED.itemsize - begin)
+        # a file that has become shorter meanwhile holds none of them
+        raw = raw.ljust(int(at.max()) + EXTENDED.itemsize - begin, b"\0")
+        found = kernel.items(raw, at - begin, EXTENDED.itemsize).view(EXTENDED)
+        here = rows[inside]
+        codes[here] = found["tags_code"]
+        sound = (found["bitmap_bytes"] >= 0) & (found["size"] == EXTENDED.itemsize + found["bitmap_bytes"])
+        nowhere[here] = ~sound | (found["stored"] != stored[here])
+    return codes, nowhere
+
+
+def _is_delay(waits: Ints) -> Bools:
+    """
+    Return which of the times between storing and delivery the broker's own messageDelayLevel may have given: whole
+    seconds, and not one between two others that agree, since a table is changed only now and then.
+    """
+    alone = np.zeros(len(waits), dtype=np.bool_)
+    alone[1:-1] = (waits[:-2] == waits[2:]) & (waits[1:-1] != waits[:-2])
+    fit: Bools = ~alone & (waits >= 0) & (waits <= MAX_DELAY_MS) & (waits % 1000 == 0)
+    return fit
+
+
+def _code_text(held: int, resolved: int) -> str:
+    return str(held) if held == resolved else f"{resolved} in the extension at {held - CQ_EXT_BASE}"
 
 
 def read_units(files: Sequence[UnitFile], first: int, last: int) -> Units:
@@ -128,8 +185,8 @@ def _tags(units: Units) -> bytes:
 @attrs.define(kw_only=True)
 class _Used:
     """
-    Where the units of a queue's files end, at the first empty one, those of them behind the log's end, those that no
-    record owns, and the files in front that retention should have taken.
+    Where the units of a queue's files end, those of them behind the log's end, those that no record owns, and the files
+    in front that retention should have taken. As RocketMQ has it they end at the first one without a size.
     """
 
     end: int = 0
@@ -143,15 +200,23 @@ class _Used:
     expired_to: int | None = None
 
     def take_surplus(self, task: QueueCheck, used: Units, first: int) -> None:
-        """Count units from ``owned_to`` on that point into the log; ``first`` is the queue offset of ``used[0]``."""
-        if task.owned_to is None:
-            return
-        begin = max(task.owned_to - first, 0)
-        rest = used[begin:]
-        inside = (rest["phy"] >= task.log_start) & (rest["phy"] < task.log_end) & (rest["size"] != CQ_FILLER_SIZE)
-        found = np.flatnonzero(inside)
+        """
+        Count units outside of ``owned_from`` and ``owned_to``; ``first`` is the queue offset of ``used[0]``.
+
+        In front of them only units of messages that retention has deleted are right, filler, and copies of the first
+        one; behind them none, unless the queue has no message that is left.
+        """
+        number = first + np.arange(len(used))
+        inside = (used["phy"] >= task.log_start) & (used["phy"] < task.log_end)
+        surplus = np.zeros(len(used), dtype=np.bool_)
+        if task.owned_from is not None:
+            surplus |= inside & (number < task.owned_from) & (used["phy"] != task.runs[0].phy_first)
+        if task.owned_to is not None:
+            stale = inside | ((used["phy"] < task.log_start) & bool(task.runs))
+            surplus |= stale & (number >= task.owned_to)
+        found = np.flatnonzero(surplus & (used != _FILLER))
         if len(found) and self.surplus_from is None:
-            self.surplus_from, self.surplus_phy = first + begin + int(found[0]), int(rest["phy"][found[0]])
+            self.surplus_from, self.surplus_phy = first + int(found[0]), int(used["phy"][found[0]])
         self.surplus += len(found)
 
     def take_expired(self, task: QueueCheck, used: Units, number: int, first: int) -> None:
@@ -165,9 +230,9 @@ def _used_units(task: QueueCheck) -> _Used:
     found = _Used(end=task.files[0].start // CQ_UNIT_BYTES if task.files else 0)
     for number, file in enumerate(task.files):
         units = np.frombuffer(read_at(file.path, 0, file.size_bytes - file.size_bytes % CQ_UNIT_BYTES), dtype=UNIT)
-        empty = np.flatnonzero(units["size"] <= 0)
+        empty = np.flatnonzero((units["size"] <= 0) | (units["phy"] < 0))
         used = units[: empty[0]] if len(empty) else units
-        beyond = np.flatnonzero((used["phy"] >= task.log_end) & (used["size"] != CQ_FILLER_SIZE))
+        beyond = np.flatnonzero((used["phy"] >= task.log_end) & (used != _FILLER))
         first = file.start // CQ_UNIT_BYTES
         found.end = first + len(used)
         found.dangling += len(beyond)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rmq_audit.audit import Options, check
+from rmq_audit.engines import LocalEngine
 
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaClient
@@ -112,3 +115,48 @@ def assert_goes_on(broker: Broker, before: dict[str, dict[int, list[Record]]]) -
         for queue, old in before["Moved"].items():
             answer = probe.send_message("Moved", queue, b"after the move", KEYS="new")
             assert (answer.code, int(answer.ext["queueOffset"])) == (0, len(old))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [APACHE_4, APACHE_5, OURS])
+def test_a_queue_that_lost_units_is_rebuilt_as_the_audit_says(
+    kind: str, site: Site, client: Clients, tmp_path: Path
+) -> None:
+    """
+    Apache's broker never adds units that one queue has lost, not even when the queue's folder is deleted.
+
+    Without its checkpoint, and with the file abort, it makes them from the log, and every message is at its old place.
+    Ours does so by itself.
+    """
+    store = tmp_path / "store"
+    namesrv = site.namesrv(OURS)
+    broker = start(site, kind, namesrv, "broker-a", store)
+    fill(client(APACHE_4, namesrv.addr), broker)
+    written = everything(broker)
+    broker.stop()
+    assert check(str(store), LocalEngine(1), Options()).exit_status == 0
+    last = max((store / "consumequeue" / "Moved" / "1").iterdir())
+    units = last.read_bytes()
+    used = len(units.rstrip(b"\0")) // 20 * 20
+    last.write_bytes(units[: used - 100].ljust(len(units), b"\0"))
+    shutil.rmtree(store / "consumequeue" / "Second" / "0")
+    damaged = check(str(store), LocalEngine(1), Options())
+    lost = [(one.topic, one.queue_id) for one in damaged.findings if one.invariant == "CQ-LOST"]
+    assert (damaged.exit_status, lost) == (2, [("Moved", 1), ("Second", 0)]), damaged.findings
+
+    broker = start(site, kind, namesrv, "broker-a", store)
+    found = everything(broker)
+    broker.stop()
+    if kind != OURS:
+        for topic, queue_id in (("Moved", 1), ("Second", 0)):
+            assert len(found[topic][queue_id]) < len(written[topic][queue_id])
+        (store / "checkpoint").unlink()
+        shutil.rmtree(store / "consumequeue" / "Moved" / "1")
+        shutil.rmtree(store / "consumequeue" / "Second" / "0", ignore_errors=True)
+        (store / "abort").touch()
+        broker = start(site, kind, namesrv, "broker-a", store)
+        found = everything(broker)
+        broker.stop()
+    assert found == written
+    rebuilt = check(str(store), LocalEngine(1), Options())
+    assert [one for one in rebuilt.findings if one.invariant.startswith(("CQ-", "QO-", "IX-"))] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from rmq.store import layout
 from rmq.wire import record
 from tests.spark.corruptor.classes import Expected, NotHere, Plan, defect, is_plain, some_message
-from tests.spark.corruptor.specimen import Specimen, Stored, overwrite
+from tests.spark.corruptor.specimen import Specimen, Stored, flip, overwrite
 
 EMPTY = bytes(layout.CQ_UNIT_BYTES)
 
@@ -121,9 +121,52 @@ def unit_of_the_master_has_another_tag(pair: Specimen, chance: random.Random) ->
 
 @defect("CONSISTENT", warns=True)
 def queue_is_behind(pair: Specimen, chance: random.Random) -> Plan:
-    one = next(one for one in reversed(pair.stored) if is_plain(one))
+    """Nothing that was stored later has a unit: the broker makes it at its start."""
+    one = next(one for one in reversed(pair.stored) if one.owned)
     pair.write_unit(pair.slave, one.queue, one.queue_offset, EMPTY)
     return Plan([Expected(invariant="CQ-BEHIND", replica="slave", phy=one.phy, count=1)])
+
+
+@defect("DAMAGED")
+def last_unit_of_a_queue_is_lost(pair: Specimen, chance: random.Random) -> Plan:
+    """Another queue holds a later message, so the unit was there once, and no broker makes it again."""
+    queue = some_message(pair, chance).queue
+    one = next(one for one in reversed(pair.stored) if one.queue == queue and one.owned)
+    if one is next(one for one in reversed(pair.stored) if one.owned):
+        raise NotHere("a later message of another queue")
+    return _wrong_unit(pair, one, EMPTY, "CQ-LOST")
+
+
+@defect("DAMAGED")
+def unit_has_a_bit_in_the_upper_half_of_its_tags_code(pair: Specimen, chance: random.Random) -> Plan:
+    one = some_message(pair, chance)
+    path, at = pair.unit_at(pair.slave, one.queue, one.queue_offset)
+    flip(path, at + 12 + chance.randrange(4), 1 << chance.randrange(8))
+    return Plan([Expected(invariant="CQ-TAG", replica="slave", phy=one.phy, count=1)])
+
+
+@defect("DAMAGED")
+def unit_of_a_delayed_message_has_another_time(pair: Specimen, chance: random.Random) -> Plan:
+    """It would be delivered at another time, or never."""
+    delayed = [one for one in pair.stored if one.topic == record.SCHEDULE_TOPIC and one.owned]
+    if not delayed:
+        raise NotHere("a delayed message")
+    one = chance.choice(delayed)
+    path, at = pair.unit_at(pair.slave, one.queue, one.queue_offset)
+    flip(path, at + 12 + chance.randrange(8), 1 << chance.randrange(8))
+    return Plan([Expected(invariant="CQ-TAG", replica="slave", phy=one.phy, count=1)])
+
+
+@defect("DAMAGED")
+def queue_file_is_too_short(pair: Specimen, chance: random.Random) -> Plan:
+    """All units are there, yet Apache's broker does not start with a file of another length."""
+    queue = some_message(pair, chance).queue
+    path = max((pair.slave / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1])).iterdir())
+    used = (pair.next_offset[queue] * layout.CQ_UNIT_BYTES) - int(path.name)
+    if used >= path.stat().st_size:
+        raise NotHere("a file with room behind its units")
+    os.truncate(path, used)
+    return Plan([Expected(invariant="CQ-SIZE", replica="slave", topic=queue[0], count=1)])
 
 
 @defect("DAMAGED")
@@ -140,21 +183,21 @@ def first_file_of_a_queue_is_missing(pair: Specimen, chance: random.Random) -> P
     return Plan([Expected(invariant="CQ-MISMATCH", replica="slave", topic=queue[0])])
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def queue_is_missing(pair: Specimen, chance: random.Random) -> Plan:
-    """All units of a queue are gone: whoever opens the store makes them anew."""
+    """All units of a queue are gone, and other queues go on: Apache's broker does not make them again."""
     queue = some_message(pair, chance).queue
     shutil.rmtree(pair.slave / layout.CONSUME_QUEUE_DIR / queue[0] / str(queue[1]))
-    return Plan([Expected(invariant="CQ-BEHIND", replica="slave", topic=queue[0])])
+    return Plan([Expected(invariant="CQ-LOST", replica="slave", topic=queue[0])])
 
 
-@defect("INCOMPLETE")
+@defect("DAMAGED")
 def queue_file_of_odd_length(pair: Specimen, chance: random.Random) -> Plan:
     one = some_message(pair, chance)
     path, _ = pair.unit_at(pair.slave, one.queue, one.queue_offset)
     with open(path, "ab") as file:
         file.write(b"\0" * 7)
-    return Plan([Expected(invariant="AU-COVER", replica="slave")])
+    return Plan([Expected(invariant="CQ-SIZE", replica="slave", topic=one.topic, count=1)])
 
 
 @defect("CONSISTENT", warns=True)

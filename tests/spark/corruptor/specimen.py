@@ -224,6 +224,10 @@ def index_slots(data: bytes) -> int:
     raise ValueError("an index file with another number of slots than the stores of these tests have")
 
 
+def flip(path: Path, at: int, bits: int) -> None:
+    overwrite(path, at, bytes((path.read_bytes()[at] ^ bits,)))
+
+
 def overwrite(path: Path, at: int, data: bytes) -> None:
     with open(path, "r+b") as file:
         file.seek(at)

@@ -52,7 +52,7 @@ DISPATCH_AT_ONCE_BYTES = 128 << 10
 DISPATCH_SLICE_BYTES = 16 << 10
 #: compiled, this takes no longer
 DISPATCH_COMPILED_SLICE_BYTES = 128 << 10
-#: a slave has at most so much of its log sent again, to compare it
+#: a slave has at most so much of its log sent again to compare it, unless a power failure makes more of it suspect
 MAX_COMPARED_BYTES = 8 << 20
 
 
@@ -457,13 +457,14 @@ class MessageStore:
         """
         Append bytes of a master's log at :attr:`end_offset`; cut them as you like, but not over the end of a file.
 
-        Bytes from :attr:`resume_offset` on may come again: they are compared, and a StoreError tells where this log
-        and the master's part. An empty log may begin at the start of any file. StoreError, and nothing changed, when
-        the bytes do not continue the log or cannot be written. Records are dispatched once they are complete.
+        Bytes that the log holds may come again, from wherever :attr:`resume_offset` was when the connection began: they
+        are compared, and a StoreError tells where this log and the master's part. An empty log may begin at the start
+        of any file. StoreError, and nothing changed, when the bytes do not continue the log or cannot be written.
+        Records are dispatched once they are complete.
         """
         if not self._started or self._failure is not None:
             raise StoreError("the store takes no replicated bytes: it has failed or is not running")
-        known = self._commit_log.compare(phy_offset, data) if phy_offset >= self.resume_offset else 0
+        known = self._commit_log.compare(phy_offset, data) if phy_offset >= self._commit_log.min_offset else 0
         if self._suspect[1] and self._suspect[0] <= phy_offset and phy_offset + len(data) >= self._suspect[1]:
             self._suspect = (0, 0)
             self._running.begin()
@@ -623,16 +624,17 @@ class MessageStore:
         """
         Where a slave asks its master to begin: with the last whole record, so that it sees whether the master has it.
 
-        After a power failure with all that was not surely synced; at the end of the log when there is no such record,
-        or a long way to it.
+        After a power failure with all that was not surely synced; with the last MAX_COMPARED_BYTES when no whole record
+        is known that begins in them. 0 when the log is empty.
         """
-        last, end = self._dispatcher.last_phy, self._commit_log.end
+        begin, end = self._dispatcher.last_phy, self._commit_log.end
         suspect_from, suspect_to = self._suspect
         if suspect_from < suspect_to:
-            return max(suspect_from, self._commit_log.min_offset, 1)
-        is_near = self._commit_log.min_offset <= last and end - last <= MAX_COMPARED_BYTES
+            begin = suspect_from
+        elif end - begin > MAX_COMPARED_BYTES:
+            begin = end - MAX_COMPARED_BYTES
         # A report of 0 would mean that this log is empty; the stream may begin at any byte.
-        return max(last, 1) if last >= 0 and is_near else end
+        return max(begin, self._commit_log.min_offset, 1) if end else 0
 
     @property
     def flushed_offset(self) -> int:

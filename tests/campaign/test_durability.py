@@ -14,10 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskError
 from rmq.sim.checkers import holds
+from rmq.sim.cluster import ROOT as DATA
 from rmq.sim.cluster import GroupOptions, LogImage, Member, Options
 from rmq.sim.faults import start_again
+from rmq.sim.history import Sent
 from rmq.sim.scenario import Outcome, Run
+from rmq.store import layout
 from rmq.store.config import BrokerRole, FlushDiskType
+from rmq.wire.record import decode_record
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASYNC_MASTER, SYNC_MASTER = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER
@@ -50,6 +54,12 @@ def options(role: BrokerRole, flush: FlushDiskType, **keys: str) -> Options:
         body_bytes=400,
         batched=0.1,
     )
+
+
+def ends(image: LogImage, sent: Sent) -> int:
+    """Return where the record of a message that a log holds ends."""
+    assert sent.ack is not None
+    return sent.ack.phy_offset + decode_record(image.read(sent.ack.phy_offset, len(sent.body) + 4096)).size
 
 
 class Accident(Run):
@@ -158,11 +168,43 @@ class ModeTests(SynchronousTestCase):
         self.assertEqual(missing[SYNC_MASTER], 0)
         self.assertGreater(missing[ASYNC_MASTER], 0, "the accident endangered nothing")
 
+    def test_both_lose_power_and_masters_disk_is_lost(self) -> None:
+        """What the slave had synced is in its log, or what lies behind its last checkpoint in `cut` beside it."""
+        missing = 0
+        for flush, role in MODES:
+            for seed in SEEDS:
+                run = Accident(seed, options(role, flush), lambda run: None, [])
+                run.warm_up()
+                run.world.run_for(10.0)
+                before = LogImage(run.slave.node).keep()
+                synced = run.slave.broker.store.flushed_offset
+                run.master.node.crash()
+                run.slave.node.crash()
+                run.world.run_for(1.0)
+                start_again(run.slave.node)
+                after = LogImage(run.slave.node)
+                had = [sent for sent in self.acknowledged(run) if holds(before, sent)]
+                lost = [sent for sent in had if not holds(after, sent)]
+                cut = self.saved(run.slave)
+                gone = [sent for sent in lost if ends(before, sent) <= synced and sent.body not in cut]
+                self.assertEqual(gone, [], f"{flush}, {role}, {seed}")
+                missing += len(lost)
+        self.assertGreater(missing, 0, "the accident endangered nothing")
+
+    def saved(self, member: Member) -> bytes:
+        """Return what a recovery has cut from the log of a machine and kept."""
+        disk, folder = member.node.disk, layout.join(DATA, layout.CUT_DIR)
+        names = disk.list_dir(folder) if disk.exists(folder) else []
+        return b"".join(disk.read_whole(layout.join(folder, name)) for name in names)
+
     def missing_on_slave(self, run: Accident) -> int:
         image = LogImage(run.slave.node)
+        return sum(not holds(image, sent) for sent in self.acknowledged(run))
+
+    def acknowledged(self, run: Accident) -> list[Sent]:
         acked = [sent for sent in run.history.acked if sent.waits and sent.ack is not None and sent.ack.code == 0]
         self.assertGreater(len(acked), 50)
-        return sum(not holds(image, sent) for sent in acked)
+        return acked
 
     def test_acknowledged_after_the_slaves_sync(self) -> None:
         """With haAckAfterFlush both may lose power, and the slave alone has all that was answered with OK."""

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskError
 from rmq.sim.disk import SimFile
+from rmq.store import store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
 from rmq.store.store import MessageStore
@@ -130,10 +131,35 @@ class SlaveTests(SynchronousTestCase):
         )
         self.slave.append_raw(again + 30, data[30:])
         self.assertEqual(self.slave.end_offset, end + 20)
-        with self.assertRaises(StoreError):
-            self.slave.append_raw(again - 1, bytes(self.master.read(again - 1, 10)))
         self.feed(self.slave, self.master.end_offset)
         self.assertEqual(all_records(self.slave), all_records(self.master))
+
+    def test_no_record_is_known(self) -> None:
+        """A slave that has dispatched nothing yet, or nothing near its end, compares too before it goes on."""
+        for limit, first in ((8 << 20, 1), (1000, 2000)):
+            self.patch(store, "MAX_COMPARED_BYTES", limit)
+            box = Box(4, broker_role=BrokerRole.SLAVE, **SYNC)
+            slave = box.open()
+            self.assertEqual(slave.resume_offset, 0)
+            self.feed(slave, 3000)
+            self.assertEqual((slave.dispatched_offset, slave.resume_offset), (0, first))
+            data = self.bytes_of(first, 3010)
+            with self.assertRaises(StoreError) as caught:
+                slave.append_raw(first, b"\xff" + data[1:])
+            self.assertIn(f"differs from its master's at {first}", str(caught.exception))
+            slave.append_raw(first, data)
+            self.assertEqual(slave.end_offset, 3010)
+
+    def test_dispatch_goes_on_while_the_master_is_asked(self) -> None:
+        """What was asked for is compared, although the last record is another one when it comes."""
+        box = Box(4, broker_role=BrokerRole.SLAVE, **SYNC)
+        slave = box.open()
+        self.feed(slave, 3000)
+        asked = slave.resume_offset
+        box.run(0.1)
+        self.assertGreater(slave.resume_offset, asked)
+        slave.append_raw(asked, self.bytes_of(asked, 3010))
+        self.assertEqual(slave.end_offset, 3010)
 
     def test_stop_in_the_middle_of_a_record(self) -> None:
         """After a clean stop the slave goes on in front of the record that it had in part, and no marker is left."""

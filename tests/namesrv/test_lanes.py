@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.namesrv import lanes
 from rmq.namesrv.groups import MAX_CHANGED, MAX_CHANGES
 from rmq.namesrv.lanes import RouteChunkLane, RouteLane
-from rmq.remoting import protocol
 from rmq.remoting.responders import ResponderTable
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER
 from rmq.wire.codes import SerializeType
@@ -17,6 +16,7 @@ from rmq.wire.command import RemotingCommand, decode_command, encode_command
 from rmq.wire.frames import FrameDecoder, encode_frame
 from tests.namesrv.talk import Talk
 from tests.namesrv.test_responders import HEADER, body
+from tests.needs import need_compiled
 from tests.remoting.peer import LeanTransport, Peer, RecordingTransport
 
 
@@ -343,9 +343,6 @@ class RouteChunkLaneTests(SynchronousTestCase):
 class DirectAnswersTests(RouteChunkLaneTests):
     """The same with the compiled twin, asked before the protocol, as the reactor ``rmq-lean`` does."""
 
-    if lanes._compiled is None or protocol._direct is None:
-        skip = "the compiled modules are not there, or switched off"
-
     def peer(self, table: ResponderTable) -> Peer:
         peer = Peer(table, transport=LeanTransport())
         # as if its first chunk, which may begin a TLS handshake, were behind it
@@ -354,6 +351,7 @@ class DirectAnswersTests(RouteChunkLaneTests):
         return peer
 
     def setUp(self) -> None:
+        need_compiled("rmq.namesrv._lanes", "rmq.remoting._direct")
         super().setUp()
         self.transports: list[RecordingTransport] = []
 

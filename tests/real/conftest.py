@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,9 +9,6 @@ import pytest
 
 from tests.real.javaclient import JavaClient
 from tests.real.peers import Site
-
-#: what tests of the audit need stands in the extra [audit]; the head of a run says that they are left out
-collect_ignore_glob = ["test_audit*.py"] if importlib.util.find_spec("numpy") is None else []
 
 _SITES = pytest.StashKey[list[Site]]()
 

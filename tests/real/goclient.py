@@ -8,7 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.real.peers import CACHE, missing
+from tests.needs import missing
+from tests.real.peers import CACHE
 from tests.real.piped import PipedClient
 
 SOURCE = Path(__file__).parent / "go"

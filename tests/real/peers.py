@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
-import pytest
 
+from tests.needs import missing
 from tests.real.probe import Probe
 
 T = TypeVar("T")
@@ -93,13 +93,6 @@ _LOGBACK = """<configuration>
 
 
 # ---- what the machine must have ----------------------------------------------------------------------------------
-
-
-def missing(what: str) -> None:
-    """Skip the running test because of ``what``; where RMQ_CI is set everything must be there, so fail instead."""
-    if os.environ.get("RMQ_CI"):
-        pytest.fail(f"{what} (RMQ_CI is set: this is a failure)", pytrace=False)
-    pytest.skip(what)
 
 
 def require_apache(version: str) -> None:

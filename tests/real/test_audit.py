@@ -18,9 +18,10 @@ import pytest
 from rmq_audit.audit import Options, compare
 from rmq_audit.engines import LocalEngine
 
+from tests.needs import missing
 from tests.real.conftest import Clients
 from tests.real.pairs import KINDS, TOPIC, name_of, replicated_pair, start_pair, wait_caught_up
-from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Site, missing, until
+from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Site, until
 from tests.real.storefiles import flip_body_byte, records
 from tests.spark import campaign
 from tests.spark.corruptor.classes import CLASSES, judge, outcome_of
@@ -140,7 +141,7 @@ def dump_of(broker: Broker) -> Path:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(STAND_IN != OURS, reason="Apache's broker writes no dumps")
+@pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: Apache's broker writes no dumps")
 def test_dumps_of_running_brokers(site: Site, client: Clients, tmp_path: Path) -> None:
     """
     Dumps taken while messages flow have one history: CONSISTENT or LAGGING; taken at rest they are CONSISTENT.

@@ -30,7 +30,7 @@ def false_findings(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(STAND_IN != OURS, reason="Apache's broker writes no dumps")
+@pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: Apache's broker writes no dumps")
 def test_dumps_under_load(site: Site, tmp_path: Path) -> None:
     """
     Dumps of a running pair, taken one after the other while producers and a consumer go on: only the lag is told.

@@ -25,7 +25,7 @@ from tests.real.probe import Probe, Refused, frame, raw_frame, send_fields
 from tests.real.storefiles import first_difference, records, segments
 
 pytestmark = [
-    pytest.mark.skipif(STAND_IN != OURS, reason="what a bad peer meets is our own promise, not Apache's"),
+    pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: a promise of ours, not Apache's"),
 ]
 
 #: answers that mean "understood, and no"

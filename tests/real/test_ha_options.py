@@ -12,7 +12,7 @@ from tests.real.pairs import TOPIC, start_pair, wait_caught_up
 from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, STAND_IN, Broker, Site, mqadmin, until
 from tests.real.storefiles import first_difference
 
-pytestmark = [pytest.mark.skipif(STAND_IN != OURS, reason="options of ours")]
+pytestmark = [pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: options of ours")]
 
 SUCCESS, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT = 0, 11, 12
 

@@ -153,7 +153,7 @@ def has_all(namesrv: Process, brokers: int) -> bool:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(STAND_IN != OURS, reason="Apache is compared with Apache then, but for the intended differences")
+@pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: the intended differences are ours")
 def test_mqadmin_prints_the_same_about_both(site: Site) -> None:
     """Every NameServer command of mqadmin prints the same about ours as about Apache's, but for what INTENDED says."""
     sides = [Side("apache", site.namesrv(APACHE_4, "apache")), Side("ours", site.namesrv(OURS, "ours"))]

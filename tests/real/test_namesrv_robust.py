@@ -17,13 +17,14 @@ from functools import cache, partial
 
 import pytest
 
+from tests.needs import missing
 from tests.real.peers import HOST, OURS, STAND_IN, Process, Site, until
 from tests.real.probe import frame
 from tests.real.storm import MB, Asker, Brokers, anonymous_bytes, forget_peak, memory, registration_body
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(STAND_IN != OURS, reason="how many peers a NameServer bears is our own promise, not Apache's"),
+    pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: a promise of ours, not Apache's"),
 ]
 
 #: of twistd: the stock one and ours
@@ -49,7 +50,7 @@ def many_files() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = IDLE_CONNECTIONS + 1000
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        pytest.skip(f"RLIMIT_NOFILE cannot be raised to {wanted}: its hard limit is {hard}")
+        missing(f"RLIMIT_NOFILE cannot be raised to {wanted}: its hard limit is {hard}")
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     yield

@@ -20,12 +20,13 @@ from typing import Any
 
 import pytest
 
+from tests.needs import missing
 from tests.real.pairs import TOPIC, start_pair, wait_caught_up
 from tests.real.peers import APACHE_4, HOST, OURS, STAND_IN, Broker, Site, until
 from tests.real.probe import Probe
 from tests.real.storefiles import first_difference, records, segments
 
-pytestmark = [pytest.mark.skipif(STAND_IN != OURS, reason="promises of ours, which Apache's brokers do not make")]
+pytestmark = [pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: promises of ours, not Apache's")]
 
 SUCCESS, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT = 0, 11, 12
 
@@ -155,7 +156,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)], capture_output=True)
     if mounted.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+        missing(f"the right to mount a tmpfs: {mounted.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 

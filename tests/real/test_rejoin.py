@@ -13,7 +13,7 @@ from tests.real.pairs import TOPIC, start_pair, wait_caught_up
 from tests.real.peers import OURS, STAND_IN, Broker, Site, until, write_properties
 from tests.real.storefiles import first_difference
 
-pytestmark = [pytest.mark.skipif(STAND_IN != OURS, reason="a command of ours")]
+pytestmark = [pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: a command of ours")]
 
 ONLY_OLD = 25
 

@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.needs import missing
 from tests.real.conftest import Clients
-from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, Process, Site, missing, mqadmin, until
+from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, Process, Site, mqadmin, until
 from tests.real.probe import Probe
 from tests.remoting.certificates import Authority
 

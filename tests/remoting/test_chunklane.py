@@ -7,12 +7,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.remoting import protocol, responders
+from rmq.remoting import responders
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.wire.command import RemotingCommand, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.frames import PREFIX
+from tests.needs import need_compiled
 from tests.remoting.peer import LeanTransport, Peer
 
 ECHO = contract(97_001, body=bytes, reply_body=bytes)
@@ -198,8 +199,9 @@ class ChunkLaneTests(SynchronousTestCase):
 class DirectTests(ChunkLaneTests):
     """The same past the protocol, as the reactor ``rmq-lean`` does with the compiled modules."""
 
-    if protocol._direct is None:
-        skip = "the compiled modules are not there, or switched off"
+    def setUp(self) -> None:
+        need_compiled("rmq.remoting._direct")
+        super().setUp()
 
     def connected(self) -> Peer:
         peer = Peer(self.table, transport=LeanTransport())

@@ -10,9 +10,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.latetls import tls_later
+from tests.needs import imports
 from tests.remoting.certificates import Authority
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: Greets over TLS on two ports, by startTLS and by listenSSL, and says what of TLS was imported when.
 SCRIPT = """
@@ -117,7 +116,7 @@ class LateTests(SynchronousTestCase):
             timeout=120,
             check=False,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **imports()},
         )
         expected = ["[]", "['twisted.internet.udp', 'twisted.internet.unix'] True True"]
         self.assertEqual(done.stdout.splitlines(), expected, done.stderr)
@@ -138,7 +137,7 @@ class LateTests(SynchronousTestCase):
                 text=True,
                 timeout=120,
                 check=False,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **imports()},
             )
             self.assertEqual(
                 done.stdout.splitlines(),

@@ -22,6 +22,7 @@ from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, RealDis
 from rmq.runtime.flusher import Flusher, Job
 from rmq.runtime.platform import WITHOUT_MAPS
 from rmq.runtime.realfile import MAP_MIN_BYTES, RealFile
+from tests.needs import missing
 from tests.runtime.disk_contract import DiskContract, raise_failure
 
 T = TypeVar("T")
@@ -317,7 +318,7 @@ class RealDiskTests(RealDiskCase):
     def test_lock_of_a_second_disk_in_this_process(self) -> None:
         """Two brokers in one process cannot share a store either."""
         if not hasattr(fcntl, "F_OFD_SETLK"):
-            return  # plain record locks belong to the process
+            missing("F_OFD_SETLK of fcntl: plain record locks belong to the process")
         lock = self.disk.lock(f"{self.root}/lock")
         self.assertRaises(DiskLocked, RealDisk(self.reactor).lock, f"{self.root}/lock")
         lock.release()

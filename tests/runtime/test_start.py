@@ -10,6 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.needs import imports
 from tests.ports import free_broker_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -78,7 +79,7 @@ def modules_of(role: str, folder: Path, *arguments: str, twistd: tuple[str, ...]
         timeout=120,
         check=False,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)},
+        env={**os.environ, **imports(), "HOME": str(folder)},
     )
     lists = [line for line in done.stdout.splitlines() if line.startswith("[")]
     assert lists, done.stdout + done.stderr

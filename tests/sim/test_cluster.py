@@ -7,7 +7,6 @@ import io
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,8 +15,7 @@ from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import DiskError
 from rmq.sim.__main__ import main
 from rmq.sim.scenario import Outcome, Run
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.needs import imports
 
 
 class ClusterCase(SynchronousTestCase):
@@ -62,9 +60,9 @@ class DeterminismTests(ClusterCase):
         digest = self.simulate(7, "all", chaos_s=5).digest
         self.assertEqual(self.simulate(7, "all", chaos_s=5).digest, digest)
         self.assertNotEqual(self.simulate(8, "all", chaos_s=5).digest, digest)
-        environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONHASHSEED": "4711", **imports()}
         command = [sys.executable, "-m", "rmq.sim", "--seed", "7", "--seconds", "5"]
-        ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         self.assertIn(digest, ended.stdout, ended.stderr)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,23 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import needs
 from tests.goldens import unpack_store
 
 if TYPE_CHECKING:
     from rmq_audit.engines import Engine
-
-#: what the extra [audit] brings; without it (a light install) there is nothing here to test
-MISSING = [name for name in ("numpy", "xxhash") if importlib.util.find_spec(name) is None]
-
-collect_ignore_glob = ["test_*.py"] if MISSING else []
-
-#: set in CI: there the JDK must be present
-MUST_RUN = bool(os.environ.get("RMQ_CI"))
-
-
-def pytest_report_header() -> str | None:
-    """Say in the head of the run what is left out, and why."""
-    return f"tests/spark is left out: {', '.join(MISSING)} not installed (extra [audit])" if MISSING else None
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +32,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def spark_engine() -> Iterator[Engine]:
-    """A Spark engine on two local cores; the test is skipped by name where Spark cannot run, except in CI."""
-
+    """A Spark engine on two local cores."""
     from rmq_audit.engines import EngineError
 
     try:
@@ -55,9 +40,7 @@ def spark_engine() -> Iterator[Engine]:
 
         engine = OwnedSparkEngine("local[2]")
     except EngineError as error:
-        if MUST_RUN:
-            raise
-        pytest.skip(str(error))
+        needs.missing(str(error))
     yield engine
     engine.close()
 

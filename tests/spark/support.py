@@ -16,7 +16,7 @@ from rmq_audit.audit import Options, Result, compare
 from rmq_audit.engines import Engine, LocalEngine
 from rmq_audit.findings import Finding
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.needs import imports
 
 
 def audit(
@@ -50,14 +50,13 @@ def rmq_audit(
     timeout_s: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
-    paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "spark")))}
     return subprocess.run(
         [sys.executable, *module, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
-        env={**os.environ, **paths, **(environment or {})},
+        env={**os.environ, **imports(), **(environment or {})},
     )
 
 

@@ -20,7 +20,8 @@ from rmq_audit.engines import Engine, LocalEngine
 from rmq_audit.findings import INVARIANTS
 from rmq_audit.inventory import InputError
 
-from tests.spark.support import ROOT, result_of
+from tests.needs import ROOT
+from tests.spark.support import result_of
 from tests.spark.synthetic import Pair, make_store
 from tests.spark.test_command import CommandCase
 

@@ -4,7 +4,6 @@ The command line: verdicts as exit statuses, JSON for programs, and one clear li
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -12,7 +11,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from unittest import SkipTest
 
 import pytest
 from rmq_audit import kernel
@@ -21,6 +19,7 @@ from rmq_audit.cli import main
 from rmq_audit.findings import Finding
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.needs import need_extra
 from tests.spark.support import no_room_beyond, result_of, rmq_audit
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
@@ -218,8 +217,7 @@ class MissingSparkTests(CommandCase):
 
     def test_a_java_that_fails_is_named(self) -> None:
         """When Spark does not start, one line says where its output is, and the file is there."""
-        if importlib.util.find_spec("pyspark") is None:
-            raise SkipTest("PySpark is not installed")
+        need_extra("audit")
         java = self.folder / "bin" / "java"
         java.parent.mkdir()
         told = "echo 'version \"17.0.1\"' >&2; exit 0"

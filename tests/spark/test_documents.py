@@ -10,9 +10,9 @@ from rmq_audit.cluster import WORDS
 from rmq_audit.findings import INVARIANTS, Verdict
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.needs import ROOT
 from tests.spark import campaign
 from tests.spark.corruptor.classes import CLASSES
-from tests.spark.support import ROOT
 
 TEXT = (ROOT / "docs" / "audit.md").read_text("utf-8")
 ROWS = re.findall(r"^\| ((?:[A-Z]{2}-[A-Z]+(?: / )?)+) \| ([A-Z]+) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)

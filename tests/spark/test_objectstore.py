@@ -7,7 +7,6 @@ A server for S3 runs in a process of its own (``moto``); nothing leaves this mac
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -30,7 +29,7 @@ from rmq_audit.inventory import InputError, take_inventory
 from rmq_audit.location import Location, child, located, same_place, shown
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.spark.conftest import MUST_RUN
+from tests.needs import need_extra
 from tests.spark.support import as_json
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
@@ -47,10 +46,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def s3_port() -> Iterator[int]:
-    """The port of an S3 server that holds nothing yet; skipped by name where moto is not installed, except in CI."""
-    if importlib.util.find_spec("moto") is None:
-        assert not MUST_RUN, "moto is not installed, which CI needs (extra [dev])"
-        pytest.skip("moto is not installed (extra [dev])")
+    """The port of an S3 server that holds nothing yet."""
+    need_extra("moto (extra dev)")
     port = free_port()
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"}
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from rmq_audit import kernel
 from rmq_audit.engines import Engine, LocalEngine
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
+from tests.needs import need_compiled
 from tests.spark import synthetic
 from tests.spark.support import as_json, audit, result_of, rmq_audit
 from tests.spark.synthetic import MadeStore, Pair, Stored, put_forged
@@ -118,7 +119,7 @@ class LocalTests(SizeCase):
         for split in SPLITS:
             self.assertEqual(self.look(pair, split, pool), wanted, split)
         if kernel.compiled is None:
-            raise SkipTest("rmq_audit._kernel is not compiled here")
+            need_compiled("rmq_audit._kernel")
         self.patch(kernel, "compiled", None)
         for split in SPLITS:
             self.assertEqual(self.look(pair, split), wanted, split)

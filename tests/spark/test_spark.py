@@ -19,10 +19,11 @@ from rmq_audit.engines import Engine, EngineError, LocalEngine
 from rmq_audit.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.needs import ROOT
 from tests.spark.corruptor import records
 from tests.spark.corruptor.classes import CLASSES
 from tests.spark.corruptor.specimen import Specimen
-from tests.spark.support import ROOT, as_json, audit, result_of, rmq_audit
+from tests.spark.support import as_json, audit, result_of, rmq_audit
 from tests.spark.synthetic import Pair, make_store
 
 pytestmark = pytest.mark.spark

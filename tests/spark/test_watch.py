@@ -23,7 +23,8 @@ from rmq_audit.engines import LocalEngine
 from rmq_audit.inventory import InputError
 from rmq_audit.watch import Clock, Stopped, Watch, read_ends, stopping_by_signals
 
-from tests.spark.support import ROOT, result_of
+from tests.needs import imports
+from tests.spark.support import result_of
 from tests.spark.synthetic import Pair, make_store
 from tests.spark.test_command import CommandCase
 
@@ -334,7 +335,7 @@ class MistakeTests(WatchCase):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "spark")))},
+            env={**os.environ, **imports()},
         )
         assert process.stdout is not None and process.stderr is not None
         with process.stdout, process.stderr:

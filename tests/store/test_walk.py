@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.store import dispatch
 from rmq.store.config import BrokerRole
 from rmq.store.store import MessageStore
-from rmq.wire.compiled import load
 from rmq.wire.record import encode_record
+from tests.needs import need_compiled
 from tests.store.support import BORN, HOST, Box, log_events
 
 TOPICS = ("Topic", "Other", "T" * 127, "SCHEDULE_TOPIC_XXXX", "Tö", ".", "a/b")
@@ -87,8 +87,7 @@ class RandomLog:
 
 class WalkTests(SynchronousTestCase):
     def setUp(self) -> None:
-        if load("rmq.store._record") is None:
-            self.skipTest("rmq.store._record is not compiled, or switched off")
+        need_compiled("rmq.store._record")
 
     def look(self, store: MessageStore) -> list[object]:
         """Return everything that is made from the log."""

@@ -1,0 +1,141 @@
+"""Nothing is left out without a word: what the tests need is named, and in CI its lack is a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests import needs
+from tests.needs import COMPILED, EXTRAS, ROOT
+
+#: a pytest run in a process of its own, in which modules are as if they were not installed
+RUN = """
+import importlib.machinery, os, sys
+hidden = os.environ["HIDDEN"].split()
+class Hidden(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden)
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+
+
+class NeedsTests(SynchronousTestCase):
+    def test_what_is_tested(self) -> None:
+        """A run that must test the installed wheel does not test the checkout, and in CI nothing is missing."""
+        self.assertIsNone(needs.refusal())
+
+    def test_every_compiled_module_is_listed(self) -> None:
+        """A module that hatch_build.py compiles cannot be missing unnoticed."""
+        sources = [path for base in ("rmq", "spark") for path in (ROOT / base).rglob("*.pyx")]
+        names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("spark.") for path in sources}
+        self.assertEqual(names, set(COMPILED))
+
+    def test_every_extra_is_listed(self) -> None:
+        """An extra of pyproject.toml cannot be missing unnoticed."""
+        import tomllib
+
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        self.assertEqual(set(project["optional-dependencies"]) - {"dev"}, set(EXTRAS) - {"moto (extra dev)"})
+
+    def test_wheel(self) -> None:
+        """Where the wheel is to be tested, a run that imports the checkout is refused."""
+        self.patch(os, "environ", {**os.environ, needs.WHEEL: "1"})
+        self.patch(needs, "is_checkout", lambda: True)
+        self.assertIn("not the installed wheel", str(needs.refusal()))
+
+    def test_missing(self) -> None:
+        """A test without its need is skipped by name; in CI it fails by name."""
+        self.patch(needs, "MUST_RUN", False)
+        with self.assertRaisesRegex(SkipTest, "missing: a loom"):
+            needs.missing("a loom")
+        self.patch(needs, "MUST_RUN", True)
+        with self.assertRaisesRegex(AssertionError, "missing: a loom"):
+            needs.missing("a loom")
+
+    def test_compiled_module(self) -> None:
+        """A test of a compiled module that was not built is left out, in CI too where Python's twins are asked for."""
+        found = importlib.util.find_spec
+        self.patch(importlib.util, "find_spec", lambda name: None if name in COMPILED else found(name))
+        self.patch(os, "environ", {k: v for k, v in os.environ.items() if k != "RMQ_PURE_PYTHON"})
+        self.patch(needs, "MUST_RUN", True)
+        for name in COMPILED:
+            self.assertRaises(AssertionError, needs.need_compiled, name)
+            self.assertIn(name, str(needs.refusal()))
+        os.environ["RMQ_PURE_PYTHON"] = "1"
+        for name in COMPILED:
+            self.assertRaises(SkipTest, needs.need_compiled, name)
+
+
+class RunTests(SynchronousTestCase):
+    """Whole runs of pytest."""
+
+    def run_pytest(self, *arguments: str, hidden: str = "", **environment: str) -> tuple[int, str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("RMQ_CI", "PYTEST_ADDOPTS")}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**inherited, **needs.imports(), "HIDDEN": hidden, **environment},
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def test_each_module_of_an_extra(self) -> None:
+        """Whichever is not installed, a quiet run names it at its head and end; in CI the run is refused by name."""
+        path = str(ROOT / "tests" / "test_needs.py")
+        modules = [module for names in EXTRAS.values() for module in names] + list(COMPILED)
+        code, output = self.run_pytest("--collect-only", path, hidden=" ".join(modules), RMQ_PURE_PYTHON="")
+        self.assertEqual(code, 0, output)
+        for name in modules:
+            self.assertEqual(len([line for line in output.splitlines() if "missing" in line and name in line]), 2, name)
+        code, output = self.run_pytest("--collect-only", path, hidden=" ".join(modules), RMQ_PURE_PYTHON="", RMQ_CI="1")
+        self.assertNotEqual(code, 0)
+        for name in modules:
+            self.assertIn(name, output)
+
+    def test_audit_without_pyarrow(self) -> None:
+        """With the extra audit-local alone, modules that need more are skipped by name; the rest is collected."""
+        folder = ROOT / "tests" / "spark"
+        code, output = self.run_pytest("--collect-only", str(folder), hidden="pyarrow pyspark")
+        self.assertEqual(code, 0, output)
+        self.assertIn("missing: extra audit", output)
+        self.assertIn("test_kernel.py", output)
+
+    def test_skips_in_ci(self) -> None:
+        """A test that skips on its own fails in CI, unless a variable asked for it."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        (folder / "conftest.py").write_text("from tests.conftest import pytest_runtest_makereport\n")
+        test = folder / "test_skips.py"
+        test.write_text(
+            "import pytest\n"
+            "def test_quietly(): pytest.skip('no loom here')\n"
+            "@pytest.mark.skip(reason='RMQ_REAL_OURS: not now')\n"
+            "def test_asked_for(): pass\n"
+            "@pytest.mark.xfail\n"
+            "def test_known(): assert 0\n"
+        )
+        code, output = self.run_pytest(str(test.absolute()), RMQ_CI="1")
+        self.assertEqual(code, 1, output)
+        self.assertIn("1 failed, 1 skipped, 1 xfailed", output)
+        self.assertIn("no loom here", output)
+
+    def test_hanging_test(self) -> None:
+        """A test that never ends fails at its limit, and the others go on."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        test = folder / "test_hangs.py"
+        test.write_text("def test_hangs():\n    while True: pass\ndef test_next(): pass\n")
+        code, output = self.run_pytest("--timeout", "1", str(test.absolute()))
+        self.assertEqual(code, 1, output)
+        self.assertIn("1 failed, 1 passed", output)

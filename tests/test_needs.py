@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+import hatch_build
 from tests import needs
 from tests.needs import COMPILED, EXTRAS, ROOT
 
@@ -79,7 +82,7 @@ class RunTests(SynchronousTestCase):
     """Whole runs of pytest."""
 
     def run_pytest(self, *arguments: str, hidden: str = "", **environment: str) -> tuple[int, str]:
-        inherited = {name: value for name, value in os.environ.items() if name not in ("RMQ_CI", "PYTEST_ADDOPTS")}
+        inherited = {name: value for name, value in os.environ.items() if name != "RMQ_CI"}
         done = subprocess.run(
             [sys.executable, "-c", RUN, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *arguments],
             capture_output=True,
@@ -139,3 +142,35 @@ class RunTests(SynchronousTestCase):
         code, output = self.run_pytest("--timeout", "1", str(test.absolute()))
         self.assertEqual(code, 1, output)
         self.assertIn("1 failed, 1 passed", output)
+
+
+class BuildTests(SynchronousTestCase):
+    def test_a_compiled_module_that_cannot_be_built(self) -> None:
+        """Without a compiler the package is built without it, with a word; in CI the build fails and names it."""
+        folder = Path(self.mktemp()).absolute()
+        (folder / "pack").mkdir(parents=True)
+        (folder / "pack" / "_broken.pyx").write_text("this is no Cython")
+        self.patch(hatch_build, "ROOT", folder)
+        self.patch(hatch_build, "PACKAGES", ((folder, "pack"),))
+        errors = io.StringIO()
+        self.patch(os, "environ", {k: v for k, v in os.environ.items() if k not in ("RMQ_CI", "RMQ_PURE_PYTHON")})
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(errors):
+            self.assertEqual(hatch_build.compile_all(), [])
+            self.assertIn("pack/_broken.pyx is not compiled", errors.getvalue())
+            os.environ["RMQ_CI"] = "1"
+            with self.assertRaisesRegex(SystemExit, "pack/_broken.pyx is not compiled"):
+                hatch_build.compile_all()
+
+
+class LimitTests(SynchronousTestCase):
+    def test_step_that_hangs(self) -> None:
+        """A step of CI that hangs ends with what it started, and is named; one that ends has its own status."""
+        limit = [sys.executable, str(ROOT / "tests" / "limit.py")]
+        sleep = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
+        done = subprocess.run(
+            [*limit, "1", "the long step", sys.executable, "-c", sleep], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.returncode, done.stdout), (124, "begun\n"))
+        self.assertIn("the long step took more than 1 s", done.stderr)
+        done = subprocess.run([*limit, "60", "it", sys.executable, "-c", "exit(3)"], text=True, timeout=60)
+        self.assertEqual(done.returncode, 3)

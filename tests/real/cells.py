@@ -40,6 +40,8 @@ class Cell:
     slave_kind: str
     slave: Broker | None = None
     sent: int = 0
+    #: where in the log the record lies of which the slave had a part when it was killed
+    half: range = range(0)
 
     @property
     def follower(self) -> Broker:
@@ -62,20 +64,26 @@ class Cell:
         )
         until(f"{self.slave.name} follows", lambda: self.follower.end_offset() > 0, seconds=120)
 
-    def difference(self) -> str | None:
-        """Wait until the slave has caught up and tell the first byte that differs from its master's, if any."""
+    def difference(self, *, but: range = range(0)) -> str | None:
+        """Wait until the slave has caught up and name the first byte that differs from its master's, if any."""
         end = wait_caught_up(self.master, self.follower, seconds=180)
-        return difference(self.master, self.follower, end)
+        return difference(self.master, self.follower, end, but)
 
 
-def difference(master: Broker, slave: Broker, end: int) -> str | None:
-    """Compare from the slave's first segment to ``end``; an empty slave may have begun later than its master."""
+def difference(master: Broker, slave: Broker, end: int, but: range = range(0)) -> str | None:
+    """
+    Compare from the slave's first segment to ``end``, all ``but`` a range.
+
+    An empty slave may have begun later than its master.
+    """
     theirs, ours = segments(master.commitlog), segments(slave.commitlog)
     start = min(ours)
     for first in (first for first in theirs if start <= first < end):
         if first not in ours:
             return f"the slave has no segment {first:020d}"
-        left, right = (files[first].read_bytes()[: end - first] for files in (theirs, ours))
+        part = slice(max(but.start - first, 0), max(but.stop - first, 0))
+        left, right = (bytearray(files[first].read_bytes()[: end - first]) for files in (theirs, ours))
+        left[part] = right[part]
         if left != right:
             at = next((n for n, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), len(right))
             return f"byte {first + at} is not its master's ({len(left)} and {len(right)} bytes in that segment)"
@@ -167,6 +175,7 @@ def _half_a_record(cell: Cell, body_bytes: int, property_bytes: int) -> None:
         assert probe.send_message(TOPIC, 0, body, KEYS="half", **properties).code == 0
     held = until("a frame ended within the record", lambda: halfway.held_at, seconds=60)
     until("the slave has written what it got", partial(_holds_up_to, cell, start, held), seconds=60)
+    cell.half = range(held, cell.master.end_offset())
     cell.follower.kill()
     halfway.release()
     cell.send(20)

@@ -141,6 +141,13 @@ def send_fields(topic: str, queue_id: int, properties: str, *, batch: bool = Fal
     return letters | {"h": 0, "i": properties, "j": 0, "k": False, "m": batch}
 
 
+def pull_fields(topic: str, queue_id: int, offset: int, *, count: int = 32, wait_ms: int = 0) -> dict[str, object]:
+    """Return the header of PULL_MESSAGE with the subscription ``*``; ``wait_ms`` asks to be suspended for so long."""
+    fields: dict[str, object] = {"consumerGroup": "probe-consumer", "topic": topic, "queueId": queue_id}
+    fields |= {"queueOffset": offset, "maxMsgNums": count, "sysFlag": 6 if wait_ms else 4, "commitOffset": 0}
+    return fields | {"suspendTimeoutMillis": wait_ms, "subscription": "*", "subVersion": 0, "expressionType": "TAG"}
+
+
 def batch_body(entries: Iterable[tuple[str, bytes]]) -> bytes:
     """Encode (properties, body) entries as the body of SEND_BATCH_MESSAGE."""
     out = bytearray()
@@ -308,10 +315,7 @@ class Probe:
 
     def pull(self, topic: str, queue_id: int, offset: int, *, count: int = 32, wait_ms: int = 0) -> Answer:
         """Pull with the subscription ``*`` in the request; ``wait_ms`` asks to be suspended for so long."""
-        fields: dict[str, object] = {"consumerGroup": "probe-consumer", "topic": topic, "queueId": queue_id}
-        fields |= {"queueOffset": offset, "maxMsgNums": count, "sysFlag": 6 if wait_ms else 4, "commitOffset": 0}
-        fields |= {"suspendTimeoutMillis": wait_ms, "subscription": "*", "subVersion": 0, "expressionType": "TAG"}
-        return self.ask(PULL, fields)
+        return self.ask(PULL, pull_fields(topic, queue_id, offset, count=count, wait_ms=wait_ms))
 
     def read_queue(self, topic: str, queue_id: int) -> list[Record]:
         """Return all messages of a queue from its minimum to its maximum, in order."""

@@ -75,7 +75,8 @@ def test_1_no_lie_is_ever_an_acknowledgement(site: Site) -> None:
             assert send(probe, 1) in (SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT)
             liar.close()
             other = dial(master.ha_port, report(0))
-            time.sleep(0.2)
+            joined = f":{other.getsockname()[1]} holds the log up to 0 "
+            until("the report of the other connection counts", lambda: joined in master.text())  # noqa: B023
             assert send(probe, 2) in (SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT)
             other.close()
 
@@ -137,16 +138,16 @@ def test_2_a_forked_slave_acknowledges_nothing(slave_kind: str, site: Site) -> N
 @pytest.mark.smoke
 def test_3_bare_connections_are_no_slaves(site: Site) -> None:
     """
-    With a silent connection and one that said seven bytes, each send is told at once that there is no slave.
+    With a silent connection and one that said seven bytes, each send is answered at once that there is no slave.
 
     4.9.7: each takes 3 s and is answered 12; 5.3.3 never answers 11.
     """
-    master = lonely_master(site, slaveTimeout=3000)
+    master = lonely_master(site, slaveTimeout=60_000)
     with dial(master.ha_port), dial(master.ha_port, b"\0" * 7), master.probe() as probe:
         for number in range(3):
             begin = time.monotonic()
             assert send(probe, number) == SLAVE_NOT_AVAILABLE
-            assert time.monotonic() - begin < 2.0
+            assert time.monotonic() - begin < 30, "it waited for a slave"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import needs
+from tests.seeds import SEED
 
 #: how long one test may take, fixtures included, by its marker; pyproject.toml has that of all others
 TIMEOUT_S = {"campaign": 3600, "real": 1800, "smoke": 600, "spark": 600}
@@ -23,12 +24,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Say in the head of the run, also of a quiet one, what is tested and what is left out."""
     if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
-        for line in needs.head():
+        for line in (*needs.head(), f"RMQ_SEED={SEED} repeats what this run draws"):
             terminal.write_line(line)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say it again where it is not scrolled away."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"RMQ_SEED={SEED} repeats what this run drew")
     for what in needs.all_missing():
         terminalreporter.write_line(f"left out, missing: {what}")
 

@@ -174,3 +174,22 @@ class LimitTests(SynchronousTestCase):
         self.assertIn("the long step took more than 1 s", done.stderr)
         done = subprocess.run([*limit, "60", "it", sys.executable, "-c", "exit(3)"], text=True, timeout=60)
         self.assertEqual(done.returncode, 3)
+
+
+class SeedTests(SynchronousTestCase):
+    def drawn(self, **environment: str) -> list[int]:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("RMQ_CI", "RMQ_SEED")}
+        code = "from tests.seeds import *; print(SEED, EXAMPLES_SEED)"
+        printed = subprocess.check_output(
+            [sys.executable, "-c", code], text=True, timeout=60, env={**inherited, **needs.imports(), **environment}
+        )
+        return [int(one) for one in printed.split()]
+
+    def test_rmq_seed(self) -> None:
+        """RMQ_SEED repeats a run; without it each run draws, but the examples of hypothesis in CI stay the same."""
+        self.assertEqual(self.drawn(RMQ_SEED="7"), [7, 7])
+        self.assertEqual(self.drawn(RMQ_SEED="7", RMQ_CI="1"), [7, 7])
+        first, second = self.drawn(), self.drawn()
+        self.assertNotEqual(first, second)
+        self.assertEqual(first[0], first[1])
+        self.assertEqual(self.drawn(RMQ_CI="1")[1], 0)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from random import SystemRandom
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.remoting.fuzz import Machine, fuzz, golden_requests
+from tests.seeds import SEED
 
 CASES = 20_000
 #: cases for one machine; the next one begins with nothing
@@ -15,7 +14,7 @@ CASES_A_MACHINE = 2_000
 
 class FuzzCampaign(SynchronousTestCase):
     def fuzz(self, role: str) -> None:
-        base = SystemRandom().randrange(2**32)
+        base = SEED
         print(f"\nFUZZ {role} seed {base}")
         requests = golden_requests()
         for number in range(CASES // CASES_A_MACHINE):

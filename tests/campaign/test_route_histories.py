@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.routes import RouteTable
 from tests.namesrv.histories import failure
+from tests.seeds import SEED
 
 HISTORIES = 100_000
 
@@ -15,7 +14,7 @@ HISTORIES = 100_000
 class RouteHistoryCampaign(SynchronousTestCase):
     def test_table_equals_model(self) -> None:
         """Table, model and journal agree after every step of every history; a failure shows the shortest one."""
-        base = random.SystemRandom().randrange(2**32)
+        base = SEED
         print(f"\nHISTORIES seed {base}")
         for number in range(HISTORIES):
             wrong = failure(RouteTable, f"{base}-{number}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,6 +12,7 @@ from rmq.wire.api.common import TopicConfigWrapper
 from rmq.wire.api.register_body import RegisterBrokerBody
 from rmq.wire.api.routes import BrokerIdentityHeader, RegisterBrokerHeader, RegisterBrokerReply
 from tests.namesrv.histories import draw, failure, run, shortest
+from tests.seeds import SEED
 
 HISTORIES = 2000
 
@@ -24,7 +24,7 @@ class HistoryTests(SynchronousTestCase):
         route holds an address whose broker is gone; no route changes without the version; and whoever heard just the
         events knows the same brokers and topics.
         """
-        base = random.SystemRandom().randrange(2**32)
+        base = SEED
         print(f"\nHISTORIES seed {base}")
         for number in range(HISTORIES):
             wrong = failure(RouteTable, f"{base}-{number}")

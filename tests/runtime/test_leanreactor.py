@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import missing, need_compiled
+from tests.seeds import SEED
 
 try:
     from rmq.runtime import leanreactor
@@ -450,7 +451,7 @@ class CompiledPollTests(LeanPollTests):
 
     def test_same_decisions(self) -> None:
         """In whatever state a transport is, the twin sends at once what Python would, and nothing else."""
-        seed = random.SystemRandom().randrange(2**32)
+        seed = SEED
         print(f"\nSEND NOW seed {seed}")
         chance = random.Random(seed)
         sent = 0

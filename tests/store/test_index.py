@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,6 +15,7 @@ from rmq.store.index import MAX_PREFIXES, Index, KeyHasher, index_name
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.openfiles import OpenFiles
 from rmq.wire.record import index_key_hash
+from tests.seeds import EXAMPLES_SEED
 from tests.store.support import unique_key
 
 SLOTS, ENTRIES = 8, 20
@@ -42,6 +43,7 @@ class HasherTests(SynchronousTestCase):
             self.assertEqual(self.hasher.unique(self.queue, key), index_key_hash("TopicTest", key))
         self.assertLessEqual(len(self.queue.key_prefixes), MAX_PREFIXES)
 
+    @seed(EXAMPLES_SEED)
     @settings(max_examples=200, deadline=None)
     @given(st.text(min_size=32, max_size=32) | st.text(max_size=300))
     def test_any_key(self, key: str) -> None:

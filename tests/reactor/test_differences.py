@@ -9,8 +9,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.reactor import __main__
 from tests.reactor.differences import FAILED, MAY_DIFFER, PASSED, SKIPPED, differences, permitted
-from tests.reactor.suites import STOCK
+from tests.reactor.suites import LEAN, STOCK
 
 MODULE = "twisted.internet.test.test_fdset"
 
@@ -43,6 +44,26 @@ class DifferencesTests(SynchronousTestCase):
         (line,) = permitted({name: PASSED}, {name: FAILED})
         self.assertIn("callWithLogger", line)
         self.assertEqual(len(differences({name: PASSED}, {})), 1)
+
+
+class LastingTests(SynchronousTestCase):
+    def test_run_again(self) -> None:
+        """A test that differs once in three runs depends on the machine; one that differs each time on the reactor."""
+        runs: list[tuple[str, ...]] = []
+
+        def run(reactor: str, modules: tuple[str, ...], folder: Path) -> dict[str, str]:
+            runs.append(modules)
+            slow = reactor == LEAN and len(runs) < 3
+            return {"m.flaky": FAILED if slow else PASSED, "m.broken": FAILED if reactor == LEAN else PASSED}
+
+        self.patch(__main__, "run", run)
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        first = differences({"m.flaky": PASSED, "m.broken": PASSED}, {"m.flaky": FAILED, "m.broken": FAILED})
+        self.assertEqual(len(first), 2)
+        (line,) = __main__.lasting(first, ("l", "m"), folder)
+        self.assertIn("m.broken: passed with the stock reactor, failed with rmq-lean", line)
+        self.assertEqual(runs, [("m",)] * 4)
 
 
 class PlantedTests(SynchronousTestCase):

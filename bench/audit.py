@@ -39,6 +39,7 @@ from rmq_audit.tasks import Split  # noqa: E402
 from rmq_audit.work import SCAN  # noqa: E402
 
 from bench.auditstores import Made, copy_store, make_store, shorter  # noqa: E402
+from bench.conditions import file_system  # noqa: E402
 from bench.rounds import Spread, markdown  # noqa: E402
 
 MIB = 1 << 20
@@ -442,6 +443,7 @@ def main() -> None:
         parser.error("--gib must be 0.5 at least: a quarter of it is one segment")
     # two stores, their queues, and the segment of the part memory
     folder = scratch(int(2.2 * options.gib * GIB) + GIB, options.folder)
+    kind = file_system(folder)
     began = time.perf_counter()
     rows = []
     try:
@@ -450,9 +452,10 @@ def main() -> None:
             print(" | ".join(row.cells()), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    seconds = time.perf_counter() - began
     head = ["part", "what", "figures", "ratio", "goal", "met"]
     text = markdown(head, [row.cells() for row in rows])
-    print(f"\n{text}\n\nkernel {kernel.NAME}, {options.rounds} rounds, {time.perf_counter() - began:.0f} s")
+    print(f"\n{text}\n\nkernel {kernel.NAME}, stores on {kind}, {options.rounds} rounds, {seconds:.0f} s")
     if options.markdown is not None:
         options.markdown.write_text(text + "\n")
     if options.json is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import subprocess
@@ -23,8 +22,10 @@ from typing import Any
 
 import attrs
 
+from bench.conditions import conditions
 from bench.frames import send_template
 from bench.pairing import APACHE_NAME, BENCH_JAVA, OURS_NAME, built_loadgen
+from bench.rounds import Spread
 from bench.servers import cpu_seconds
 from tests.real.peers import APACHE_4, OURS, Broker, Process, Site, until
 from tests.real.storm import QUEUES
@@ -115,15 +116,15 @@ def catch_up(site: Site, side: Side, number: int) -> CatchUp:
 
 def table(results: dict[str, dict[str, list[CatchUp]]]) -> str:
     head = ["shape", "ours MB/s", "Apache", "ratio (min-max)", "master CPU s/GB ours", "Apache"]
-    head += ["slave CPU s/GB ours", "Apache", "queues complete s ours", "Apache"]
+    head += ["ratio (min-max)", "slave CPU s/GB ours", "Apache", "ratio (min-max)"]
+    head += ["queues complete s ours", "Apache", "ratio (min-max)"]
     rows = [head, ["---"] * len(head)]
     for shape, sides in results.items():
         ours, apache = sides[OURS_NAME], sides[APACHE_NAME]
-        ratios = ratios_of(ours, apache)
-        cells = [shape, *(f"{middle(side, 'mb_per_s'):,.0f}" for side in (ours, apache))]
-        cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
-        for key in ("master_cpu_per_gb", "slave_cpu_per_gb", "queues_s"):
-            cells += [f"{middle(side, key):.2f}" for side in (ours, apache)]
+        cells = [shape]
+        for key, digits in (("mb_per_s", 0), ("master_cpu_per_gb", 2), ("slave_cpu_per_gb", 2), ("queues_s", 2)):
+            cells += [f"{middle(side, key):,.{digits}f}" for side in (ours, apache)]
+            cells.append(Spread.of(ratios_of(ours, apache, key)).text())
         rows.append(cells)
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -132,10 +133,11 @@ def middle(side: Sequence[CatchUp], key: str) -> float:
     return float(statistics.median(getattr(one, key) for one in side))
 
 
-def ratios_of(ours: Sequence[CatchUp], apache: Sequence[CatchUp]) -> list[float]:
-    """Return ours/Apache of MB/s, one for each round of A B B A."""
-    pairs = zip(ours[::2], ours[1::2], apache[::2], apache[1::2], strict=True)
-    return [(a.mb_per_s + d.mb_per_s) / (b.mb_per_s + c.mb_per_s) for a, d, b, c in pairs]
+def ratios_of(ours: Sequence[CatchUp], apache: Sequence[CatchUp], key: str) -> list[float]:
+    """Return ours/Apache of a figure, one for each round of A B B A."""
+    there, here = ([getattr(one, key) for one in side] for side in (ours, apache))
+    pairs = zip(there[::2], there[1::2], here[::2], here[1::2], strict=True)
+    return [(a + d) / (b + c) for a, d, b, c in pairs]
 
 
 def main() -> int:
@@ -151,6 +153,8 @@ def main() -> int:
         parser.error("--gb is above 0 and at most 1: an empty slave gets the last file of the log, which has 1 GiB")
     results: dict[str, dict[str, list[CatchUp]]] = {}
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
+        facts = conditions(Path(folder), BENCH_JAVA)
+        print(facts, flush=True)
         for size in map(int, arguments.sizes.split(",")):
             site = Site(Path(folder) / str(size), BENCH_JAVA)
             site.root.mkdir()
@@ -170,11 +174,12 @@ def main() -> int:
                 site.forget_stores()
     print(table(results))
     if arguments.json is not None:
-        facts = {"python": platform.python_version(), "machine": platform.machine(), "command": sys.argv}
         plain = {
             shape: {name: [attrs.asdict(c) for c in s] for name, s in sides.items()} for shape, sides in results.items()
         }
-        arguments.json.write_text(json.dumps({**facts, "results": plain}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"conditions": facts, "command": sys.argv, "results": plain}, indent=1) + "\n"
+        )
     return 0
 
 

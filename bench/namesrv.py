@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from bench.conditions import conditions
 from bench.frames import PretendedBrokers, Registrar, registrations, route_template
 from bench.pairing import Shape, Window, built_loadgen, parsed_shape
 from bench.rounds import Candidate, Others, Rounds, Spread, markdown, measure, table, window
@@ -282,12 +283,13 @@ def main() -> int:
         raise_file_limit(arguments.idle + 1000)  # before the servers start: they inherit it
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
         site = Site(Path(folder), NAMESRV_JAVA)
+        facts = conditions(site.root, NAMESRV_JAVA)
         try:
             bench = Bench(arguments, site)
             bench.run()
         finally:
             site.close()
-    report = bench.report()
+    report = f"{facts}\n{bench.report()}"
     print(report)
     if arguments.markdown is not None:
         arguments.markdown.write_text(report + "\n")

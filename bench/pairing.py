@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from bench.conditions import conditions
 from tests.real.peers import APACHE_4, OURS, Java, Process, Site
 
 #: a window in which the load generator itself was this busy measured the generator
@@ -166,13 +166,15 @@ def run(
     plan = Plan(arguments.rounds, arguments.window, arguments.warm)
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
         site = Site(Path(folder), BENCH_JAVA)
+        facts = conditions(site.root, BENCH_JAVA, syncs=True)
+        print(facts, flush=True)
         try:
             outcomes = measured(site, built_loadgen(Path(folder)), plan)
         finally:
             site.close()
     print(report(outcomes))
     if arguments.json is not None:
-        facts = {"python": platform.python_version(), "machine": platform.machine(), "command": sys.argv}
         results = [outcome.to_json() for outcome in outcomes]
-        arguments.json.write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
+        text = json.dumps({"conditions": facts, "command": sys.argv, "results": results}, indent=1)
+        arguments.json.write_text(text + "\n")
     return 0

@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.conditions import conditions
 from bench.frames import send_template
 from bench.pairing import BENCH_JAVA, built_loadgen
 from bench.rounds import Spread, markdown
@@ -145,6 +146,7 @@ def against_apache(gib: float, body: int, rounds: int, folder: str) -> None:
     """Print the starts of both brokers."""
     with tempfile.TemporaryDirectory(prefix="rmq-bench-", dir=folder) as root:
         site = Site(Path(root), BENCH_JAVA)
+        print(conditions(site.root, BENCH_JAVA), flush=True)
         try:
             loadgen = built_loadgen(site.root)
             template = send_template(site.root / "template", TOPIC, body)

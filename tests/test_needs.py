@@ -193,3 +193,13 @@ class SeedTests(SynchronousTestCase):
         self.assertNotEqual(first, second)
         self.assertEqual(first[0], first[1])
         self.assertEqual(self.drawn(RMQ_CI="1")[1], 0)
+
+
+class ConditionsTests(SynchronousTestCase):
+    def test_file_system(self) -> None:
+        """A benchmark names the file system that its stores lie on, so that it can warn of one in memory."""
+        from bench.conditions import file_system
+
+        mounts = "disk / ext4 rw 0 0\nnone /mem tmpfs rw 0 0\nnone /mem/disk xfs rw 0 0\n"
+        for folder, kind in (("/var/x", "ext4"), ("/mem/x", "tmpfs"), ("/memory", "ext4"), ("/mem/disk/x", "xfs")):
+            self.assertEqual(file_system(Path(folder), mounts), kind, folder)

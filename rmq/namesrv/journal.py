@@ -15,7 +15,7 @@ from rmq.namesrv.eventlog import EventLog, Limits
 from rmq.namesrv.events import RouteEvent
 from rmq.namesrv.routes import RouteTable
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
-from rmq.runtime.clock import now_ms, steady_ms
+from rmq.runtime.clock import now_ms, steady_ms, wall_ms
 from rmq.wire.api.explain import EXPLAIN_ROUTE, ExplainRouteHeader, RouteExplanation
 from rmq.wire.codes import ResponseCode
 
@@ -30,7 +30,7 @@ class Journal:
     """
     Remembers events of ``routes`` (see :mod:`rmq.namesrv.eventlog` for how many) and explains with them and the table.
 
-    Whoever makes the table passes it :meth:`record`. ``started_ms`` is the time since which events are recorded;
+    Whoever makes the table passes it :meth:`record`. ``started_ms`` is the steady time since which events are recorded;
     ``ready`` says whether look-ups are answered already.
     """
 
@@ -43,7 +43,7 @@ class Journal:
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self.log = EventLog(limits)
-        self.started_ms = now_ms(clock)
+        self.started_ms = steady_ms(clock)
         self._routes = routes
         self._clock = clock
         self._ready = ready
@@ -78,7 +78,12 @@ class Journal:
         from rmq.namesrv.explain import Now
 
         clock = self._clock
-        return Now(now_ms=now_ms(clock), steady_ms=steady_ms(clock), started_ms=self.started_ms, ready=self._ready())
+        return Now(
+            now_ms=now_ms(clock),
+            steady_ms=steady_ms(clock),
+            started_ms=wall_ms(clock, self.started_ms),
+            ready=self._ready(),
+        )
 
 
 class JournalResponders:

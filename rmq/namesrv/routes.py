@@ -62,8 +62,8 @@ class RouteTable(AdministeredTable):
     address is in its group while the broker that registered it lives: what an older connection says or how it ends is
     of no matter any more once the broker has registered over a newer one.
 
-    ``now_ms`` are epoch milliseconds; silence is measured with ``steady_ms``, milliseconds of a clock that nobody sets
-    (default: ``now_ms``). ``on_event`` hears what changed, when the change is made; ``on_min_broker_id`` when another
+    ``now_ms`` are epoch milliseconds; silence is measured with ``steady_ms``, milliseconds of a clock that nobody sets.
+    ``on_event`` hears what changed, when the change is made; ``on_min_broker_id`` when another
     broker than before has the smallest id of a group.
     """
 
@@ -103,7 +103,7 @@ class RouteTable(AdministeredTable):
         *,
         channel: object,
         now_ms: int,
-        steady_ms: int | None = None,
+        steady_ms: int,
         zone_name: str | None = None,
         digest: BodyDigest | None = None,
     ) -> RegisterBrokerReply:
@@ -169,7 +169,7 @@ class RouteTable(AdministeredTable):
         *,
         channel: object,
         now_ms: int,
-        steady_ms: int | None = None,
+        steady_ms: int,
         zone_name: str | None = None,
     ) -> RegisterBrokerReply | None:
         """
@@ -216,7 +216,7 @@ class RouteTable(AdministeredTable):
         *,
         channel: object,
         now_ms: int,
-        steady_ms: int | None = None,
+        steady_ms: int,
     ) -> tuple[bool, DataVersion | None]:
         """
         Return whether ``version`` is news, and the version that is known (None: the broker is unknown).
@@ -232,9 +232,7 @@ class RouteTable(AdministeredTable):
         vacant = self._holder(broker_name, known.broker_id) is None
         return vacant or known.data_version != version, known.data_version
 
-    def heartbeat(
-        self, broker_name: str, broker_addr: str, *, channel: object, now_ms: int, steady_ms: int | None = None
-    ) -> bool:
+    def heartbeat(self, broker_name: str, broker_addr: str, *, channel: object, now_ms: int, steady_ms: int) -> bool:
         """
         Note that a broker lives; False when it is unknown.
 
@@ -251,7 +249,7 @@ class RouteTable(AdministeredTable):
             if not self._connections.is_older(channel, newest):
                 self._connections.inherit(live, channel)
         live.last_update_ms = now_ms
-        live.heard_ms = now_ms if steady_ms is None else steady_ms
+        live.heard_ms = steady_ms
         return True
 
     # what becomes of them
@@ -279,7 +277,7 @@ class RouteTable(AdministeredTable):
                 self._emit(EventKind.FENCED, stands, now_ms, why, peer=peer)
         return gone
 
-    def expire(self, now_ms: int, steady_ms: int | None = None, at_most: int | None = None) -> list[LiveBroker]:
+    def expire(self, now_ms: int, steady_ms: int, at_most: int | None = None) -> list[LiveBroker]:
         """
         Let the brokers go that were silent for too long; return them, so that their connections can be closed.
 
@@ -287,10 +285,9 @@ class RouteTable(AdministeredTable):
 
         Java: RouteInfoManager#scanNotActiveBroker
         """
-        steady = now_ms if steady_ms is None else steady_ms
-        silent = [live for live in self._live.values() if live.heard_ms + live.expiry_ms < steady][:at_most]
+        silent = [live for live in self._live.values() if live.heard_ms + live.expiry_ms < steady_ms][:at_most]
         for live in silent:
-            self._leave(live, EventKind.EXPIRED, f"silent for {steady - live.heard_ms:,} ms", now_ms, live.peer)
+            self._leave(live, EventKind.EXPIRED, f"silent for {steady_ms - live.heard_ms:,} ms", now_ms, live.peer)
         return silent
 
     def speaks(self, channel: object) -> bool:
@@ -318,11 +315,11 @@ class RouteTable(AdministeredTable):
         self._connections.hold(live)
         return live
 
-    def _heard(self, live: LiveBroker, channel: object, now_ms: int, steady_ms: int | None, why: str) -> None:
+    def _heard(self, live: LiveBroker, channel: object, now_ms: int, steady_ms: int, why: str) -> None:
         if channel is not live.channel:
             self._reconnect(live, channel, now_ms, why)
         live.last_update_ms = now_ms
-        live.heard_ms = now_ms if steady_ms is None else steady_ms
+        live.heard_ms = steady_ms
 
     def _reconnect(self, live: LiveBroker, channel: object, now_ms: int, why: str) -> None:
         before = live.peer

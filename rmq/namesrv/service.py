@@ -128,7 +128,7 @@ class NamesrvService(MultiService):
         """
         self.kv.load()
         self.look_ups.started_ms = steady_ms(self.clock)
-        self.journal.started_ms = now_ms(self.clock)
+        self.journal.started_ms = steady_ms(self.clock)
         try:
             super().startService()
         except (CannotListenError, ConfigError):

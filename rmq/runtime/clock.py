@@ -30,6 +30,11 @@ def steady_ms(clock: IReactorTime) -> int:
     return int(clock.seconds() * 1000)
 
 
+def wall_ms(clock: IReactorTime, at_steady_ms: int) -> int:
+    """Return what the wall clock, as it is set now, showed at a steady time, in milliseconds since the epoch."""
+    return now_ms(clock) - (steady_ms(clock) - at_steady_ms)
+
+
 class Periodic:
     """
     Call a function again and again until stopped.

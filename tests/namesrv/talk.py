@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -23,7 +23,20 @@ from rmq.wire.contract import Contract
 from rmq.wire.extfields import encode_ext
 from rmq.wire.frames import FrameDecoder
 
-NOW_S = 1_800_000_000
+#: what the clocks show at first, in seconds: they differ, so that a test fails when the code takes one for the other
+NOW_S, STEADY_S = 1_800_000_000, 5_000
+
+
+class Times(TypedDict):
+    """The two times that a route table is given."""
+
+    now_ms: int
+    steady_ms: int
+
+
+def at(steady_ms: int) -> Times:
+    """Return the arguments of a route table for this steady time: both clocks, far from each other."""
+    return {"now_ms": steady_ms + (NOW_S - STEADY_S) * 1000, "steady_ms": steady_ms}
 
 
 def one_turn(clock: Clock) -> None:
@@ -43,7 +56,8 @@ class Talk:
     def __init__(self, folder: str, **config: Any) -> None:
         self.folder = os.path.abspath(folder)
         self.reactor = MemoryReactorClock()
-        self.reactor.advance(NOW_S)
+        self.reactor.advance(STEADY_S)
+        self.set_wall_clock(0)
         self.disk = RealDisk(self.reactor)
         self.setup = NamesrvSetup(
             namesrv=NamesrvConfig(
@@ -69,7 +83,7 @@ class Talk:
             disk=self.disk,
             rng=random.Random(0),
             endpoint_factory=TCP4ClientEndpoint,
-            give_back_memory=lambda: self.given_back.append(self.reactor.seconds() - NOW_S),
+            give_back_memory=lambda: self.given_back.append(self.reactor.seconds() - STEADY_S),
         )
         return build_namesrv(platform, self.setup, announce=self.said.append)
 
@@ -80,8 +94,8 @@ class Talk:
         return self.service
 
     def set_wall_clock(self, ahead_s: float) -> None:
-        """Let the wall clock be so many seconds ahead of the steady one, which goes on as before."""
-        vars(self.reactor)["wall_seconds"] = lambda: self.reactor.seconds() + ahead_s
+        """Set the wall clock so many seconds ahead of the right time; the steady one goes on as before."""
+        vars(self.reactor)["wall_seconds"] = lambda: self.reactor.seconds() + NOW_S - STEADY_S + ahead_s
 
     def connect(self) -> Channel:
         """Return a connection of another peer."""

@@ -24,7 +24,7 @@ from rmq.wire.api.routes import (
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands
 from rmq.wire.extfields import encode_ext
-from tests.namesrv.talk import Talk, one_turn
+from tests.namesrv.talk import Talk, at, one_turn
 from tests.namesrv.test_responders import HEADER, body
 from tests.namesrv.test_routes import broker, identity, topics
 from tests.namesrv.test_service import Peer
@@ -52,7 +52,7 @@ class RaceCase(SynchronousTestCase):
         body: RegisterBrokerBody | None = None,
     ) -> RegisterBrokerReply:
         body = topics("orders") if body is None else body
-        return self.table.register_broker(header, body, channel=channel, now_ms=now_ms)
+        return self.table.register_broker(header, body, channel=channel, **at(now_ms))
 
     def addrs(self) -> dict[int, str]:
         group = self.table.group("broker-a")
@@ -93,7 +93,7 @@ class Issue11043Tests(RaceCase):
         """A scan sees a registration that came after the broker had been silent for too long."""
         self.register(broker(), self.old)
         self.register(broker(), self.new, now_ms=500_000)
-        self.assertEqual(self.table.expire(500_001), [])
+        self.assertEqual(self.table.expire(**at(500_001)), [])
         self.assertTrue(self.has_route())
 
     def test_slave_s_good_bye_behind_its_promotion(self) -> None:
@@ -178,7 +178,7 @@ class Issue5374Tests(RaceCase):
         self.register(broker(port=1), self.old)
         self.register(broker(port=2), self.new)
         self.register(broker(port=2), self.new, now_ms=120_000)
-        self.assertEqual(len(self.table.expire(120_001)), 1)
+        self.assertEqual(len(self.table.expire(**at(120_001))), 1)
         self.table.channel_closed(self.old)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:2"})
         self.assertTrue(self.has_route())
@@ -267,7 +267,7 @@ class LegitimateTests(RaceCase):
         """A tool that asks for a broker's data version does not take the broker with it when it leaves."""
         version = DataVersion(counter=1, timestamp=1)
         self.register(broker(), self.old)
-        self.table.query_data_version("broker-a", "10.0.0.1:10911", version, channel=self.new, now_ms=0)
+        self.table.query_data_version("broker-a", "10.0.0.1:10911", version, channel=self.new, **at(0))
         self.assertEqual(self.table.channel_closed(self.new), [])
         self.assertTrue(self.has_route())
         self.assertEqual(len(self.table.channel_closed(self.old)), 1)
@@ -277,7 +277,7 @@ class LegitimateTests(RaceCase):
         """With forceRegister=false only a query tells of the new connection: the broker goes over to it."""
         version = DataVersion(counter=1, timestamp=1)
         self.register(broker(), self.old)
-        self.table.query_data_version("broker-a", "10.0.0.1:10911", version, channel=self.new, now_ms=0)
+        self.table.query_data_version("broker-a", "10.0.0.1:10911", version, channel=self.new, **at(0))
         self.assertEqual(self.table.channel_closed(self.old), [])
         self.assertTrue(self.has_route())
         self.assertEqual(len(self.table.channel_closed(self.new)), 1)
@@ -289,9 +289,9 @@ class LegitimateTests(RaceCase):
         self.register(broker(port=1), self.old)
         self.register(broker(port=2), self.new)
         ask = ("broker-a", "10.0.0.1:1", version)
-        self.assertFalse(self.table.query_data_version(*ask, channel=self.old, now_ms=0)[0])
+        self.assertFalse(self.table.query_data_version(*ask, channel=self.old, **at(0))[0])
         self.table.channel_closed(self.new)
-        self.assertTrue(self.table.query_data_version(*ask, channel=self.old, now_ms=0)[0])
+        self.assertTrue(self.table.query_data_version(*ask, channel=self.old, **at(0))[0])
         self.register(broker(port=1), self.old)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:1"})
 

@@ -8,6 +8,7 @@ from rmq.namesrv.routes import BROKER_EXPIRY_MS, MinBrokerIdChange, RoutePolicy,
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import BodyDigest, RegisterBrokerBody, body_digest
 from rmq.wire.api.routes import BrokerIdentityHeader, QueueData, RegisterBrokerHeader, RegisterBrokerReply
+from tests.namesrv.talk import at
 
 
 def broker(
@@ -65,7 +66,7 @@ class RouteCase(SynchronousTestCase):
         digest: BodyDigest | None = None,
     ) -> RegisterBrokerReply:
         return self.table.register_broker(
-            header, body, channel=channel or self.channel, now_ms=now_ms, zone_name=zone, digest=digest
+            header, body, channel=channel or self.channel, **at(now_ms), zone_name=zone, digest=digest
         )
 
     def perms(self, topic: str) -> dict[str, int]:
@@ -160,6 +161,16 @@ class RegistrationTests(RouteCase):
         assert route is not None
         self.assertEqual(route.filter_server_table, {})
 
+    def test_filter_servers_of_a_replaced_broker(self) -> None:
+        """Clients are not sent to the filter servers of a broker whose place another process has taken."""
+        body = topics("orders")
+        body.filter_server_list = ["10.0.0.9:1"]
+        self.register(broker(port=1), body)
+        self.register(broker(port=2), topics("orders"))
+        route = self.table.pick_route("orders")
+        assert route is not None
+        self.assertEqual((self.addrs(), route.filter_server_table), ({0: "10.0.0.1:2"}, {}))
+
     def test_unchanged_registration_keeps_the_version(self) -> None:
         """Heartbeats do not throw away encoded routes."""
         self.register(broker(), topics("orders"))
@@ -181,8 +192,8 @@ class DepartureTests(RouteCase):
     def test_silent_broker_disappears(self) -> None:
         """A broker unheard of for two minutes is gone from the route of its topics."""
         self.register(broker(), topics("orders"))
-        self.assertEqual(self.table.expire(BROKER_EXPIRY_MS), [])
-        self.assertEqual([gone.broker_name for gone in self.table.expire(BROKER_EXPIRY_MS + 1)], ["broker-a"])
+        self.assertEqual(self.table.expire(**at(BROKER_EXPIRY_MS)), [])
+        self.assertEqual([gone.broker_name for gone in self.table.expire(**at(BROKER_EXPIRY_MS + 1))], ["broker-a"])
         self.assertIsNone(self.table.pick_route("orders"))
         self.assertEqual(self.table.topics(), [])
 
@@ -191,24 +202,24 @@ class DepartureTests(RouteCase):
         header = broker()
         header.heartbeat_timeout_millis = 10_000
         self.register(header, topics("orders"))
-        self.assertEqual(self.table.expire(10_000), [])
-        self.assertEqual(len(self.table.expire(10_001)), 1)
+        self.assertEqual(self.table.expire(**at(10_000)), [])
+        self.assertEqual(len(self.table.expire(**at(10_001))), 1)
 
     def test_signs_of_life(self) -> None:
         """A registration, a data version query and a heartbeat each give another two minutes."""
         header, version = broker(), DataVersion(counter=1, timestamp=1)
         self.register(header, topics("orders"))
         self.register(header, topics("orders"), now_ms=100_000)
-        self.assertEqual(self.table.expire(220_000), [])
+        self.assertEqual(self.table.expire(**at(220_000)), [])
         answer = self.table.query_data_version(
-            "broker-a", header.broker_addr, version, channel=self.channel, now_ms=220_000
+            "broker-a", header.broker_addr, version, channel=self.channel, **at(220_000)
         )
         self.assertEqual(answer, (False, version))
-        self.assertEqual(self.table.expire(340_000), [])
-        self.assertTrue(self.table.heartbeat("broker-a", header.broker_addr, channel=self.channel, now_ms=340_000))
-        self.assertEqual(self.table.expire(460_000), [])
-        self.assertEqual(len(self.table.expire(460_001)), 1)
-        self.assertFalse(self.table.heartbeat("broker-a", header.broker_addr, channel=self.channel, now_ms=460_001))
+        self.assertEqual(self.table.expire(**at(340_000)), [])
+        self.assertTrue(self.table.heartbeat("broker-a", header.broker_addr, channel=self.channel, **at(340_000)))
+        self.assertEqual(self.table.expire(**at(460_000)), [])
+        self.assertEqual(len(self.table.expire(**at(460_001))), 1)
+        self.assertFalse(self.table.heartbeat("broker-a", header.broker_addr, channel=self.channel, **at(460_001)))
 
     def test_group_stays_while_a_slave_lives(self) -> None:
         """When the master goes its topics can still be read from the slave."""
@@ -236,7 +247,7 @@ class DepartureTests(RouteCase):
         old, new = object(), object()
         self.register(broker(), topics("orders"), channel=old)
         self.table.query_data_version(
-            "broker-a", "10.0.0.1:10911", DataVersion(counter=1, timestamp=1), channel=new, now_ms=0
+            "broker-a", "10.0.0.1:10911", DataVersion(counter=1, timestamp=1), channel=new, **at(0)
         )
         self.assertEqual(self.table.channel_closed(old), [])
 
@@ -312,7 +323,7 @@ class UnchangedTests(RouteCase):
     def renew(self, header: RegisterBrokerHeader | None = None, digest: BodyDigest = ONE, **context: object) -> bool:
         channel = context.get("channel", self.channel)
         zone = str(context["zone"]) if "zone" in context else None
-        reply = self.table.renew(header or broker(), digest, channel=channel, now_ms=60_000, zone_name=zone)
+        reply = self.table.renew(header or broker(), digest, channel=channel, **at(60_000), zone_name=zone)
         return reply is not None
 
     def test_sign_of_life(self) -> None:
@@ -320,8 +331,8 @@ class UnchangedTests(RouteCase):
         version = self.table.version
         self.assertTrue(self.renew())
         self.assertEqual(self.table.version, version)
-        self.assertEqual(self.table.expire(180_000), [])
-        self.assertEqual(len(self.table.expire(180_001)), 1)
+        self.assertEqual(self.table.expire(**at(180_000)), [])
+        self.assertEqual(len(self.table.expire(**at(180_001))), 1)
 
     def test_news(self) -> None:
         """Another body, header or zone, and an unknown broker, have to be read."""
@@ -369,7 +380,7 @@ class UnchangedTests(RouteCase):
         """Who registers the same as before hears of its master all the same."""
         slave = broker(broker_id=1, port=20911)
         self.register(slave, topics(), digest=digest_of(b"s"))
-        reply = self.table.renew(slave, digest_of(b"s"), channel=self.channel, now_ms=0)
+        reply = self.table.renew(slave, digest_of(b"s"), channel=self.channel, **at(0))
         assert reply is not None
         self.assertEqual(reply.master_addr, "10.0.0.1:10911")
 
@@ -506,8 +517,8 @@ class BoundsTests(RouteCase):
             channels = [object() for _ in range(3)]
             for channel in channels:
                 self.register(broker(port=1 + number % 3), topics("orders"), channel=channel)
-            self.table.heartbeat("broker-a", f"10.0.0.1:{1 + number % 3}", channel=object(), now_ms=0)
-            self.table.expire(10**9)
+            self.table.heartbeat("broker-a", f"10.0.0.1:{1 + number % 3}", channel=object(), **at(0))
+            self.table.expire(**at(10**9))
             for channel in channels:
                 self.table.channel_closed(channel)
         self.assertEqual((self.table.live_brokers(), self.table.topics()), ([], []))

@@ -21,7 +21,7 @@ from rmq.runtime.statefile import StateFileError
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER, GetRouteInfoHeader
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.extfields import encode_ext
-from tests.namesrv.talk import NOW_S, Talk
+from tests.namesrv.talk import NOW_S, STEADY_S, Talk
 from tests.namesrv.test_responders import HEADER, body
 
 
@@ -97,6 +97,25 @@ class ServiceTests(SynchronousTestCase):
         self.talk.reactor.advance(1)
         self.assertEqual(client.route_code(), 17)
         self.assertTrue(self.peer.transport.disconnecting)
+
+    def test_process_that_stood_still(self) -> None:
+        """
+        After a stop (a suspended virtual machine, a long swap) no live broker loses its routes.
+
+        What brokers said meanwhile waits in the sockets. A scan that is up to a second late is an ordinary one.
+        """
+        for scans, then_s, code in ((2, 125, 0), (12, 126.1, 0), (12, 126, 17)):
+            talk = self.talk = Talk(self.mktemp())
+            talk.service.startService()
+            peer, client = Peer(talk), Peer(talk)
+            peer.register()
+            talk.reactor.pump([5.0] + [10.0] * (scans - 1))
+            began_s = talk.reactor.seconds()
+            talk.reactor.advance(STEADY_S + then_s - began_s)
+            with self.subTest(scans=scans, then_s=then_s):
+                self.assertEqual(client.route_code(), code)
+                talk.reactor.pump([10.0, 10.0])
+                self.assertEqual(client.route_code(), 17)  # it is silent indeed
 
     def test_many_expire_together(self) -> None:
         """When hundreds of brokers fall silent together, others have their turn after every few of them."""

@@ -18,7 +18,7 @@ from rmq.ha.peers import AllowedPeers
 from rmq.ha.protocols import MasterConnection
 from rmq.ha.session import Close, CloseKind, SessionLimits
 from rmq.ha.status import ACK_LATENCY_MS, SlaveStatus
-from rmq.runtime.clock import now_ms, steady_ms
+from rmq.runtime.clock import steady_ms, wall_ms
 from rmq.runtime.histogram import Histogram
 from rmq.store.messages import PutStatus
 
@@ -36,7 +36,6 @@ ALARMING = frozenset({CloseKind.AHEAD, CloseKind.DIVERGED, CloseKind.TOO_FAR_BEH
 class _Meter:
     """What is measured of one connection."""
 
-    connected_ms: int
     connected_s: float
     #: where the last look found the transfer, and what it made since the one before
     seen_offset: int = -1
@@ -176,9 +175,8 @@ class MasterHub(ServerFactory):
         waiting = self._without_report()
         if len(waiting) >= MAX_WAITING:
             self._push_out(waiting)
-        at_ms = now_ms(self._clock)
         self._connections[connection.number] = connection
-        self._meters[connection.number] = _Meter(at_ms, self._clock.seconds())
+        self._meters[connection.number] = _Meter(self._clock.seconds())
         self._lost[connection.number] = Deferred()
         self._log.debug("{addr} connected to the HA port", addr=connection.addr)
         return MasterSession(self._commit_log, self._limits, now_ms=steady_ms(self._clock), given=self._given)
@@ -356,7 +354,7 @@ class MasterHub(ServerFactory):
         return SlaveStatus(
             addr=connection.addr,
             state=session.state,
-            connected_ms=meter.connected_ms,
+            connected_ms=wall_ms(self._clock, int(meter.connected_s * 1000)),
             request_offset=session.request_offset,
             ack_offset=session.ack_offset,
             next_offset=session.next_offset,

@@ -18,7 +18,7 @@ from rmq.ha.protocols import SlaveConnection
 from rmq.ha.session import Close, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.status import LinkStatus
-from rmq.runtime.clock import now_ms, steady_ms
+from rmq.runtime.clock import steady_ms, wall_ms
 
 if TYPE_CHECKING:
     from twisted.application.internet import ClientService
@@ -144,10 +144,10 @@ class SlaveLink:
         return LinkStatus(
             master_addr=self.master_addr,
             connected=session is not None,
-            connected_ms=self._connected_ms if session is not None else 0,
+            connected_ms=wall_ms(self._clock, self._connected_ms) if session is not None else 0,
             frames=session.frames if session is not None else 0,
-            last_read_ms=session.last_read_ms if session is not None else 0,
-            last_write_ms=session.last_write_ms if session is not None else 0,
+            last_read_ms=wall_ms(self._clock, session.last_read_ms) if session is not None else 0,
+            last_write_ms=wall_ms(self._clock, session.last_write_ms) if session is not None else 0,
             bytes_per_second=self._bytes_per_second if session is not None else 0,
             refused=self.refused_masters,
             last_error=self._last_error,
@@ -171,7 +171,7 @@ class SlaveLink:
 
     def opened(self, connection: SlaveConnection) -> SlaveSession:
         """Begin a session from the log's own end."""
-        at_ms = now_ms(self._clock)
+        at_ms = steady_ms(self._clock)
         resume_offset = self._agreed_until = self._commit_log.resume_offset
         self._log_end = self._commit_log.end_offset
         self._connection = connection
@@ -187,7 +187,7 @@ class SlaveLink:
             self._limits,
             end_offset=resume_offset,
             log_end=self._commit_log.end_offset,
-            now_ms=steady_ms(self._clock),
+            now_ms=at_ms,
             flushed=flushed,
         )
 

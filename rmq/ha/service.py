@@ -194,7 +194,7 @@ class HAService(Service):
         Say when enough slaves hold everything below ``next_offset``.
 
         PUT_OK at once or the moment the slave's report arrives; SLAVE_NOT_AVAILABLE at once when no slave is connected
-        and near enough, or when the last one leaves; FLUSH_SLAVE_TIMEOUT at ``deadline_ms`` (epoch) and at the stop.
+        and near enough, or when too few are left; FLUSH_SLAVE_TIMEOUT at ``deadline_ms`` (steady) and at the stop.
 
         Java: HAService#putRequest, CommitLog#submitReplicaRequest
         """

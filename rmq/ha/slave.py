@@ -91,12 +91,12 @@ class SlaveSession:
 
     @property
     def last_read_ms(self) -> int:
-        """When the master was heard last, or the connection began."""
+        """Steady time at which the master was heard last, or the connection began."""
         return self._last_read_ms
 
     @property
     def last_write_ms(self) -> int:
-        """When the last report was made, or the connection began."""
+        """Steady time of the last report, or of the beginning of the connection."""
         return self._last_write_ms
 
     def pause(self) -> None:

@@ -10,7 +10,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.ha.service import HAService
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import steady_ms
 from rmq.runtime.platform import Platform
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutStatus, StoreError
@@ -54,7 +54,7 @@ class Broker:
     def put(self, data: bytes, timeout_ms: int = 3000) -> PutStatus | Deferred[PutStatus]:
         """Append and wait for slaves, as a SYNC_MASTER's store does."""
         end = self.log.grow(data)
-        return self.ha.wait_for_slaves(end, now_ms(self.net) + timeout_ms)
+        return self.ha.wait_for_slaves(end, steady_ms(self.net) + timeout_ms)
 
 
 class ServiceCase(SynchronousTestCase):

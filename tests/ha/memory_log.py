@@ -19,6 +19,8 @@ class MemoryLog:
         self._start = start
         self._min = start
         self._data = bytearray()
+        #: where a slave that compares wants to go on; None: at the end
+        self.resume_at: int | None = None
         self._callbacks: list[Callable[[], None]] = []
         self.fail_next = False
         self.fail_read = False
@@ -38,7 +40,7 @@ class MemoryLog:
 
     @property
     def resume_offset(self) -> int:
-        return self.end_offset
+        return self.end_offset if self.resume_at is None else self.resume_at
 
     def on_appended(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -69,6 +71,11 @@ class MemoryLog:
             if phy_offset % self.segment_bytes:
                 raise self._refuse(f"{phy_offset} is not the start of a segment")
             self._start = self._min = phy_offset
+        elif self.resume_at is not None and self.resume_at <= phy_offset < self.end_offset:
+            same = min(len(data), self.end_offset - phy_offset)
+            if self.bytes_from(phy_offset)[:same] != data[:same]:
+                raise self._refuse(f"{phy_offset} differs")
+            phy_offset, data = phy_offset + same, data[same:]
         elif phy_offset != self.end_offset:
             raise self._refuse(f"{phy_offset} is not the end {self.end_offset}")
         if phy_offset % self.segment_bytes + len(data) > self.segment_bytes:

@@ -6,7 +6,6 @@ import random
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -16,6 +15,7 @@ from rmq.ha.service import Secured, secured_by
 from rmq.ha.session import Action, Close, CloseKind, Send, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.stream import encode_report, encode_transfer_header
+from rmq.runtime.clock import now_ms
 from rmq.runtime.disk import RealDisk
 from rmq.runtime.tls import ClientTls, ServerTls
 from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
@@ -158,6 +158,41 @@ class QuorumTests(ServiceCase):
         self.net.deliver()
         self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
 
+    def test_a_slave_that_came_back_from_another_address(self) -> None:
+        """A slave that comes back through another address before its old connection is lost is one replica, not two."""
+        master = self.master(1000, in_sync_replicas=3)
+        ends = [self.peer(host=host)[0] for host in ("10.0.0.5", "10.0.0.6")]
+        for end in ends:
+            end.write(encode_report(1000))
+            self.net.deliver()
+            master.log.grow(b"x")  # so that the older connection can show that it lives
+        ends[0].write(encode_report(1002))
+        self.net.deliver()
+        put = master.put(b"y")
+        assert isinstance(put, Deferred)
+        ends[0].write(encode_report(1003))
+        self.net.deliver()
+        again, _ = self.peer(host="10.0.0.7")
+        again.write(encode_report(1003))
+        self.net.deliver()
+        self.assertNoResult(put)
+        self.net.run(3)
+        self.assertIs(self.successResultOf(put), PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+    def test_a_quorum_that_is_lost(self) -> None:
+        """When too few slaves are left a producer hears so at once, and not after its three seconds."""
+        master = self.master(1000, in_sync_replicas=3)
+        ends = [self.peer(host=host)[0] for host in ("10.0.0.5", "10.0.0.6", "10.0.0.7")]
+        for end in ends:
+            end.write(encode_report(1000))
+            self.net.deliver()
+        put = master.put(b"x")
+        assert isinstance(put, Deferred)
+        ends[0].end(ConnectionError("cable"))
+        self.assertNoResult(put)
+        ends[1].end(ConnectionError("cable"))
+        self.assertIs(self.successResultOf(put), PutStatus.SLAVE_NOT_AVAILABLE)
+
 
 class FiguresTests(ServiceCase):
     def test_lag_in_bytes_and_seconds(self) -> None:
@@ -213,7 +248,7 @@ class FiguresTests(ServiceCase):
         link = slave.ha.status().link
         assert link is not None
         self.assertEqual(link.refused, 0)
-        self.assertEqual(link.last_read_ms, int(clock_s(self.net) * 1000))
+        self.assertEqual(link.last_read_ms, now_ms(self.net))
         self.net.ends[0].other.write(encode_transfer_header(5, 0))
         self.net.deliver()
         link = slave.ha.status().link
@@ -221,6 +256,17 @@ class FiguresTests(ServiceCase):
         self.assertEqual(link.refused, 1)
         self.assertIn(CloseKind.MISMATCH.value, link.last_error)
         self.assertEqual(master.ha.status().refused, 0)
+
+    def test_times_after_a_step_of_the_wall_clock(self) -> None:
+        """When the clock is set by ten minutes, connections do not look ten minutes older, nor their peers silent."""
+        master, slave = self.master(1000), self.slave()
+        self.net.run(3)
+        self.net.wall_ahead_s += 600
+        link, (of_master,) = slave.ha.status().link, master.ha.status().slaves
+        assert link is not None
+        began_ms = now_ms(self.net) - 3000
+        self.assertEqual((link.connected_ms, of_master.connected_ms), (began_ms, began_ms))
+        self.assertEqual((link.last_read_ms, link.last_write_ms), (began_ms, began_ms))
 
 
 class LogTests(ServiceCase):
@@ -257,10 +303,6 @@ class LogTests(ServiceCase):
         self.assertEqual(self.said("has left at offset 6500, 0 bytes before the end", "cable", "slaves left: 0"), 0)
         self.assertEqual(self.said("has left at offset 6500, 0 bytes before the end", "slaves left: 0"), 1)
         self.assertEqual(self.said("has caught up"), 1)
-
-
-def clock_s(clock: IReactorTime) -> float:
-    return clock.seconds()
 
 
 class SessionFlagTests(SynchronousTestCase):

@@ -521,6 +521,42 @@ class BadMasterTests(ServiceCase):
         self.net.deliver()
         self.assertEqual(len(self.net.ends), 2)
 
+    def test_the_end_of_the_old_connection_comes_late(self) -> None:
+        """A slave whose address was changed keeps its new master when the old connection ends afterwards."""
+        slave, old = self.connected(100)
+        new = self.master(100, OTHER_PORT)
+        slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
+        self.assertTrue(old.connected)
+        self.net.run(60)
+        self.assertFalse(old.connected)
+        link = slave.ha.status().link
+        assert link is not None
+        self.assertEqual((link.connected, link.last_error), (True, ""))
+        self.assertEqual((len(self.net.dials), len(new.ha.status().slaves)), (2, 1))
+
+    def test_agreement_begins_when_all_is_compared(self) -> None:
+        """Offsets are not given back to a master before its log is known to be that of this slave, up to the end."""
+        self.listen()
+        slave = self.slave(of=None)
+        slave.log.grow(b"x" * 100)
+        slave.log.resume_at = 40
+        slave.ha.set_master("10.0.0.9:10912")
+        self.net.deliver()
+        master = self.net.ends[-1].other
+        for data in (
+            encode_heartbeat(40),
+            encode_transfer_header(40, 1) + b"x",
+            encode_transfer_header(41, 58) + b"x" * 58,
+        ):
+            master.write(data)
+            self.net.deliver()
+            self.assertFalse(slave.ha.agrees_with_master)
+        master.write(encode_transfer_header(99, 1) + b"x")
+        self.net.deliver()
+        self.assertTrue(slave.ha.agrees_with_master)
+        master.end(ConnectionError("cable"))
+        self.assertFalse(slave.ha.agrees_with_master)
+
     def test_no_master_any_more(self) -> None:
         """Without an address nothing is dialled."""
         slave, old = self.connected(100)

@@ -67,6 +67,8 @@ class Cluster:
         self.rng = Random(seed)
         self.master, *self.slaves = [Node(self.world, self.net, name) for name in ("master", "slave-1", "slave-2")]
         self.nodes = [self.master, *self.slaves]
+        for number, node in enumerate(self.nodes):
+            node.step_clock(1_000_000 * (1 - number))
         self.sent: list[Sent] = []
         self.lies: list[str] = []
         self.held: dict[str, int] = {}

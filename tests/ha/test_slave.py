@@ -119,6 +119,27 @@ class FrameCheckTests(SynchronousTestCase):
         self.assertIs(close.kind, CloseKind.PROTOCOL_ERROR)
         self.assertIn("mappedFileSizeCommitLog", close.reason)
 
+    def test_a_master_that_has_less(self) -> None:
+        """
+        A slave that holds more than its master says so at the second heartbeat below its own end.
+
+        The first one may come before the bytes that are compared; body bytes in between start the count again.
+        """
+        slave = SlaveSession(LIMITS, end_offset=400, log_end=1000, now_ms=0)
+        self.assertEqual(slave.receive(encode_heartbeat(400), 1), [])
+        self.assertEqual(slave.receive(frame(400, b"abc"), 2), [Append(400, b"abc"), report(403)])
+        self.assertEqual(slave.receive(encode_heartbeat(403), 3), [])
+        close = only_close(slave.receive(encode_heartbeat(403), 4))
+        self.assertIs(close.kind, CloseKind.AHEAD)
+        self.assertIn("holds 597 bytes that its master does not have", close.reason)
+
+    def test_a_master_that_has_as_much(self) -> None:
+        """A slave that has compared all up to its end stays with a master that has nothing more."""
+        slave = SlaveSession(LIMITS, end_offset=400, log_end=403, now_ms=0)
+        slave.receive(frame(400, b"abc"), 1)
+        for now_ms in range(2, 6):
+            self.assertEqual(slave.receive(encode_heartbeat(403), now_ms), [])
+
     def test_impossible_sizes(self) -> None:
         """Sizes that shift or destroy an Apache slave leave our log untouched."""
         for size in (-5, -(2**31), 2**31 - 1, MAX_BODY_BYTES + 1):

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from rmq.broker import properties
 from rmq.broker.tables import next_version
 from rmq.broker.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk import Disk
 from rmq.runtime.statefile import read_state, write_state
 from rmq.store.messages import GetResult, GetStatus, Message, PutResult, PutStatus
@@ -114,7 +114,7 @@ class Delays:
         #: level -> the next queue offset to deliver
         self._offsets: dict[int, int] = {}
         self._unsaved = False
-        #: level -> when to look at its next message, epoch ms
+        #: level -> when to look at its next message, steady ms
         self._due_ms: dict[int, int] = {}
         self._delivering: set[int] = set()
         #: parked messages that could not be delivered, since the start
@@ -151,7 +151,7 @@ class Delays:
     def start(self) -> None:
         """Begin to deliver; on a master only, and once the store has started."""
         self._running = True
-        now = now_ms(self._clock)
+        now = steady_ms(self._clock)
         for level in range(1, len(self._levels_ms) + 1):
             self._due_ms[level] = now
         self._arm()
@@ -170,14 +170,14 @@ class Delays:
         if topic != SCHEDULE_TOPIC or not self._running or level in self._due_ms or level in self._delivering:
             return
         if level <= len(self._levels_ms):
-            self._due_ms[level] = now_ms(self._clock) + self._levels_ms[level - 1]
+            self._due_ms[level] = steady_ms(self._clock) + self._levels_ms[level - 1]
             self._arm()
 
     def _arm(self) -> None:
         """Have one timer stand at the earliest time."""
         if not self._due_ms or not self._running:
             return
-        wait_s = max(0.0, (min(self._due_ms.values()) - now_ms(self._clock)) / 1000)
+        wait_s = max(0.0, (min(self._due_ms.values()) - steady_ms(self._clock)) / 1000)
         if self._call is not None and self._call.active():
             if self._call.getTime() <= self._clock.seconds() + wait_s:
                 return
@@ -186,7 +186,7 @@ class Delays:
 
     def _run(self) -> None:
         self._call = None
-        now = now_ms(self._clock)
+        now = steady_ms(self._clock)
         for level in sorted(level for level, due_ms in self._due_ms.items() if due_ms <= now):
             del self._due_ms[level]
             self._delivering.add(level)
@@ -197,7 +197,7 @@ class Delays:
         self._log.failure(
             "delivery of delay level {delay_level} failed; it goes on in 10 s", failure, delay_level=level
         )
-        self._again(level, now_ms(self._clock) + 10_000)
+        self._again(level, steady_ms(self._clock) + 10_000)
 
     def _again(self, level: int, at_ms: int | None) -> None:
         """Look at a level again at ``at_ms``; None: when a message arrives."""
@@ -213,14 +213,14 @@ class Delays:
         if result.status is not GetStatus.FOUND:
             self._again(level, self._after_nothing(level, offset, result))
             return
-        next_ms: int | None = now_ms(self._clock)
+        next_ms: int | None = steady_ms(self._clock)
         for position, data in enumerate(result.messages):
             next_ms = await self._deliver_one(level, offset + position, data)
             if next_ms is not None:
                 break
         else:
             self._advance(level, result.next_begin_offset)
-            next_ms = now_ms(self._clock)
+            next_ms = steady_ms(self._clock)
         self._again(level, next_ms)
 
     async def _deliver_one(self, level: int, offset: int, data: bytes) -> int | None:
@@ -234,7 +234,7 @@ class Delays:
         delay_ms = self._levels_ms[level - 1]
         deliver_at_ms = record.store_timestamp + delay_ms
         if now < deliver_at_ms <= now + delay_ms:
-            return deliver_at_ms
+            return steady_ms(self._clock) + deliver_at_ms - now
         # A time beyond that means that the clock went back, or that the levels were changed.
         message, why = restored(record), ""
         if message is None:
@@ -255,13 +255,13 @@ class Delays:
                     status=result.status.name,
                     retry_ms=RETRY_MS,
                 )
-                return now_ms(self._clock) + RETRY_MS
+                return steady_ms(self._clock) + RETRY_MS
         if why:
             topic = record.property_map.get(properties.REAL_TOPIC, "")
             self._pass_over(level, offset, why, msg_id=record.offset_msg_id, topic=topic)
         else:
             self._advance(level, offset + 1)
-        return None if self._running else now
+        return None if self._running else steady_ms(self._clock)
 
     def _pass_over(self, level: int, offset: int, why: str, *, msg_id: str = "", topic: str = "") -> None:
         """Go on behind a message that cannot be delivered; it stays where it is until its file expires."""
@@ -283,8 +283,8 @@ class Delays:
         if status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL):
             if result.next_begin_offset > offset:
                 self._advance(level, result.next_begin_offset)
-                return now_ms(self._clock)
-            return now_ms(self._clock) + RETRY_MS
+                return steady_ms(self._clock)
+            return steady_ms(self._clock) + RETRY_MS
         if status is GetStatus.OFFSET_OVERFLOW_BADLY:
             self._log.warn(
                 "delay level {delay_level} was at {offset}, its queue ends at {end}",

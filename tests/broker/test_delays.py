@@ -106,6 +106,22 @@ class RestartTests(DelayCase):
         self.assertEqual([record.body for record in self.stored()], [b"first", b"second"])
         self.assertEqual(self.one.state.delays.table().offset_table, {1: 1, 2: 1})
 
+    def test_stop_in_the_middle(self) -> None:
+        """A broker that is stopped while it delivers puts nothing more into a store that is about to close."""
+        for number in range(5):
+            self.send(1, b"%d" % number)
+        self.one.node.step_clock(10)  # all of them are due together
+        delays, put = self.one.state.delays, self.one.state.store.put
+
+        def last_put(message: Message) -> object:
+            delays.stop()
+            return put(message)
+
+        self.patch(self.one.state.store, "put", last_put)
+        self.one.world.run_for(3)
+        self.assertEqual([record.body for record in self.stored()], [b"0"])
+        self.assertEqual(delays.table().offset_table, {1: 1})
+
     def test_kill(self) -> None:
         """After a kill every parked message is delivered at least once."""
         for number in range(5):

@@ -97,7 +97,7 @@ class _NameServer:
     addr: str
     #: None before the first answer or failure
     reachable: bool | None = None
-    #: the version that it has confirmed to hold, None when that is unsure
+    #: the version of the last registration that it confirmed
     confirmed: DataVersion | None = None
 
 
@@ -255,7 +255,6 @@ class Registration(Service):
     # one NameServer
 
     async def _register_at(self, server: _NameServer, message: _Message, answers: _Answers) -> None:
-        server.confirmed = None
         try:
             response = await self._client.invoke(
                 server.addr, REGISTER_BROKER, message.header, message.data, timeout_ms=self._timeout_ms
@@ -273,6 +272,7 @@ class Registration(Service):
 
     async def _register_change(self, server: _NameServer, part: _Message, full: _Message, answers: _Answers) -> None:
         before = server.confirmed
+        # Another registration since, answered or not, has another version.
         if before is not None and before.counter == full.version.counter - 1 and await self._holds(server, before):
             await self._register_at(server, part, answers)
         else:
@@ -312,7 +312,6 @@ class Registration(Service):
         self._announced_at = self._clock.seconds()
         full = self._full()
         for server in self._name_servers:
-            server.confirmed = None
             self._client.oneway(server.addr, REGISTER_BROKER, full.header, full.data)
 
     def _identity(self) -> BrokerIdentityHeader:

@@ -244,6 +244,16 @@ class SeveralNameServersTests(RegistrationCase):
         self.net.run(71)
         self.assertEqual(len(well.seen), 4)
 
+    def test_a_hanging_one_is_given_up_before_the_next_round(self) -> None:
+        """A NameServer that hangs has one registration of this broker to work off when it goes on, not many."""
+        server = self.name_server()
+        server.mute = True
+        registration = self.start(timeout_ms=600_000, period_ms=10_000)
+        self.net.run(8.75)
+        self.assertEqual(registration.name_servers, {ADDRS[0]: None})
+        self.net.run(0.5)
+        self.assertEqual((registration.name_servers, len(server.seen)), ({ADDRS[0]: False}, 1))
+
     def test_back_again(self) -> None:
         """A NameServer that was away has everything with the next round."""
         server = self.name_server()
@@ -299,6 +309,18 @@ class ChangeTests(RegistrationCase):
                 ("register", ("Automatic", "Made", "TBW102", "orders"), 5, False),
             ],
         )
+
+    def test_a_change_that_was_not_announced_yet(self) -> None:
+        """An admin's topic never hides an automatic one whose announcement waits for its turn: all topics are sent."""
+        server = self.name_server()
+        registration = self.start()
+        for name in ("First", "Second"):
+            self.add_topic(name)
+            registration.topics_changed()
+            if name == "First":
+                self.finished(registration.register_all())
+        self.finished(registration.topic_updated(self.add_topic("Made")))
+        self.assertEqual(server.seen[-1], ("register", ("First", "Made", "Second", "TBW102", "orders"), 6, False))
 
     def test_automatic_topics_are_announced_one_way(self) -> None:
         """After an automatic creation all topics go out at once, without waiting for an answer."""

@@ -186,7 +186,7 @@ class BrokerPages:
         return facts(
             [
                 ("Cluster", broker.setup.broker.broker_cluster_name),
-                ("Up for", f"{span_text(state.now_ms - state.boot_ms)}, since {time_text(state.boot_ms)}"),
+                ("Up for", f"{span_text(state.up_ms)}, since {time_text(state.wall_ms(state.boot_ms))}"),
                 ("NameServers", joined(servers) if servers else tagged("bad", "none configured")),
                 ("Messages stored", _rate_text(puts.puts)),
                 ("Messages pulled", _rate_text(puts.transferred)),

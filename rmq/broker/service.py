@@ -48,7 +48,7 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
-from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls import ClientTls
@@ -201,7 +201,7 @@ class BrokerService(MultiService):
                 msg_trace_topic_name=broker.msg_trace_topic_name,
             ),
             delay_levels_ms=levels_ms,
-            boot_ms=now_ms(clock),
+            boot_ms=steady_ms(clock),
             config_path=config_path,
         )
 
@@ -240,8 +240,8 @@ class BrokerService(MultiService):
             ),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
             ("long polls", POLL_TICK_S, None, lambda: state.polls.tick(state.steady_ms)),
-            ("rates", STATS_SAMPLE_S, None, lambda: state.stats.sample_second(state.now_ms)),
-            ("counters", COUNTER_SAMPLE_S, None, lambda: state.stats.sample_counters(state.now_ms)),
+            ("rates", STATS_SAMPLE_S, None, lambda: state.stats.sample_second(state.now_ms, state.steady_ms)),
+            ("counters", COUNTER_SAMPLE_S, None, lambda: state.stats.sample_counters(state.steady_ms)),
         ]
         if not self.setup.is_slave:
             jobs.append(

@@ -19,7 +19,7 @@ from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable
-from rmq.runtime.clock import now_ms, steady_ms
+from rmq.runtime.clock import now_ms, steady_ms, wall_ms
 from rmq.runtime.disk import Disk
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
@@ -61,6 +61,7 @@ class BrokerState:
     store_host: tuple[bytes, int]
     topic_defaults: TopicDefaults
     delay_levels_ms: Sequence[int]
+    #: steady time of the start
     boot_ms: int
     #: the file that code 25 rewrites, None for none
     config_path: str | None = None
@@ -80,7 +81,12 @@ class BrokerState:
 
     def wall_ms(self, steady_ms: int) -> int:
         """Return what the wall clock, as it is set now, showed at a steady time."""
-        return self.now_ms - (self.steady_ms - steady_ms)
+        return wall_ms(self.clock, steady_ms)
+
+    @property
+    def up_ms(self) -> int:
+        """How long this broker has been running."""
+        return self.steady_ms - self.boot_ms
 
     @property
     def max_delay_level(self) -> int:

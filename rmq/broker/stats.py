@@ -62,15 +62,15 @@ class Counter:
         self.value += value
         self.times += times
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, at_ms: int) -> None:
         """Take the samples that are due; called about every 10 s."""
         for samples, step_ms in (
             (self._minute, _MINUTE_STEP_MS),
             (self._hour, _HOUR_STEP_MS),
             (self._day, _DAY_STEP_MS),
         ):
-            if not samples or now_ms - samples[-1].at_ms >= step_ms:
-                samples.append(_Sample(now_ms, self.value, self.times))
+            if not samples or at_ms - samples[-1].at_ms >= step_ms:
+                samples.append(_Sample(at_ms, self.value, self.times))
 
     @property
     def idle(self) -> bool:
@@ -94,8 +94,8 @@ class Rate:
     total: int = 0
     _samples: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=_TPS_WINDOWS_S[-1] + 1), init=False)
 
-    def sample(self, now_ms: int) -> None:
-        self._samples.append((now_ms, self.total))
+    def sample(self, at_ms: int) -> None:
+        self._samples.append((at_ms, self.total))
 
     def per_second(self) -> list[float | None]:
         """One figure per window, None where there are not enough samples yet."""
@@ -104,8 +104,8 @@ class Rate:
             if len(self._samples) <= seconds:
                 figures.append(None)
                 continue
-            (before_ms, before), (now_ms, now) = self._samples[-1 - seconds], self._samples[-1]
-            figures.append((now - before) * 1000.0 / max(now_ms - before_ms, 1))
+            (before_ms, before), (at_ms, now) = self._samples[-1 - seconds], self._samples[-1]
+            figures.append((now - before) * 1000.0 / max(at_ms - before_ms, 1))
         return figures
 
     def text(self) -> str:
@@ -212,21 +212,21 @@ class BrokerStats:
     def sent_back(self, group: str, topic: str) -> None:
         self.counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
-    def sample_second(self, now_ms: int) -> None:
-        """Called every second; notes midnight (UTC) too."""
+    def sample_second(self, now_ms: int, steady_ms: int) -> None:
+        """Called every second; notes midnight (UTC, by the wall clock) too."""
         for rate in (self.puts, self.gets_found, self.gets_missed, self.transferred):
-            rate.sample(now_ms)
+            rate.sample(steady_ms)
         day = now_ms // _DAY_MS
         if self._day is not None and day != self._day:
             self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.puts.total
             self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.transferred.total
         self._day = day
 
-    def sample_counters(self, now_ms: int) -> None:
+    def sample_counters(self, steady_ms: int) -> None:
         """Called every 10 s."""
         self.settle()
         for counter in self._counters.values():
-            counter.sample(now_ms)
+            counter.sample(steady_ms)
 
     def runtime_info(self) -> dict[str, str]:
         """The figures of code 28 that are counted here."""

@@ -21,6 +21,8 @@ from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_com
 from rmq.wire.frames import FrameDecoder
 
 PORT = 10911
+#: what the wall clock of a broker is ahead of the steady one, in seconds
+WALL_AHEAD_S = 1_000_000
 
 #: small files, quick clocks: a broker that starts in no time
 SMALL = {
@@ -122,6 +124,8 @@ class OneBroker:
         self.world = World(seed)
         self.net = SimNet(self.world)
         self.node = Node(self.world, self.net, "broker")
+        # Clocks that differ, so that a test fails when the code takes one for the other.
+        self.node.step_clock(WALL_AHEAD_S)
         self.client_node = Node(self.world, self.net, "client")
         self.client_node.start()
         self.lines: list[str] = []

@@ -71,6 +71,33 @@ class ClockStepTests(SynchronousTestCase):
         self.one.world.run_for(61)
         self.assertEqual(len(self.lock("c2")), 1)
 
+    def test_delayed_messages_come_in_time(self) -> None:
+        """A delayed message, and so a retry, comes after its delay, not ten minutes early or late."""
+        for number, step_s in enumerate((STEP_S, -2 * STEP_S)):
+            self.assertEqual(self.client.ask(310, send_ext(props="DELAY\x012")).code, 0)
+            self.one.world.run_for(1)
+            self.step(step_s)
+            self.one.world.run_for(3)
+            self.assertEqual(self.one.state.store.max_offset("T", 0), number)
+            self.one.world.run_for(2)
+            self.assertEqual(self.one.state.store.max_offset("T", 0), number + 1)
+
+    def test_figures_of_the_runtime(self) -> None:
+        """Neither the time since the start nor rates jump with the wall clock; the start is told in the time of now."""
+        self.assertEqual(self.client.ask(310, send_ext()).code, 0)
+        self.one.world.run_for(70)
+        self.step(-STEP_S)
+        for _ in range(30):
+            self.assertEqual(self.client.ask(310, send_ext()).code, 0)
+        self.one.world.run_for(30)
+        table = json.loads(self.client.ask(28).body or b"")["table"]
+        self.assertIn("0 hours, 1 minutes, 4", table["runtime"])
+        self.assertLess(abs(self.one.state.now_ms - 100_000 - int(table["bootTimestamp"])), 1000)
+        minute = float(table["putTps"].split()[1])
+        self.assertAlmostEqual(minute, 0.5, delta=0.02)
+        stats = json.loads(self.client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}).body or b"")
+        self.assertEqual(stats["statsMinute"]["sum"], 30)
+
     def test_pulls_wait_as_long_as_they_asked_for(self) -> None:
         """A waiting pull is not answered by a step forward, and not held for ten minutes by a step back."""
         self.assertEqual(self.client.ask(310, send_ext()).code, 0)

@@ -30,7 +30,7 @@ from rmq.wire.api.pulling import VIEW_MESSAGE_BY_ID, ViewMessageHeader
 from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET
 from rmq.wire.codes import RequestCode, ResponseCode
 from tests.broker.harness import PORT as BROKER_PORT
-from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
+from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, send_ext, setup_of
 from tests.broker.test_metadata_sync import MASTER, PORT, MemoryQueues, MetadataSyncCase
 from tests.broker.test_returning_master import OffsetMaster
 
@@ -373,6 +373,7 @@ class PowerFailureTests(SynchronousTestCase):
         self.one = OneBroker({"brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH"}, seed=10)
         self.world = self.one.world
         self.slave = Node(self.world, self.one.net, "slave")
+        self.slave.step_clock(-WALL_AHEAD_S)
         self.slave.start(self.build_slave)
         self.slave_broker.metadata_sync.set_master(f"{self.one.node.address}:{BROKER_PORT}")
         self.send(self.one.connect(), 5, "old")

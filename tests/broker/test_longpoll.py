@@ -73,6 +73,22 @@ class LongPollTests(SynchronousTestCase):
         pulls.table.tick(SWEEP_MS)
         self.assertEqual(pulls.woken, ["a"])
 
+    def test_an_answer_that_ends_the_connection(self) -> None:
+        """When an answer finds its connection broken, the other pulls of that connection end once, without an error."""
+        pulls = Pulls()
+
+        def broken() -> None:
+            pulls.woken.append("first")
+            pulls.table.channel_closed("c")
+
+        pulls.table.hold(
+            HeldPull(topic="T", queue_id=0, from_offset=0, deadline_ms=9, channel="c", matches=None, wake=broken)
+        )
+        pulls.hold("second")
+        pulls.hold("of another queue", queue_id=1)
+        pulls.table.arrived("T", 0, 1, None)
+        self.assertEqual((sorted(pulls.woken), len(pulls.table)), (["first", "of another queue", "second"], 0))
+
     def test_deadline(self) -> None:
         """A pull waits as long as its client asked for and not longer."""
         pulls = Pulls()

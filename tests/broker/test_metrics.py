@@ -13,7 +13,7 @@ from rmq.broker.metrics import BrokerCollector
 from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.platform import Platform
 from rmq.sim.node import Node
-from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext, setup_of
+from tests.broker.harness import WALL_AHEAD_S, OneBroker, heartbeat, pull_ext, send_ext, setup_of
 
 OWN = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
 
@@ -221,6 +221,7 @@ class ReplicationTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.one = OneBroker({"brokerRole": "SYNC_MASTER"})
         self.slave = Node(self.one.world, self.one.net, "slave")
+        self.slave.step_clock(-WALL_AHEAD_S)
         self.slave.start(self.build)
         self.client = self.one.connect()
 

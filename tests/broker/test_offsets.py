@@ -133,3 +133,32 @@ class PersistTests(OffsetCase):
         self.write(b'{"offsetTable":{"T@g":{0:', FILE)
         error = self.assertRaises(StateFileError, self.load)
         self.assertIn(self.path(FILE), str(error))
+
+
+class SlaveTests(OffsetCase):
+    """What consumers commit at a slave while its master is away."""
+
+    def test_a_commit_while_the_master_is_being_told(self) -> None:
+        """An offset that is committed while an older one goes back to the master is not lost: it goes there next."""
+        self.offsets.commit_at_slave("g", "T", 0, 5)
+        (told,) = self.offsets.follow({"T@g": {0: 1}})
+        self.offsets.commit_at_slave("g", "T", 0, 8)
+        self.offsets.given_back(told)
+        (again,) = self.offsets.follow({"T@g": {0: 5}})
+        self.assertEqual((again.offset, self.offsets.query("g", "T", 0)), (8, 8))
+        self.offsets.given_back(again)
+        self.assertEqual(self.offsets.follow({"T@g": {0: 5}}), [])
+        self.assertEqual(self.offsets.query("g", "T", 0), 5)
+
+    def test_own_commits_survive_a_restart(self) -> None:
+        """What only the slave knows is on its disk; what the master has by now is not, and a master forgets it all."""
+        for queue_id, offset in ((0, 5), (1, 7)):
+            self.offsets.commit_at_slave("g", "T", queue_id, offset)
+        self.offsets.persist()
+        self.offsets.follow({"T@g": {0: 6, 1: 1}})
+        self.offsets.persist()
+        for is_slave, expected in ((True, [("g", "T", 1, 7)]), (False, []), (True, [])):
+            table = self.load()
+            table.load_own(is_slave=is_slave)
+            newer = [(own.group, own.topic, own.queue_id, own.offset) for own in table.follow({})]
+            self.assertEqual(newer, expected)

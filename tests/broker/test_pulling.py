@@ -218,14 +218,17 @@ class LongPollTests(PullCase):
         self.assertEqual(self.client.ask(11, pull_ext(sys_flag=SUSPEND, offset=9)).code, 21)
 
     def test_lost_connection(self) -> None:
-        """Nothing waits for a client that is gone."""
+        """Nothing waits for a client that is gone, and nothing is read or counted for it."""
         self.send()
         other = self.one.connect()
         other.post(11, pull_ext(sys_flag=SUSPEND, offset=1))
         self.one.world.run_until(lambda: len(self.one.state.polls) == 1)
         assert other.transport is not None
+        stats = self.one.state.stats
+        counted = stats.gets_found.total, stats.gets_missed.total
         other.transport.loseConnection()
         self.one.world.run_until(lambda: len(self.one.state.polls) == 0, 5)
+        self.assertEqual((stats.gets_found.total, stats.gets_missed.total), counted)
 
     def test_deleted_topic(self) -> None:
         """Who waits for a topic that is deleted is told so at once."""

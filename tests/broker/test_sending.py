@@ -249,11 +249,11 @@ class ClosedBrokerTests(SendCase):
 
 
 class LateBrokerTests(SendCase):
-    values = {"startAcceptSendRequestTimeStamp": "1767225700000"}
+    values = {"startAcceptSendRequestTimeStamp": "1768225700000"}
 
     def test_not_yet(self) -> None:
         """Before its time a broker refuses sends and says until when; then it takes them."""
-        self.refused(self.send(send_ext()), 1, "broker unable to service, until 2026-01-01 00:01:40,000")
+        self.refused(self.send(send_ext()), 1, "broker unable to service, until 2026-01-12 13:48:20,000")
         self.one.world.run_for(101)
         self.assertEqual(self.client.ask(310, send_ext()).code, 0)
 

@@ -20,7 +20,7 @@ from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.wire import fastjson
 from rmq.wire.record import decode_records
-from tests.broker.harness import OneBroker, RawClient, pull_ext, send_ext, setup_of
+from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, pull_ext, send_ext, setup_of
 
 
 class StartTests(SynchronousTestCase):
@@ -200,6 +200,7 @@ class PairTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.one = OneBroker({"haMasterAddress": ""})
         self.slave = Node(self.one.world, self.one.net, "slave")
+        self.slave.step_clock(-WALL_AHEAD_S)
         self.slave.start(self.build_slave)
 
     def build_slave(self, platform: Platform) -> BrokerService:
@@ -254,6 +255,7 @@ class TwoWorldsTests(SynchronousTestCase):
         world = World(1)
         net = SimNet(world)
         nodes = [Node(world, net, name) for name in ("a", "b")]
+        nodes[1].step_clock(WALL_AHEAD_S)
         for node in nodes:
             node.start(lambda platform: build_broker(platform, setup_of({})))
         services = [node.service for node in nodes]

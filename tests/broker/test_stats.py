@@ -54,11 +54,11 @@ class BrokerStatsTests(SynchronousTestCase):
         """At midnight today's morning figure becomes what was counted so far."""
         stats = BrokerStats("C")
         day = 86_400_000
-        stats.sample_second(day - 1000)
+        stats.sample_second(day - 1000, 0)
         stats.put("T", 4, 1)
-        stats.sample_second(day)
+        stats.sample_second(day, 1000)
         stats.put("T", 2, 1)
-        stats.sample_second(2 * day)
+        stats.sample_second(2 * day, 2000)
         info = stats.runtime_info()
         self.assertEqual(
             (

@@ -134,8 +134,8 @@ def runtime_info(state: BrokerState) -> dict[str, str]:
     """
     broker = state.setup.broker
     info = {
-        "bootTimestamp": str(state.boot_ms),
-        "runtime": run_time_text((state.now_ms - state.boot_ms) // 1000),
+        "bootTimestamp": str(state.wall_ms(state.boot_ms)),
+        "runtime": run_time_text(state.up_ms // 1000),
         "brokerVersionDesc": version_desc(MQ_VERSION),
         "brokerVersion": str(MQ_VERSION),
         "brokerActive": "true",

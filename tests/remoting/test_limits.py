@@ -127,6 +127,15 @@ class UnreadTests(SynchronousTestCase):
             self.assertFalse(wire.aborted)
             protocol.connectionLost(Failure(ConnectionDone()))
 
+    def test_room_is_made(self) -> None:
+        """Those with most are cut off until three quarters of the limit are in use, and nobody beyond that."""
+        for sizes, cut in (((4, 2, 3, 2, 3, 3), (0, 2)), ((5, 2, 3, 2, 3, 2), (0,)), ((4, 4, 4, 4), ())):
+            port = Port(RemotingLimits(server_max_held_bytes=16 * MIB))
+            peers = [port.join() for _ in sizes]
+            for mib, (protocol, _) in zip(sizes, peers, strict=True):
+                protocol.channel.write(bytes(mib * MIB))
+            self.assertEqual(tuple(at for at, (_, wire) in enumerate(peers) if wire.aborted), cut)
+
     def test_not_looked_at_for_every_byte(self) -> None:
         """Near the limit the peers are not counted again with every write."""
         looks = []

@@ -335,8 +335,8 @@ class Result:
 class Runner:
     """Takes the place of pytest's own loop over the collected tests."""
 
-    def __init__(self, options: argparse.Namespace, mutations: list[Mutation]) -> None:
-        self._options, self._mutations = options, mutations
+    def __init__(self, options: argparse.Namespace, mutations: list[Mutation], sources: dict[str, bytes]) -> None:
+        self._options, self._mutations, self._sources = options, mutations, sources
         self._root = Path(options.root)
         self._failed = False
         self._facts: dict[str, Facts] = {}
@@ -448,7 +448,7 @@ class Runner:
 
     def _start(self, mutation: Mutation, tests: list[str], folder: Path) -> int:
         path = str(self._root / mutation.path)
-        source = Path(path).read_bytes()
+        source = self._sources[mutation.path]
         source = source if self._options.check else mutation.apply(source)
         limits = [self._options.limit + 10 * self._facts[test].seconds for test in tests]
 
@@ -637,14 +637,12 @@ def main() -> int:
     if options.inner:
         job = json.loads(options.inner.read_text())
         compile_instead(job["path"], job["source"])
-    found = [
-        mutation
-        for path in sorted(
-            {path for patterns in SCOPE.values() for pattern in patterns for path in options.root.glob(pattern)}
-        )
+    sources = {
+        name: path.read_bytes()
+        for path in sorted({path for patterns in SCOPE.values() for one in patterns for path in options.root.glob(one)})
         if fnmatch.fnmatch(name := str(path.relative_to(options.root)), options.only)
-        for mutation in Finder(name, path.read_bytes()).found
-    ]
+    }
+    found = [mutation for path, source in sources.items() for mutation in Finder(path, source).found]
     known = read_known(options.known)
     chosen = [m for m in found if key(m) in known] if options.listed else sample(found, options.number, options.seed)
     # every run draws the same examples: of hypothesis, and where a test draws a seed of its own
@@ -652,7 +650,7 @@ def main() -> int:
     hypothesis.settings.load_profile("mutation")
     shared = random.Random(options.seed)
     random.SystemRandom = lambda *_: shared  # type: ignore[misc, assignment]
-    runner = Runner(options, chosen)
+    runner = Runner(options, chosen, sources)
     quiet = ["-q", "--capture=sys", "-p", "no:cacheprovider", "-o", "timeout=0", "-W", "ignore:Module already imported"]
     arguments = [*quiet, "-m", "not real and not smoke and not spark and not campaign"]
     status = pytest.main([*arguments, *options.tests], plugins=[runner])

@@ -1,0 +1,48 @@
+"""Delayed messages: each has its own time, comes once, and a fault of our own delays them and does not end them."""
+
+from __future__ import annotations
+
+from rmq.store.messages import GetResult
+from tests.broker.test_delays import DelayCase
+
+
+class TimesOfOneLevelTests(DelayCase):
+    def bodies(self) -> list[bytes]:
+        return [record.body for record in self.stored()]
+
+    def test_a_later_message_waits_its_own_delay(self) -> None:
+        """A message that was sent three seconds after another one of its level comes three seconds after it."""
+        self.send(2, b"first")
+        self.one.world.run_for(3)
+        self.send(2, b"second")
+        self.one.world.run_for(4.5)
+        self.assertEqual(self.bodies(), [b"first"])
+        self.one.world.run_for(2)
+        self.assertEqual(self.bodies(), [b"first", b"second"])
+
+    def test_our_own_fault_only_delays(self) -> None:
+        """A bug that breaks one delivery is logged with its traceback; ten seconds later the message comes."""
+        store = self.one.service.store
+        get = store.get
+
+        def broken(*_: object) -> GetResult:
+            store.get = get  # type: ignore[method-assign]
+            raise ZeroDivisionError("a bug")
+
+        self.send(1)
+        store.get = broken  # type: ignore[method-assign, assignment]
+        self.one.world.run_for(9)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.bodies(), [])
+        self.one.world.run_for(4)
+        self.assertEqual(self.bodies(), [b"x"])
+
+
+class SyncFlushTests(TimesOfOneLevelTests):
+    values = {"flushDiskType": "SYNC_FLUSH"}
+
+    def test_comes_once(self) -> None:
+        """Where a delivery waits for the fsync, the message comes once, not again every ten seconds."""
+        self.send(1)
+        self.one.world.run_for(40)
+        self.assertEqual(self.bodies(), [b"x"])

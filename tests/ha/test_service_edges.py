@@ -1,0 +1,54 @@
+"""Replication: pauses after a failover, and ends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from rmq.ha.protocols import abort
+from rmq.ha.stream import encode_report
+from tests.ha import net
+from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, ServiceCase
+
+
+class NewMasterTests(ServiceCase):
+    def test_a_new_master_is_dialled_like_the_first(self) -> None:
+        """After minutes of failed dials a slave is pointed at another master, and tries that one every few seconds."""
+        slave = self.slave(of=f"10.0.0.9:{MASTER_PORT}")
+        self.net.run(250, step=0.5)
+        slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
+        self.net.deliver()
+        self.master(10, OTHER_PORT)
+        self.net.run(6.5)
+        self.assertEqual(slave.log.end_offset, 10)
+
+
+class EndTests(ServiceCase):
+    def test_nothing_is_sent_after_the_end(self) -> None:
+        """A slave that leaves while it gets the log in slices leaves no slice behind that is cut for it."""
+        self.patch(net, "HIGH_WATER_BYTES", 1 << 30)
+        master = self.master(40 * SEGMENT)
+        end, _ = self.peer()
+        end.write(encode_report(1))
+        data = bytes(end.unsent)
+        end.unsent.clear()
+        end.other.protocol.dataReceived(data)
+        later = [call for call in self.net.getDelayedCalls() if call.getTime() <= self.net.seconds()]
+        self.assertEqual(len(later), 1)
+        end.other.protocol.drop("enough")
+        self.assertFalse(later[0].active())
+        self.assertEqual(len(master.ha.status().slaves), 0)
+
+    def test_second_stop(self) -> None:
+        """A stop of what has stopped, as after a failed start, is no error."""
+        master = self.master(10)
+        for _ in range(2):
+            done = master.ha.stopService()
+            self.net.deliver()
+            self.successResultOf(done)
+
+    def test_abort(self) -> None:
+        """A connection that cannot be aborted is closed; one that was never made needs nothing."""
+        ended: list[str] = []
+        abort(SimpleNamespace(transport=None))  # type: ignore[arg-type]
+        abort(SimpleNamespace(transport=SimpleNamespace(loseConnection=lambda: ended.append("x"))))  # type: ignore[arg-type]
+        self.assertEqual(ended, ["x"])

@@ -1,0 +1,100 @@
+"""The real disk: shared files, room, descriptors, and maps of files that grow."""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import SimpleNamespace
+
+from rmq.runtime import osfile
+from rmq.runtime.disk import DiskError, DiskUsage
+from rmq.runtime.realfile import MAP_MIN_BYTES
+from tests.runtime.test_realdisk import RealDiskCase
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class UnshareTests(RealDiskCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = f"{self.root}/a"
+        self.disk.write_atomic(self.path, b"old")
+        self.synced: list[str] = []
+        self.patch(osfile, "sync_folder", self.synced.append)
+
+    def test_a_dump_keeps_its_bytes(self) -> None:
+        """A file that a dump shares by a hard link is written by the store without a change of the dump."""
+        self.disk.link(self.path, f"{self.root}/dump")
+        self.disk.write_atomic(f"{self.path}.tmp", b"left over from a crash")
+        self.synced.clear()
+        self.disk.unshare(self.path)
+        self.assertEqual(self.synced, [self.root])
+        file = self.disk.open(self.path)
+        self.addCleanup(file.close)
+        file.write_at(0, b"NEW")
+        self.assertEqual(self.disk.read_whole(f"{self.root}/dump"), b"old")
+        self.assertEqual(self.disk.read_whole(self.path), b"NEW")
+        self.assertEqual(self.disk.list_dir(self.root), ["a", "dump"])
+
+    def test_a_file_of_one_name_is_not_copied(self) -> None:
+        """The gigabyte of a segment that nobody shares is not written again."""
+        before = os.stat(self.path).st_ino
+        self.disk.unshare(self.path)
+        self.assertEqual(os.stat(self.path).st_ino, before)
+
+
+class RoomTests(RealDiskCase):
+    def test_usage_counts_as_df_does(self) -> None:
+        """What only root may use is neither free nor part of the total: the ratio is the one that df shows."""
+        status = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=300, f_bavail=250)
+        self.patch(os, "statvfs", lambda _path: status)
+        usage = self.disk.usage(self.root)
+        self.assertEqual(usage, DiskUsage(950 * 4096, 250 * 4096))
+        self.assertEqual(usage.used_ratio, 0.74)
+
+
+class DescriptorTests(RealDiskCase):
+    def test_failed_calls_give_their_descriptors_back(self) -> None:
+        """A full disk fails every attempt for hours: no attempt may keep a descriptor, or the broker cannot accept."""
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        path = f"{self.root}/a"
+        self.disk.write_atomic(path, b"x")
+        self.patch(osfile, "write_fully", full)
+        self.patch(osfile, "reserve", full)
+        before = descriptors()
+        self.assertRaises(DiskError, self.disk.copy, path, f"{self.root}/b")
+        self.assertRaises(DiskError, self.disk.copy, path, f"{self.root}/b", 2)
+        self.assertRaises(DiskError, self.disk.create, f"{self.root}/b", 10)
+        self.assertRaises(DiskError, self.disk.write_atomic, path, b"y")
+        self.assertRaises(DiskError, self.disk.lock, f"{self.root}/lock")
+        self.assertEqual(descriptors(), before)
+
+
+class GrowingFileTests(RealDiskCase):
+    def test_a_file_that_grew_is_mapped(self) -> None:
+        """Pulls from a log file that was small when it was opened cost no system call either once it is large."""
+        file = self.disk.create(f"{self.root}/a", 0)
+        self.addCleanup(file.close)
+        self.assertIsInstance(file.view_at(0, 0), bytes)
+        file.write_at(0, b"x" * MAP_MIN_BYTES)
+        self.assertIsInstance(file.view_at(0, 10), memoryview)
+        file.truncate(100)
+        self.assertIsInstance(file.view_at(0, 10), bytes)
+
+
+class ZeroTests(RealDiskCase):
+    def test_zeros_take_little_memory(self) -> None:
+        """Where nothing can be reserved, a segment of a gigabyte is zeroed from a buffer of a mebibyte."""
+        sizes: list[tuple[int, int, int]] = []
+        self.patch(
+            osfile, "write_fully", lambda _fd, data, offset: sizes.append((len(data.obj), len(data), offset))
+        )  # fmt: skip
+        osfile.fill_with_zeros(-1, 2 * osfile.CHUNK_BYTES + 5)
+        chunk = osfile.CHUNK_BYTES
+        self.assertEqual(sizes, [(chunk, chunk, 0), (chunk, chunk, chunk), (chunk, 5, 2 * chunk)])
+        self.assertEqual(chunk, 1 << 20)

@@ -3,8 +3,9 @@ Files as the store sees them: the seam (`Disk`, `File`) and its real side.
 
 What a power failure may take, on every implementation: bytes written since the last completed ``sync`` of their file,
 and names created, renamed or deleted since the last ``sync_dir`` of their folder (``make_dirs``, ``copy`` of a file's
-bytes and ``write_atomic`` sync by themselves). After a failed sync a file refuses further writes and syncs: the kernel
-may have dropped the pages, and a second attempt would call them safe.
+bytes and ``write_atomic`` sync by themselves). A sync that fails raises SyncFailed, and a file refuses further writes
+and syncs then: the kernel may have dropped the pages, and a second attempt would call them safe. A write that fails may
+have written a part of its bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rmq.runtime import osfile
 from rmq.runtime.diskerror import DiskError as DiskError
 from rmq.runtime.diskerror import DiskFull as DiskFull
 from rmq.runtime.diskerror import DiskLocked as DiskLocked
+from rmq.runtime.diskerror import SyncFailed as SyncFailed
 from rmq.runtime.diskerror import disk_error, naming, sync_error
 from rmq.runtime.flusher import Flusher, Job
 from rmq.runtime.realfile import Bytes, RealFile
@@ -74,7 +76,7 @@ class File(Protocol):
         """Write all of ``data``; later reads see it at once. Writing past the end makes the file longer."""
 
     def sync(self) -> Deferred[None]:
-        """Fire when all that was written before this call is durable; fail with DiskError. Does not block."""
+        """Fire when all that was written before this call is durable; fail with SyncFailed. Does not block."""
 
     def sync_now(self) -> None:
         """The blocking form, for recovery, small files and the end."""
@@ -130,7 +132,7 @@ class Disk(Protocol):
         """Copy the first ``size`` bytes (default: all) to the new file ``dst``, with its bytes synced. Blocks."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a folder durable; a failure is no DiskFull."""
+        """Make the names in a folder durable; SyncFailed when that fails, DiskError when it cannot be opened."""
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
         """The form that does not block; harmless when the folder is gone by then."""
@@ -287,7 +289,8 @@ class RealDisk:
         try:
             osfile.sync_folder(path)
         except OSError as error:
-            raise sync_error(path, error) from error
+            # Only open() names a file: no sync was tried then (too many open files), and a later one covers it.
+            raise (sync_error if error.filename is None else disk_error)(path, error) from error
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
         if self._flusher.closed:

@@ -22,6 +22,14 @@ class DiskFull(DiskError):
     """There is no room left (or no quota)."""
 
 
+class SyncFailed(DiskError):
+    """
+    A sync of a file or folder failed, whatever the reason; never tried again.
+
+    The kernel may have dropped what it could not write, and would call a second sync a success.
+    """
+
+
 class DiskLocked(DiskError):
     """Somebody else holds the lock."""
 
@@ -35,14 +43,9 @@ def naming(path: str, *, doing: str = "", offset: int | None = None) -> Iterator
         raise disk_error(path, error, doing=doing, offset=offset) from error
 
 
-def sync_error(path: str, error: OSError) -> DiskError:
-    """
-    Return the DiskError of a failed sync, never a DiskFull.
-
-    A write that finds no room has changed nothing and may be tried again. Not so a sync, whatever its reason: the
-    kernel may have dropped what it could not write, and would call a second one a success.
-    """
-    return DiskError(path, f"cannot sync: {error.strerror or error}")
+def sync_error(path: str, error: OSError) -> SyncFailed:
+    """Return the error of a failed sync, never a DiskFull: a write without room can be tried again, a sync cannot."""
+    return SyncFailed(path, f"cannot sync: {error.strerror or error}")
 
 
 def disk_error(path: str, error: OSError, *, doing: str = "", offset: int | None = None) -> DiskError:

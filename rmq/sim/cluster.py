@@ -18,6 +18,7 @@ from rmq.namesrv.config import NamesrvConfig, NamesrvSetup
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.runtime.config import load
 from rmq.runtime.platform import Platform
+from rmq.sim.inode import SECTOR_BYTES
 from rmq.sim.net import SimNet
 from rmq.sim.node import Builder, Node
 from rmq.sim.world import SimError, World
@@ -61,6 +62,9 @@ RARE: tuple[dict[str, str], ...] = (
 )
 RARELY = 0.15
 
+#: disks write sectors of 512 bytes whole, some only less
+SECTORS = (SECTOR_BYTES, SECTOR_BYTES, 64, 1)
+
 
 @attrs.frozen(kw_only=True)
 class GroupOptions:
@@ -84,6 +88,8 @@ class Options:
     groups: tuple[GroupOptions, ...]
     #: what a sync of a broker's healthy disk takes, from and to
     sync_s: tuple[float, float]
+    #: what a broker's disk writes whole or not at all
+    sector_bytes: int = SECTOR_BYTES
     #: configuration keys of all brokers
     store: Mapping[str, str]
     topics: tuple[str, ...]
@@ -109,7 +115,7 @@ class Options:
         """Yield the options for a reader."""
         yield (
             f"{self.name_servers} NameServer(s), {self.producers} producer(s), {self.consumers} consumer(s), "
-            f"syncs take {self.sync_s[0]:g} to {self.sync_s[1]:g} s"
+            f"syncs take {self.sync_s[0]:g} to {self.sync_s[1]:g} s, sectors have {self.sector_bytes} bytes"
         )
         yield from map(str, self.groups)
         yield (
@@ -149,7 +155,7 @@ def draw_options(rng: Random) -> Options:
         batched=rng.choice((0.0, 0.2)),
     )
     rare = {key: value for keys in RARE if rng.random() < RARELY for key, value in keys.items()}
-    return attrs.evolve(options, store={**options.store, **rare})
+    return attrs.evolve(options, store={**options.store, **rare}, sector_bytes=rng.choice(SECTORS))
 
 
 @attrs.frozen(eq=False)
@@ -197,7 +203,9 @@ class Cluster:
             for broker_id in range(group.slaves + 1)
         ]
         for member in self.members:
-            member.node.disk.sync_s = member.node.disk.healthy_sync_s = options.sync_s
+            disk = member.node.disk
+            disk.sync_s = disk.healthy_sync_s = options.sync_s
+            disk.sector_bytes = lambda path: options.sector_bytes
         self.producers = [Node(world, self.net, f"producer-{n}") for n in range(options.producers)]
         self.consumers = [Node(world, self.net, f"consumer-{n}") for n in range(options.consumers)]
         self.observer = Node(world, self.net, "observer")

@@ -2,8 +2,9 @@
 A simulated disk: everything that `rmq.runtime.disk` promises, and no more than that.
 
 At a power failure each write since the last sync of its file is kept, dropped, torn at sectors or turned to garbage,
-and each name created, renamed or deleted since the last ``sync_dir`` of its folder is there or not. Syncs can be slow
-or fail, the disk can be full, bits can rot.
+and each name created, renamed or deleted since the last ``sync_dir`` of its folder is there or not. Sectors have 512
+bytes, or fewer where ``sector_bytes`` says so. Syncs of files and folders can be slow or fail, a write can fail with a
+part of its bytes written, the disk can be full, bits can rot.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred, fail
 
-from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage
+from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, SyncFailed
 from rmq.runtime.realfile import Bytes
-from rmq.sim.inode import CrashOdds, Inode, Resize, Write
+from rmq.sim.inode import PAGE_BYTES, SECTOR_BYTES, CrashOdds, Inode, Resize, Write
 
 if TYPE_CHECKING:
     from rmq.sim.node import Node
@@ -65,7 +66,8 @@ class NameChange:
 class SimDisk:
     """
     The disk of one machine. Knobs: ``capacity_bytes``, ``sync_s`` (range of what a sync takes), ``odds``,
-    ``fail_syncs`` (how many of the next syncs fail), ``sync_fails`` (which files' syncs fail).
+    ``sector_bytes`` (what of a file is written whole or not at all), ``fail_syncs`` and ``fail_writes`` (how many of
+    the next syncs and writes fail), ``sync_fails`` and ``write_fails`` (of which files and folders).
     """
 
     def __init__(self, node: Node) -> None:
@@ -73,6 +75,7 @@ class SimDisk:
         self._world = node.world
         self._rng = node.world.rng_for(node.name, "disk")
         self.odds = CrashOdds()
+        self.sector_bytes: Callable[[str], int] = lambda path: SECTOR_BYTES
         #: what a sync takes while nothing is wrong
         self.healthy_sync_s = HEALTHY_SYNC_S
         #: called with the seconds that it will take, when a sync begins that does not block
@@ -98,11 +101,13 @@ class SimDisk:
         self._name_changes.clear()
 
     def recover(self) -> None:
-        """End every fault: room enough, fast syncs that succeed."""
+        """End every fault: room enough, writes and fast syncs that succeed."""
         self.capacity_bytes = HEALTHY_CAPACITY_BYTES
         self.sync_s = self.healthy_sync_s
         self.fail_syncs = 0
+        self.fail_writes = 0
         self.sync_fails: Callable[[str], bool] = lambda path: False
+        self.write_fails: Callable[[str], bool] = lambda path: False
 
     def fill(self) -> None:
         """Let there be no room but what is reserved already."""
@@ -134,8 +139,12 @@ class SimDisk:
         self._name_changes.clear()
         self._drop_orphans()
         self._names = dict(self._durable_names)
-        for inode in dict.fromkeys(entry for entry in self._names.values() if isinstance(entry, Inode)):
-            inode.crash(self._rng, self.odds, self._note)
+        paths: dict[Inode, str] = {}
+        for path, entry in self._names.items():
+            if isinstance(entry, Inode):
+                paths.setdefault(entry, path)  # a file of several names meets its fate once
+        for inode, path in paths.items():
+            inode.crash(self._rng, self.odds, self._note, self.sector_bytes(path))
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """Rot one bit of a file."""
@@ -183,9 +192,14 @@ class SimDisk:
             raise DiskError(src, f"cannot copy {wanted} bytes, the file has {content.size}")
         data = content.read(0, wanted)
         file = self.create(dst, wanted)
-        file.write_at(0, data)
-        file.sync_now()
-        file.close()
+        try:
+            file.write_at(0, data)
+            file.sync_now()
+        except DiskError:
+            self.delete(dst)
+            raise
+        finally:
+            file.close()
 
     def read_whole(self, path: str) -> bytes:
         content = self._inode(path).live
@@ -198,6 +212,9 @@ class SimDisk:
         try:
             file.write_at(0, data)
             file.sync_now()
+        except DiskError:
+            self.delete(f"{path}.tmp")
+            raise
         finally:
             file.close()
         if keep_backup and self.exists(path):
@@ -253,10 +270,8 @@ class SimDisk:
             raise DiskError(path, "is not a folder")
         parent = os.path.dirname(path)
         self.make_dirs(parent)
-        # As the real one: what was deleted before under this name must not come back over it.
+        self._change_names({path: FOLDER})
         self.sync_dir(parent)
-        self._names[path] = FOLDER
-        self._durable_names[path] = FOLDER
 
     def add_dirs(self, path: str) -> None:
         path = self._path(path)
@@ -305,28 +320,29 @@ class SimDisk:
         path = self._path(path)
         if not self.is_dir(path):
             raise DiskError(path, "No such directory")
-        left = []
-        for change in self._name_changes:
-            if path in change.folders:
+        changes = [change for change in self._name_changes if path in change.folders]
+        self._name_changes = [change for change in self._name_changes if path not in change.folders]
+        failed = self._sync_fails(path)
+        for change in changes:
+            # As for the bytes of a file: the kernel forgets what it could not write.
+            if not failed or self._rng.random() < 0.5:
                 change.apply(self._durable_names)
-            else:
-                left.append(change)
-        self._name_changes = left
-        self._note("sync_dir", path)
+        self._note("sync_dir failed" if failed else "sync_dir", path)
+        if failed:
+            raise SyncFailed(path, "cannot sync: Input/output error")
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
         done: Deferred[None] = Deferred()
         takes_s = self.sync_takes_s()
 
         def synced() -> None:
-            if self.fail_syncs > 0 or self.sync_fails(path):
-                self.fail_syncs = max(0, self.fail_syncs - 1)
-                self._note("sync_dir failed", path)
-                done.errback(DiskError(path, "cannot sync: Input/output error"))
-                return
-            if self.is_dir(path):
-                self.sync_dir(path)
-            done.callback(None)
+            try:
+                if self.is_dir(path):
+                    self.sync_dir(path)
+            except SyncFailed as error:
+                done.errback(error)
+            else:
+                done.callback(None)
 
         self.after(takes_s, synced)
         self.on_sync(takes_s)
@@ -365,13 +381,22 @@ class SimDisk:
         self._handles.pop(file, None)
 
     def write(self, path: str, inode: Inode, change: Write | Resize) -> None:
-        """Change a file, if there is room for it."""
+        """Change a file, if there is room for it; a write that fails may have written a part."""
+        error: DiskError | None = None
         if isinstance(change, Write):
-            self._need_room(path, inode.needs_bytes(change), change.offset)
+            error = self._write_error(path, inode, change)
+            if error is not None:
+                is_full = isinstance(error, DiskFull)
+                size = self._fitting(inode, change) if is_full else self._rng.randrange(len(change.data))
+                change = Write(change.offset, change.data[:size])
+                self._note("write failed", path, change.offset, len(change.data))
         else:
             inode.reserved_bytes = min(inode.reserved_bytes, change.size)
-        inode.change(change)
-        inode.modified_s = self._node.seconds()
+        if error is None or (isinstance(change, Write) and change.data):
+            inode.change(change)
+            inode.modified_s = self._node.seconds()
+        if error is not None:
+            raise error
 
     def sync_takes_s(self) -> float:
         return self._rng.uniform(*self.sync_s)
@@ -383,11 +408,10 @@ class SimDisk:
 
     def sync_inode(self, path: str, inode: Inode, count: int) -> DiskError | None:
         """Make the oldest ``count`` changes durable; return the error where the disk fails."""
-        if self.fail_syncs > 0 or self.sync_fails(path):
-            self.fail_syncs = max(0, self.fail_syncs - 1)
+        if self._sync_fails(path):
             self._note("sync failed", path)
             inode.lose_some(count, self._rng)
-            return DiskError(path, "Input/output error")
+            return SyncFailed(path, "cannot sync: Input/output error")
         inode.make_durable(count)
         self._note("sync", path, count)
         return None
@@ -425,6 +449,32 @@ class SimDisk:
     def _used_bytes(self) -> int:
         inodes = dict.fromkeys(entry for entry in self._names.values() if isinstance(entry, Inode))
         return sum(inode.allocated_bytes for inode in inodes)
+
+    def _sync_fails(self, path: str) -> bool:
+        """Tell whether a sync that ends now fails; that counts as one of those which shall."""
+        if self.fail_syncs > 0 or self.sync_fails(path):
+            self.fail_syncs = max(0, self.fail_syncs - 1)
+            return True
+        return False
+
+    def _write_error(self, path: str, inode: Inode, write: Write) -> DiskError | None:
+        if self.fail_writes > 0 or self.write_fails(path):
+            self.fail_writes = max(0, self.fail_writes - 1)
+            return DiskError(path, "Input/output error", write.offset)
+        try:
+            self._need_room(path, inode.needs_bytes(write), write.offset)
+        except DiskFull as full:
+            return full
+        return None
+
+    def _fitting(self, inode: Inode, write: Write) -> int:
+        """Return how many of the bytes of a write find room, page by page."""
+        free = self.capacity_bytes - self._used_bytes()
+        size = fitting = 0
+        while size < len(write.data) and inode.needs_bytes(Write(write.offset, write.data[: size + 1])) <= free:
+            size += PAGE_BYTES - (write.offset + size) % PAGE_BYTES
+            fitting = min(size, len(write.data))
+        return fitting
 
     def _need_room(self, path: str, size: int, offset: int | None = None) -> None:
         if self.capacity_bytes >= HEALTHY_CAPACITY_BYTES and size <= SMALL_BYTES:

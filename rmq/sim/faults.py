@@ -279,6 +279,24 @@ class FailedSync:
 
 
 @attrs.frozen
+class FailedWrite:
+    """The next write fails, with a part of its bytes written; a start at the end, as after a failed sync."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return f"a write of {self.node.name} fails"
+
+    def apply(self) -> None:
+        self.node.disk.fail_writes = 1
+
+    def undo(self) -> None:
+        self.node.disk.fail_writes = 0
+        start_again(self.node)
+
+
+@attrs.frozen
 class ClockStep:
     """A clock that jumps, and jumps back."""
 
@@ -344,6 +362,7 @@ KINDS: dict[str, Kind] = {
     "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
     "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),
     "failed sync": lambda world, nodes: FailedSync(world.rng.choice(nodes)),
+    "failed write": lambda world, nodes: FailedWrite(world.rng.choice(nodes)),
     "clock step": lambda world, nodes: ClockStep(world.rng.choice(nodes), clock_step_s(world.rng.uniform(-30, 30))),
 }
 

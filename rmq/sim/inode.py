@@ -11,7 +11,7 @@ import attrs
 
 #: granularity of the sparse content
 PAGE_BYTES = 4096
-#: what a disk writes whole or not at all
+#: what an ordinary disk writes whole or not at all
 SECTOR_BYTES = 512
 
 
@@ -75,11 +75,6 @@ class SparseBytes:
 class Write:
     offset: int
     data: bytes
-
-    @property
-    def is_whole(self) -> bool:
-        """True for exactly one whole sector."""
-        return self.offset % SECTOR_BYTES == 0 and len(self.data) == SECTOR_BYTES
 
     def apply(self, content: SparseBytes) -> None:
         content.write(self.offset, self.data)
@@ -153,13 +148,14 @@ class Inode:
                 change.apply(self.durable)
         del self.pending[:count]
 
-    def crash(self, rng: Random, odds: CrashOdds, note: Callable[..., None]) -> None:
+    def crash(self, rng: Random, odds: CrashOdds, note: Callable[..., None], sector_bytes: int = SECTOR_BYTES) -> None:
         """
         The power went: every change that was not synced meets its fate.
 
         A sector is written whole, with all that was changed in it until then: where a write survives, so do earlier
-        ones of the same sector.
+        ones of the same sector. ``sector_bytes`` 1 lets any byte of a torn write survive or not.
         """
+        #: by number of their sector
         lost: dict[int, list[Write]] = {}
         for change in self.pending:
             fate = rng.random()
@@ -169,28 +165,29 @@ class Inode:
                 else:
                     note("dropped", self.number, "size")
             elif fate < odds.kept:
-                self._keep(sectors(change), lost)
+                self._keep(sectors(change, sector_bytes), lost, sector_bytes)
             elif fate < odds.kept + odds.torn:
                 note("torn", self.number, change.offset, len(change.data))
-                kept = [(piece, rng.random() < 0.5) for piece in sectors(change)]
-                self._keep([piece for piece, is_kept in kept if is_kept], lost)
-                _lose([piece for piece, is_kept in kept if not is_kept], lost)
+                kept = [(piece, rng.random() < 0.5) for piece in sectors(change, sector_bytes)]
+                self._keep([piece for piece, is_kept in kept if is_kept], lost, sector_bytes)
+                _lose([piece for piece, is_kept in kept if not is_kept], lost, sector_bytes)
             elif fate < odds.kept + odds.torn + odds.garbage:
                 # Noise instead of what was written; never in a sector that holds something else, too.
-                pieces = sectors(change)
-                noise = [Write(each.offset, rng.randbytes(SECTOR_BYTES)) for each in pieces if each.is_whole]
+                pieces = sectors(change, sector_bytes)
+                whole = [each for each in pieces if len(each.data) == sector_bytes]
+                noise = [Write(each.offset, rng.randbytes(sector_bytes)) for each in whole]
                 note("garbage", self.number, change.offset, len(noise))
-                self._keep(noise, lost)
-                _lose([each for each in pieces if not each.is_whole], lost)
+                self._keep(noise, lost, sector_bytes)
+                _lose([each for each in pieces if len(each.data) < sector_bytes], lost, sector_bytes)
             else:
                 note("dropped", self.number, change.offset)
-                _lose(sectors(change), lost)
+                _lose(sectors(change, sector_bytes), lost, sector_bytes)
         self.pending.clear()
         self.live = self.durable.copy()
 
-    def _keep(self, pieces: list[Write], lost: dict[int, list[Write]]) -> None:
+    def _keep(self, pieces: list[Write], lost: dict[int, list[Write]], sector_bytes: int) -> None:
         for piece in pieces:
-            for earlier in lost.pop(piece.offset // SECTOR_BYTES, ()):
+            for earlier in lost.pop(piece.offset // sector_bytes, ()):
                 earlier.apply(self.durable)
             piece.apply(self.durable)
 
@@ -201,17 +198,17 @@ class Inode:
                 content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]))
 
 
-def sectors(write: Write) -> list[Write]:
+def sectors(write: Write, sector_bytes: int) -> list[Write]:
     """Cut a write at the borders of sectors."""
     pieces = []
     start = 0
     while start < len(write.data):
-        end = min(len(write.data), start + SECTOR_BYTES - (write.offset + start) % SECTOR_BYTES)
+        end = min(len(write.data), start + sector_bytes - (write.offset + start) % sector_bytes)
         pieces.append(Write(write.offset + start, write.data[start:end]))
         start = end
     return pieces
 
 
-def _lose(pieces: list[Write], lost: dict[int, list[Write]]) -> None:
+def _lose(pieces: list[Write], lost: dict[int, list[Write]], sector_bytes: int) -> None:
     for piece in pieces:
-        lost.setdefault(piece.offset // SECTOR_BYTES, []).append(piece)
+        lost.setdefault(piece.offset // sector_bytes, []).append(piece)

@@ -55,11 +55,22 @@ PLANS: dict[str, tuple[str, ...]] = {
         "slow disk",
         "full disk",
         "failed sync",
+        "failed write",
         "clock step",
     ),
 }
 #: these happen to servers only
-DISK_KINDS = ("power failure in a sync", "kill in a sync", "slow disk", "full disk", "failed sync", "clock step")
+DISK_KINDS = (
+    "power failure in a sync",
+    "kill in a sync",
+    "slow disk",
+    "full disk",
+    "failed sync",
+    "failed write",
+    "clock step",
+)
+#: a disk that does these raises errors which are no bugs
+ERROR_KINDS = {"full disk", "failed sync", "failed write"}
 #: these happen to slaves only
 SLAVE_KINDS = ("new disk",)
 
@@ -179,7 +190,7 @@ class Run:
     def go(self) -> Outcome:
         """Run all phases; a phase that cannot end is a violation, and the last one."""
         outcome = self.outcome
-        with Failures(disk_may_fail="full disk" in self.kinds or "failed sync" in self.kinds) as failures:
+        with Failures(disk_may_fail=not ERROR_KINDS.isdisjoint(self.kinds)) as failures:
             try:
                 self.warm_up()
                 self.chaos()

@@ -1270,10 +1270,8 @@ cdef class Walker:
                 is_new = False
             elif queue_offset == queue.end:
                 is_new = True
-            elif queue_offset > queue.end or queue_offset == 0:
-                break
             else:
-                is_new = False
+                break
             find_properties(text, text_size, &unique, &keys, &tags)
             if unique.size == 0 or keys.size == 0 or tags.size == 0:
                 break

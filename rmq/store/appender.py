@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk import DiskError, SyncFailed
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
@@ -56,18 +56,26 @@ class Appender:
     Append messages at the end of a master's log and dispatch them, or hand them to the dispatcher to remember.
 
     A put that is refused, for whatever reason, has changed nothing: no byte of the log, no queue number. ``refusal`` is
-    the answer to every put while it is not None.
+    the answer to every put while it is not None. ``on_failure`` is called when a new log file could not be synced.
     """
 
     _log = Logger()
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, dispatcher: Dispatcher, clock: IReactorTime, config: StoreConfig
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        dispatcher: Dispatcher,
+        clock: IReactorTime,
+        config: StoreConfig,
+        *,
+        on_failure: Callable[[DiskError], None],
     ) -> None:
         self._commit_log = log
         self._queues = queues
         self._clock = clock
         self._max_body_bytes = config.max_message_size
+        self._on_failure = on_failure
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
         #: messages are hidden from consumers until they are on disk
         self.hides = hides_unsynced(config)
@@ -278,6 +286,9 @@ class Appender:
             return False
         try:
             log.roll()
+        except SyncFailed as error:
+            self._on_failure(error)
+            return False
         except DiskError as error:
             self._grow_again_ms = now + GROW_AGAIN_MS
             self._report("no room for the next commit log file, messages are refused: {error}", error)

@@ -12,7 +12,7 @@ import itertools
 
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk, DiskError, File
+from rmq.runtime.disk import Disk, DiskError, File, SyncFailed
 from rmq.store import layout
 from rmq.store.messages import StoreError
 from rmq.store.openfiles import OpenFiles
@@ -132,7 +132,11 @@ class CommitLog:
         file.sync_now()
 
     def _create(self, start: int) -> None:
-        """Make the file that begins at ``start``, with its blocks; DiskError (DiskFull) leaves everything as it was."""
+        """
+        Make the file that begins at ``start``, with its blocks; DiskError (DiskFull) leaves everything as it was.
+
+        SyncFailed, here and wherever files are made or deleted, says that nothing more can be promised.
+        """
         if self._spare is not None and self._spare_start == start:
             return
         self.drop_unused_file()
@@ -237,7 +241,8 @@ class CommitLog:
         """
         Write replicated bytes at the end; an empty log may begin at the start of any file.
 
-        StoreError when they do not fit there or cannot be written; nothing has changed then.
+        StoreError when they do not fit there or cannot be written; nothing has changed then. SyncFailed when a new file
+        could not be synced.
         """
         if self.end == 0:
             if phy_offset % self.segment_bytes:
@@ -261,6 +266,8 @@ class CommitLog:
                 self._create(start)
                 self._begin()
             self.append(data)
+        except SyncFailed:
+            raise
         except DiskError as error:
             raise StoreError(f"cannot write {len(data)} replicated bytes at {phy_offset}: {error}") from error
 

@@ -270,6 +270,9 @@ class Dispatcher:
         if queue_offset == 0 and queue.end and phy_offset >= queue.max_phy:
             # Only 0: no CRC covers the number, and a flipped bit in another must not roll the queue back.
             self._begin_anew(queue, 0, phy_offset, "its topic was deleted and made again")
+        elif queue_offset < queue.end and queue.max_phy <= self._commit_log.min_offset <= phy_offset:
+            # None of its messages is left, yet one of the log has the number of one: a power failure tore its files.
+            self._begin_anew(queue, queue_offset, phy_offset, "it gives the number of a message to one that is gone")
         if not self.fills_gaps and queue_offset and not queue.end:
             # Either the queue is as young as the log that is here, or its files are gone; only the whole log knows.
             raise QueueGap(queue, queue_offset)

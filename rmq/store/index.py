@@ -238,8 +238,8 @@ class Index:
             header.end_timestamp = header.begin_timestamp + seconds * 1000
             self._list[-1] = IndexFile(last.path, self._slots, self._entries, header)
 
-    def resume(self, *, in_order: bool) -> None:
-        """Get ready to add to the last file; ``in_order``: of what was written nothing before the rest is lost."""
+    def resume(self, *, in_order: bool | None) -> None:
+        """Get ready to add to the last file; ``in_order``: nothing that was written is lost but the end, if known."""
         if self._list and not self._list[-1].is_full:
             last = self._list[-1]
             last.resume(self._file(last), in_order=in_order)

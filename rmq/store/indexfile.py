@@ -110,13 +110,14 @@ class IndexFile:
         self._slots = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
         self.on_disk = False
 
-    def resume(self, file: File, *, in_order: bool) -> None:
+    def resume(self, file: File, *, in_order: bool | None) -> None:
         """
         Prepare an existing file for adding: read its slots, and repair those that name entries behind the count.
 
-        A process that was killed while it wrote leaves entries, then slots, then no header; walking back from such an
-        entry finds what the slot held before. After a power failure (not ``in_order``) the entry may be lost, zeros
-        or one of an earlier life, and a walk over it would end or bend the chain: then all slots are made again.
+        A process that was killed while it wrote (``in_order``) leaves entries, then slots, then no header; walking back
+        from such an entry finds what the slot held before. After a power failure (False) the entry may be lost, zeros
+        or one of an earlier life, a walk over it would end or bend the chain, and the slot itself may be half old and
+        half new: all slots are made again. Without knowing (None) they are where one names an entry behind the count.
         """
         slots = array(_SLOT_TYPE, file.read_at(INDEX_HEADER_BYTES, self.slots * INDEX_SLOT_BYTES))
         if sys.byteorder == "little":
@@ -124,12 +125,14 @@ class IndexFile:
         self._slots = slots
         count = self.header.index_count
         self.header.hash_slot_count = self.slots - slots.count(0)
-        if max(slots) < count and min(slots) >= 0:
+        if in_order is not False and max(slots) < count and min(slots) >= 0:
             if file.read_at(0, INDEX_HEADER_BYTES) != self.header.pack():
                 self._dirty_pages.add(0)  # entries were cut off that no slot names: the header must say so
             return
         for slot, number in enumerate(slots):
-            if not 0 <= number < count and not (in_order and self._walk_back(file, slot, number)):
+            if in_order is False or (
+                not 0 <= number < count and not (in_order and self._walk_back(file, slot, number))
+            ):
                 self._rebuild_slots(file)
                 break
         self.header.hash_slot_count = self.slots - slots.count(0)

@@ -196,7 +196,7 @@ class Recovery:
     def _resume_index(self) -> None:
         if self.index is not None:
             # A killed process leaves its writes in their order; a power failure leaves some of them.
-            self.index.resume(in_order=self.lost_power is False)
+            self.index.resume(in_order=None if self.lost_power is None else not self.lost_power)
 
     def _record_before(self, start: int) -> LastRecord:
         """Return the record in front of ``start``, as far as anything there is knows it."""
@@ -292,9 +292,9 @@ class Recovery:
             self.index.cut(phy_offset)
         for queue in self.queues:
             unit = queue.unit(queue.end - 1) if queue.end else None
-            if unit is None or unit[0] < self.commit_log.min_offset:
+            if unit is None or unit[0] + unit[1] <= self.commit_log.min_offset:
                 continue
-            frame = self._frame_at(unit[0])
+            frame = self._frame_at(unit[0]) if unit[0] >= self.commit_log.min_offset else None
             if frame is None or (frame.topic, frame.queue_id, frame.size) != (queue.topic, queue.queue_id, unit[1]):
                 if phy_offset <= self.commit_log.min_offset:
                     queue.destroy()

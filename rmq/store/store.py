@@ -6,8 +6,9 @@ Java: DefaultMessageStore
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -15,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import Periodic, steady_ms
-from rmq.runtime.disk import Disk, DiskError, DiskUsage, Lock
+from rmq.runtime.disk import Disk, DiskError, DiskUsage, Lock, SyncFailed
 from rmq.runtime.realfile import RealFile
 from rmq.store import layout
 from rmq.store.appender import Appender
@@ -85,8 +86,9 @@ class MessageStore:
     :meth:`load` before anything else, :meth:`start` before the first put, :meth:`stop` at the end. All in the reactor's
     thread; a message that was put is in its file before :meth:`put` returns, so a killed process loses nothing.
 
-    SYNC_FLUSH: consumers see a message, and its producer is answered, when it is on disk. A sync that fails stops the
-    store for good: puts are refused, ``on_failure`` callbacks are called, the process should end.
+    SYNC_FLUSH: consumers see a message, and its producer is answered, when it is on disk. A sync that fails, of a file
+    or of a folder's names, stops the store for good: puts are refused, ``on_failure`` callbacks are called, the process
+    should end, and the next start does not trust what the machine's memory says was written.
     """
 
     _log = Logger()
@@ -113,7 +115,9 @@ class MessageStore:
         self._dispatcher = Dispatcher(
             self._commit_log, self._queues, self._index, delays=delay_levels(config.message_delay_level)
         )
-        self._appender = Appender(self._commit_log, self._queues, self._dispatcher, clock, config)
+        self._appender = Appender(
+            self._commit_log, self._queues, self._dispatcher, clock, config, on_failure=self._fail
+        )
         self._reader = Reader(
             self._commit_log,
             self._queues,
@@ -186,6 +190,8 @@ class MessageStore:
             self._recover()
             self._loaded = True
         except DiskError as error:
+            if isinstance(error, SyncFailed):
+                self._running.doubt()
             raise StoreError(f"the store in {self._root} cannot be loaded: {error}") from error
         finally:
             if not self._loaded:
@@ -272,6 +278,8 @@ class MessageStore:
             try:
                 await self._write_everything()
             except DiskError as error:
+                if isinstance(error, SyncFailed):
+                    self._running.doubt()
                 self._log.error("the store could not be stopped cleanly: {error}", error=str(error))
         self._completion.fail_all()
         self._close()
@@ -401,7 +409,7 @@ class MessageStore:
         except DiskError as error:
             self._fail(error, "a queue could not begin anew")
 
-    def _fail(self, error: DiskError, what: str = "a sync failed") -> None:
+    def _fail(self, error: DiskError, what: str = "") -> None:
         """What a sync should have made durable may be lost, and nothing after it can be promised."""
         if self._failure is not None:
             return
@@ -409,13 +417,22 @@ class MessageStore:
         self._running.doubt()
         self._log.critical(
             "{what}, the store takes no more messages and the broker must be restarted: {error}",
-            what=what,
+            what=what or _failure_text(error),
             error=str(error),
         )
         self._decide()
         self._completion.fail_all()
         for callback in self._failed:
             callback()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A sync that fails inside fails the store, and is passed on."""
+        try:
+            yield
+        except SyncFailed as error:
+            self._fail(error)
+            raise
 
     def _decide(self) -> None:
         """Take messages, or not."""
@@ -439,7 +456,8 @@ class MessageStore:
 
     def _clean(self) -> None:
         if self._failure is None:
-            self._retention.tick()
+            with contextlib.suppress(SyncFailed), self._failing():
+                self._retention.tick()
             self._decide()
 
     # ---- replication ----
@@ -459,18 +477,20 @@ class MessageStore:
 
         Bytes that the log holds may come again, from wherever :attr:`resume_offset` was when the connection began: they
         are compared, and a StoreError tells where this log and the master's part. An empty log may begin at the start
-        of any file. StoreError, and nothing changed, when the bytes do not continue the log or cannot be written.
-        Records are dispatched once they are complete.
+        of any file. StoreError, and nothing changed, when the bytes do not continue the log or cannot be written;
+        SyncFailed when a sync failed. Records are dispatched once they are complete.
         """
         if not self._started or self._failure is not None:
             raise StoreError("the store takes no replicated bytes: it has failed or is not running")
         known = self._commit_log.compare(phy_offset, data) if phy_offset >= self._commit_log.min_offset else 0
         if self._suspect[1] and self._suspect[0] <= phy_offset and phy_offset + len(data) >= self._suspect[1]:
             self._suspect = (0, 0)
-            self._running.begin()
+            with self._failing():
+                self._running.begin()
         if known and known == len(data):
             return
-        self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)
+        with self._failing():
+            self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)
         if self._dispatcher.dispatched < self._commit_log.min_offset:
             self._dispatcher.begin_at(self._commit_log.min_offset)
         if self._sync_flush:
@@ -594,7 +614,8 @@ class MessageStore:
         for folder in (layout.consume_queue_dir(self._root), layout.consume_queue_ext_dir(self._root)):
             # Once this is recorded a power failure must not bring back a part of them: numbers would go on from there.
             if queue_ids and self._disk.exists(folder):
-                self._disk.sync_dir(folder)
+                with self._failing():
+                    self._disk.sync_dir(folder)
         self._log.info("queues {queue_ids} of topic {topic} deleted", topic=topic, queue_ids=queue_ids)
 
     def delete_expired_soon(self) -> None:
@@ -607,7 +628,8 @@ class MessageStore:
 
         False when there was no room; DiskError when a write failed.
         """
-        return self._upkeep.write()
+        with self._failing():
+            return self._upkeep.write()
 
     @property
     def min_phy_offset(self) -> int:
@@ -675,7 +697,7 @@ class MessageStore:
     def refuses_because(self) -> str | None:
         """What is wrong with the disk while messages are refused for it: path, limit and key, or the error."""
         if self._failure is not None:
-            return f"a sync failed: {self._failure}"
+            return f"{_failure_text(self._failure)}: {self._failure}"
         return self._retention.full_because or self._upkeep.full_because or self._appender.trouble
 
     @property
@@ -717,6 +739,10 @@ class MessageStore:
             "consumeQueueDiskRatio": str(self._retention.queue_usage().used_ratio),
             "commitLogDirCapacity": f"Total : {_gib(usage.total_bytes)}, Free : {_gib(usage.free_bytes)}.",
         }
+
+
+def _failure_text(error: DiskError) -> str:
+    return "a sync failed" if isinstance(error, SyncFailed) else "the disk failed"
 
 
 def _gib(size: int) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import Disk, DiskError, DiskFull, DiskLocked
+from rmq.runtime.disk import Disk, DiskError, DiskFull, DiskLocked, SyncFailed
 from rmq.sim.disk import SimDisk, SimFile
-from rmq.sim.inode import SECTOR_BYTES, CrashOdds, SparseBytes
+from rmq.sim.inode import PAGE_BYTES, SECTOR_BYTES, CrashOdds, SparseBytes
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
@@ -109,6 +110,23 @@ class PowerFailureTests(SimDiskCase):
             self.restart()
             outcomes.add(self.disk.read_whole(f"{self.root}/a"))
         self.assertEqual(outcomes, {b"..", b"1.", b"12"})
+
+    def test_sectors_may_be_smaller(self) -> None:
+        """A write inside one sector is torn only where the disk writes less than 512 bytes whole, down to one."""
+        for sector_bytes, expected in (
+            (SECTOR_BYTES, {b"....", b"1234"}),
+            (2, {b"....", b"12..", b"..34", b"1234"}),
+            (1, {bytes(one) for one in itertools.product(*zip(b"....", b"1234", strict=True))}),
+        ):
+            outcomes = set()
+            for seed in range(120):
+                self.begin(seed)
+                self.disk.odds = CrashOdds(kept=0, torn=1, garbage=0)
+                self.disk.sector_bytes = {f"{self.root}/a": sector_bytes}.__getitem__
+                self.durable("a", b"....").write_at(0, b"1234")
+                self.restart()
+                outcomes.add(self.disk.read_whole(f"{self.root}/a"))
+            self.assertEqual(outcomes, expected)
 
     def test_sync_covers_what_was_written_before_it(self) -> None:
         """A completed sync holds for writes before its call, and promises nothing of those after it."""
@@ -281,6 +299,64 @@ class FaultTests(SimDiskCase):
         self.disk.sync_fails = lambda path: path.endswith("/a")
         self.disk.create(f"{self.root}/b", 1).sync_now()
         self.assertRaises(DiskError, self.disk.create(f"{self.root}/a", 1).sync_now)
+
+    def test_failed_folder_sync(self) -> None:
+        """A folder's sync that fails raises SyncFailed; each name may be lost for good, whatever is synced later."""
+        kept = set()
+        for seed in range(60):
+            self.begin(seed)
+            self.durable("old", b"1")
+            self.disk.delete(f"{self.root}/old")
+            self.disk.create(f"{self.root}/new", 1)
+            self.disk.fail_syncs = 1
+            if seed % 2:
+                self.assertRaises(SyncFailed, self.disk.sync_dir, self.root)
+            else:
+                self.assertRaises(SyncFailed, self.settle, self.disk.sync_dir_soon(self.root))
+            self.assertEqual(self.disk.list_dir(self.root), ["new"])
+            self.disk.sync_dir(self.root)  # reports success, as the kernel would
+            self.restart()
+            kept.add(tuple(self.disk.list_dir(self.root)))
+        self.assertEqual(kept, {(), ("old",), ("new",), ("new", "old")})
+
+    def test_what_syncs_by_itself_fails_too(self) -> None:
+        """New folders and replaced files pass on that the sync of their folder has failed; no half is left over."""
+        self.disk.write_atomic(f"{self.root}/a", b"old")
+        self.disk.sync_fails = lambda path: path == self.root
+        self.assertRaises(SyncFailed, self.disk.make_dirs, f"{self.root}/d")
+        self.assertRaises(SyncFailed, self.disk.write_atomic, f"{self.root}/a", b"new")
+        self.assertEqual(self.disk.read_whole(f"{self.root}/a"), b"new")
+        self.disk.sync_fails = lambda path: path.endswith((".tmp", "/b"))
+        self.assertRaises(DiskError, self.disk.write_atomic, f"{self.root}/a", b"newer")
+        self.assertRaises(DiskError, self.disk.copy, f"{self.root}/a", f"{self.root}/b")
+        self.assertEqual((self.disk.list_dir(self.root), self.disk.read_whole(f"{self.root}/a")), (["a", "d"], b"new"))
+
+    def test_failed_write(self) -> None:
+        """A write that fails is a DiskError with the offset, and has written any part of its front; the next works."""
+        parts = set()
+        for seed in range(60):
+            self.begin(seed)
+            file = self.durable("a", b".....")
+            self.disk.fail_writes = 1
+            error = self.assertRaises(DiskError, file.write_at, 1, b"123")
+            self.assertEqual((error.path, error.offset), (file.path, 1))
+            parts.add(file.read_at(0, 5))
+            file.write_at(1, b"abc")
+            self.assertEqual(file.read_at(0, 5), b".abc.")
+        self.assertEqual(parts, {b".....", b".1...", b".12.."})
+        self.disk.write_fails = lambda path: path.endswith("/b")
+        file.write_at(0, b"x")
+        self.assertRaises(DiskError, self.disk.create(f"{self.root}/b", 1).write_at, 0, b"x")
+
+    def test_full_disk_takes_what_fits(self) -> None:
+        """A write that finds room for a part is a DiskFull, and the pages that found room hold it."""
+        self.disk.capacity_bytes = 3 * PAGE_BYTES
+        file = self.disk.create_sparse(f"{self.root}/a", 8 * PAGE_BYTES)
+        data = b"x" * (4 * PAGE_BYTES)
+        error = self.assertRaises(DiskFull, file.write_at, 10, data)
+        self.assertEqual((error.path, error.offset), (file.path, 10))
+        written = 3 * PAGE_BYTES - 10
+        self.assertEqual(file.read_at(10, len(data)), data[:written] + bytes(len(data) - written))
 
     def test_slow_sync(self) -> None:
         """A sync takes the time that the disk takes."""

@@ -169,6 +169,18 @@ class RepairTests(IndexCase):
         self.reload()
         self.assert_finds(10)
 
+    def test_slots_half_old_and_half_new(self) -> None:
+        """After a power failure a slot may name any older entry, of another chain even: all keys are found again."""
+        self.add(0, 10)
+        self.index.write()
+        name = self.node.disk.list_dir("/store/index")[0]
+        self.node.disk.open(f"/store/index/{name}").write_at(40, b"\0\0\0\x01" * SLOTS)
+        self.index.close()
+        self.index = self.make()
+        self.index.load()
+        self.index.resume(in_order=False)
+        self.assert_finds(10)
+
     def test_cut(self) -> None:
         """After cutting at an offset older messages are found, younger ones are not, and adding goes on."""
         for at in (0, 5, 19, 20, 40, 45, 50):

@@ -304,6 +304,37 @@ class LostFileTests(RecoveryCase):
         self.store = self.box.open()
         self.assertEqual(self.box.put(message(0))[0].queue_offset, 0)
 
+    def test_torn_fillers(self) -> None:
+        """
+        Nonsense in front of where a queue begins, as a power failure can leave it in a log that begins late, is thrown
+        away with the queue: it must not hide the messages that come.
+        """
+        # The compiled twin leaves such numbers to this way.
+        self.patch(dispatch, "_compiled", None)
+        self.box.put_many(500)
+        expected = {key: [at for at in found if at >= 16384] for key, found in served(self.store).items()}
+        end = self.store.end_offset
+        log = {at: bytes(self.store.read(at, 4096)) for at in range(16384, end, 4096)}
+        path = self.path("consumequeue", "Topic", "0", f"{400 * ((first := self.first(16384)) // 20):020d}")
+        # As a size beyond the log, and as a small one where the first message should be.
+        for unit, count in (((0, 0x00FF00FF, 0), first % 20), ((0, 57, 0), first % 20 + 1)):
+            self.box = Box(broker_role=BrokerRole.SLAVE)
+            self.store = self.box.open()
+            for at, data in log.items():
+                self.store.append_raw(at, data)
+            self.box.run(2)
+            self.assertEqual(served(self.store), expected)
+            self.box.kill()
+            self.write(path, 0, layout.CQ_UNIT.pack(*unit) * count + bytes(400 - 20 * count))
+            for name in self.box.disk.list_dir(path.rpartition("/")[0])[1:]:
+                self.box.disk.delete(path.rpartition("/")[0] + "/" + name)
+            self.store = self.box.open()
+            self.assertEqual(served(self.store), expected)
+
+    def first(self, phy_offset: int) -> int:
+        """Return the number of the first message of queue 0 at an offset or behind it."""
+        return next(one.queue_offset for one in queue_records(self.store, "Topic", 0) if one.phy_offset >= phy_offset)
+
     def test_missing_file_in_the_middle(self) -> None:
         """A hole in the log is refused with the name of the missing file."""
         self.box.stop()

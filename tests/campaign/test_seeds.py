@@ -21,6 +21,7 @@ FOUND: dict[tuple[int, str, float], str] = {
     (26, "kills", 20): "sends that one turn of the reactor took were answered out of the order of the log",
     (400361, "power", 20): "one byte that no CRC covers was lost at the end of a slave's sector",
     (104995, "power", 20): "a unit that lost its offset, in the sector before, was taken for one of an older message",
+    (1, "power", 20): "a queue whose torn first file named no messages that were left hid all that came",
     (205729, "power", 20): "files of a queue that came back with a power failure led to copies of a message",
 }
 

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime import osfile
-from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk
+from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
 from rmq.runtime.flusher import Flusher, Job
 from rmq.runtime.platform import WITHOUT_MAPS
 from rmq.runtime.realfile import MAP_MIN_BYTES, RealFile
@@ -322,6 +322,95 @@ class RealDiskTests(RealDiskCase):
         lock = self.disk.lock(f"{self.root}/lock")
         self.assertRaises(DiskLocked, RealDisk(self.reactor).lock, f"{self.root}/lock")
         lock.release()
+
+
+class SyncCallTests(RealDiskCase):
+    """
+    What reaches the system, and in which order: a power failure tells a sync that was left out from one that was not,
+    and a broker then starts with an empty topics.json, without the offsets of its consumers, or without a log file.
+    """
+
+    def record(self) -> list[str]:
+        """Return a list that fills with the syncs and renames of this test."""
+        calls: list[str] = []
+
+        def name(path: str) -> str:
+            return os.path.relpath(path, self.root)
+
+        def recording(call: Callable[[int], None]) -> Callable[[int], None]:
+            def sync(fd: int) -> None:
+                calls.append(f"{call.__name__} {name(os.readlink(f'/proc/self/fd/{fd}'))}")
+                call(fd)
+
+            return sync
+
+        def replacing(src: str, dst: str) -> None:
+            calls.append(f"rename {name(src)} {name(dst)}")
+            replace(src, dst)
+
+        replace = os.replace
+        self.patch(os, "fsync", recording(os.fsync))
+        self.patch(osfile, "sync_data", recording(os.fdatasync))
+        self.patch(os, "replace", replacing)
+        return calls
+
+    def test_every_call(self) -> None:
+        """Bytes are synced before the name that makes them count, and names after that."""
+        disk, root = self.disk, self.root
+        os.mkdir(f"{root}/d")
+        shared = disk.create(f"{root}/shared", 10)
+        disk.link(shared.path, f"{root}/d/shared")
+        file = disk.create(f"{root}/a", 10)
+        replaced = ["fsync s.tmp", "rename s.tmp s", "fsync ."]
+        cases: tuple[tuple[str, Callable[[], object], list[str]], ...] = (
+            ("write_atomic", lambda: disk.write_atomic(f"{root}/s", b"1"), replaced),
+            (
+                "write_atomic with backup",
+                lambda: disk.write_atomic(f"{root}/s", b"2", keep_backup=True),
+                ["fsync s.tmp", "rename s.bak.tmp s.bak", *replaced[1:]],
+            ),
+            ("sync_dir", lambda: disk.sync_dir(f"{root}/d"), ["fsync d"]),
+            ("sync_dir_soon", lambda: self.settle(disk.sync_dir_soon(f"{root}/d")), ["fsync d"]),
+            ("make_dirs", lambda: disk.make_dirs(f"{root}/x/y"), ["fsync .", "fsync x"]),
+            ("copy", lambda: disk.copy(f"{root}/a", f"{root}/copy"), ["fsync copy"]),
+            ("unshare", lambda: disk.unshare(shared.path), ["fsync shared.tmp", "rename shared.tmp shared", "fsync ."]),
+            ("sync", lambda: self.settle(file.sync()), ["fdatasync a"]),
+            ("sync_now", file.sync_now, ["fdatasync a"]),
+        )
+        calls = self.record()
+        for what, call, expected in cases:
+            calls.clear()
+            call()
+            self.assertEqual(calls, expected, what)
+
+    def test_failed_syncs(self) -> None:
+        """A sync that the system fails is passed on, whoever asked; a file that could not be replaced is as before."""
+        self.disk.write_atomic(f"{self.root}/a", b"old")
+
+        def fail(fd: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        self.patch(os, "fsync", fail)
+        self.assertRaises(SyncFailed, self.disk.sync_dir, self.root)
+        self.assertRaises(SyncFailed, self.settle, self.disk.sync_dir_soon(self.root))
+        self.assertRaises(SyncFailed, self.disk.make_dirs, f"{self.root}/d")
+        self.assertRaises(DiskError, self.disk.copy, f"{self.root}/a", f"{self.root}/b")
+        self.assertRaises(DiskError, self.disk.write_atomic, f"{self.root}/a", b"new")
+        self.assertEqual((os.listdir(self.root).count("b"), self.disk.read_whole(f"{self.root}/a")), (0, b"old"))
+
+    def test_a_folder_that_cannot_be_opened(self) -> None:
+        """Without a free descriptor no sync was tried: that is no failed sync, and can be tried again."""
+        opened = os.open
+
+        def full(path: str, *arguments: Any) -> int:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+        self.patch(os, "open", full)
+        error = self.assertRaises(DiskError, self.disk.sync_dir, self.root)
+        self.assertNotIsInstance(error, SyncFailed)
+        self.assertIn("Too many open files", str(error))
+        self.patch(os, "open", opened)
+        self.disk.sync_dir(self.root)
 
 
 class DiskUsageTests(SynchronousTestCase):

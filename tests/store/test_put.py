@@ -322,6 +322,19 @@ class SyncFlushTests(SynchronousTestCase):
         syncs = [line for line in list(self.box.world.trace.tail)[before:] if " disk sync /store/commitlog" in line]
         self.assertEqual(len(syncs), 2)
 
+    def test_put_during_a_sync(self) -> None:
+        """What comes during a sync is answered by the next one, which begins at once, not with the next interval."""
+        self.box.disk.sync_s = (0.005, 0.005)
+        first = self.store.put(message(0))
+        self.box.run(0.002)
+        second = self.store.put(message(1))
+        assert isinstance(first, Deferred) and isinstance(second, Deferred)
+        self.box.run(0.004)
+        self.assertIs(self.successResultOf(first).status, PutStatus.PUT_OK)
+        self.assertNoResult(second)
+        self.box.run(0.005)
+        self.assertIs(self.successResultOf(second).status, PutStatus.PUT_OK)
+
     def test_over_the_end_of_a_file(self) -> None:
         """A wait that spans two files is over when both are on disk."""
         results = self.box.put_many(150)
@@ -504,6 +517,18 @@ class SyncMasterTests(SynchronousTestCase):
         put()
         box.world.settle(store.stop())
         self.assertGreater(answered[-1].end, last, "one was not answered")
+
+    def test_slaves_are_asked_in_the_order_of_the_log(self) -> None:
+        """A send that slaves are asked for after a later one waits for that one too: no answer overtakes another."""
+        box = Box(broker_role=BrokerRole.SYNC_MASTER)
+        store = box.open()
+        store.replication = slaves = Slaves()
+        first = store.append(message(0))
+        assert first is not None
+        (second,) = box.put(message(1))
+        store.wait_for(first.next_offset, Waiting([], first.next_offset))
+        box.run(0.1)
+        self.assertEqual([end for end, _ in slaves.asked], [second.next_offset, second.next_offset])
 
     def test_pushed_at_append(self) -> None:
         """Replication hears of every append before the answer."""

@@ -9,9 +9,11 @@ import tempfile
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import RealDisk
+from rmq.sim.inode import CrashOdds
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
+from rmq.store import consumequeue
 from rmq.store.consumequeue import MAX_GAP, ConsumeQueue, QueueGap
 from rmq.store.layout import CQ_FILLER, CQ_UNIT, file_name
 from rmq.store.messages import StoreError
@@ -48,6 +50,34 @@ class QueueCase(SynchronousTestCase):
 
     def content(self) -> bytes:
         return b"".join(self.disk.read_whole(f"{FOLDER}/{name}") for name in self.disk.list_dir(FOLDER))
+
+
+class BeginAnewTests(SynchronousTestCase):
+    def test_power_failure(self) -> None:
+        """
+        The queue of a topic that was deleted and made again never has old units behind new ones: consumers would get
+        messages of the deleted topic as the newest, and the next ones would follow those.
+        """
+        seen = set()
+        for seed in range(60):
+            world = World(seed)
+            node = Node(world, SimNet(world), "broker")
+            node.start()
+            node.disk.odds = CrashOdds(kept=1, torn=0, garbage=0)
+            node.disk.make_dirs(FOLDER)
+            queue = ConsumeQueue(OpenFiles(node.disk, 9), FOLDER, "Topic", 0, FILE_BYTES)
+            for number in range(12):
+                queue.append(number, number * 100, 50, 0)
+            queue.write()
+            for start in queue.starts:
+                node.disk.open(queue.path(start)).sync_now()
+            node.disk.sync_dir(FOLDER)
+            queue.begin_anew()
+            queue.append(0, 10_000, 50, 0)
+            queue.write()
+            node.crash()
+            seen.add(tuple(node.disk.list_dir(FOLDER)))
+        self.assertEqual(seen, {(), (file_name(0),)})
 
 
 class AppendTests(QueueCase):
@@ -89,7 +119,16 @@ class AppendTests(QueueCase):
         self.assertTrue(self.queue.fill_gap(5, 500, 50, 5))
         self.assertTrue(self.queue.append(5, 500, 50, 5))
         self.assertEqual(self.units()[2:], [(200, 50, 2), (500, 50, 5), (500, 50, 5), (500, 50, 5)])
-        self.assertFalse(self.queue.fill_gap(6 + MAX_GAP + 1, 600, 50, 6))
+
+    def test_largest_gap(self) -> None:
+        """A million numbers without a message can be filled; more are taken for a damaged number and stop the queue."""
+        self.fill(0, 3)
+        self.assertEqual(MAX_GAP, 1_000_000)
+        self.patch(consumequeue, "MAX_GAP", 5)
+        self.assertFalse(self.queue.fill_gap(3 + 6, 600, 50, 6))
+        self.assertEqual(self.queue.end, 3)
+        self.assertTrue(self.queue.fill_gap(3 + 5, 600, 50, 6))
+        self.assertEqual(self.queue.end, 8)
 
     def test_first_number(self) -> None:
         """An empty queue may begin anywhere; fillers stand in front, and count neither before nor after a restart."""

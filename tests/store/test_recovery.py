@@ -7,6 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskLocked
+from rmq.sim.inode import CrashOdds
 from rmq.store import dispatch, layout
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole
@@ -129,6 +130,39 @@ class EndTests(RecoveryCase):
         self.box.run(61)
         self.assertEqual(self.store.flushed_offset, self.store.end_offset)
         self.assert_same_after("crash", before)
+
+    def test_damage_among_messages_of_one_millisecond(self) -> None:
+        """After a clean stop one damaged record costs no other, though all were stored at the same time."""
+        results = self.box.put_many(50)
+        self.assertEqual(len({result.store_timestamp for result in results}), 1)
+        before = served(self.store)
+        self.box.stop()
+        self.box.disk.delete(self.path("checkpoint.rmq"))
+        self.box.disk.delete_tree(self.path("consumequeue"))
+        self.write(self.path("commitlog", layout.file_name(0)), results[20].phy_offset + 4, b"?")
+        self.box.disk.delete(self.path("abort"))
+        self.store = self.box.open()
+        self.assertEqual(self.store.damage, [(results[20].phy_offset, results[20].next_offset)])
+        self.assertEqual(self.store.end_offset, results[-1].next_offset)
+        lost = {key: [at for at in found if at != results[20].phy_offset] for key, found in before.items()}
+        found = {key: sorted(set(places)) for key, places in served(self.store).items()}
+        self.assertEqual(found, lost)
+
+    def test_kill_then_power_failure(self) -> None:
+        """What a start after a kill found is on disk when it takes messages, in all files behind the last sync."""
+        self.box.put_many(30)
+        self.box.run(61)
+        self.box.disk.odds = CrashOdds(kept=0, torn=0, garbage=0)
+        self.box.disk.sync_s = (1000.0, 1000.0)
+        self.box.put_many(150, 30)
+        self.assertGreater(self.store.end_offset, 16384)
+        before = served(self.store)
+        self.box.kill()
+        self.box.disk.recover()
+        self.store = self.box.open()
+        self.assertEqual(self.store.flushed_offset, self.store.end_offset)
+        self.store = self.box.reopen("crash")
+        self.assertEqual(served(self.store), before)
 
     def test_lock_comes_first(self) -> None:
         """A second store on the same folder is refused before it has touched anything."""

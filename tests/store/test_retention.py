@@ -6,8 +6,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk import DiskError, DiskUsage
 from rmq.store.check import check_store
+from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
 from rmq.store.retention import hours_of
 from rmq.store.store import MessageStore
@@ -58,6 +59,40 @@ class RetentionTests(SynchronousTestCase):
         self.assertEqual(check_store(self.box.disk, ROOT, self.box.config), [])
         store = self.box.open()
         self.assertEqual(store.min_offset("Topic", 0), all_records(store)["Topic", 0][0].queue_offset)
+
+    def test_to_the_millisecond(self) -> None:
+        """A file that is just as old as fileReservedTime goes."""
+        store = self.open(file_reserved_time=1, delete_when=ALL_DAY)
+        self.box.run(3599)
+        self.assertEqual(store.min_phy_offset, 0)
+        self.box.run(2)
+        self.assertEqual(store.min_phy_offset, 49152)
+
+    def test_to_the_percent(self) -> None:
+        """Messages are taken while the disk is as full as diskSpaceWarningLevelRatio says, and refused beyond it."""
+        store = self.open(delete_when=NEVER, disk_space_warning_level_ratio=80)
+        for free, is_writable in ((20, True), (19, False), (20, True)):
+            self.patch(type(self.box.disk), "usage", lambda disk, path, free=free: DiskUsage(100, free))
+            self.box.run(11)
+            self.assertIs(store.is_writable, is_writable, f"{free} % free")
+
+    def test_nothing_that_is_not_synced(self) -> None:
+        """A file that consumers have read is not deleted before it is on disk: `flushed` would speak of lost bytes."""
+        self.box = Box(file_reserved_time=0, delete_when=ALL_DAY)
+        store = self.box.open()
+        self.box.disk.sync_s = (50.0, 50.0)
+        self.box.put_many(330)
+        self.box.run(40)
+        self.assertEqual((store.min_phy_offset, store.dispatched_offset), (0, store.end_offset))
+
+    def test_nothing_that_consumers_have_not_seen(self) -> None:
+        """A file behind damage, where a slave's queues wait for the next intact record, is not deleted unseen."""
+        self.box = Box(file_reserved_time=0, delete_when=ALL_DAY, broker_role=BrokerRole.SLAVE)
+        store = self.box.open()
+        store.append_raw(0, b"\x01" * 16384)
+        store.append_raw(16384, b"\x01" * 100)
+        self.box.run(40)
+        self.assertEqual((store.flushed_offset, store.dispatched_offset, store.min_phy_offset), (16484, 0, 0))
 
     def test_not_at_other_hours(self) -> None:
         """Expired files stay until the hour comes, as long as there is room."""

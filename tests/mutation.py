@@ -132,16 +132,18 @@ class Finder:
             case ast.BoolOp():
                 for left, right in zip(node.values, node.values[1:], strict=False):
                     yield from between(left, right, ("and", "or") if isinstance(node.op, ast.And) else ("or", "and"))
-            case ast.BinOp(op=op) if type(op) in ARITHMETIC:
+            case ast.BinOp(op=op) if type(op) in ARITHMETIC and not ast.unparse(node).startswith("os.O_"):
                 yield from between(node.left, node.right, ARITHMETIC[type(op)])
             case ast.UnaryOp(op=ast.Not()):
                 start, inner = self._span(node)[0], self._span(node.operand)[0]
                 yield (start, inner), self.source[start:inner].decode().replace("not", "", 1).lstrip()
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):  # mostly "none"
+                yield self._span(node), str(value)
             case ast.Constant(value=bool(value)):
                 yield self._span(node), str(not value)
             case ast.Constant(value=int(value)):
                 yield from ((self._span(node), str(other)) for other in {value + 1, 0, value * 10} - {value})
-            case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
                 yield self._span(value), "None"
             case ast.If(test=test) | ast.IfExp(test=test):
                 yield from ((self._span(test), text) for text in ("True", "False"))
@@ -177,6 +179,8 @@ class Finder:
             return
         for (start, end), text in self._changes(node, scope):
             self._add(start, end, text, node, scope, outer)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return
         for field, value in ast.iter_fields(node):
             children = [
                 child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)
@@ -227,6 +231,8 @@ def _is_left_out(node: ast.AST) -> bool:
             return True
         case ast.FunctionDef(name="__repr__" | "__str__"):
             return True
+        case ast.ClassDef(bases=[base, *_]) if "Protocol" in ast.unparse(base).split("["):
+            return True
         case ast.keyword(arg="repr" | "kw_only" | "eq" | "strict"):
             return True
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name))):
@@ -269,7 +275,7 @@ class Facts:
 
 
 def _uses(root: Path, mutation: Mutation) -> dict[str, int]:
-    """The lines of the product that use the name that a statement run at import assigns."""
+    """The lines of the product and of tests that use the name that a statement run at import assigns."""
     if not (name := re.match(r"(\w+)\s*[:=]", mutation.old)):
         return {}
     word = re.compile(rf"\b{name[1]}\b")
@@ -277,7 +283,7 @@ def _uses(root: Path, mutation: Mutation) -> dict[str, int]:
         str(path.relative_to(root)): sum(
             1 << n for n, line in enumerate(path.read_text().splitlines(), 1) if word.search(line)
         )
-        for path in root.glob("rmq/**/*.py")
+        for path in [*root.glob("rmq/**/*.py"), *root.glob("tests/**/test_*.py")]
         if str(path.relative_to(root)) != mutation.path
     }
 
@@ -433,9 +439,16 @@ class Runner:
         near = f"tests/{mutation.package}/"
         stem = Path(mutation.path).stem
         chosen = sorted(
-            (not test.startswith(near), stem not in test, facts.seconds, test)
+            (
+                not wanted.get(file := test.split("::")[0]),
+                not test.startswith(near),
+                stem not in file,
+                facts.seconds,
+                test,
+            )
             for test, facts in self._facts.items()
-            if any(facts.lines.get(path, 0) & lines for path, lines in wanted.items())
+            if wanted.get(test.split("::")[0])
+            or any(facts.lines.get(path, 0) & lines for path, lines in wanted.items())
         )
         total = 0.0
         within: list[str] = []

@@ -28,6 +28,7 @@ OPERATORS: list[tuple[str, set[str]]] = [
     ("x = a + b", {"x = a - b"}),
     ("x = (a) % (b)", {"x = (a) // (b)"}),
     ("x = 7", {"x = 8", "x = 0", "x = 70"}),
+    ("x = -1", {"x = 1"}),
     ("x = True", {"x = False"}),
     ("x += y", {"pass", "x -= y"}),
     ("wake(x)", {"pass"}),
@@ -55,6 +56,7 @@ LEFT_OUT = [
     'x = f"{y + 1:03}"',
     "if TYPE_CHECKING:\n        x = 3",
     "return None",
+    "flags = os.O_WRONLY | os.O_CLOEXEC",
 ]
 
 
@@ -79,6 +81,7 @@ class FinderTests(SynchronousTestCase):
         """Texts, logs, types and assertions are not changed: no user would notice."""
         for statement in LEFT_OUT:
             self.assertEqual(found(f"def f(self):\n    {statement}\n"), [], statement)
+        self.assertEqual(found("class A(Protocol[T]):\n    def f(self, x: int = 3) -> int:\n        return x\n"), [])
         self.assertEqual(found("@attrs.frozen(slots=True)\nclass A(B, k=3):\n    def __repr__(self): return 3\n"), [])
 
     def test_names_of_functions(self) -> None:

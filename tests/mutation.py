@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import pickle
-import random
 import re
 import resource
 import shutil
@@ -643,7 +642,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=Path.cwd(), help=argparse.SUPPRESS)
     parser.add_argument("--inner", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    wanted = {"RMQ_PURE_PYTHON": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    wanted = {"RMQ_PURE_PYTHON": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "RMQ_SEED": "1"}
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]], os.environ | wanted)
     options.root = options.root.resolve()
@@ -658,11 +657,9 @@ def main() -> int:
     found = [mutation for path, source in sources.items() for mutation in Finder(path, source).found]
     known = read_known(options.known)
     chosen = [m for m in found if key(m) in known] if options.listed else sample(found, options.number, options.seed)
-    # every run draws the same examples: of hypothesis, and where a test draws a seed of its own
-    hypothesis.settings.register_profile("mutation", derandomize=True, database=None, deadline=None)
+    # with RMQ_SEED every run draws the same examples; none of a mutation is remembered for the next one
+    hypothesis.settings.register_profile("mutation", database=None, deadline=None)
     hypothesis.settings.load_profile("mutation")
-    shared = random.Random(options.seed)
-    random.SystemRandom = lambda *_: shared  # type: ignore[misc, assignment]
     runner = Runner(options, chosen, sources)
     quiet = ["-q", "--capture=sys", "-p", "no:cacheprovider", "-o", "timeout=0", "-W", "ignore:Module already imported"]
     arguments = [*quiet, "-m", "not real and not smoke and not spark and not campaign"]

@@ -54,7 +54,7 @@ SCOPE = {
     ),
     "sim": ("rmq/sim/checkers.py", "rmq/sim/lookups.py"),
 }  # fmt: skip
-TESTS = [f"tests/{package}" for package in SCOPE]
+TESTS = [*(f"tests/{package}" for package in SCOPE), "tests/test_numbers.py", "tests/test_config_defaults.py"]
 # What a mutation may cost: seconds of tests by their measured times, the nearest and quickest first.
 BUDGET_S = 60.0
 # How long a test may take before the mutation counts as killed: CPU time, so that a busy machine kills nothing.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.eventlog import EventLog, Limits, cost_of
 from rmq.namesrv.events import EventKind
 from rmq.namesrv.face import namesrv_face
 from rmq.namesrv.lanes import RouteReplies
-from tests.namesrv.test_journal import ExplainCase, event
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+from rmq.wire.api.register_body import RegisterBrokerBody, encode_register_body
+from rmq.wire.api.routes import REGISTER_BROKER
+from tests.namesrv.test_journal import HEADER, ExplainCase, event
 from tests.namesrv.test_pages import text_of
 
 KINDS = list(EventKind)
@@ -53,6 +57,17 @@ class HintTests(ExplainCase):
         self.assertEqual(found.state, "NEVER_SEEN")
         self.assertTrue(any("there is a broker called Broker-A" in hint for hint in found.hints), found.hints)
         self.assertIn("does its namesrvAddr name this NameServer?", found.hints[-1])
+
+    def test_nowhere_to_send(self) -> None:
+        """A topic whose only writable broker has no write queues: the text names this as the reason why sends fail."""
+        hint = "nobody can send to it: it has no write queues"
+        for number, (perm, queues) in enumerate(((6, 0), (4, 8))):
+            header = msgspec.structs.replace(HEADER, broker_name=f"b{number}", broker_addr=f"10.0.0.{number}:10911")
+            config = TopicConfig(topic_name="T", perm=perm, read_queue_nums=8, write_queue_nums=queues)
+            wrapper = TopicConfigWrapper(data_version=DataVersion(counter=1), topic_config_table={"T": config})
+            sent = encode_register_body(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
+            self.assertEqual(self.talk.ask(REGISTER_BROKER, header, sent).code, 0)
+            self.assertEqual(self.asked(topic="T").hints, [hint])
 
     def test_events_without_topics(self) -> None:
         """The line of an event that concerns no topic says nothing of topics."""

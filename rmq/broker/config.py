@@ -189,6 +189,7 @@ class NettyServerConfig:
     write_buffer_low_water_mark: int = _unused(0)
     server_socket_backlog: int = _unused(1024)
     server_pooled_byte_buf_allocator_enable: bool = _unused(True)
+    server_netty_worker_group_enable: bool = _unused(True)
     use_epoll_native_selector: bool = _unused(False)
 
 

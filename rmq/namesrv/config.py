@@ -120,6 +120,7 @@ class NettyServerConfig:
     write_buffer_low_water_mark: int = _key(0, "no effect")
     server_socket_backlog: int = _key(1024, "no effect: Twisted's backlog is used")
     server_pooled_byte_buf_allocator_enable: bool = _key(True, "no effect")
+    server_netty_worker_group_enable: bool = _key(True, "no effect")
     use_epoll_native_selector: bool = _key(False, "no effect: Twisted's reactor decides")
     enable_shutdown_gracefully: bool = _key(False, "no effect")
     shutdown_wait_time_seconds: int = _key(30, "no effect")

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.real.probe import SEND, VERSION, Probe, frame, properties_text, send_fields, text
+from tests.real.probe import PULL, SEND, VERSION, Probe, frame, properties_text, send_fields, text
 from tests.real.storm import QUEUES, REGISTER_BROKER, registration_body, registration_fields
 
 KEEP_ALIVE_S = 15.0
@@ -28,6 +28,19 @@ def send_template(path: Path, topic: str, body_bytes: int) -> Path:
     properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA")
     fields = {**send_fields(topic, 0, properties), "e": "@Q@", "g": "@T@"}
     return _write(path, _header(SEND, fields), [_noise(body_bytes)], 1)
+
+
+def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
+    """PULL_MESSAGE as a 4.9.7 push consumer asks again and again for the first messages of a queue, chosen in turn."""
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "@Q@", "queueOffset": 0, "maxMsgNums": count}
+    fields |= {
+        "sysFlag": 2,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15_000,
+        "subVersion": 1,
+        "expressionType": "TAG",
+    }
+    return _write(path, _header(PULL, fields), [], 1)
 
 
 def topic_name(number: int) -> str:

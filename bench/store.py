@@ -123,7 +123,7 @@ def ratio(outcome: Outcome, key: str) -> Spread:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return all shapes: figures of both, and how ours stand to Apache's."""
-    head = ["shape", "sends/s ours", "Apache", "ratio (min-max)", "CPU us/send ours", "Apache", "ratio (min-max)"]
+    head = ["shape", "rate ours", "Apache", "ratio (min-max)", "CPU us/request ours", "Apache", "ratio (min-max)"]
     head += ["p50 us ours", "Apache", "ratio (min-max)", "p99 us ours", "Apache", "not 0", "generator"]
     rows = []
     for outcome in outcomes:

@@ -45,6 +45,7 @@ COMPILED = (
     "rmq.runtime._lean",
     "rmq.namesrv._lanes",
     "rmq.remoting._direct",
+    "rmq.store._pick",
     "rmq.store._record",
     "rmq_audit._kernel",
 )

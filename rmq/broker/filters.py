@@ -60,6 +60,13 @@ def completed(subscription: SubscriptionData) -> SubscriptionData:
     return msgspec.structs.replace(subscription, tags_set=tags, code_set={java_hash(tag) for tag in tags})
 
 
+class TagCodes(frozenset[int]):
+    """Tags codes that are wanted; called with one, whether it is among them. A compiled pull compares them itself."""
+
+    __slots__ = ()
+    __call__ = frozenset.__contains__
+
+
 def tag_matcher(subscription: SubscriptionData) -> Callable[[int], bool] | None:
     """
     Return the test of an index unit's tags code, None when every unit matches.
@@ -69,4 +76,4 @@ def tag_matcher(subscription: SubscriptionData) -> Callable[[int], bool] | None:
     """
     if subscription.class_filter_mode or subscription.sub_string == SUB_ALL:
         return None
-    return frozenset(subscription.code_set).__contains__
+    return TagCodes(subscription.code_set)

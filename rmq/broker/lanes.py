@@ -80,7 +80,7 @@ def add_lanes(table: ResponderTable, state: BrokerState, responder: SendResponde
         faster: Any = compiled.SendLane(lane, taker, state, state.store.parts(), later, SendChunkLane.code)
         state.stats.sources.append(faster.settle)
         lane = faster
-    table.set_chunk_lane(lane)
+    table.add_chunk_lane(lane)
 
 
 class SendLane:

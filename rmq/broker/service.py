@@ -26,6 +26,7 @@ from rmq.broker.longpoll import TICK_S as POLL_TICK_S
 from rmq.broker.longpoll import LongPolls
 from rmq.broker.metadata_sync import MetadataSync
 from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.pulllane import PullLane
 from rmq.broker.registration import Registration, RegistrationTerms
 from rmq.broker.responders.admin import AdminResponder
 from rmq.broker.responders.clients import ClientResponder
@@ -115,10 +116,10 @@ class BrokerService(MultiService):
             secured=self._secured_replication() if setup.store.ha_tls_enable else None,
         )
         self.store.replication = self.ha
-        sends = SendResponder(self.state)
+        sends, pulls = SendResponder(self.state), PullResponder(self.state)
         self.responders = ResponderTable(
             sends,
-            PullResponder(self.state),
+            pulls,
             ClientResponder(self.state),
             OffsetResponder(self.state),
             QueryResponder(self.state),
@@ -129,6 +130,7 @@ class BrokerService(MultiService):
             refused=REFUSED,
         )
         add_lanes(self.responders, self.state, sends)
+        self.responders.add_chunk_lane(PullLane(pulls))
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

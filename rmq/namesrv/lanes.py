@@ -264,14 +264,15 @@ class RouteChunkLane:
 
     def _learn(self, before: bytes, digits: bytes, after: bytes) -> _Question | None:
         """Return, and keep, what a request asks whose opaque stands between ``before`` and ``after``; None: no idea."""
-        other = (b"2" if digits[0] == 0x31 else b"1") * len(digits)
-        mine, twin = _decode(before + digits + after), _decode(before + other + after)
-        if mine is None or twin is None or (mine.opaque, twin.opaque) != (int(digits), int(other)):
-            return None
-        if _all_but_opaque(mine) != _all_but_opaque(twin) or mine.code != self.code or mine.flag or mine.body:
+        mine = _decode(before + digits + after)
+        if mine is None or mine.opaque != int(digits) or mine.code != self.code or mine.flag or mine.body:
             return None
         plain = _plain(mine)
         if plain is None or self._routes.pick_route(plain[0]) is None:
+            return None
+        other = (b"2" if digits[0] == 0x31 else b"1") * len(digits)
+        twin = _decode(before + other + after)
+        if twin is None or twin.opaque != int(other) or _all_but_opaque(mine) != _all_but_opaque(twin):
             return None
         question = _Question(*plain, len(digits))
         size = len(before) + len(after) + _QUESTION_OVERHEAD

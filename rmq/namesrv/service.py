@@ -95,7 +95,7 @@ class NamesrvService(MultiService):
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
         self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
-        self.responders.set_chunk_lane(
+        self.responders.add_chunk_lane(
             RouteChunkLane(self.lane.replies, self.routes, self.settings, self.responders.stats)
         )
         self.server = RemotingServer(

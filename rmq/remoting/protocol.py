@@ -23,10 +23,10 @@ from zope.interface import implementer
 
 from rmq.remoting.channel import Channel
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
-from rmq.remoting.responders import MAX_COLLECTED_BYTES, ChunkLane, ResponderTable
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
 from rmq.runtime.tls import loss_text
 from rmq.wire.codes import ResponseCode
-from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply, likely_code
 from rmq.wire.compiled import load
 from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
 
@@ -109,10 +109,10 @@ class RemotingProtocol(Protocol):
         self.channel = Channel(transport, self._clock, self._id, self._limits, self._decoder, self._grew)
         transport.registerProducer(self, True)
         self._idle = self._clock.callLater(self._idle_seconds, self._check_idle)
-        lane = self._responders.chunk_lane
-        if _direct is not None and lane is not None and getattr(transport, "lean", False):
+        lanes = self._responders.chunk_lanes
+        if _direct is not None and lanes and getattr(transport, "lean", False):
             # the reactor asks it before us
-            transport.direct = _direct.Direct(self, lane)
+            transport.direct = _direct.Direct(self, lanes)
         self._opened(self.channel)
 
     def dataReceived(self, data: bytes) -> None:
@@ -128,11 +128,10 @@ class RemotingProtocol(Protocol):
             except ProtocolError as error:
                 self._drop(str(error))
                 return
-        lane = self._responders.chunk_lane
-        if lane is not None and not self._held and (whole := self._decoder.take_back(data)) is not None:
-            self.run_lane(lane, whole)
+        if self._responders.chunk_lanes and not self._held and (whole := self._decoder.take_back(data)) is not None:
+            self.run_lanes(whole)
         else:
-            self._cut(data)
+            self.cut(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._idle is not None and self._idle.active():
@@ -166,15 +165,18 @@ class RemotingProtocol(Protocol):
 
     # one chunk
 
-    def run_lane(self, lane: ChunkLane, data: bytes) -> None:
+    def run_lanes(self, data: bytes) -> None:
         """
-        Have ``lane`` answer what it can at the front of ``data``, one write for all, and go on with the rest.
+        Have lanes answer what they can at the front of ``data``, a write for each, and go on with the rest.
 
         No frame is unfinished and none held back.
         """
-        channel, stats = self.channel, self._responders.stats
+        channel, stats, lanes = self.channel, self._responders.stats, self._responders.chunk_lanes
         position, started_s = 0, channel.last_active_s
         while position < len(data) and channel.is_open and not self._paused:
+            lane = lanes.get(likely_code(data, position))
+            if lane is None:
+                break
             answers: list[bytes] = []
             try:
                 stop, count = lane(data, position, answers, channel)
@@ -190,7 +192,7 @@ class RemotingProtocol(Protocol):
                 break
             position = stop
         if position < len(data) and channel.is_open:
-            self._cut(data[position:], hold=self._paused)
+            self.cut(data[position:] if position else data, hold=self._paused)
 
     def lane_failed(self, answers: list[bytes], error: Exception) -> None:
         """Send what was answered before a lane raised, and end the connection; while the exception is handled."""
@@ -198,7 +200,7 @@ class RemotingProtocol(Protocol):
         self.channel.write(b"".join(answers))
         self._drop(f"our own fault: {error}")
 
-    def _cut(self, data: bytes, *, hold: bool = False) -> None:
+    def cut(self, data: bytes, *, hold: bool = False) -> None:
         """Cut ``data`` into frames and have them answered; only kept when ``hold`` says so or others are kept."""
         try:
             frames = self._decoder.receive(data)

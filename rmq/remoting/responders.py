@@ -102,7 +102,7 @@ Guard = Callable[[RemotingCommand, "Channel"], None]
 
 class ChunkLane(Protocol):
     """
-    Answers requests in the bytes as they were received, before they are cut into frames.
+    Answers requests of one code in the bytes as they were received, before they are cut into frames.
 
     Called with what was received (it begins with a frame), the position of a frame in it, a list for the answers and
     the channel. Adds the answers, in pieces as it likes and at most about MAX_COLLECTED_BYTES of them, and returns
@@ -188,8 +188,8 @@ class ResponderTable:
         self._refused = {int(code): why for code, why in refused.items()}
         self._responders: dict[int, _Responder] = {}
         self._lanes: dict[int, Lane] = {}
-        #: tried before anything else; see :meth:`set_chunk_lane`
-        self.chunk_lane: ChunkLane | None = None
+        #: by request code, tried before anything else; replaced and never changed; see :meth:`add_chunk_lane`
+        self.chunk_lanes: Mapping[int, ChunkLane] = {}
         #: what was asked; the protocol counts requests here, the table itself refusals
         self.stats = RequestStats()
         self._guard: Guard | None = None
@@ -203,7 +203,7 @@ class ResponderTable:
         """
         Ask ``guard`` before each request is answered, or only before those of ``codes``; it raises :class:`Refuse`.
 
-        With its requests guarded there is no chunk lane any more: it answers what nobody has looked at.
+        Guarded requests have no chunk lane any more: it answers what nobody has looked at.
         """
         if codes is None:
             self._guarded = None
@@ -216,8 +216,7 @@ class ResponderTable:
                     guard(command, channel)
 
             self._guard = some
-        if self.chunk_lane is not None:
-            self.set_chunk_lane(self.chunk_lane)
+        self.chunk_lanes = {code: lane for code, lane in self.chunk_lanes.items() if not self._is_guarded(code)}
 
     def codes(self) -> frozenset[int]:
         """Return the request codes that are answered."""
@@ -238,8 +237,7 @@ class ResponderTable:
         table._guard, table._guarded = self._guard, self._guarded
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
-        if self.chunk_lane is not None and self.chunk_lane.code not in codes:
-            table.chunk_lane = self.chunk_lane
+        table.chunk_lanes = {code: lane for code, lane in self.chunk_lanes.items() if code not in codes}
         return table
 
     def add_lane(self, code: int, lane: Lane) -> None:
@@ -251,14 +249,17 @@ class ResponderTable:
         """
         self._lanes[int(code)] = lane
 
-    def set_chunk_lane(self, lane: ChunkLane) -> None:
+    def add_chunk_lane(self, lane: ChunkLane) -> None:
         """
-        Try ``lane`` on what was received before it is even cut into frames; the fastest way there is.
+        Try ``lane`` on requests of its code before they are even cut into frames; the fastest way there is.
 
         Without effect when the requests that it answers are guarded.
         """
-        is_guarded = self._guarded is None or lane.code in self._guarded
-        self.chunk_lane = None if is_guarded else lane
+        if not self._is_guarded(lane.code):
+            self.chunk_lanes = {**self.chunk_lanes, lane.code: lane}
+
+    def _is_guarded(self, code: int) -> bool:
+        return self._guarded is None or code in self._guarded
 
     def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
         """

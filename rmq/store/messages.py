@@ -98,7 +98,11 @@ class GetStatus(enum.Enum):
 
 @attrs.define
 class GetResult:
-    """What a pull got: whole records, and where to go on."""
+    """
+    What a pull got: whole records, and where to go on.
+
+    ``messages`` are ``count`` records; those of `Reader.pull` lie one behind the other in a single piece.
+    """
 
     status: GetStatus
     next_begin_offset: int
@@ -107,6 +111,7 @@ class GetResult:
     messages: list[bytes] = attrs.field(factory=list)
     size_bytes: int = 0
     suggest_slave: bool = False
+    count: int = 0
 
 
 @attrs.define

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from twisted.logger import Logger
 
@@ -18,6 +19,7 @@ from rmq.store.index import Index
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.messages import GetResult, GetStatus, QueryResult
 from rmq.store.queues import QueueTable
+from rmq.wire.compiled import load
 from rmq.wire.record import (
     BORN_HOST_V6,
     IPV6_EXTRA_BYTES,
@@ -40,6 +42,11 @@ from rmq.wire.record import (
 _I64 = struct.Struct(">q")
 #: where storeTimestamp lies behind an IPv4 bornHost
 _STORE_TIMESTAMP_AT = 56
+#: A fast pull takes records of so many bytes of the log; without a map of the file they are all read.
+WINDOW_BYTES = 4 << 20
+
+_compiled: Any = load("rmq.store._pick")
+_pick: Any = _compiled and _compiled.pick
 #: a query looks at most so often at earlier times until it finds something
 QUERY_ROUNDS = 3
 
@@ -58,6 +65,14 @@ class Reader:
         self._config = config
         #: so much of the log's end is taken to be in memory
         self._recent_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
+        #: (records, bytes) that one answer may have of the recent part of the log, and of the rest
+        self._in_memory = (
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_memory,
+        )
+        self._on_disk = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
+        #: units that one answer may look at
+        self._most_units = config.max_filter_message_size // CQ_UNIT_BYTES
         self._keeps_offsets = config.is_slave and not config.offset_check_in_slave
         self._bad_units = 0
 
@@ -74,6 +89,25 @@ class Reader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(queue_offset, 0), 0, 0)
+        return self._outside(queue, queue_offset) or self._scan(queue, queue_offset, max_count, matches)
+
+    def pull(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+    ) -> GetResult:
+        """As :meth:`get`, with the records in one piece; an answer may end earlier than that of ``get``."""
+        if _pick is not None and (matches is None or isinstance(matches, frozenset)):
+            queue = self._queues.get(topic, queue_id)
+            if queue is not None and queue.min <= queue_offset < queue.end:
+                picked = self._picked(queue, queue_offset, max_count, matches)
+                if picked is not None:
+                    return picked
+        result = self.get(topic, queue_id, queue_offset, max_count, matches)
+        if result.messages:
+            result.messages = [b"".join(result.messages)]
+        return result
+
+    def _outside(self, queue: ConsumeQueue, queue_offset: int) -> GetResult | None:
+        """Return the answer to an offset at which the queue has no message; None when it has one."""
         low, high = queue.min, queue.end
         if high == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, self._corrected(queue_offset, 0), low, high)
@@ -83,17 +117,45 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
         if queue_offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._corrected(queue_offset, high), low, high)
-        return self._scan(queue, queue_offset, max_count, matches)
+        return None
 
     def _corrected(self, asked: int, offset: int) -> int:
         return asked if self._keeps_offsets else offset
 
+    def _picked(
+        self, queue: ConsumeQueue, queue_offset: int, max_count: int, codes: frozenset[int] | None
+    ) -> GetResult | None:
+        """Do as :meth:`_scan` in the compiled loop; None when anything is unusual."""
+        log = self._commit_log
+        # without a filter one more than is taken: it decides whether a slave is suggested
+        units = queue.read(queue_offset, max_count + 1 if codes is None else max(self._most_units, max_count))
+        if not units:
+            return None
+        (first,) = _I64.unpack_from(units)
+        if not log.min_offset <= first < log.end:
+            return None
+        log_end, recent = log.end, self._recent_bytes
+        window = log.view_some(first, WINDOW_BYTES)
+        picked = _pick(units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes)
+        if picked is None:
+            return None
+        records, count, scanned, last = picked
+        return GetResult(
+            GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE,
+            queue_offset + scanned,
+            queue.min,
+            queue.end,
+            [records] if count else [],
+            len(records),
+            log_end - last > recent,
+            count,
+        )
+
     def _scan(
         self, queue: ConsumeQueue, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
     ) -> GetResult:
-        config = self._config
         log_end = self._commit_log.end
-        units = queue.read(queue_offset, max(config.max_filter_message_size // CQ_UNIT_BYTES, max_count))
+        units = queue.read(queue_offset, max(self._most_units, max_count))
         if not units:
             following = self._corrected(queue_offset, queue.next_file(queue_offset))
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, queue.min, queue.end)
@@ -104,12 +166,8 @@ class Reader:
         phy_offset = log_end
         for phy_offset, size, code in CQ_UNIT.iter_unpack(units):
             if messages:
-                if log_end - phy_offset > self._recent_bytes:
-                    most_bytes = config.max_transfer_bytes_on_message_in_disk
-                    most = config.max_transfer_count_on_message_in_disk
-                else:
-                    most_bytes = config.max_transfer_bytes_on_message_in_memory
-                    most = config.max_transfer_count_on_message_in_memory
+                is_old = log_end - phy_offset > self._recent_bytes
+                most, most_bytes = self._on_disk if is_old else self._in_memory
                 if len(messages) >= min(most, max_count) or size_bytes + size > most_bytes:
                     break
             scanned += 1
@@ -134,6 +192,7 @@ class Reader:
             messages,
             size_bytes,
             log_end - phy_offset > self._recent_bytes,
+            len(messages),
         )
 
     def _record(self, queue: ConsumeQueue, phy_offset: int, size: int) -> bytes | None:

@@ -564,6 +564,12 @@ class MessageStore:
         """Return messages of a queue; ``matches`` is asked with each tagsCode.  See `Reader.get`."""
         return self._reader.get(topic, queue_id, queue_offset, max_count, matches)
 
+    def pull(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+    ) -> GetResult:
+        """Return messages of a queue in one piece.  See `Reader.pull`."""
+        return self._reader.pull(topic, queue_id, queue_offset, max_count, matches)
+
     def queues(self) -> list[tuple[str, int]]:
         """Return (topic, queueId) of all queues."""
         return self._queues.keys()

@@ -13,6 +13,7 @@ Java: RemotingCommand, RemotingSerializable, RocketMQSerializable
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from struct import Struct, error
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from msgspec import UNSET, Raw, UnsetType
 from rmq.wire import fastjson
 from rmq.wire.codes import MQ_VERSION, LanguageCode, SerializeType
 from rmq.wire.extfields import HeaderCodec, Int32, decode_strings, header_codec, java_string
-from rmq.wire.frames import Frame, FrameDecoder, ProtocolError, encode_frame
+from rmq.wire.frames import PREFIX, Frame, FrameDecoder, ProtocolError, encode_frame
 
 RESPONSE = 1
 ONEWAY = 2
@@ -158,6 +159,19 @@ def decode_command(frame: Frame) -> RemotingCommand:
     if body:
         command.body = body
     return command
+
+
+#: a JSON header's request code; a quoted value is a field of that name, and in a string the quotes are escaped
+_CODE = re.compile(rb'"code"\s*:\s*(\d{1,9})[\s,}]')
+
+
+def likely_code(data: bytes, position: int) -> int:
+    """Return the code of the request whose frame begins at ``position``; a hint, -1 for a header that is not JSON."""
+    if len(data) - position < PREFIX.size:
+        return -1
+    start, header_bytes = position + PREFIX.size, PREFIX.unpack_from(data, position)[1]
+    found = _CODE.search(data, start, start + header_bytes) if header_bytes < 1 << 24 else None
+    return int(found[1]) if found is not None else -1
 
 
 def encode_command(command: RemotingCommand) -> bytes:

@@ -73,7 +73,7 @@ class Side:
         self.one = OneBroker(values, seed=5)
         self.table = table = self.one.service.responders
         self._taken = 0
-        lane: Any = table.chunk_lane
+        lane: Any = table.chunk_lanes[SendChunkLane.code]
         self.compiled = lane
         chunk_lane: Any = self.compiled if isinstance(self.compiled, SendChunkLane) else self.compiled.twin
         assert isinstance(chunk_lane, SendChunkLane)
@@ -87,9 +87,9 @@ class Side:
 
         self.taker.take = counted  # type: ignore[method-assign]
         if lanes == PYTHON:
-            table.chunk_lane = chunk_lane
+            table.chunk_lanes = {SendChunkLane.code: chunk_lane}
         elif lanes != BOTH:
-            table.chunk_lane = None
+            table.chunk_lanes = {}
         if lanes == NONE:
             table._lanes.clear()
         self.client: RawClient = self.one.connect()

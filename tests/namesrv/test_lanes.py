@@ -196,11 +196,11 @@ class RouteChunkLaneTests(SynchronousTestCase):
         self.talk = Talk(self.mktemp())
         service = self.talk.service
         self.table = service.responders
-        lane = self.table.chunk_lane
+        lane = self.table.chunk_lanes[RouteChunkLane.code]
         assert isinstance(lane, RouteChunkLane)
         self.lane = lane
         self.ordinary = self.table.without()
-        self.ordinary.chunk_lane = None
+        self.ordinary.chunk_lanes = {}
         self.ordinary._lanes.clear()
 
     def peer(self, table: ResponderTable) -> Peer:
@@ -313,8 +313,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
         for config in ({"order_message_enable": True}, {"need_wait_for_service": True}):
             talk = Talk(self.mktemp(), **config)
             talk.ask(REGISTER_BROKER, HEADER, body("T"))
-            lane = talk.service.responders.chunk_lane
-            assert lane is not None
+            lane = talk.service.responders.chunk_lanes[RouteChunkLane.code]
             self.assertEqual(lane(self.question(), 0, [], talk.channel), (0, 0))
 
     def test_bounds(self) -> None:
@@ -400,7 +399,7 @@ class DirectAnswersTests(RouteChunkLaneTests):
         self.assertEqual(self.direct(peer), 2)
         peer.send(question)
         self.assertEqual(self.direct(peer), 3)
-        self.table.set_chunk_lane(self.lane)
+        self.table.add_chunk_lane(self.lane)
         self.table.guard_with(lambda command, channel: None, [105])
         peer.send(question)
         self.assertEqual(self.direct(peer), 3)

@@ -12,7 +12,7 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.wire.command import RemotingCommand, encode_command
 from rmq.wire.contract import contract
-from rmq.wire.frames import PREFIX
+from rmq.wire.frames import PREFIX, encode_frame
 from tests.needs import need_compiled
 from tests.remoting.peer import LeanTransport, Peer
 
@@ -36,11 +36,12 @@ class MarkedLane:
     code = 97_001
 
     def __init__(self) -> None:
-        self.taken = 0
+        self.asked = self.taken = 0
         self.limit = 1_000_000
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         count = 0
+        self.asked += 1
         while len(data) - position >= 8:
             stop = position + 4 + PREFIX.unpack_from(data, position)[0]
             if stop > len(data) or data[stop - 1] != ord("!"):
@@ -64,7 +65,7 @@ class ChunkLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.table = ResponderTable(Owner())
         self.lane = MarkedLane()
-        self.table.set_chunk_lane(self.lane)
+        self.table.add_chunk_lane(self.lane)
         self.peer = self.connected()
 
     def connected(self) -> Peer:
@@ -167,19 +168,42 @@ class ChunkLaneTests(SynchronousTestCase):
                 table = ResponderTable(Owner())
                 if guard_first:
                     table.guard_with(guard, codes)
-                table.set_chunk_lane(self.lane)
+                table.add_chunk_lane(self.lane)
                 table.guard_with(guard, codes)
-                self.assertIsNone(table.chunk_lane)
-                self.assertIsNone(table.without().chunk_lane)
+                self.assertEqual(table.chunk_lanes, {})
+                self.assertEqual(table.without().chunk_lanes, {})
         other = ResponderTable(Owner())
-        other.set_chunk_lane(self.lane)
+        other.add_chunk_lane(self.lane)
         other.guard_with(guard, (97_002,))
-        self.assertIs(other.chunk_lane, self.lane)
+        self.assertEqual(other.chunk_lanes, {97_001: self.lane})
+
+    def test_asked_for_its_code_only(self) -> None:
+        """Requests of other codes cost the lane nothing; the one behind them is answered all the same."""
+        later = encode_command(RemotingCommand(97_002, 1))
+        self.peer.send(later)
+        self.peer.send(later + echo(b"a!", 2))
+        self.assertEqual(self.lane.asked, 0)
+        self.assertEqual([answer.opaque for answer in self.peer.received()], [2])
+        self.peer.send(echo(b"b!", 3) + later)
+        self.assertEqual((self.lane.asked, self.lane.taken), (1, 1))
+
+    def test_declined_once(self) -> None:
+        """A request that the lane leaves is not shown to it again."""
+        self.peer.send(echo(b"no", 1))
+        self.assertEqual((self.lane.asked, len(self.peer.received())), (1, 1))
+
+    def test_headers_of_other_writers(self) -> None:
+        """Spaces in a header, or the code behind a field of that name, change nothing."""
+        for number, header in enumerate(
+            (b'{"code" : 97001 , "opaque":1}', b'{"extFields":{"code":"5"},"opaque":1,"code":97001}'), 1
+        ):
+            self.peer.send(encode_frame(0, header, b"!"))
+            self.assertEqual(self.lane.taken, number)
 
     def test_without(self) -> None:
         """A table without the lane's code has no such lane."""
-        self.assertIs(self.table.without(97_002).chunk_lane, self.lane)
-        self.assertIsNone(self.table.without(97_001).chunk_lane)
+        self.assertEqual(self.table.without(97_002).chunk_lanes, {97_001: self.lane})
+        self.assertEqual(self.table.without(97_001).chunk_lanes, {})
 
     def test_waits_behind_what_is_held(self) -> None:
         """While frames wait for the peer to read, the lane does not overtake them."""

@@ -40,9 +40,11 @@ MAX_SUSPEND_MS = 600_000
 #: messages of one pull; Apache has no limit, its store stops at 32 or 256 KiB anyway
 MAX_MESSAGES = 1024
 
+#: more than this may be too long for a frame, which the ordinary way says
+MAX_LANE_BYTES = 8 << 20
+
 _MOVED_OR_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _CODES = {
-    GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
@@ -151,15 +153,52 @@ class PullResponder:
 
     # what is there
 
+    def found(self, header: PullMessageHeader, peer: str) -> tuple[PullMessageReply, bytes] | None:
+        """
+        Answer a pull that finds messages as :meth:`pull` does; None, with nothing done, for any other.
+
+        A pull of the end of a queue is left alone before anything else: most of those will be held.
+        """
+        state = self._state
+        if header.queue_offset >= state.store.max_offset(header.topic, header.queue_id):
+            return None
+        try:
+            admitted = self._admit(header, peer)
+        except Refuse:
+            return None
+        result = self._get(header, admitted)
+        if result.status is not GetStatus.FOUND or result.size_bytes > MAX_LANE_BYTES:
+            return None
+        self._commit(header)
+        return self._found(header, admitted, result)
+
+    def _get(self, header: PullMessageHeader, admitted: _Admitted) -> GetResult:
+        count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
+        return self._state.store.pull(header.topic, header.queue_id, header.queue_offset, count, admitted.matches)
+
+    def _found(
+        self, header: PullMessageHeader, admitted: _Admitted, result: GetResult
+    ) -> tuple[PullMessageReply, bytes]:
+        reply = PullMessageReply(
+            suggest_which_broker_id=self._suggested_broker(result, admitted.group),
+            next_begin_offset=result.next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        )
+        self._state.stats.got(header.consumer_group, header.topic, result.count, result.size_bytes)
+        return reply, result.messages[0]
+
     def _read(self, header: PullMessageHeader, admitted: _Admitted) -> Reply:
         """Return the answer of this moment."""
         state = self._state
-        count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
-        result = state.store.get(header.topic, header.queue_id, header.queue_offset, count, admitted.matches)
+        result = self._get(header, admitted)
+        if result.status is GetStatus.FOUND:
+            found, body = self._found(header, admitted, result)
+            return Reply(found, body=body, remark=result.status.name)
         code = self._code(header, result)
         suggested = self._suggested_broker(result, admitted.group)
         next_begin_offset = result.next_begin_offset
-        if state.is_slave and not state.setup.store.offset_check_in_slave and result.status is not GetStatus.FOUND:
+        if state.is_slave and not state.setup.store.offset_check_in_slave:
             # A slave that lags must never make a consumer move its offset.
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -172,9 +211,6 @@ class PullResponder:
             min_offset=result.min_offset,
             max_offset=result.max_offset,
         )
-        if code == ResponseCode.SUCCESS:
-            state.stats.got(header.consumer_group, header.topic, len(result.messages), result.size_bytes)
-            return Reply(reply, body=b"".join(result.messages), remark=result.status.name)
         state.stats.missed()
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._log.info(

@@ -98,3 +98,12 @@ class ZeroTests(RealDiskCase):
         chunk = osfile.CHUNK_BYTES
         self.assertEqual(sizes, [(chunk, chunk, 0), (chunk, chunk, chunk), (chunk, 5, 2 * chunk)])
         self.assertEqual(chunk, 1 << 20)
+
+    def test_a_file_that_ends_early(self) -> None:
+        """A copy of a file that is cut meanwhile ends where the file does, instead of never."""
+        path = f"{self.root}/a"
+        self.disk.write_atomic(path, b"x" * 10)
+        fd = os.open(path, os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        pieces = osfile.chunks(fd, 20)
+        self.assertEqual([next(pieces, None), next(pieces, None)], [b"x" * 10, None])

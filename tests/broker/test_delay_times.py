@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rmq.store.messages import GetResult
+import attrs
+
+from rmq.store.messages import GetResult, GetStatus
 from tests.broker.test_delays import DelayCase
 
 
@@ -35,6 +37,25 @@ class TimesOfOneLevelTests(DelayCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.bodies(), [])
         self.one.world.run_for(4)
+        self.assertEqual(self.bodies(), [b"x"])
+
+    def test_a_message_that_cannot_be_read_now(self) -> None:
+        """While the store finds nothing where a parked message should be, it is asked ten times a second, no more."""
+        store = self.one.service.store
+        get, asked = store.get, []
+
+        def nothing(topic: str, queue_id: int, offset: int, *more: object) -> GetResult:
+            asked.append(offset)
+            return attrs.evolve(
+                get(topic, queue_id, 1 << 40, 1), status=GetStatus.OFFSET_FOUND_NULL, next_begin_offset=offset
+            )
+
+        self.send(1)
+        store.get = nothing  # type: ignore[method-assign, assignment]
+        self.one.world.run_for(6)
+        self.assertIn(len(asked), range(45, 52))
+        store.get = get  # type: ignore[method-assign]
+        self.one.world.run_for(2)
         self.assertEqual(self.bodies(), [b"x"])
 
 

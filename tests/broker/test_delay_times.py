@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from rmq.broker.delays import Delays
 from rmq.store.messages import GetResult, GetStatus
 from tests.broker.test_delays import DelayCase
 
@@ -57,6 +58,23 @@ class TimesOfOneLevelTests(DelayCase):
         store.get = get  # type: ignore[method-assign]
         self.one.world.run_for(2)
         self.assertEqual(self.bodies(), [b"x"])
+
+    def test_one_look_for_one_message(self) -> None:
+        """A parked message costs one timer at its time, not a series of them that come nearer and nearer."""
+        runs: list[float] = []
+        run = Delays._run
+
+        def counted(delays: Delays) -> None:
+            runs.append(self.one.world.now_s)
+            run(delays)
+
+        self.patch(Delays, "_run", counted)
+        self.send(2)
+        sent_s = self.one.world.now_s
+        self.one.world.run_for(10)
+        self.assertEqual(self.bodies(), [b"x"])
+        self.assertLessEqual(len(runs), 3)
+        self.assertTrue(sent_s + 4.9 < runs[0] < sent_s + 5.1)
 
 
 class SyncFlushTests(TimesOfOneLevelTests):

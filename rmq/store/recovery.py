@@ -48,7 +48,7 @@ from rmq.store.consumequeue import QueueGap
 from rmq.store.dispatch import Dispatcher, LastRecord
 from rmq.store.index import Index
 from rmq.store.messages import StoreError
-from rmq.store.queues import QueueTable
+from rmq.store.queues import Key, QueueTable
 from rmq.store.scan import Search, behind_damage, heads_chain, scan
 from rmq.wire.record import (
     BORN_HOST_AT,
@@ -100,6 +100,8 @@ class Recovery:
     _written_to: int = attrs.field(init=False, default=0)
     #: from here to the end a slave should compare with its master, for its power failed; None when there is no doubt
     suspect_from: int | None = attrs.field(init=False, default=None)
+    #: queues with units from before the last known sync
+    _synced_queues: set[Key] = attrs.field(init=False, factory=set)
     #: where damage by a power failure ends the log
     _cut_at: int | None = attrs.field(init=False, default=None)
     #: what is cut must be saved before, because of this damage
@@ -120,6 +122,7 @@ class Recovery:
             self._recover(full=False)
         except (_Rebuild, QueueGap) as reason:
             self._log.warn("consume queues are made again from the whole commit log: {reason}", reason=str(reason))
+            self._synced_queues.clear()
             self._recover(full=True)
         self.queues.correct_min(log.min_offset)
 
@@ -183,6 +186,8 @@ class Recovery:
             start = self._start_from_progress(self.progress)
         else:
             start = self._start_from_checkpoint()
+        if self.progress is not None and not full:
+            self._synced_queues = {queue.key for queue in self.queues if queue.end}
         self._resume_index()
         self.read_from = self._written_to = start
         self.dispatcher.begin_at(start, self._record_before(start))
@@ -315,7 +320,7 @@ class Recovery:
             for at, frame in scan(log, following, log.end, check_crc=self.check_crc, walk=walk):
                 if isinstance(frame, Flaw):
                     flaw = frame
-                elif is_torso(frame, (at + frame.size) % log.segment_bytes):
+                elif is_torso(frame, (at + frame.size) % log.segment_bytes) or self._lost_number(at, frame):
                     flaw = Flaw.TORSO
                 else:
                     self.dispatcher.frame(at, frame)
@@ -331,6 +336,21 @@ class Recovery:
             # Garbage begins with a write, and a slave writes what it gets: the record before may share it.
             return max(start, self.dispatcher.last_phy)
         return at
+
+    def _lost_number(self, at: int, frame: Frame) -> bool:
+        """
+        Tell whether a record of a master says 0 because a power failure took its number, which no CRC covers.
+
+        To believe it would drop all that its queue has. A topic that was made again has no units from before, for its
+        files went durably. Only disks that write less than 512 bytes whole lose a number alone; a slave compares.
+        """
+        return (
+            frame.queue_offset == 0
+            and not self.is_slave
+            and (frame.topic, frame.queue_id) in self._synced_queues
+            and frame.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+            and self._is_cut_at(at)
+        )
 
     def _is_garbage(self, at: int, flaw: Flaw | None) -> bool:
         """Tell bytes that are no beginning of a record from one that was cut in its first fields."""

@@ -100,7 +100,7 @@ class Flaw(enum.Enum):
     TOPIC = "the topic is not text"
     PHY_OFFSET = "the physical offset is that of another place"
     BODY_CRC = "the body does not match its CRC"
-    TORSO = "bytes of its topic or properties are zeros that were never written"
+    TORSO = "bytes of its topic, properties or number are zeros that were never written"
 
 
 @attrs.define

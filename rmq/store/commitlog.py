@@ -8,6 +8,7 @@ Java: CommitLog, MappedFileQueue
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 from twisted.logger import Logger
@@ -206,7 +207,13 @@ class CommitLog:
             self._clean()
         assert self._tail is not None
         self._soiled = len(data)
-        self._tail.write_at(self.end - self._tail_start, data)
+        try:
+            self._tail.write_at(self.end - self._tail_start, data)
+        except DiskError:
+            # At once, or a start would find the first messages of a batch that was refused; else before the next one.
+            with contextlib.suppress(DiskError):
+                self._clean()
+            raise
         self._soiled = 0
         self.end += len(data)
 

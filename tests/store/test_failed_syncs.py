@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskError, DiskFull, SyncFailed
 from rmq.store.config import BrokerRole
-from rmq.store.messages import PutStatus, StoreError
+from rmq.store.messages import BatchEntry, PutResult, PutStatus, StoreError
 from rmq.store.runningmark import SYNC_FAILED
 from tests.store.support import ROOT, Box, all_records, log_events, message
 
@@ -201,6 +201,33 @@ class FailedWriteTests(SynchronousTestCase):
                 before = all_records(store)
                 store = box.reopen(how)
                 self.assertEqual((store.end_offset, all_records(store)), (taken.next_offset, before), f"seed {seed}")
+
+    def test_part_of_a_batch(self) -> None:
+        """A batch that was refused because its write failed half-way is not there after a kill, not even its front."""
+        for seed in range(30):
+            box = Box(seed)
+            store = box.open()
+            box.put_many(5)
+            before, end = all_records(store), store.end_offset
+            box.disk.fail_writes = 1
+            refused = store.put_batch(message(6), [BatchEntry(b"x" * 500, "") for _ in range(6)])
+            assert isinstance(refused, PutResult)
+            self.assertIs(refused.status, PutStatus.SERVICE_NOT_AVAILABLE)
+            store = box.reopen("kill")
+            self.assertEqual((store.end_offset, all_records(store)), (end, before), f"seed {seed}")
+
+    def test_disk_that_takes_nothing_for_a_while(self) -> None:
+        """What could not be cleared at once either is cleared before the next message."""
+        for seed in range(10):
+            box = Box(seed)
+            box.open()
+            box.put_many(5)
+            box.disk.write_fails = lambda path: path.startswith(LOG)
+            self.assertIs(box.put(message(5, body=b"x" * 3000))[0].status, PutStatus.SERVICE_NOT_AVAILABLE)
+            box.disk.recover()
+            (taken,) = box.put(message(6, body=b"y"))
+            written = box.disk.read_whole(f"{LOG}/{0:020d}")
+            self.assertEqual(written[taken.next_offset :].count(0), 16384 - taken.next_offset, f"seed {seed}")
 
     def test_queues_stop_the_store(self) -> None:
         """Queues that cannot be written, but for want of room, stop the store, and it says that it was the disk."""

@@ -340,7 +340,7 @@ class ConsumeQueue:
         self.write()
         first = self._starts[0] // CQ_UNIT_BYTES if self._starts else 0
         keep = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
-        while keep > first and not self._follows(keep - 1, first):
+        while keep > first and not self._follows(keep - 1, first, phy_offset):
             keep -= 1
         while self._starts and self._starts[-1] > keep * CQ_UNIT_BYTES:
             self.drop_last()
@@ -353,15 +353,16 @@ class ConsumeQueue:
         self.end = keep
         self._settle()
 
-    def _follows(self, queue_offset: int, first: int) -> bool:
+    def _follows(self, queue_offset: int, first: int, phy_offset: int) -> bool:
         """
-        Tell whether a unit points behind the one before it, or is a copy of it (:meth:`fill_gap`).
+        Tell whether a unit points in front of ``phy_offset``, and behind the one before it or is a copy of it
+        (:meth:`fill_gap`).
 
         A unit that lies in two sectors of the disk, the first of which a power failure lost, has its size and a part of
         its offset, 0 perhaps: it looks like one of a message far in front.
         """
         unit = self.unit(queue_offset)
-        if unit is None or unit[1] <= 0:
+        if unit is None or unit[1] <= 0 or unit[0] >= phy_offset:
             return False
         before = self.unit(queue_offset - 1) if queue_offset > first else None
         if before is None or is_filler(before):

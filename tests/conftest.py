@@ -32,8 +32,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say it again where it is not scrolled away."""
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(f"RMQ_SEED={SEED} repeats what this run drew")
-    for what in needs.all_missing():
-        terminalreporter.write_line(f"left out, missing: {what}")
+    for line in needs.left_out():
+        terminalreporter.write_line(line)
 
 
 class Module(pytest.Module):

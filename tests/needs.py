@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -49,6 +50,14 @@ COMPILED = (
     "rmq.store._record",
     "rmq_audit._kernel",
 )
+
+#: programs, and the tests that want them; a run that has none of these tests may do without, in CI too
+TOOLS = {
+    "java": "Spark and Apache's peers",
+    "mvn": "Apache's jars",
+    "go": "the client for Go",
+    "openssl": "TLS recipes",
+}
 
 #: how the reason of a skip begins that was asked for, and is none of the machine's faults
 ASKED_FOR = (PURE_PYTHON, "RMQ_REAL_OURS")
@@ -123,7 +132,13 @@ def head() -> list[str]:
     """Return the lines that begin a run: what is tested, and what is left out."""
     pure = f", {PURE_PYTHON} is set: no compiled modules" if os.environ.get(PURE_PYTHON) else ""
     lines = [f"{package} is imported from {origin(package)}{pure}" for package in PACKAGES]
-    return lines + [f"left out, missing: {what}" for what in all_missing()]
+    return lines + left_out()
+
+
+def left_out() -> list[str]:
+    """Return a line for each thing that is missing, tools included."""
+    tools = [f"{tool} on PATH: {use}" for tool, use in TOOLS.items() if shutil.which(tool) is None]
+    return [f"left out, missing: {what}" for what in all_missing() + tools]
 
 
 def refusal() -> str | None:

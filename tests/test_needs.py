@@ -101,6 +101,9 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(code, 0, output)
         for name in modules:
             self.assertEqual(len([line for line in output.splitlines() if "missing" in line and name in line]), 2, name)
+        code, output = self.run_pytest("--collect-only", path, PATH="/nowhere")
+        for name in needs.TOOLS:
+            self.assertEqual(output.count(f"left out, missing: {name} on PATH"), 2, output)
         code, output = self.run_pytest("--collect-only", path, hidden=" ".join(modules), RMQ_PURE_PYTHON="", RMQ_CI="1")
         self.assertNotEqual(code, 0)
         for name in modules:

@@ -192,6 +192,10 @@ class MistakeTests(CommandCase):
             self.assertIn(text, out)
 
 
+#: a script finds modules beside itself, also where the tests ask for the contrary
+FROM_ITS_FOLDER = {"PYTHONSAFEPATH": ""}
+
+
 class MissingSparkTests(CommandCase):
     def test_without_a_jdk_the_local_engine_is_named(self) -> None:
         """Where there is no Java the Spark engine says so in one line, and what to use instead."""
@@ -236,18 +240,19 @@ class MissingSparkTests(CommandCase):
         script = self.folder / "run.py"
         script.write_text("import sys\nfrom rmq_audit.__main__ import main\nmain()\n")
         arguments = ["compare", folder / "master", folder / "slave"]
-        answer = rmq_audit(*arguments, module=[str(script)])
+        answer = rmq_audit(*arguments, module=[str(script)], environment=FROM_ITS_FOLDER)
         self.assert_refused(
             (answer.returncode, answer.stdout, answer.stderr), "PySpark", "--engine local", "rmq[audit]"
         )
-        self.assertEqual(rmq_audit(*arguments, "--engine", "local", module=[str(script)]).returncode, 0)
+        answer = rmq_audit(*arguments, "--engine", "local", module=[str(script)], environment=FROM_ITS_FOLDER)
+        self.assertEqual(answer.returncode, 0)
 
     def test_the_light_install_names_the_extra(self) -> None:
         """Without numpy, as after an install without extras, one line says what to install."""
         (self.folder / "numpy.py").write_text("raise ImportError('No module named numpy')\n")
         script = self.folder / "run.py"
         script.write_text("from rmq_audit.__main__ import main\nmain()\n")
-        answer = rmq_audit("compare", "a", "b", "--engine", "local", module=[str(script)])
+        answer = rmq_audit("compare", "a", "b", "--engine", "local", module=[str(script)], environment=FROM_ITS_FOLDER)
         self.assert_refused((answer.returncode, answer.stdout, answer.stderr), "numpy", "rmq[audit]")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -206,3 +207,18 @@ class ConditionsTests(SynchronousTestCase):
         mounts = "disk / ext4 rw 0 0\nnone /mem tmpfs rw 0 0\nnone /mem/disk xfs rw 0 0\n"
         for folder, kind in (("/var/x", "ext4"), ("/mem/x", "tmpfs"), ("/memory", "ext4"), ("/mem/disk/x", "xfs")):
             self.assertEqual(file_system(Path(folder), mounts), kind, folder)
+
+
+class PortTests(SynchronousTestCase):
+    def test_no_port_twice(self) -> None:
+        """Two runs at once never give the same port to two servers, also while one of these is down."""
+        code = (
+            "from tests import ports; ports.PORTS = range(12000, 12100); print([ports.free_port() for _ in range(9)])"
+        )
+        env = {**os.environ, **needs.imports()}
+        wait = [sys.executable, "-c", f"{code}; import sys; sys.stdout.flush(); sys.stdin.read()"]
+        with subprocess.Popen(wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as first:
+            assert first.stdout is not None
+            issued = ast.literal_eval(first.stdout.readline())
+            second = ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], env=env, text=True))
+            self.assertEqual(len({port + n for port in (*issued, *second) for n in (-2, -1, 0, 1)}), 72)

@@ -52,7 +52,7 @@ class UsageTests(SynchronousTestCase):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             addr = f"127.0.0.1:{free.getsockname()[1]}"
-        done = rmq_admin("haStatus", "-b", addr)
+            done = rmq_admin("haStatus", "-b", addr)
         self.assertEqual((done.returncode, done.stdout), (3, ""))
         self.assertIn(addr, done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1)

@@ -22,7 +22,7 @@ from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.tlsconfig import TlsConfig
 from rmq.store.config import StoreConfig
 from tests.admin.test_command_line import rmq_admin
-from tests.ports import free_broker_port
+from tests.ports import free_port
 from tests.remoting.certificates import Authority
 
 ACCOUNTS = """
@@ -110,7 +110,7 @@ class SecuredTests(TestCase):
         """A broker looks at every request: an account is enough for one that is no administration."""
         setup = BrokerSetup(
             broker=BrokerConfig(broker_ip1="127.0.0.1"),
-            server=BrokerPort(bind_address="127.0.0.1", listen_port=free_broker_port()),
+            server=BrokerPort(bind_address="127.0.0.1", listen_port=free_port()),
             store=StoreConfig(store_path_root_dir=os.path.join(self.folder, "store"), ha_listen_port=0),
             access=self.access,
         )

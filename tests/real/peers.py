@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import shutil
 import signal
 import socket
@@ -26,6 +25,7 @@ from typing import Any, TypeVar
 import attrs
 
 from tests.needs import missing
+from tests.ports import free_port
 from tests.real.probe import Probe
 
 T = TypeVar("T")
@@ -41,13 +41,6 @@ MAVEN_DEADLINE_S = 600.0
 BOOT_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 40.0
 POLL_S = 0.05
-
-#: client sockets of the kernel begin above this range, so none of them takes a port while its broker is down
-_ALL_PORTS = range(12_000, 32_000)
-#: each worker of pytest-xdist has a part of its own: a broker that is down for a moment must find its port free
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PART = len(_ALL_PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-PORTS = _ALL_PORTS[_WORKER * _PART : (_WORKER + 1) * _PART]
 
 _ARTIFACTS = ("namesrv", "broker", "tools", "client", "common", "remoting", "store")
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -137,7 +130,7 @@ def _fetch(version: str, pom: Path, lib: Path) -> None:
         missing(f"Maven could not fetch Apache RocketMQ {version}: {(done.stdout + done.stderr)[-800:]}")
 
 
-# ---- waiting and ports -------------------------------------------------------------------------------------------
+# ---- waiting -------------------------------------------------------------------------------------------
 
 
 def until(what: str, condition: Callable[[], T | None], *, seconds: float = 60.0) -> T:
@@ -155,30 +148,6 @@ def until(what: str, condition: Callable[[], T | None], *, seconds: float = 60.0
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:.0f} s: {what} (last: {trouble})")
         time.sleep(POLL_S)
-
-
-_issued: set[int] = set()
-_chance = random.SystemRandom()
-
-
-def free_port() -> int:
-    """Return a port of PORTS that is free together with the two below it and the one above: a broker's four."""
-    for _ in range(2000):
-        port = _chance.choice(PORTS)
-        wanted = {port - 2, port - 1, port, port + 1}
-        if not wanted & _issued and all(map(_is_free, wanted)):
-            _issued.update(wanted)
-            return port
-    raise AssertionError(f"no four free ports in a row between {PORTS.start} and {PORTS.stop}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        try:
-            trial.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def is_listening(port: int) -> bool:

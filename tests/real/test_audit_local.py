@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.real.load import Load
-from tests.real.peers import Broker, Process, Site, broker_values, free_port, until
+from tests.real.peers import Broker, Process, Site, broker_values, until
 
 TOPIC, QUEUES = "orders", 4
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaClient, content
-from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, STAND_IN, Process, Site, free_port, until
+from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, STAND_IN, Process, Site, until
 from tests.real.probe import PULL, Probe, decode_records, fastjson, pull_fields
 
 WAYS = ("sync", "async", "oneway", "batch")

@@ -14,7 +14,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.real.peers import HOST, free_port, is_listening, until
+from tests.ports import free_port
+from tests.real.peers import HOST, is_listening, until
 from tests.real.probe import Probe
 
 pytestmark = pytest.mark.real

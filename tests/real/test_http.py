@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.peers import HOST, Process, Site, broker_values, free_port, until, write_properties
+from tests.ports import free_port
+from tests.real.peers import HOST, Process, Site, broker_values, until, write_properties
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import imports
-from tests.ports import free_broker_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -109,7 +109,7 @@ class ImportsTests(SynchronousTestCase):
         """A broker imports nothing that was not asked for either, up to its first dial."""
         folder = Path(self.mktemp()).absolute()
         store = str(folder / "store")
-        modules = modules_of("rmq-broker", folder, "--listenPort", str(free_broker_port()), "--storePathRootDir", store)
+        modules = modules_of("rmq-broker", folder, "--listenPort", str(free_port()), "--storePathRootDir", store)
         self.assertEqual(heavy(modules, HEAVY), [])
 
     def test_what_is_asked_for(self) -> None:

@@ -11,7 +11,6 @@ import io
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import time
@@ -30,18 +29,12 @@ from rmq_audit.location import Location, child, located, same_place, shown
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import need_extra
+from tests.ports import free_port
 from tests.spark.support import as_json
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
 STARTED_WITHIN_S = 60
 SECRET = "hidden-word"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ import attrs
 
 from bench.frames import topic_name
 from rmq.wire.compiled import PURE_PYTHON
-from tests.real.peers import APACHE_4, APACHE_5, CACHE, HOST, OURS, Java, Process, Site, free_port
+from tests.ports import free_port
+from tests.real.peers import APACHE_4, APACHE_5, CACHE, HOST, OURS, Java, Process, Site
 from tests.real.probe import Closed, Probe
 from tests.real.storm import anonymous_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ TIMEOUT_S = {"campaign": 3600, "real": 1800, "smoke": 600, "spark": 600}
 def pytest_configure(config: pytest.Config) -> None:
     if reason := needs.refusal():
         raise pytest.UsageError(reason)
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        config.stash[_STDERR] = os.dup(2)
 
 
 @pytest.hookimpl(trylast=True)
@@ -63,6 +66,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limits = [seconds for marker, seconds in TIMEOUT_S.items() if item.get_closest_marker(marker)]
         if limits:
             item.add_marker(pytest.mark.timeout(max(limits)))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that hangs where no signal ends it, in compiled code, ends the run and shows where it is."""
+    marker = item.get_closest_marker("timeout")
+    option = item.config.getoption("timeout", None)
+    limit = float(option if option is not None else marker.args[0] if marker else item.config.getini("timeout"))
+    if limit:
+        faulthandler.dump_traceback_later(limit + min(limit, 60), exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+_STDERR = pytest.StashKey[int]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

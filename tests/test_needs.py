@@ -147,6 +147,17 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(code, 1, output)
         self.assertIn("1 failed, 1 passed", output)
 
+    def test_hanging_compiled_code(self) -> None:
+        """Where no signal reaches it, the run ends and shows the line."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        (folder / "conftest.py").write_text("from tests.conftest import pytest_configure, pytest_runtest_protocol\n")
+        test = folder / "test_hangs.py"
+        test.write_text("import itertools\ndef test_hangs():\n    sum(itertools.repeat(0))\n")
+        code, output = self.run_pytest("--timeout", "1", str(test.absolute()))
+        self.assertEqual(code, 1, output)
+        self.assertIn('test_hangs.py", line 3 in test_hangs', output)
+
 
 class BuildTests(SynchronousTestCase):
     def test_a_compiled_module_that_cannot_be_built(self) -> None:

@@ -29,9 +29,10 @@ class SourceTests(SynchronousTestCase):
             own = list(stats.buckets[310])
             stats.add_source(Once(310, 7, 1.5, buckets))
             stats.add_source(Once(105, 0, 0.0, []))
-            getattr(stats, first)
-            self.assertEqual((stats.counts, stats.sums), ({310: 9}, {310: 2.0}))
-            self.assertEqual(stats.buckets, {310: [a + b for a, b in zip(own, buckets, strict=True)]})
+            counted = [a + b for a, b in zip(own, buckets, strict=True)]
+            expected = {"counts": {310: 9}, "sums": {310: 2.0}, "buckets": {310: counted}}
+            self.assertEqual(getattr(stats, first), expected[first])
+            self.assertEqual({name: getattr(stats, name) for name in expected}, expected)
 
     def test_invented_codes(self) -> None:
         """A source of one more code than the table holds is counted with the other such codes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
 from rmq.ha.protocols import abort
 from rmq.ha.stream import encode_report
 from tests.ha import net
@@ -52,3 +54,27 @@ class EndTests(ServiceCase):
         abort(SimpleNamespace(transport=None))  # type: ignore[arg-type]
         abort(SimpleNamespace(transport=SimpleNamespace(loseConnection=lambda: ended.append("x"))))  # type: ignore[arg-type]
         self.assertEqual(ended, ["x"])
+
+
+class ComplaintTests(ServiceCase):
+    def test_a_port_check_is_no_refused_slave(self) -> None:
+        """A monitor that only opens the HA port does not count among the refused slaves that an alarm watches."""
+        master = self.master(100)
+        _, peer = self.peer()
+        self.net.run(25)
+        self.assertTrue(peer.lost)
+        self.assertEqual((master.ha.status().refused, master.ha.status().last_refusal), (0, ""))
+
+    def test_what_needs_a_decision_is_an_error(self) -> None:
+        """A slave ahead of its master is an error in the log, and a peer that talks nonsense a warning."""
+        self.master(1000)
+        slave = self.slave(of=None)
+        slave.log.grow(b"y" * 1500)
+        with capturedLogs() as events:
+            slave.ha.set_master(f"10.0.0.9:{MASTER_PORT}")
+            self.net.run(25)
+            end, _ = self.peer()
+            end.write(encode_report(-5))
+            self.net.run(3)
+        levels = [event["log_level"] for event in events if "dropped" in formatEvent(event)]
+        self.assertEqual(levels, [LogLevel.error, LogLevel.warn])

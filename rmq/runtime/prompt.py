@@ -12,9 +12,11 @@ from twisted.conch.checkers import IAuthorizedKeysDB, SSHPublicKeyChecker, readA
 from twisted.conch.insults import insults
 from twisted.conch.ssh import keys
 from twisted.cred.portal import Portal
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.runtime.properties import ConfigError
@@ -51,8 +53,16 @@ def _peer_text(address: Any) -> str:
 
 
 def _ssh_session(proto: Any, terminal: Any, avatar: Any, width: int, height: int) -> Any:
-    """Begin a session whose prompt knows where it comes from."""
+    """Begin a session whose prompt knows where it comes from, and learns of its end: conch tells only the channel."""
     terminal.ssh_peer = "ssh " + _peer_text(avatar.conn.transport.transport.getPeer())
+    channel = proto.session
+    closed = channel.closed
+
+    def ended() -> None:
+        terminal.connectionLost(Failure(ConnectionDone()))
+        closed()
+
+    channel.closed = ended
     return manhole_ssh.TerminalSessionTransport(proto, terminal, avatar, width, height)
 
 

@@ -6,7 +6,7 @@ import msgspec
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -254,6 +254,32 @@ class HostileTests(SynchronousTestCase):
         peer.send(PREFIX.pack(4 + len(header), len(header)) + header)
         self.assertTrue(peer.is_cut)
         self.assertEqual(self.flushLoggedErrors(), [])
+
+
+class LogTests(SynchronousTestCase):
+    def test_every_end_that_we_make(self) -> None:
+        """A connection that this process ends has one line in the log, with the address and the reason."""
+        begun = PREFIX.pack(1000, 10) + b"x"
+        for sent, passing_s, reason in (
+            (b"", (IDLE_S,), "is idle for 120"),
+            (PREFIX.pack(-1, 10), (), "frame length -1"),
+            (b"GET / HTTP/1.1\r\n\r\n", (), "frame length"),
+            (b"\x16\x03\x01", (), "it begins a TLS handshake"),
+            (begun, (IDLE_S / 2, IDLE_S / 2), "is idle for 120"),
+            (give(3 * MIB), (), "does not read its answers"),
+        ):
+            peer = Peer(
+                ResponderTable(Owner()), idle_seconds=IDLE_S, limits=RemotingLimits(server_channel_max_unsent_bytes=MIB)
+            )
+            with capturedLogs() as logs:
+                for _ in range(2 if sent else 0):
+                    peer.send(sent)
+                for seconds in passing_s:
+                    peer.clock.advance(seconds)
+            self.assertFalse(peer.channel.is_open, reason)
+            (line,) = [formatEvent(event) for event in logs]
+            self.assertIn(peer.channel.peer, line)
+            self.assertIn(reason, line)
 
 
 class ConnectionsTests(SynchronousTestCase):

@@ -11,13 +11,17 @@ from typing import Any
 
 from twisted.conch.interfaces import IConchUser
 from twisted.conch.ssh import keys
+from twisted.conch.ssh.common import NS
+from twisted.conch.ssh.connection import SSHConnection
+from twisted.conch.ssh.session import SSHSession
+from twisted.conch.ssh.transport import SSHServerTransport
 from twisted.cred.credentials import SSHPrivateKey
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import EventLoggingObserver, MemoryReactorClock, StringTransport
-from twisted.logger import globalLogPublisher
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 import rmq.runtime
@@ -145,6 +149,29 @@ class SshTests(ManholeCase):
     def test_listed_key_enters(self) -> None:
         """The owner of a listed key gets a prompt, under whatever name."""
         self.assertIs(self.successResultOf(self.login(prompt.host_key(f"{self.root}/client")))[0], IConchUser)
+
+    def test_begin_and_end_are_logged(self) -> None:
+        """A session over ssh leaves its begin, its lines and its end in the log, with the address it came from."""
+        _, avatar, _ = self.successResultOf(self.login(prompt.host_key(f"{self.root}/client")))
+        wire: Any = SSHServerTransport()
+        wire.transport = StringTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 5))
+        wire.sendPacket = lambda *packet: None
+        connection = SSHConnection()
+        connection.transport = wire
+        avatar.conn = connection
+        channel: Any = SSHSession(remoteWindow=65_536, remoteMaxPacket=1024, conn=connection, avatar=avatar)
+        channel.id = 0
+        connection.channels[0] = channel
+        connection.channelsToRemoteChannel[channel] = connection.localToRemoteChannel[0] = 0
+        channel.request_pty_req(NS(b"xterm") + bytes(16) + NS(b""))
+        channel.request_shell(b"")
+        channel.dataReceived(b"1 + 1\r")
+        connection.channelClosed(channel)
+        told = [formatEvent(event) for event in self.events if "manhole" in event["log_format"]]
+        where = "ssh 127.0.0.1:5"
+        self.assertEqual(
+            told, [f"manhole opened by {where}", f"manhole {where} runs 1 + 1", f"manhole closed by {where}"]
+        )
 
     def test_other_keys_do_not(self) -> None:
         """Any other key is turned away."""

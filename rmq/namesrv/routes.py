@@ -151,7 +151,7 @@ class RouteTable(AdministeredTable):
             group, live.broker_addr, body.filter_server_list
         ):
             news.append("it has other filter servers")
-        if taken or changed:
+        if taken:
             self._forget_digests(group)
         live.digest = digest
         if known is None:

@@ -183,6 +183,17 @@ class SwitchTests(FiveCase):
             )
             self.assertEqual(came, {11011: [encode_ext(change)], 11111: [encode_ext(change)]})
 
+    def test_min_broker_id_of_one_alone(self) -> None:
+        """A slave that is alone and comes back as the master at its address is told that it is the first one."""
+        talk = self.talk = Talk(self.mktemp(), notify_min_broker_id_changed=True)
+        talk.service.startService()
+        self.register(header(1), body("T"))
+        self.register(msgspec.structs.replace(header(1), broker_id=0), body("T"))
+        change = NotifyMinBrokerIdChangeHeader(
+            min_broker_id=0, min_broker_addr="10.0.0.1:11011", ha_broker_addr="10.0.0.1:11012"
+        )
+        self.assertEqual(told(talk), {11011: [encode_ext(change)]})
+
     def test_min_broker_id_of_those_left(self) -> None:
         """All that are left are told who went and who is the first one now."""
         talk = self.talk = Talk(self.mktemp(), notify_min_broker_id_changed=True)

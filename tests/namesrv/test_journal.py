@@ -325,6 +325,10 @@ class BrokerTests(ExplainCase):
             self.talk.ask(UNREGISTER_BROKER, identity)
         self.register("orders")
         self.assertIn("flapping: it left 3 times within 10 min", self.asked(broker_name="broker-a").text)
+        self.talk.reactor.rightNow += 600
+        self.assertIn("flapping", self.asked(broker_name="broker-a").text)
+        self.talk.reactor.rightNow += 1
+        self.assertNotIn("flapping", self.asked(broker_name="broker-a").text)
 
     def test_loopback(self) -> None:
         """A broker that registers an address which only its host can reach is told of."""

@@ -342,6 +342,22 @@ class LegitimateTests(RaceCase):
         self.assertEqual([answer.opaque for answer in decode_commands(other.transport.value())], [1, 2, 3])
         self.assertEqual([live.broker_name for live in table.live_brokers()], ["b"])
 
+    def test_good_bye_whose_connection_ended_before_its_turn(self) -> None:
+        """A broker that reconnects at once keeps its new registration when its old good-bye has its turn late."""
+        talk = Talk(self.mktemp())
+        talk.service.startService()
+        large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
+        one, old, new = Peer(talk), Peer(talk), Peer(talk)
+        old.register()
+        good_bye = {name: encode_ext(HEADER)[name] for name in ("brokerName", "brokerAddr", "clusterName", "brokerId")}
+        for header in (self.another(), {**self.another(), "brokerName": "c"}):
+            one.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=header, body=large))
+        new.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
+        old.send(RemotingCommand(UNREGISTER_BROKER.code, 3, ext_fields=good_bye))
+        old.close()
+        talk.reactor.advance(0)
+        self.assertEqual([live.broker_name for live in talk.service.routes.live_brokers()], ["a", "b", "c"])
+
     def test_look_ups_in_the_middle_of_a_large_registration(self) -> None:
         """A large registration leaves a turn to others, who see all of it or nothing; small ones wait for its end."""
         talk = Talk(self.mktemp())

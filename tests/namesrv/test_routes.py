@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.routes import BROKER_EXPIRY_MS, MinBrokerIdChange, RoutePolicy, RouteTable
@@ -440,6 +441,17 @@ class ActingMasterTests(RouteCase):
         self.assertEqual(self.perms("orders"), {"broker-a": 4})
         self.assertEqual(self.perms("first"), {"broker-a": 6})
         self.assertEqual(self.table.topics(), ["first", "orders"])
+
+    def test_master_that_steps_back(self) -> None:
+        """When the master comes back as the last slave, the first slave's topics count, though it says nothing new."""
+        own = topics("orders", "own")
+        self.register(self.member(1), own, channel=self.slaves, digest=ONE)
+        self.assertIsNone(self.table.pick_route("own"))
+        self.register(msgspec.structs.replace(self.member(0), broker_id=3), topics(), channel=self.master)
+        reply = self.table.renew(self.member(1), ONE, channel=self.slaves, **at(0))
+        self.assertIsNone(reply)
+        self.register(self.member(1), own, channel=self.slaves, digest=ONE)
+        self.assertEqual(self.perms("own"), {"broker-a": 4})
 
     def test_brokers_that_do_not_act(self) -> None:
         """A 4.9 group that loses its master keeps its permissions and its ids."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import attrs
 import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
@@ -18,7 +19,12 @@ from rmq.namesrv.routes import LiveBroker
 from rmq.namesrv.service import BOOT_LINE
 from rmq.runtime.config import load
 from rmq.runtime.statefile import StateFileError
-from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER, GetRouteInfoHeader
+from rmq.wire.api.routes import (
+    GET_ROUTEINFO_BY_TOPIC,
+    REGISTER_BROKER,
+    UPDATE_NAMESRV_CONFIG,
+    GetRouteInfoHeader,
+)
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.extfields import encode_ext
 from tests.namesrv.talk import NOW_S, STEADY_S, Talk
@@ -79,6 +85,24 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(client.route_code(), 0)
         self.peer.close()
         self.assertEqual(client.route_code(), 17)
+
+    def test_when_the_connection_was_lost(self) -> None:
+        """The journal tells by the wall clock when a broker's connection ended."""
+        self.peer.register()
+        self.talk.reactor.advance(3)
+        self.peer.close()
+        (event,) = self.talk.service.journal.recent(1)
+        self.assertEqual((event.kind.value, event.at_ms), ("CLOSED", (NOW_S + 3) * 1000))
+
+    def test_silence_of_one_of_two(self) -> None:
+        """When one of two brokers that register over one connection falls silent, the other keeps the connection."""
+        other = msgspec.structs.replace(HEADER, broker_name="b", broker_addr="10.0.0.9:1")
+        self.peer.ask(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(other), body=body("T")))
+        for _ in range(5):
+            self.peer.register()
+            self.talk.reactor.pump([1.0] * 30)
+        (live,) = self.talk.service.routes.live_brokers()
+        self.assertEqual((live.broker_name, self.peer.transport.disconnecting), (HEADER.broker_name, False))
 
     def test_clients_may_leave(self) -> None:
         """The end of a client's connection touches no route."""
@@ -244,6 +268,17 @@ class ConfigTests(SynchronousTestCase):
             Talk(self.mktemp(), enable_controller_in_namesrv=True, cluster_test=True)
         warned = {event["key"] for event in events if event["log_level"] is LogLevel.warn}
         self.assertEqual(warned, {"enableControllerInNamesrv", "clusterTest"})
+
+    def test_keys_of_others_stay_in_the_file(self) -> None:
+        """Keys that are not ours survive an updateNamesrvConfig, which cannot change them."""
+        talk = Talk(self.mktemp())
+        talk.setup = attrs.evolve(talk.setup, extra={"own.key": "1", "other.key": "2"})
+        talk.restart()
+        self.assertEqual(talk.ask(UPDATE_NAMESRV_CONFIG, None, b"own.key=3\nenableTopicList=false\n").code, 0)
+        with open(talk.path("namesrv.properties"), "rb") as file:
+            lines = file.read().splitlines()
+        for line in (b"own.key=1", b"other.key=2", b"enableTopicList=false"):
+            self.assertIn(line, lines)
 
     def test_defaults(self) -> None:
         """The scan interval is 10 s; files live in the home directory."""

@@ -136,6 +136,16 @@ class ReplicaWaitsTests(SynchronousTestCase):
         waits.acks.join(1, "a", 10, start_offset=0, end=0)
         self.assertIs(waits.wait(10, 3000), PutStatus.PUT_OK)
 
+    def test_a_record_that_ends_where_a_copy_begins(self) -> None:
+        """A slave that came back empty and copies from the end of a record on does not count as having the record."""
+        waits = self.waits()
+        waits.acks.join(1, "a", 500, start_offset=500, end=500)
+        put = self.waiting(waits, 1000)
+        waits.acks.join(2, "b", 0, start_offset=1000, end=1000)
+        waits.acks.report(2, 1000)
+        waits.advance()
+        self.assertIs(self.successResultOf(put), PutStatus.FLUSH_SLAVE_TIMEOUT)
+
     def test_answered_by_offset(self) -> None:
         """One acknowledgement answers all that lie before it, in order, and nobody else."""
         waits = self.waits()

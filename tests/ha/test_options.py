@@ -98,6 +98,7 @@ class AckAfterFlushTests(ServiceCase):
         slave.ha.set_master("10.0.0.9:10912")
         self.net.run(8)
         self.assertEqual((slave.log.end_offset, master.ha.status().waiting_connections), (600, 1))
+        self.assertGreater(slave.log.flushes_wanted, 0)
         slave.log.sync()
         self.net.deliver()
         self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError, ConnectionLost
 from twisted.internet.protocol import Factory
@@ -99,6 +100,17 @@ class ReplicationTests(ServiceCase):
         self.assertEqual(slave.log.bytes_from(0), master.log.bytes_from(0))
         self.assertEqual(len(self.net.ends), 2)
 
+    def test_a_slave_resumes_where_it_was_sent_to(self) -> None:
+        """A slave that got bytes since the master's start, and dials again, is not taken for one of another history."""
+        master, slave = self.master(1000), self.slave()
+        self.net.deliver()
+        master.log.grow(b"x" * 500)
+        self.net.deliver()
+        self.net.ends[0].end(ConnectionError("cable"))
+        self.net.run(6)
+        self.assertEqual((master.ha.status().refused, len(master.ha.status().slaves)), (0, 1))
+        self.assertEqual(slave.log.end_offset, 1500)
+
     def test_idle_connections_stay(self) -> None:
         """Heartbeats and reports keep an idle pair connected for minutes."""
         self.master(1000)
@@ -119,6 +131,17 @@ class ReplicationTests(ServiceCase):
         self.net.deliver()
         self.assertEqual(middle.log.bytes_from(0), master.log.bytes_from(0))
         self.assertEqual(last.log.bytes_from(0), master.log.bytes_from(0))
+
+    def test_a_slave_behind_a_slave_that_began_empty(self) -> None:
+        """A slave may have more than the slave that it follows had at its start: both have it from the master."""
+        master, middle = self.master(1000), self.slave()
+        self.net.deliver()
+        last = self.slave(OTHER_PORT, of=None)
+        last.log.grow(master.log.bytes_from(0)[:500])
+        last.ha.set_master(f"10.0.0.9:{SLAVE_PORT}")
+        self.net.run(2)
+        self.assertEqual(last.log.bytes_from(0), master.log.bytes_from(0))
+        self.assertEqual(middle.ha.status().refused, 0)
 
     def test_two_slaves(self) -> None:
         """Each slave has its own position."""
@@ -331,7 +354,7 @@ class HostilePeerTests(ServiceCase):
         self.net.run(3)
         self.assertTrue(all(peer.lost for peer in peers))
         self.assertEqual(b"".join(peer.received for peer in peers), b"")
-        self.assertEqual(master.ha.status().slaves, ())
+        self.assertEqual((master.ha.status().slaves, master.ha.status().refused), ((), 0))
 
     def test_a_flood_of_connections_leaves_room_for_slaves(self) -> None:
         """Connections without a report are bounded; the flooding host loses its own, another host's slave gets in."""
@@ -467,6 +490,20 @@ class BadMasterTests(ServiceCase):
             self.assertTrue(master.connected)
         self.assertEqual(slave.log.end_offset, 100)
 
+    def test_half_a_frame_is_no_sign_of_health(self) -> None:
+        """A master that hangs up in its first frame is dialled less and less often."""
+        slave, master = self.connected(100)
+        for pause_s in (5, 10, 20):
+            master.write(encode_heartbeat(100)[:11])
+            self.net.deliver()
+            master.end(ConnectionError("cable"))
+            self.net.run(pause_s - 0.25)
+            self.assertFalse(self.net.ends[-1].connected)
+            self.net.run(pause_s * 0.2 + 0.5)
+            master = self.net.ends[-1].other
+            self.assertTrue(master.connected)
+        self.assertEqual(slave.log.end_offset, 100)
+
     def test_silent_master_is_left(self) -> None:
         """A half-open connection is noticed after 20 seconds."""
         _, master = self.connected(100)
@@ -488,6 +525,17 @@ class BadMasterTests(ServiceCase):
         self.assertIn("no room", link.last_error)
         self.net.run(6.5)
         self.assertEqual(self.net.ends[-1].other.protocol.received, encode_report(100))
+
+    def test_nothing_is_appended_behind_a_failed_append(self) -> None:
+        """What came in the same read behind bytes that the log refused is left; the first error is the one shown."""
+        slave, master = self.connected(SEGMENT - 3)
+        slave.log.fail_next = True
+        master.other.protocol.dataReceived(
+            encode_transfer_header(SEGMENT - 3, 3) + b"abc" + encode_transfer_header(SEGMENT, 3) + b"def"
+        )
+        self.assertEqual(slave.log.end_offset, SEGMENT - 3)
+        self.assertIn("no room", self.error_of(slave))
+        self.net.deliver()
 
     def test_why_the_last_connection_ended(self) -> None:
         """The reason of an attempt is forgotten when one succeeds, and that of its end takes its place."""
@@ -512,7 +560,8 @@ class BadMasterTests(ServiceCase):
         slave, old = self.connected(100)
         new = self.master(100, OTHER_PORT)
         slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
-        old.write(encode_transfer_header(100, 3) + b"old")
+        old.other.protocol.dataReceived(encode_transfer_header(100, 3) + b"old")
+        self.assertEqual(slave.log.end_offset, 100)
         new.log.grow(b"new")
         self.net.deliver()
         self.assertFalse(old.connected)
@@ -533,6 +582,14 @@ class BadMasterTests(ServiceCase):
         assert link is not None
         self.assertEqual((link.connected, link.last_error), (True, ""))
         self.assertEqual((len(self.net.dials), len(new.ha.status().slaves)), (2, 1))
+
+    def test_agreement_begins_when_the_master_speaks(self) -> None:
+        """Offsets are not given back to what only accepts connections on the HA port."""
+        slave, master = self.connected(100)
+        self.assertFalse(slave.ha.agrees_with_master)
+        master.write(encode_heartbeat(100))
+        self.net.deliver()
+        self.assertTrue(slave.ha.agrees_with_master)
 
     def test_agreement_begins_when_all_is_compared(self) -> None:
         """Offsets are not given back to a master before its log is known to be that of this slave, up to the end."""
@@ -614,6 +671,16 @@ class ConfigurationTests(ServiceCase):
         second = Broker(self.net, BrokerRole.ASYNC_MASTER, MASTER_PORT)
         self.assertRaises(CannotListenError, second.ha.startService)
         self.assertFalse(second.ha.running)
+
+    def test_a_slave_that_dials_during_the_stop(self) -> None:
+        """A connection that the system accepted just before the port closed is not served by a broker that stops."""
+        master = self.master(100)
+        factory = self.net.listening[MASTER_PORT]
+        self.assertIsNotNone(factory.buildProtocol(IPv4Address("TCP", "10.0.0.5", 1)))
+        stopped = master.ha.stopService()
+        self.assertIsNone(factory.buildProtocol(IPv4Address("TCP", "10.0.0.5", 2)))
+        self.net.deliver()
+        self.successResultOf(stopped)
 
     def test_stop_and_start_again(self) -> None:
         """A stopped service serves again after its next start."""

@@ -70,6 +70,11 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(slave.tick(9999), [])
         self.assertEqual(slave.tick(10_000), [report(50)])
 
+    def test_what_is_on_disk_but_not_compared(self) -> None:
+        """With haAckAfterFlush, too, the first report names where the comparison begins, not what is on the disk."""
+        slave = SlaveSession(LIMITS, end_offset=400, log_end=1000, now_ms=0, flushed=1000)
+        self.assertEqual(slave.connected(0), [report(400)])
+
     def test_full_way_out(self) -> None:
         """While a master does not read, one report is owed, not a queue of them."""
         slave = session(10)

@@ -292,6 +292,8 @@ class CloseTests(SynchronousTestCase):
         self.channel.close("because")
         self.assertTrue(self.peer.is_cut)
         self.assertFalse(self.peer.transport.aborted)
+        # A transport with a producer waits for its rest before it closes.
+        self.assertIsNone(self.peer.transport.producer)
         self.assertIn("because", str(self.failureResultOf(waiting, Unreachable).value))
         self.assertEqual(self.told, [])
         self.channel.write(b"more")

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting import client as client_module
+from rmq.remoting.acl import Credentials, signature
 from rmq.remoting.channel import CLOSE_GRACE_S
 from rmq.remoting.client import (
     CONNECT_TIMEOUT_MS,
@@ -101,6 +102,26 @@ class ClientCase(SynchronousTestCase):
     def ask_in_vain(self, addr: str = ADDR) -> None:
         """Ask, and do not care what becomes of it."""
         self.ask(addr).addErrback(lambda failure: None)
+
+
+class SignedTests(ClientCase):
+    def make_client(self, responders: ResponderTable | None = None) -> RemotingClient:
+        account = Credentials(access_key="operator", secret_key="12345678")
+        return RemotingClient(attrs.evolve(platform_of(self.clock), endpoint_factory=self.dial), sign=account.sign)
+
+    def test_all_that_we_ask_and_tell_is_signed(self) -> None:
+        """A broker with accounts takes requests and one-way requests of a client that has one."""
+        self.ask_in_vain()
+        (dial,) = self.dials
+        dial.accept()
+        self.client.oneway(ADDR, TELL, WhoHeader(), None)
+        sent = dial.received()
+        self.assertEqual([command.code for command in sent], [ASK.code, TELL.code])
+        for command in sent:
+            fields = command.ext_fields
+            self.assertEqual(
+                (fields["AccessKey"], fields["Signature"]), ("operator", signature(fields, b"", "12345678"))
+            )
 
 
 class InvokeTests(ClientCase):

@@ -107,6 +107,13 @@ class SignatureTests(SynchronousTestCase):
         ):
             self.assertNotEqual(other, made)
 
+    def test_order_of_keys(self) -> None:
+        """Keys are sorted as Java sorts strings, by UTF-16: a client may use any letters in its properties."""
+        self.assertEqual(
+            signature({"\uff5e": "1", "\U00010000": "2"}, None, "12345678"),
+            signature({"a": "2", "b": "1"}, None, "12345678"),
+        )
+
     def test_token(self) -> None:
         """A security token travels with the request, signed."""
         command = RemotingCommand(105, 1, ext_fields={"topic": "T"})

@@ -326,3 +326,18 @@ class IdleTests(ProtocolCase):
         peer = Peer(idle_seconds=5)
         peer.clock.advance(5)
         self.assertTrue(peer.is_cut)
+
+    def test_process_that_stood_still(self) -> None:
+        """After a stop of minutes a connection has a second to show that it lives: what it sent waits in its socket."""
+        for late_s, cut in ((1.0, True), (1.1, False), (300, False)):
+            peer = Peer()
+            peer.clock.advance(120 + late_s)
+            with self.subTest(late_s=late_s):
+                self.assertEqual(peer.is_cut, cut)
+        peer.send(b"\0")
+        peer.clock.advance(119.9)
+        self.assertFalse(peer.is_cut)
+        silent = Peer()
+        silent.clock.advance(420)
+        silent.clock.advance(1)
+        self.assertTrue(silent.is_cut)

@@ -450,6 +450,15 @@ class ShellTests(ShellCase):
         self.clock.advance(0.1)
         self.assertEqual(self.ask(peer, signed(ADMIN.code, OPERATOR)).code, ResponseCode.NO_PERMISSION)
 
+    def test_broken_again(self) -> None:
+        """A file that is mended and then broken in the same way is reported again."""
+        self.acl()
+        with capturedLogs() as logs:
+            for content in (b"accounts: [", ACCOUNTS, b"accounts: ["):
+                self.write("plain_acl.yml", content)
+                self.clock.advance(REFRESH_S)
+        self.assertEqual([event["log_level"] for event in logs].count(LogLevel.error), 2)
+
     def test_folder(self) -> None:
         """All files of a folder count together; new ones are found."""
         self.write("b.yaml", b"accounts: [{accessKey: another, secretKey: abcdefg}]")

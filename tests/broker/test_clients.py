@@ -57,9 +57,22 @@ class HeartbeatTests(ClientCase):
     def test_a_group_that_wants_no_notices(self) -> None:
         """notifyConsumerIdsChangedEnable=false of the group is kept."""
         self.client.ask(200, {}, b'{"groupName":"CG","notifyConsumerIdsChangedEnable":false}')
+        other = self.one.connect()
         self.beat(self.client, "c1")
+        self.beat(other, "c2")
+        self.assertEqual(other.ask(35, {"clientID": "c2", "consumerGroup": "CG"}).code, 0)
         self.one.world.run_for(1)
-        self.assertEqual(self.client.requests(40), [])
+        self.assertEqual((self.ids(), self.client.requests(40)), (["c1"], []))
+
+    def test_lost_producers(self) -> None:
+        """A producer whose connection is lost is no longer listed."""
+        other = self.one.connect()
+        self.beat(other, "p1", producer="PG")
+        self.assertIn(b"PG", self.client.ask(328).body or b"")
+        assert other.transport is not None
+        other.transport.loseConnection()
+        self.one.world.run_for(0.5)
+        self.assertNotIn(b"PG", self.client.ask(328).body or b"")
 
     def test_lost_connection(self) -> None:
         """When a member's connection is lost the others are told at once."""

@@ -150,6 +150,21 @@ class SlaveTests(OffsetCase):
         self.assertEqual(self.offsets.follow({"T@g": {0: 5}}), [])
         self.assertEqual(self.offsets.query("g", "T", 0), 5)
 
+    def test_own_commits_of_a_group_that_is_removed(self) -> None:
+        """Offsets of a deleted group do not go back to the master when it returns."""
+        for group in ("g", "h"):
+            self.offsets.commit_at_slave(group, "T", 0, 5)
+        self.offsets.remove_group("g")
+        self.assertEqual([own.group for own in self.offsets.follow({})], ["h"])
+
+    def test_own_commits_are_written_once(self) -> None:
+        """A slave whose consumers rest writes nothing every five seconds."""
+        self.offsets.commit_at_slave("g", "T", 0, 5)
+        self.offsets.persist()
+        before = {name: os.stat(self.path(name)).st_ino for name in os.listdir(self.directory)}
+        self.offsets.persist()
+        self.assertEqual({name: os.stat(self.path(name)).st_ino for name in os.listdir(self.directory)}, before)
+
     def test_own_commits_survive_a_restart(self) -> None:
         """What only the slave knows is on its disk; what the master has by now is not, and a master forgets it all."""
         for queue_id, offset in ((0, 5), (1, 7)):

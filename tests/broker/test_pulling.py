@@ -203,6 +203,18 @@ class LongPollTests(PullCase):
         self.assertEqual(self.offsets(answer), (19, 1, 0, 1))
         self.assertTrue(5 <= self.one.world.now_s - before < 6.2, self.one.world.now_s - before)
 
+    def test_longest_wait(self) -> None:
+        """A pull that would wait for a day is answered after ten minutes, on a connection that lives as long."""
+        self.send()
+        opaque = self.suspended(offset=1, suspendTimeoutMillis="86400000")
+        for number in range(21):
+            self.assertIsNone(self.client.answer(opaque), number)
+            self.client.ask(34, {}, heartbeat("c1", "CG", "T"))
+            self.one.world.run_for(29)
+        answer = self.client.answer(opaque)
+        assert answer is not None
+        self.assertEqual(answer.code, 19)
+
     def test_other_tags_move_the_offset(self) -> None:
         """A consumer of TagA learns within a few seconds that it may pass the messages of TagB."""
         self.send(TAG_A)

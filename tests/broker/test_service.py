@@ -55,6 +55,19 @@ class StartTests(SynchronousTestCase):
         self.assertIn("DefaultCluster", table["topicConfigTable"])
         one.end()
 
+    def test_offsets_survive_an_orderly_restart(self) -> None:
+        """After a stop and a start a group goes on where it was, also when it committed in the last second."""
+        one = OneBroker()
+        client = one.connect()
+        client.ask(310, send_ext())
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        self.assertEqual(client.ask(15, fields).code, 0)
+        one.stop()
+        one.start()
+        answer = one.connect().ask(14, fields)
+        self.assertEqual((answer.code, answer.ext_fields["offset"]), (0, "1"))
+        one.end()
+
     def test_port_in_use(self) -> None:
         """A port that is taken is an error of the start; nothing is left running or locked."""
         one = OneBroker()

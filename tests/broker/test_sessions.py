@@ -59,6 +59,16 @@ def groups() -> tuple[Groups, list[str]]:
 
 
 class ConsumerGroupTests(SynchronousTestCase):
+    def test_contradicting_members(self) -> None:
+        """Of two members with the same version of a subscription the first one counts; a newer version replaces it."""
+        table, _ = groups()
+        group = table.beat(Link("a"), topic("T", 2, "A"))
+        assert group is not None
+        table.beat(Link("b"), topic("T", 2, "B"))
+        self.assertEqual(group.subscriptions["T"].sub_string, "A")
+        table.beat(Link("b"), topic("T", 3, "B"))
+        self.assertEqual(group.subscriptions["T"].sub_string, "B")
+
     def test_a_newcomer_changes_the_group_once(self) -> None:
         """The first heartbeat of a connection is a change, the next ones are not."""
         table, _ = groups()

@@ -191,6 +191,19 @@ class RhythmTests(RegistrationCase):
         self.net.run(70)
         self.assertEqual([server.kinds for server in servers], [["register", "unregister"]] * 2)
 
+    def test_an_announcement_that_waits_is_dropped_at_the_end(self) -> None:
+        """A broker that has said goodbye does not come back into the routes with an automatic topic."""
+        server = self.name_server()
+        registration = self.start()
+        for name in ("First", "Second"):
+            self.add_topic(name)
+            registration.topics_changed()
+            self.net.deliver()
+        done = registration.stopService()
+        self.net.run(5)
+        self.successResultOf(done)
+        self.assertEqual(server.kinds, ["register", "register", "unregister"])
+
     def test_the_stop_is_bounded(self) -> None:
         """A NameServer that hangs delays the stop by three seconds, not longer."""
         server = self.name_server()

@@ -193,7 +193,9 @@ class _Audit:
             queues = QueueFiles(log, self._engine, coverage)
             configured = configured_topics(child(log.store.path, layout.CONFIG_DIR, TOPICS_FILE))
             self._findings += queues.check(live=live, configured=configured)
-            self._findings += check_indexes(log, self._engine, coverage, slots=self._options.index_slots, live=live)
+            others = [store for store in self._stores.values() if store.side != side]
+            slots = self._options.index_slots
+            self._findings += check_indexes(log, self._engine, coverage, slots=slots, live=live, others=others)
             judge_end = not live and log.end == furthest and not log.unread
             offsets = None if side == SLAVE else self._options.consumer_offsets
             committed, found = check_consumers(log, queues.bounds, judge_end=judge_end, offsets=offsets)

@@ -19,7 +19,7 @@ from rmq_audit.outputs import document, suite_of
 from rmq_audit.outputs import to_prometheus as pair_metrics
 from rmq_audit.pictures import lag_of, pictures_of
 from rmq_audit.previous import NEW, PERSISTING, Previous
-from rmq_audit.report import FORMAT_VERSION, MAX_JSON_FINDINGS, MAX_SHOWN, finding_lines, size_text
+from rmq_audit.report import FORMAT_VERSION, MAX_JSON_FINDINGS, MAX_SHOWN, empty_text, finding_lines, size_text
 from rmq_audit.rules import NO_ROUTES, OF_CLUSTER, ONE_LOOK, rows, rules_of
 
 #: pairs that the summary names; the worst ones first, the rest are counted
@@ -157,6 +157,9 @@ def _pair_text(one: PairResult) -> str:
     result = one.result
     causes = sum(found.derived_from is None for found in result.findings)
     moving = f", {len(result.changed_files)} files written to meanwhile" if result.changed_files else ""
+    empty = empty_text(result)
+    if empty is not None:
+        return f"{empty}, {causes} findings{moving}"
     if result.slave is None:
         return f"alone, {result.master.start} to {result.master.end}, {causes} findings{moving}"
     return (

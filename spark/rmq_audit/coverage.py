@@ -4,6 +4,35 @@ from __future__ import annotations
 
 import attrs
 
+#: bytes of a store that no finding speaks of, as (file, what of it, why); all others are checked
+NOT_CHECKED = (
+    (
+        "commitlog/*",
+        "headers and properties of a store that is looked at alone, or that are alike on both sides",
+        "no CRC covers them without enabledAppendPropCRC; what queues and index keep of them is compared",
+    ),
+    ("commitlog/*", "bytes behind the 8 of a BLANK record, and behind the end of the log", "they may be anything"),
+    ("consumequeue/*/*/*", "size and tagsCode of units in front of the log's begin", "their messages were deleted"),
+    ("consumequeue/*/*/*", "bytes behind the last unit of a queue", "the broker writes over them"),
+    ("consumequeue/%LMQ%*", "units that point into the log", "they belong to records of other topics"),
+    ("consumequeue_ext/*/*/*", "filter bitmaps, and units that no address leads to", "no record tells them"),
+    ("batchconsumequeue", "the whole folder", "another format, of 5.x"),
+    ("index/*", "hash and time of entries in front of the log's begin or behind its end", "there is no record to ask"),
+    ("index/*", "bytes behind the last entry, and entry 0", "nothing reads them"),
+    ("index/*", "the last file of a store that is written to meanwhile", "it changes while it is read"),
+    ("config/consumerOffset.json", "offsets within their queue", "only the group knows; --previous compares them"),
+    ("config/topics.json", "everything but the names of topics", "it states what operators want"),
+    (
+        "config/*",
+        "delayOffset.json, subscriptionGroup.json, consumerFilter.json and all other files",
+        "they state how far deliveries are and what operators want",
+    ),
+    ("checkpoint, checkpoint.rmq", "the whole file", "it only says where a recovery begins to read"),
+    ("abort", "its content", "that it is there is all that counts"),
+    ("epochFileCheckpoint", "epochs behind the common end; all of them in a store alone", "only the pair can tell"),
+    ("*", "all other files and folders (timerwheel, timerlog, compaction, lock, ...)", "the audit does not know them"),
+)
+
 #: names of foreign files that a report holds
 MAX_FOREIGN_NAMES = 20
 
@@ -42,7 +71,11 @@ class SideCoverage:
 
 @attrs.define(kw_only=True)
 class Coverage:
-    """What the verdict rests on; ``complete`` is false when something of the inventory was not read or not compared."""
+    """
+    What the verdict rests on; ``complete`` is false when something of the inventory was not read or not compared.
+
+    ``not_checked`` names the bytes that no run checks.
+    """
 
     complete: bool
     master: SideCoverage
@@ -54,3 +87,6 @@ class Coverage:
     bytes_compared: int
     splits: int
     splits_read_again: int
+    not_checked: list[dict[str, str]] = attrs.field(
+        factory=lambda: [{"file": file, "what": what, "why": why} for file, what, why in NOT_CHECKED]
+    )

@@ -142,6 +142,12 @@ def _coverage(report: Mapping[str, Any]) -> Iterator[str]:
             more = coverage[side]["foreign_files"] - len(names)
             text = ", ".join(names) + (f" and {number(more)} more" if more else "")
             yield f"<p class=dim>Not RocketMQ's, and not read: <code>{escape(text)}</code></p>"
+    if report["empty"]:
+        yield f"<p><b>Nothing to compare:</b> {escape(report['empty'])}.</p>"
+    yield "<details><summary>What no run checks</summary><ul>"
+    for one in coverage["not_checked"]:
+        yield f"<li><code>{escape(one['file'])}</code> {escape(one['what'])}: {escape(one['why'])}</li>"
+    yield "</ul></details>"
     if report["changed_files"]:
         yield f"<p>{len(report['changed_files'])} files were written to meanwhile; moving ends are not judged.</p>"
 

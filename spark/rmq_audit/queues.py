@@ -186,6 +186,8 @@ class QueueFiles:
                 found.append(_dangling(log, check, state))
             if state.surplus:
                 found.append(_surplus(log, check, state))
+            if state.broken_at is not None:
+                found.append(_broken(log, check, state.broken_at))
             if state.expired_files:
                 found.append(_expired(log, check, state))
             for unreadable in (one.error for one in units if one.error is not None):
@@ -351,6 +353,20 @@ def _surplus(log: Log, check: QueueCheck, state: QueueState) -> Finding:
         actual=str(state.surplus_phy),
         detail=f"{state.surplus} units lie in front of the first record of the queue, or behind its last one: "
         "consumers get messages of other queues there, or nothing",
+    )
+
+
+def _broken(log: Log, check: QueueCheck, at: int) -> Finding:
+    return finding(
+        "CQ-MISMATCH",
+        log.side,
+        topic=check.topic,
+        queue_id=check.queue_id,
+        queue_offset_from=at,
+        expected="a unit of a deleted message, or filler",
+        actual="none",
+        detail="a unit in front of the first record of the queue is gone: a broker takes the queue "
+        f"to end there at its next start; {REMEDY.format(topic=check.topic, queue_id=check.queue_id)}",
     )
 
 

@@ -63,6 +63,7 @@ def to_json(
         "lag": None if lag is None else {"bytes": lag.size_bytes, "seconds": lag.seconds},
         "changed_files": result.changed_files,
         "coverage": attrs.asdict(result.coverage),
+        "empty": empty_text(result),
         "findings_total": len(result.findings),
         "findings_derived": sum(one.derived_from is not None for one in result.findings),
         "findings_left_out": max(0, len(result.findings) - MAX_JSON_FINDINGS),
@@ -100,6 +101,19 @@ def to_text(
     return "\n".join(lines)
 
 
+def empty_text(result: Result) -> str | None:
+    """Say which stores hold no message, so that nothing was compared; None when all hold some."""
+    if result.slave is None:
+        return "the store holds no message: there was nothing to check" if not result.master.records else None
+    empty = [log.side for log in (result.master, result.slave) if log.records == 0]
+    if len(empty) == 2:
+        return "neither store holds a message: there was nothing to compare, and the verdict says nothing of messages"
+    if not empty:
+        return None
+    full = result.slave if result.master.records == 0 else result.master
+    return f"the {empty[0]} holds no message, the {full.side} {full.records}: there was nothing to compare"
+
+
 def subject(result: Result) -> tuple[str, ...]:
     """Return whose stores a result is about."""
     return subject_of({"master": _side(result.master), "slave": result.slave and _side(result.slave)})
@@ -132,6 +146,12 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
             f"{all_of.chunks_compared} chunks: {all_of.chunks_equal} with equal digests, "
             f"{all_of.chunks_drilled} looked into, {all_of.chunks_different} of these different"
         )
+    empty = empty_text(result)
+    if empty is not None:
+        yield f"empty     {empty}"
+    files = ", ".join(dict.fromkeys(one["file"] for one in all_of.not_checked))
+    text = f"of {files}: parts that no record tells, named in the coverage of --json and --html"
+    yield from textwrap.wrap(text, _WIDTH, initial_indent="unchecked ", subsequent_indent=" " * 10)
     if not all_of.complete:
         yield "coverage  INCOMPLETE: not everything could be read or compared, see AU-COVER"
     if result.changed_files:

@@ -276,6 +276,7 @@ class QueueState:
     ``end`` is the queue offset behind the last unit. ``surplus`` units in front of the queue's first record, or behind
     its last one, belong to no record, the first of them points at ``surplus_phy``. All units of the first
     ``expired_files`` files, up to before the queue offset ``expired_to``, point before the begin of the log.
+    ``broken_at`` is the queue offset in front of the first record at which a broker takes the queue to end.
     """
 
     error: str | None = None
@@ -290,6 +291,7 @@ class QueueState:
     surplus_phy: int | None = None
     expired_files: int = 0
     expired_to: int | None = None
+    broken_at: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -352,8 +354,8 @@ class IndexCheck:
     Hold one index file against the log; ``slots`` is None when nobody says how many hash slots it has: then one of the
     ``others`` may tell, of the same store and of the other side.
 
-    ``before`` is the file before it. ``complete_to``: every record with keys in front of that place, and behind the
-    file before, must have its entries; None where that cannot be said.
+    ``before`` is the file before it. ``complete_to``: every record with keys behind the file before must have its
+    entries, up to the last entry, and up to that place; None where that cannot be said.
     """
 
     side: str

@@ -43,6 +43,8 @@ def check_queue(task: QueueCheck) -> QueueState:
             if len(held) <= run.last - run.first or not _is_as_digested(held, run):
                 unequal.append(index)
         used = _used_units(task)
+        owned = task.owned_from
+        broken = owned is not None and used.end < owned and bool(np.any(read_units(task.files, owned, owned) != _EMPTY))
     except ReadError as error:
         return QueueState(error=str(error))
     return QueueState(
@@ -57,6 +59,7 @@ def check_queue(task: QueueCheck) -> QueueState:
         surplus_phy=used.surplus_phy,
         expired_files=used.expired_files,
         expired_to=used.expired_to,
+        broken_at=used.end if broken else None,
     )
 
 
@@ -74,16 +77,16 @@ def check_units(task: UnitCheck) -> UnitState:
         phy, size = columns.pos[rows] + window.base, columns.size[rows]
         actual = np.zeros(len(rows), dtype=UNIT)
         actual[: len(held)] = held
-        codes, wrong_tags = _resolved(actual["tags_code"].astype(np.int64), stored, task.extension)
+        codes, nowhere = _resolved(actual["tags_code"].astype(np.int64), stored, task.extension)
     except ReadError as error:
         return UnitState(error=str(error))
     empty = actual == _EMPTY
     wrong = ~empty & ((actual["phy"] != phy) | (actual["size"] != size))
-    wrong_tags |= codes != tags
+    wrong_tags = codes != tags
     if run.topic == SCHEDULE_TOPIC:
         delayed = properties.delayed(window.data, columns)[rows]
         wrong_tags &= ~(delayed & _is_delay(codes - stored))
-    wrong_tags &= ~empty & ~wrong
+    wrong_tags = (wrong_tags | nowhere) & ~empty & ~wrong
     first_empty, first_wrong, first_tags = _first(empty), _first(wrong), _first(wrong_tags)
     right = np.flatnonzero(~empty & ~wrong)
     return UnitState(

@@ -164,7 +164,7 @@ class MadeStore:
             slots, entries = [0] * INDEX_SLOTS, bytearray(layout.INDEX_ENTRY_BYTES)
             for entry, (key_hash, phy, at_ms) in enumerate(keys, 1):
                 slot = key_hash % INDEX_SLOTS
-                entries += layout.INDEX_ENTRY.pack(key_hash, phy, (at_ms - begin[0]) // 1000, slots[slot])
+                entries += layout.INDEX_ENTRY.pack(key_hash, phy, max((at_ms - begin[0]) // 1000, 0), slots[slot])
                 slots[slot] = entry
             used = sum(value > 0 for value in slots)
             head = layout.INDEX_HEADER.pack(begin[0], end[0], begin[1], end[1], used, len(keys) + 1)

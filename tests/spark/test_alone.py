@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from rmq_audit import kernel
 from rmq_audit.audit import Options, Result, check
 from rmq_audit.engines import LocalEngine
-from rmq_audit.indexes import check_index
+from rmq_audit.findings import INVARIANTS
+from rmq_audit.indexes import MAX_SEARCH_BYTES, check_index
 from rmq_audit.properties import failed_property_crcs, tags_codes, values_of
 from rmq_audit.tasks import IndexCheck
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
+from tests.spark.corruptor.specimen import flip, index_slots, overwrite
 from tests.spark.support import as_json, causes, result_of, rmq_audit
 from tests.spark.synthetic import HOST, INDEX_SLOTS, MadeStore, Pair, make_store
 
@@ -62,6 +65,59 @@ class GoldenTests(SynchronousTestCase):
         self.assertIn("messages are gone unconsumed", found.detail)
 
 
+class EveryByteTests(SynchronousTestCase):
+    """One byte is changed at a time, in a store of Apache's broker that is looked at alone."""
+
+    golden_copy: Callable[[str], Path]
+
+    @pytest.fixture(autouse=True)
+    def _take_fixtures(self, golden_copy: Callable[[str], Path]) -> None:
+        self.golden_copy = golden_copy
+
+    def assert_each_byte_counts(self, store: Path, path: Path, places: Iterable[int], invariants: set[str]) -> None:
+        self.assertEqual(alone(store).exit_status, 0)
+        for at in places:
+            flip(path, at, 1 << at % 8)
+            result = alone(store)
+            found = {one.invariant for one in result.findings}
+            self.assertEqual((at, result.exit_status), (at, 2), f"{path}: {found}")
+            self.assertTrue(found & invariants, (at, found))
+            flip(path, at, 1 << at % 8)
+
+    def test_units_of_queues(self) -> None:
+        """Of a unit with tags, of a delayed message, and of the last unit of a queue, all 20 bytes count."""
+        store = self.golden_copy("mixed-4.9.7") / "store"
+        queues = store / layout.CONSUME_QUEUE_DIR
+        tagged = next(p for p in sorted(queues.glob("Mixed/*/*")) if layout.CQ_UNIT.unpack_from(p.read_bytes())[2])
+        (delayed, *_) = sorted(queues.glob("SCHEDULE_TOPIC_XXXX/*/*"))
+        last = (len(tagged.read_bytes().rstrip(b"\0")) - 1) // layout.CQ_UNIT_BYTES * layout.CQ_UNIT_BYTES
+        for path, at in ((tagged, 0), (delayed, 0), (tagged, last)):
+            places = range(at, at + layout.CQ_UNIT_BYTES)
+            self.assert_each_byte_counts(store, path, places, {"CQ-MISMATCH", "CQ-TAG", "CQ-DANGLING"})
+
+    def test_units_of_the_extension(self) -> None:
+        """
+        Where units name an address, size, tagsCode and store time of the extension's unit count, and that it is there.
+        """
+        store = self.golden_copy("cqext-4.9.7") / "store"
+        (path, *_) = sorted((store / layout.CONSUME_QUEUE_EXT_DIR).glob("*/*/*"))
+        self.assert_each_byte_counts(store, path, range(layout.CQ_EXT_UNIT.size), {"CQ-TAG"})
+        path.unlink()
+        self.assertEqual({one.invariant for one in alone(store).findings}, {"CQ-TAG"})
+
+    def test_index_files(self) -> None:
+        """All bytes of the header, of a hash slot and of the entry that it names count."""
+        store = self.golden_copy("mixed-4.9.7") / "store"
+        path = min((store / layout.INDEX_DIR).iterdir())
+        data = path.read_bytes()
+        slots = index_slots(data)
+        key_hash = layout.INDEX_ENTRY.unpack_from(data, layout.index_entry_at(slots, 40))[0]
+        slot = layout.index_slot_at(key_hash % slots)
+        entry = layout.index_entry_at(slots, 40)
+        places = [*range(layout.INDEX_HEADER_BYTES), *range(slot, slot + 4), *range(entry, entry + 20)]
+        self.assert_each_byte_counts(store, path, places, {name for name in INVARIANTS if name.startswith("IX-")})
+
+
 class AloneTests(SynchronousTestCase):
     folder: Path
 
@@ -86,16 +142,26 @@ class AloneTests(SynchronousTestCase):
         self.assertEqual((written["command"], written["slave"], written["verdict"]), ("check", None, "DAMAGED"))
 
     def test_index_of_unknown_shape_is_not_passed_over(self) -> None:
-        """A file whose number of hash slots nobody knows makes the audit incomplete, until the operator says it."""
+        """
+        How many hash slots a file has is told by the operator, by itself, or by another file of the store.
+
+        Where nothing tells it, a small file is damaged, and for a large one the audit asks.
+        """
         pair = self.pair(make_store(2))
-        path = sorted((pair.master / layout.INDEX_DIR).iterdir())[0]
-        data = bytearray(path.read_bytes())
-        data[36 - 4 : 36] = (3).to_bytes(4, "big")  # hashSlotCount, which the search relies on
-        path.write_bytes(data)
+        path, other = sorted((pair.master / layout.INDEX_DIR).iterdir())[:2]
+        overwrite(path, 36 - 4, (3).to_bytes(4, "big"))  # hashSlotCount, which the search relies on
+        for slots in (None, INDEX_SLOTS):
+            (one,) = alone(pair.master, index_slots=slots).findings
+            self.assertEqual((one.invariant, one.severity.name), ("IX-HEADER", "ERROR"))
+            self.assertIn("3 hash slots in use, it is 99", one.detail)
+        overwrite(other, 36 - 4, (3).to_bytes(4, "big"))
+        told = {one.detail for one in alone(pair.master).findings if one.invariant == "IX-HEADER"}
+        self.assertEqual(sum("nothing in it is where an index file has it" in text for text in told), 2)
+        for file in (path, other):
+            os.truncate(file, MAX_SEARCH_BYTES + 1)
         result = alone(pair.master)
         self.assertEqual((result.verdict.value, result.exit_status), ("INCOMPLETE", 3))
         self.assertIn("--index-slots", result.findings[0].detail)
-        self.assertEqual(alone(pair.master, index_slots=INDEX_SLOTS).exit_status, 0)
 
     def test_cut_index_files_are_named(self) -> None:
         """A header that counts more entries than the file has room for, and a file without a header."""
@@ -104,9 +170,11 @@ class AloneTests(SynchronousTestCase):
         whole = path.read_bytes()
         path.write_bytes(whole[: layout.index_entry_at(INDEX_SLOTS, 500)])
         found = causes(alone(pair.master, index_slots=INDEX_SLOTS))
-        self.assertEqual({one.invariant for one in found}, {"IX-CHAIN"})
+        self.assertEqual({"IX-CHAIN", "IX-HEADER"}, {one.invariant for one in found})
         path.write_bytes(whole[:20])
-        self.assertEqual(alone(pair.master).exit_status, 3)
+        result = alone(pair.master)
+        self.assertEqual(result.exit_status, 2)
+        self.assertIn("not even a header", " ".join(one.detail for one in result.findings))
 
     def test_an_index_without_entries_is_right(self) -> None:
         """RocketMQ makes files ahead; their header says 0 entries."""
@@ -121,7 +189,7 @@ class AloneTests(SynchronousTestCase):
             log_start=0,
             log_end=0,
         )
-        self.assertEqual(check_index(task).faults, ())
+        self.assertEqual(list(check_index(task).faults), [])
 
     def test_offset_files_that_cannot_be_used(self) -> None:
         """A broken consumerOffset.json is named with its place and makes the audit incomplete."""

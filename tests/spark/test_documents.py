@@ -7,6 +7,7 @@ import shlex
 
 from rmq_audit.cli import _parser
 from rmq_audit.cluster import WORDS
+from rmq_audit.coverage import NOT_CHECKED
 from rmq_audit.findings import INVARIANTS, Verdict
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,6 +30,11 @@ class AuditDocumentTests(SynchronousTestCase):
         """Meaning and remedy are more than a word."""
         short = [row for row in ROWS if len(row[2]) < 15 or len(row[3]) < 7]
         self.assertEqual(short, [])
+
+    def test_what_no_run_checks_is_named(self) -> None:
+        """The list of bytes that no finding speaks of is the one that every report holds."""
+        told = re.findall(r"^\| `([^`]+)` \| (.+?) \| (.+?) \|$", TEXT.split("### What no run checks")[1], re.MULTILINE)
+        self.assertEqual(told[: len(NOT_CHECKED)], list(NOT_CHECKED))
 
     def test_every_verdict_has_its_exit_status(self) -> None:
         """The first table names each verdict; exit statuses are those of the command's help."""

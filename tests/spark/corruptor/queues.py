@@ -158,6 +158,39 @@ def unit_of_a_delayed_message_has_another_time(pair: Specimen, chance: random.Ra
 
 
 @defect("DAMAGED")
+def unit_behind_the_last_record(pair: Specimen, chance: random.Random) -> Plan:
+    """Consumers would get a message of another queue there."""
+    queue = some_message(pair, chance).queue
+    other = next(other for other in iter(lambda: some_message(pair, chance), None) if other.queue != queue)
+    at = pair.next_offset[queue]
+    pair.write_unit(pair.slave, queue, at, layout.CQ_UNIT.pack(other.phy, other.size, 0))
+    return Plan(
+        [Expected(invariant="CQ-MISMATCH", replica="slave", topic=queue[0], queue_offset=at, count=1)],
+        # the file may have been full
+        tolerated=lambda found: found.invariant == "CQ-SIZE",
+    )
+
+
+@defect("DAMAGED")
+def unit_in_front_of_the_first_record_is_lost(pair: Specimen, chance: random.Random) -> Plan:
+    """Its message was deleted; but a broker that starts takes the queue to end there."""
+    begin = min(int(path.name) for path in (pair.slave / layout.COMMIT_LOG_DIR).iterdir())
+    living = {one.queue for one in pair.stored if one.owned}
+    old: dict[tuple[str, int], list[tuple[Path, int]]] = {}
+    for path, at, (phy, _, _) in pair.all_units(pair.slave):
+        queue = path.parent.parent.name, int(path.parent.name)
+        if phy < begin and queue in living:
+            old.setdefault(queue, []).append((path, at))
+    if not old:
+        raise NotHere("a queue with units of deleted and of living messages")
+    queue = chance.choice(sorted(old))
+    path, at = chance.choice(old[queue])
+    overwrite(path, at, EMPTY)
+    number = (int(path.name) + at) // layout.CQ_UNIT_BYTES
+    return Plan([Expected(invariant="CQ-MISMATCH", replica="slave", topic=queue[0], queue_offset=number)])
+
+
+@defect("DAMAGED")
 def queue_file_is_too_short(pair: Specimen, chance: random.Random) -> Plan:
     """All units are there, yet Apache's broker does not start with a file of another length."""
     queue = some_message(pair, chance).queue

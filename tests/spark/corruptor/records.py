@@ -339,5 +339,7 @@ def clock_of_the_master_went_back(pair: Specimen, chance: random.Random) -> Plan
         for root in pair.roots:
             past = int.from_bytes(pair.read(root, at, 8), "big") - 3_600_000
             pair.write(root, at, past.to_bytes(8, "big"))
+    for root in pair.roots:
+        pair.set_index_times(root, {one.phy: one.store_timestamp - 3_600_000 for one in behind})
     before = max((one for one in pair.stored if one.phy < first.phy), key=lambda one: one.phy)
     return Plan([Expected(invariant="CL-TIME", replica="both", phy=before.phy, count=1)])

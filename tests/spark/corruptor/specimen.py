@@ -169,6 +169,8 @@ class Specimen:
             self.write_unit(root, queue, queue_offset, layout.CQ_UNIT.pack(self.end, size, record.tags_code("T0")))
         self.units.add(self.end)
         one = self._located(raw, 0, self.end)
+        for root in roots:
+            self._index(root, one)
         self.stored.append(one)
         self.end += size
         return one
@@ -200,6 +202,43 @@ class Specimen:
 
     # -- index files
 
+    def _index(self, root: Path, one: Stored) -> None:
+        """Add the unique key of the newest message to the newest index file, or to a new one, as a broker does."""
+        path = max((root / layout.INDEX_DIR).iterdir())
+        data = bytearray(path.read_bytes())
+        slots = index_slots(bytes(data))
+        begin_ms, end_ms, begin_phy, _, used, number = layout.INDEX_HEADER.unpack_from(data)
+        since = begin_ms
+        if layout.index_entry_at(slots, number + 1) > len(data):
+            path = path.with_name(f"{int(path.name) + 1:0{layout.INDEX_NAME_DIGITS}d}")
+            data, used, number, since = bytearray(len(data)), 0, 1, end_ms
+            begin_ms, begin_phy = one.store_timestamp, one.phy
+        key_hash = record.index_key_hash(one.topic, one.message_id)
+        slot = layout.index_slot_at(key_hash % slots)
+        (before,) = layout.INDEX_SLOT.unpack_from(data, slot)
+        seconds = (one.store_timestamp - since) // 1000
+        layout.INDEX_ENTRY.pack_into(data, layout.index_entry_at(slots, number), key_hash, one.phy, seconds, before)
+        layout.INDEX_SLOT.pack_into(data, slot, number)
+        head = begin_ms, one.store_timestamp, begin_phy, one.phy, used + (before == 0), number + 1
+        layout.INDEX_HEADER.pack_into(data, 0, *head)
+        path.write_bytes(data)
+
+    def set_index_times(self, root: Path, times: dict[int, int]) -> None:
+        """Make the index say of records what it would if they had been stored at those times."""
+        for path in sorted((root / layout.INDEX_DIR).iterdir()):
+            data = bytearray(path.read_bytes())
+            slots = index_slots(bytes(data))
+            begin_ms, end_ms, begin_phy, end_phy, used, count = layout.INDEX_HEADER.unpack_from(data)
+            begin_ms, end_ms = times.get(begin_phy, begin_ms), times.get(end_phy, end_ms)
+            layout.INDEX_HEADER.pack_into(data, 0, begin_ms, end_ms, begin_phy, end_phy, used, count)
+            for number in range(1, count):
+                at = layout.index_entry_at(slots, number)
+                key_hash, phy, seconds, before = layout.INDEX_ENTRY.unpack_from(data, at)
+                if phy in times:
+                    seconds = max((times[phy] - begin_ms) // 1000, 0)
+                layout.INDEX_ENTRY.pack_into(data, at, key_hash, phy, seconds, before)
+            path.write_bytes(data)
+
     def index_entries(self, root: Path) -> Iterator[tuple[Path, int, int, tuple[int, int, int, int]]]:
         """Yield (file, number, position, entry) of the index entries of messages in the common range."""
         for path in sorted((root / layout.INDEX_DIR).iterdir()):
@@ -215,11 +254,12 @@ class Specimen:
 
 def index_slots(data: bytes) -> int:
     """Return how many slots an index file has: those of the stores here are known, and the right one fits."""
-    count = layout.INDEX_HEADER.unpack_from(data)[-1]
+    _, _, begin_phy, _, _, count = layout.INDEX_HEADER.unpack_from(data)
     for slots in INDEX_SEARCH_SLOTS:
+        oldest = layout.INDEX_ENTRY.unpack_from(data, layout.index_entry_at(slots, 1))
         newest = layout.INDEX_ENTRY.unpack_from(data, layout.index_entry_at(slots, count - 1))
         (named,) = layout.INDEX_SLOT.unpack_from(data, layout.index_slot_at(newest[0] % slots))
-        if named == count - 1:
+        if named == count - 1 and oldest[1] == begin_phy:
             return slots
     raise ValueError("an index file with another number of slots than the stores of these tests have")
 

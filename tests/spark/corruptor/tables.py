@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from rmq_audit.consumers import Earlier
 from rmq.store import layout
 from rmq.wire import record
 from tests.spark.corruptor.classes import Expected, NotHere, Plan, defect, is_plain, some_message
-from tests.spark.corruptor.specimen import Specimen, Stored, index_slots, overwrite
+from tests.spark.corruptor.specimen import Specimen, Stored, flip, index_slots, overwrite
 
 # index files; bytes of an entry: key hash, physical offset at +4, seconds at +12, number of the entry before at +16
 
@@ -22,7 +23,7 @@ def _entry(pair: Specimen, chance: random.Random) -> tuple[Path, int, int, tuple
     return chance.choice(list(pair.index_entries(pair.slave)))
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def index_entry_points_into_a_record(pair: Specimen, chance: random.Random) -> Plan:
     path, _, at, _ = _entry(pair, chance)
     wrong = some_message(pair, chance).phy + 1
@@ -30,7 +31,7 @@ def index_entry_points_into_a_record(pair: Specimen, chance: random.Random) -> P
     return Plan([Expected(invariant="IX-DANGLING", replica="slave", phy=wrong, count=1)])
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def index_entry_points_at_another_record(pair: Specimen, chance: random.Random) -> Plan:
     path, _, at, (_, phy, _, _) = _entry(pair, chance)
     wrong = next(one.phy for one in iter(lambda: some_message(pair, chance), None) if abs(one.phy - phy) > 20_000)
@@ -50,7 +51,7 @@ def record_has_hash(pair: Specimen, phy: int, path: Path, at: int) -> bool:
     return any(record.index_key_hash(one.topic, key) == wanted for key in keys if key)
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def index_entry_has_another_hash(pair: Specimen, chance: random.Random) -> Plan:
     path, _, at, (_, phy, _, _) = _entry(pair, chance)
     # a multiple of the slots away, so that its chain stays whole
@@ -61,20 +62,58 @@ def index_entry_has_another_hash(pair: Specimen, chance: random.Random) -> Plan:
     return Plan([Expected(invariant="IX-HASH", replica="slave", phy=phy, count=1)])
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def index_chain_is_cut(pair: Specimen, chance: random.Random) -> Plan:
     path, number, at, (_, phy, _, _) = _entry(pair, chance)
     overwrite(path, at + 16, layout.INDEX_SLOT.pack(number + 1))
     return Plan([Expected(invariant="IX-CHAIN", replica="slave", phy=phy)])
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def index_slot_is_empty(pair: Specimen, chance: random.Random) -> Plan:
     path, _, _, (key_hash, _, _, _) = _entry(pair, chance)
     slots = index_slots(path.read_bytes())
     overwrite(path, layout.index_slot_at(key_hash % slots), bytes(layout.INDEX_SLOT_BYTES))
     # with a slot less in use than the header counts, the number of slots of a small file cannot be found out
     return Plan([Expected(invariant="IX-CHAIN", replica="slave", count=1)], index_slots=slots)
+
+
+@defect("DAMAGED")
+def index_entry_has_another_time(pair: Specimen, chance: random.Random) -> Plan:
+    path, _, at, (_, phy, seconds, _) = _entry(pair, chance)
+    overwrite(path, at + 12, layout.INDEX_SLOT.pack(seconds + 17))
+    return Plan([Expected(invariant="IX-TIME", replica="slave", phy=phy, count=1)])
+
+
+@defect("DAMAGED")
+def index_header_has_another_field(pair: Specimen, chance: random.Random) -> Plan:
+    """The last message's time or place, or the number of slots in use."""
+    path = max((pair.slave / layout.INDEX_DIR).iterdir())
+    slots = index_slots(path.read_bytes())
+    flip(path, chance.choice((15, 31, 35)), 1)
+    return Plan([Expected(invariant="IX-HEADER", replica="slave")], index_slots=slots)
+
+
+@defect("DAMAGED")
+def index_file_is_missing(pair: Specimen, chance: random.Random) -> Plan:
+    """Messages whose keys were in it are not found by key any more."""
+    os.remove(chance.choice(sorted((pair.slave / layout.INDEX_DIR).iterdir())[1:] or [_only_index(pair.slave)]))
+    return Plan([Expected(invariant="IX-MISSING", replica="slave")])
+
+
+def _only_index(root: Path) -> Path:
+    return max((root / layout.INDEX_DIR).iterdir())
+
+
+@defect("DAMAGED")
+def index_file_of_another_length(pair: Specimen, chance: random.Random) -> Plan:
+    path = max((pair.slave / layout.INDEX_DIR).iterdir())
+    os.truncate(path, path.stat().st_size - layout.INDEX_ENTRY_BYTES)
+    return Plan(
+        [Expected(invariant="IX-HEADER", replica="slave")],
+        # an entry in use may have been the last
+        tolerated=lambda found: found.invariant.startswith("IX-"),
+    )
 
 
 # consumer offsets

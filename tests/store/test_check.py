@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
+import re
 import shutil
 import tempfile
+from collections import Counter
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import RealDisk
@@ -163,6 +167,93 @@ class CheckTests(SynchronousTestCase):
         missing = [one for one in findings if one.kind == "missing-unit"]
         self.assertEqual(len(missing), check.MAX_OF_A_KIND + 1)
         self.assertEqual(missing[-1].text, "130 more of this kind")
+
+
+@attrs.frozen
+class Planted:
+    """What is overwritten, cut or removed in a sound store of 150 messages, and the finding that must come of it."""
+
+    kind: str
+    path: str
+    #: place and bytes; without bytes the file ends there, without a place it is gone, or, where none was, it is added
+    at: int | None = None
+    data: bytes | None = None
+    #: what the place of the finding begins with, where one kind is found in two ways
+    where: str = ""
+
+
+LOG, LAST_LOG = f"commitlog/{ZERO}", f"commitlog/{16384:020d}"
+QUEUE, LAST_OF_QUEUE = f"consumequeue/Topic/0/{ZERO}", f"consumequeue/Topic/0/{800:020d}"
+INDEX = "index/*"
+INDEX_AT = 40 + 64 * 4
+
+
+class KindTests(SynchronousTestCase):
+    """Each kind of finding comes of damage of its own: with any of them left out of the check a test fails."""
+
+    def setUp(self) -> None:
+        self.box = Box()
+        self.box.open()
+        self.results = self.box.put_many(150)
+        self.box.stop()
+        self.box.node.start()
+        self.first, self.second, self.last = self.results[0], self.results[3], self.results[-1]
+
+    def planted(self) -> list[Planted]:
+        first, second, last = self.first, self.second, self.last
+        end = last.phy_offset + last.size - 16384
+        unit, next_unit = CQ_UNIT.pack(first.phy_offset, first.size, 0), CQ_UNIT.pack(second.phy_offset, second.size, 0)
+        return [
+            Planted("file-size", LOG, 16000),
+            Planted("missing-file", f"commitlog/{3 * 16384:020d}", where=f"{ROOT}/commitlog"),
+            Planted("missing-file", f"consumequeue/Topic/0/{400:020d}", where=f"{ROOT}/consumequeue"),
+            Planted("torso", LAST_LOG, end - 9, bytes(9)),
+            Planted("damaged-record", LOG, self.results[7].phy_offset + 90, b"?"),
+            Planted("torn-tail", LAST_LOG, end - last.size + 10),
+            Planted("stale-bytes", LAST_LOG, 16000, b"x"),
+            Planted("queue-anew", LOG, second.phy_offset + 20, bytes(8)),
+            Planted("queue-number", LOG, second.phy_offset + 20, (17).to_bytes(8, "big")),
+            Planted("missing-unit", LAST_OF_QUEUE, 180, bytes(20)),
+            Planted("stale-unit", QUEUE, 0, bytes(20)),
+            Planted("unit-without-record", QUEUE, 0, CQ_UNIT.pack(first.phy_offset + 1, first.size, 0)),
+            Planted("wrong-unit", QUEUE, 8, (first.size + 1).to_bytes(4, "big")),
+            Planted("filled-unit", QUEUE, 0, next_unit),
+            Planted("shifted-unit", QUEUE, 20, unit),
+            Planted("tags-code", QUEUE, 12, (1).to_bytes(8, "big")),
+            Planted("index-size", INDEX, 500),
+            Planted("index-header", INDEX, 36, (5000).to_bytes(4, "big")),
+            Planted("wrong-index-entry", INDEX, INDEX_AT + 20, b"\x01\x02\x03\x04"),
+            Planted("index-chain", INDEX, INDEX_AT + 20 + 16, b"\0\0\0\x50"),
+            Planted("index-slot", INDEX, 40, bytes(64 * 4)),
+            Planted("missing-index-entry", INDEX, INDEX_AT + 20, b"\x01\x02\x03\x04"),
+        ]
+
+    def test_each_kind(self) -> None:
+        """What is planted is found under its name and at its place; the store is sound without it."""
+        disk = self.box.disk
+        for one in self.planted():
+            folder, _, name = one.path.rpartition("/")
+            names = disk.list_dir(f"{ROOT}/{folder}")
+            path = f"{ROOT}/{folder}/{names[0] if name == '*' else name}"
+            kept = disk.read_whole(path) if disk.exists(path) else None
+            if kept is None:
+                disk.create_sparse(path, 16384).close()
+            elif one.at is None:
+                disk.delete(path)
+            elif one.data is None:
+                disk.open(path).truncate(one.at)
+            else:
+                disk.open(path).write_at(one.at, one.data)
+            found = check.check_store(disk, ROOT, self.box.config)
+            kinds = [each.kind for each in found if each.where.startswith(one.where)]
+            self.assertIn(one.kind, kinds, one)
+            disk.delete(path) if kept is None else disk.write_atomic(path, kept)
+            self.assertEqual(check.check_store(disk, ROOT, self.box.config), [], one)
+
+    def test_no_kind_is_left_out(self) -> None:
+        """Every finding that the check can make is planted above; a topic that was deleted has a test of its own."""
+        calls = re.findall(r'_find\(\s*(?:self\._lag\(\)|"[a-z]+"),\s*"([a-z-]+)"', inspect.getsource(check))
+        self.assertEqual(Counter(one.kind for one in self.planted()) + Counter(["deleted-topic"]), Counter(calls))
 
 
 class CommandTests(SynchronousTestCase):

@@ -9,6 +9,7 @@ import attrs
 from rmq.store import layout
 from rmq_audit import inventory, recordfolder, seams
 from rmq_audit.acked import Sends, SendTimes, check_acked, read_sends
+from rmq_audit.configs import Configs, check_configs, compare_configs, read_configs
 from rmq_audit.consumers import (
     TOPICS_FILE,
     Committed,
@@ -142,10 +143,11 @@ class _Audit:
         for store in stores:
             inventory.check_broker(store, options.broker)
         stores = [inventory.ending_at(store, (options.ends or {}).get(store.side)) for store in stores]
+        self._segment_bytes = inventory.common_segment_bytes(*stores)
+        stores = [inventory.without_misnamed(store, self._segment_bytes) for store in stores]
         self._stores = {store.side: store for store in stores}
         self._engine = engine
         self._options = options
-        self._segment_bytes = inventory.common_segment_bytes(*stores)
         self._splits = 0
         self._read_again = 0
         self._coverage = {store.side: SideCoverage() for store in stores}
@@ -155,6 +157,7 @@ class _Audit:
         self._acked = self._read_acked(stores[0])
         self._sends: SendTimes | None = None
         self._looked_before = False
+        self._configs: dict[str, Configs] = {}
 
     def run_alone(self) -> Result:
         """Check the only store."""
@@ -176,6 +179,9 @@ class _Audit:
         self._findings += check_epochs(master, slave, comparison.begin, comparison.end)
         self._check_rest_of_slave(slave, comparison)
         changed = self._check_files(logs)
+        dumps = any(log.store.manifest is not None for log in logs.values())
+        if self._configs and not dumps and master.end == slave.end and not (master.unread or slave.unread):
+            self._findings += compare_configs(self._configs[MASTER], self._configs[SLAVE])
         self._vouch(comparison)
         findings = self._settled(changed)
         end = max(comparison.begin, comparison.end)
@@ -202,6 +208,9 @@ class _Audit:
             coverage.consumer_offsets_checked = len(committed)
             self._findings += found + self._check_backwards(log, committed)
             self._committed[side], self._bounds[side] = committed, queues.bounds
+            if not live:
+                self._configs[side] = configs = read_configs(log)
+                self._findings += check_configs(configs, queues.bounds, judge_end=judge_end)
             self._findings += log.findings
         self._check_acked(*logs.values())
         return changed

@@ -10,10 +10,10 @@ import attrs
 from rmq.store import layout
 from rmq.wire.loosejson import JsonError, parse
 from rmq_audit.files import ReadError, is_there, read_whole
-from rmq_audit.findings import Finding, finding
+from rmq_audit.findings import Finding, Severity, finding
 from rmq_audit.history import Log
 from rmq_audit.location import child
-from rmq_audit.queues import Bounds, Queue
+from rmq_audit.queues import Bounds, Queue, by_queue, current_runs
 
 OFFSETS_FILE, TOPICS_FILE = "consumerOffset.json", "topics.json"
 
@@ -58,10 +58,13 @@ def check_consumers(
         if offsets is not None and not is_there(offsets):
             raise _BadFile(f"{offsets}: no such file")
         committed = list(_committed(child(folder, OFFSETS_FILE) if offsets is None else offsets))
-        topics = _topics(child(folder, TOPICS_FILE)) | {topic for topic, _ in bounds}
     except _BadFile as error:
-        return [], [finding("AU-COVER", log.side, detail=str(error))]
+        # what is wrong with the store's own file is said where all its tables are read
+        return [], [] if offsets is None else [finding("AU-COVER", log.side, detail=str(error))]
+    topics = (configured_topics(child(folder, TOPICS_FILE)) or frozenset()) | {topic for topic, _ in bounds}
     found = []
+    # the offsets of a topic that was deleted and made again may be those of before
+    restarted = {queue for queue, runs in by_queue(log.runs).items() if len(current_runs(runs)) < len(runs)}
     for one in committed:
         if one.topic not in topics:
             found.append(_finding("CO-ORPHAN", log, one, "its topic is in no configuration, queue or message"))
@@ -69,7 +72,8 @@ def check_consumers(
         held = bounds.get((one.topic, one.queue_id), None if log.start > 0 else Bounds(0, 0))
         if held is not None and one.offset > held.end and judge_end:
             text = f"the next to consume would be {one.offset}, but the queue ends at {held.end}"
-            found.append(_finding("CO-AHEAD", log, one, text, expected=f"{held.end} or less"))
+            severity = Severity.WARN if (one.topic, one.queue_id) in restarted else None
+            found.append(_finding("CO-AHEAD", log, one, text, expected=f"{held.end} or less", severity=severity))
         elif held is not None and one.offset < held.begin:
             text = f"the queue begins at {held.begin} by now: {held.begin - one.offset} messages are gone unconsumed"
             found.append(_finding("CO-BEHIND", log, one, text, expected=f"{held.begin} or more"))

@@ -82,10 +82,16 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "AK-PLACE": ("each acknowledged message has the queue and offset that were acknowledged", Severity.CRITICAL, 6),
     "AK-COUNT": ("as many messages are in the log as were acknowledged", Severity.WARN, 9),
     "AK-DUP": ("each acknowledged message is stored once", Severity.INFO, 9),
-    "CO-AHEAD": ("no consumer offset lies beyond its queue's end", Severity.WARN, 9),
+    "CO-AHEAD": ("no consumer offset lies beyond its queue's end", Severity.ERROR, 9),
     "CO-BEHIND": ("no consumer offset lies before its queue's begin", Severity.INFO, 9),
     "CO-BACK": ("no consumer offset has gone back since it was looked at before", Severity.WARN, 9),
     "CO-ORPHAN": ("each consumer offset belongs to a topic that is known", Severity.INFO, 9),
+    "CF-BROKEN": ("brokers can load every table of the folder config", Severity.ERROR, 9),
+    "CF-DIFF": ("the tables of master and slave do not contradict each other", Severity.ERROR, 9),
+    "CF-TOPIC": ("every topic whose queues hold messages is configured", Severity.ERROR, 9),
+    "CF-DELAY": ("no delay level has gone beyond the end of its queue", Severity.ERROR, 9),
+    "CF-TIME": ("the checkpoint that a recovery needs names no time behind the last message", Severity.ERROR, 9),
+    "ST-FILE": ("the folders of log and queues hold files of the right names and lengths only", Severity.ERROR, 9),
     "CL-BACK": ("the end of a log does not go back between two looks at it", Severity.WARN, 9),
     "RT-MISSING": ("every NameServer knows every broker and topic", Severity.ERROR, 9),
     "RT-DIFF": ("NameServers say the same of brokers and topics", Severity.ERROR, 9),
@@ -93,6 +99,10 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "RT-STORE": ("routes lead to all queues that hold messages, and to no topic that is not there", Severity.WARN, 9),
     "AU-COVER": ("every byte of the inventory was read", Severity.ERROR, 9),
 }
+
+
+#: what offsets say where a log has lost its end
+_OF_LOST_ENDS = {"CO-AHEAD", "CF-DELAY"}
 
 
 @attrs.define(kw_only=True)
@@ -173,10 +183,12 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
         return Verdict.DIVERGED
     if errors & {"RP-DIFF", "RP-MISSING", "RP-EXTRA"}:
         return Verdict.DIFFERENT
-    if errors - {"RP-AHEAD", "AU-COVER"}:
+    if errors - {"RP-AHEAD", "AU-COVER", *_OF_LOST_ENDS}:
         return Verdict.DAMAGED
     if "RP-AHEAD" in errors:
         return Verdict.AHEAD
+    if errors & _OF_LOST_ENDS:
+        return Verdict.DAMAGED
     if "AU-COVER" in errors:
         return Verdict.INCOMPLETE
     if any(one.invariant == "RP-LAG" and one.severity >= Severity.WARN for one in findings):
@@ -215,7 +227,7 @@ def _stable_id(one: Finding) -> str:
 def _words_for_place(one: Finding) -> tuple[str, ...]:
     """Return what tells a finding without a place from others of its kind: the words, which name the file."""
     has_place = any(part is not None for part in (one.phy_from, one.topic, one.field))
-    return () if has_place or one.invariant != "AU-COVER" else (one.detail,)
+    return () if has_place or one.invariant not in ("AU-COVER", "ST-FILE") else (one.detail,)
 
 
 def _merge_sides(findings: Sequence[Finding]) -> list[Finding]:

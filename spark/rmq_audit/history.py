@@ -116,7 +116,7 @@ def _take_unread(log: Log) -> None:
         elif problem.whole_log:
             log.unread.append(Range(0, UNKNOWN_END))
         log.findings.append(
-            finding("AU-COVER", log.side, phy_from=problem.phy, detail=f"{problem.path} {problem.text}")
+            finding(problem.invariant, log.side, phy_from=problem.phy, detail=f"{problem.path} {problem.text}")
         )
     for scan in log.scans:
         if scan.error is not None:
@@ -125,8 +125,8 @@ def _take_unread(log: Log) -> None:
             log.findings.append(finding("AU-COVER", log.side, phy_from=begin, phy_to=end, detail=scan.error))
     for segment in log.store.segments:
         if segment.size_bytes > size:
-            text = f"{segment.path} has {segment.size_bytes} bytes, its log's segments {size}; the rest was not read"
-            log.findings.append(finding("AU-COVER", log.side, phy_from=segment.start + size, detail=text))
+            text = f"{segment.path} has {segment.size_bytes} bytes, its log's segments {size}: no broker starts with it"
+            log.findings.append(finding("ST-FILE", log.side, phy_from=segment.start + size, detail=text))
     log.unread.sort(key=lambda one: one.begin)
 
 
@@ -145,6 +145,9 @@ def _take_gaps(log: Log, claimed: int | None) -> None:
         file_end = segment.start + min(segment.size_bytes, size)
         complete_by_dump = claimed is not None and claimed <= file_end
         empty_last = segment is segments[-1] and segment.size_bytes == 0
+        if empty_last and not (log.store.ours or log.store.unfinished or complete_by_dump):
+            text = f"{segment.path} is empty: Apache's 4.9 does not start with it; delete it, nothing was in it"
+            log.findings.append(finding("ST-FILE", log.side, phy_from=segment.start, detail=text))
         if file_end < expected and not complete_by_dump and not empty_last:
             log.gaps.append(Range(file_end, expected))
     if claimed is not None and claimed > expected and not log.unknown(expected, claimed):
@@ -263,8 +266,11 @@ def _report_gaps(log: Log) -> None:
         else:
             text = f"{segment.path} has {segment.size_bytes} of {log.segment_bytes} bytes"
             if gap.begin > log.end and log.dirty_to is None:
-                severity = Severity.WARN
                 text += "; the log ends before that"
+                if log.store.ours:
+                    severity = Severity.WARN
+                else:
+                    text += ", but Apache's broker does not start with it"
             elif gap.begin >= log.end:
                 begin = min(begin, log.end)
                 text += f", the log breaks off at {log.end}"

@@ -61,15 +61,17 @@ class Queue:
 @attrs.frozen(kw_only=True)
 class Problem:
     """
-    Something of a store that could not be taken in; the audit is incomplete because of it.
+    Something of a store that could not be taken in.
 
-    ``phy`` is set when a segment of the log is meant: where it starts. ``whole_log``: nothing is known of the log.
+    The audit is incomplete because of it, unless ``invariant`` says that a broker would not take it either. ``phy`` is
+    set when a segment of the log is meant: where it starts. ``whole_log``: nothing is known of the log.
     """
 
     path: str
     text: str
     phy: int | None = None
     whole_log: bool = False
+    invariant: str = "AU-COVER"
 
 
 @attrs.frozen(kw_only=True)
@@ -82,7 +84,8 @@ class Store:
     queues may then be behind the log, since whoever opens the store dispatches the rest. ``batch_topics`` are topics of
     5.x with batch queues, whose units lie elsewhere and in another format. ``extensions`` hold the tagsCodes of queues
     whose units name an address instead. ``foreign`` is what lies in the folders of log, queues and index under names
-    that RocketMQ does not give; nothing of it was read.
+    that RocketMQ does not give; nothing of it was read. ``ours``: our broker wrote the store last, which leaves them
+    alone.
     """
 
     side: str
@@ -96,14 +99,23 @@ class Store:
     batch_topics: frozenset[str] = frozenset()
     extensions: tuple[Queue, ...] = ()
     foreign: tuple[str, ...] = ()
+    ours: bool = False
 
     @property
     def segment_bytes(self) -> int | None:
-        """Bytes of a full segment: by the manifest, else the commonest file size; None for a store without segments."""
+        """
+        Bytes of a full segment; None for a store without segments.
+
+        By the manifest, else the file size that divides most names, and of those the commonest.
+        """
         if self.manifest is not None and self.manifest.segment_bytes is not None:
             return self.manifest.segment_bytes
         sizes = Counter(segment.size_bytes for segment in self.segments if segment.size_bytes)
-        return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
+
+        def fits(size: int) -> tuple[int, int, int]:
+            return sum(segment.start % size == 0 for segment in self.segments), sizes[size], size
+
+        return max(sizes, key=fits, default=None)
 
 
 def place_of(path: str) -> str:
@@ -139,6 +151,7 @@ def take_inventory(side: str, path: str) -> Store:
     extensions: tuple[Queue, ...] = ()
     indexes: tuple[Segment, ...] = ()
     batches: Sequence[Entry] = ()
+    ours = layout.PROGRESS_FILE in names
     if not problems:
         segments = _list_files(there, child(root, log), problems, foreign, in_log=True)
         queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems, foreign)
@@ -150,6 +163,9 @@ def take_inventory(side: str, path: str) -> Store:
             seen = {str(one.path) for one in (*segments, *indexes, *queue_files)}
             seen |= {str(one.path) for one in problems} | set(map(str, foreign))
             problems += _missing_files(there, root, manifest, segments, seen)
+        if ours:
+            # our broker leaves files of others alone
+            problems = [one for one in problems if one.path not in foreign]
     return Store(
         side=side,
         path=root,
@@ -162,6 +178,7 @@ def take_inventory(side: str, path: str) -> Store:
         batch_topics=frozenset(one.name for one in batches),
         extensions=extensions,
         foreign=tuple(foreign),
+        ours=ours,
     )
 
 
@@ -234,18 +251,28 @@ def common_segment_bytes(*stores: Store) -> int:
 
     A side with a single file may have lost the end of it, so the larger size counts if it fits that file's name.
     """
-    sizes = {store.segment_bytes for store in stores} - {None}
+    sizes = [store.segment_bytes for store in stores if store.segment_bytes is not None]
     if not sizes:
         return 1 << 30
-    size = max(size for size in sizes if size is not None)
+    starts = [segment.start for store in stores for segment in store.segments]
+    size = max(sizes, key=lambda size: (sum(start % size == 0 for start in starts), size))
     for store in stores:
         own = store.segment_bytes
-        if own is not None and own != size and (len(store.segments) > 1 or store.segments[0].start % size):
+        if own is not None and own != size and len(store.segments) > 1:
             raise InputError(
                 f"segments of the {store.side} have {own} bytes, of the other side {size}: "
                 "these logs are no replicas of each other"
             )
     return size
+
+
+def without_misnamed(store: Store, segment_bytes: int) -> Store:
+    """Return the store without the segments whose number is none that a segment of that size can have."""
+    wrong = [one for one in store.segments if one.start % segment_bytes]
+    text = f"is no segment of the log: its name is no multiple of {segment_bytes} bytes, the length of a segment"
+    problems = tuple(Problem(path=one.path, text=text, invariant="ST-FILE") for one in wrong)
+    segments = tuple(one for one in store.segments if one not in wrong)
+    return attrs.evolve(store, segments=segments, problems=store.problems + problems) if wrong else store
 
 
 def check_same_broker(master: Store, slave: Store) -> None:
@@ -296,6 +323,9 @@ def _list_files(
         start = number(one.name)
         if start is None:
             foreign.append(one.path)
+            if not one.is_folder and number is layout.file_start:
+                text = "is no file that a broker made: Apache's broker does not start while it is there"
+                problems.append(Problem(path=one.path, text=text, invariant="ST-FILE"))
             continue
         phy = start if in_log else None
         if one.error is not None:

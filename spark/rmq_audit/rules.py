@@ -73,7 +73,12 @@ def _not_checked(result: Result) -> Iterator[tuple[str, str]]:
         yield from _each(_named("CO-"), "no consumer offsets are there")
     elif not result.looked_before:
         yield "CO-BACK", "there is no run before of these stores to compare offsets with (--previous)"
+    if result.slave is None:
+        yield "CF-DIFF", "one store alone: there is nothing to compare it with"
+    if not any(log.store.unfinished for log in logs):
+        yield "CF-TIME", "no store awaits a recovery, which alone reads the checkpoint"
     if result.live:
+        yield from _each(_named("CF-"), "the store was being written: its tables are, too")
         yield "CO-AHEAD", "the store was being written: where a queue ends is not known"
     if result.sends is None:
         yield from _each(_named("AK-"), "no table of acknowledged sends was given (--acked)")

@@ -114,13 +114,13 @@ def swapped_segments_of_the_slave(pair: Specimen, chance: random.Random) -> Plan
     return Plan(expected, tolerated=there)
 
 
-@defect("INCOMPLETE")
+@defect("DAMAGED")
 def segment_of_the_slave_is_too_long(pair: Specimen, chance: random.Random) -> Plan:
-    """Bytes behind a segment's size: whose they are is not known, so the audit does not pass over them."""
+    """Bytes behind a segment's size: no broker starts with such a file."""
     start = _middle_segment(pair, chance)
     with open(pair.segment(pair.slave, start), "ab") as file:
         file.write(chance.randbytes(100))
-    return Plan([Expected(invariant="AU-COVER", replica="slave", phy=start + pair.segment_bytes)])
+    return Plan([Expected(invariant="ST-FILE", replica="slave", phy=start + pair.segment_bytes)])
 
 
 @defect("INCOMPLETE")

@@ -133,7 +133,7 @@ def _write_offsets(root: Path, table: dict[str, dict[str, int]]) -> None:
     path.write_text(json.dumps({"offsetTable": table}))
 
 
-@defect("CONSISTENT", warns=True)
+@defect("DAMAGED")
 def consumer_is_ahead_of_its_queue(pair: Specimen, chance: random.Random) -> Plan:
     queue = some_message(pair, chance).queue
     beyond = pair.next_offset[queue] + 9
@@ -164,11 +164,11 @@ def consumer_of_a_topic_that_is_gone(pair: Specimen, chance: random.Random) -> P
     return Plan([Expected(invariant="CO-ORPHAN", replica="both", topic="deleted")])
 
 
-@defect("INCOMPLETE")
+@defect("DAMAGED")
 def consumer_offsets_are_no_json(pair: Specimen, chance: random.Random) -> Plan:
     path = pair.slave / layout.CONFIG_DIR / "consumerOffset.json"
     path.write_text(path.read_text()[:-3])
-    return Plan([Expected(invariant="AU-COVER", replica="slave")])
+    return Plan([Expected(invariant="CF-BROKEN", replica="slave")])
 
 
 # acknowledged sends

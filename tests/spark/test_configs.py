@@ -1,0 +1,150 @@
+"""Tables of the folder config, the checkpoint: what a broker could not load, and what contradicts store or replica."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rmq_audit.findings import INVARIANTS
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.store import layout
+from tests.spark.support import audit
+
+#: (what is done, file, text, what replaces it, finding); on the slave of an equal pair of 4.9.7
+ONE_SIDE = [
+    ("half a file", "topics.json", '"dataVersion"', '"dataVersion', "CF-BROKEN"),
+    ("a setting of another kind", "topics.json", '"perm":6', '"perm":"6"', "CF-BROKEN"),
+    ("a setting without its name", "topics.json", '"perm":', '"pern":', "CF-BROKEN"),
+    ("a topic under another name", "topics.json", '"topicName":"Mixed"', '"topicName":"Mixec"', "CF-BROKEN"),
+    ("a filter type that is none", "topics.json", "SINGLE_TAG", "SINGLE_TAC", "CF-BROKEN"),
+    ("the table under another name", "subscriptionGroup.json", "GroupTable", "GroupTablf", "CF-BROKEN"),
+    ("a group under another name", "subscriptionGroup.json", '"groupName":"CG_dead"', '"groupName":"CG"', "CF-BROKEN"),
+    ("a switch that is no switch", "subscriptionGroup.json", "true", "1", "CF-BROKEN"),
+    ("no group in a key", "consumerOffset.json", "Mixed@CG_dead", "Mixed.CG_dead", "CF-BROKEN"),
+    ("an offset that is no number", "consumerOffset.json", "{0:5}", '{0:"5"}', "CF-BROKEN"),
+    ("an offset below 0", "delayOffset.json", "1:2", "1:-2", "CF-BROKEN"),
+    ("bytes that are no text", "consumerFilter.json", "ByTopic", "\xff", "CF-BROKEN"),
+    ("a permission that the master does not have", "topics.json", '"perm":6', '"perm":4', "CF-DIFF"),
+    (
+        "fewer retries than on the master",
+        "subscriptionGroup.json",
+        '"retryMaxTimes":16',
+        '"retryMaxTimes":6',
+        "CF-DIFF",
+    ),
+    ("a topic that the master does not have", "topics.json", '"topicConfigTable":{', None, "CF-DIFF"),
+]
+_TOPIC = '"Other":{{"order":false,"perm":6,"readQueueNums":1,"topicFilterType":"SINGLE_TAG",'
+_TOPIC += '"topicName":"Other","topicSysFlag":0,"writeQueueNums":1}},'
+
+
+class ConfigCase(SynchronousTestCase):
+    golden: Callable[[str], Path]
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_fixtures(self, golden: Callable[[str], Path], tmp_path: Path) -> None:
+        self.golden = golden
+        self.folder = tmp_path
+
+    def pair(self, name: str = "pair-equal-4.9.7") -> Path:
+        """Return a fresh copy of a golden archive's folder."""
+        return Path(shutil.copytree(self.golden(name), tempfile.mkdtemp(dir=self.folder), dirs_exist_ok=True))
+
+    def edit(self, pair: Path, side: str, name: str, old: str, new: str) -> None:
+        path = pair / side / "config" / name
+        text = "".join(path.read_text().split())
+        self.assertIn(old, text)
+        path.write_bytes(text.replace(old, new, 1).encode("latin-1"))
+
+    def found(self, pair: Path) -> set[tuple[str, str]]:
+        result = audit(pair / "master", pair / "slave")
+        kinds = {(one.invariant, one.replica) for one in result.findings}
+        self.assertEqual(result.exit_status, 2 if kinds else 0)
+        return kinds
+
+
+class TableTests(ConfigCase):
+    def test_every_damage_is_found(self) -> None:
+        """A restart or a failover would load something else than was written: named with the side, exit status 2."""
+        for what, name, old, new, invariant in ONE_SIDE:
+            with self.subTest(what):
+                pair = self.pair()
+                self.edit(pair, "slave", name, old, old + _TOPIC.format() if new is None else new)
+                found = self.found(pair)
+                # what is broken differs from the master's, too
+                self.assertEqual(found - {("CF-DIFF", "slave")}, {(invariant, "slave")} - {("CF-DIFF", "slave")})
+                self.assertIn((invariant, "slave"), found)
+
+    def test_equal_damage_is_found_on_both(self) -> None:
+        """What no broker writes is seen on two sides that agree; an equal setting may be meant."""
+        pair = self.pair()
+        for side in ("master", "slave"):
+            self.edit(pair, side, "topics.json", '"topicName":"Mixed"', '"topicName":"Mixec"')
+        self.assertEqual(self.found(pair), {("CF-BROKEN", "both")})
+        pair = self.pair()
+        for side in ("master", "slave"):
+            self.edit(pair, side, "topics.json", '"perm":6', '"perm":4')
+        self.assertEqual(self.found(pair), set())
+
+    def test_a_file_that_is_gone(self) -> None:
+        """A table without its file: the next start loads the older backup, or knows no topic at all."""
+        for name, backup in (("consumerOffset.json", True), ("topics.json", False)):
+            pair = self.pair()
+            (pair / "master" / "config" / name).unlink()
+            if not backup:
+                (pair / "master" / "config" / f"{name}.bak").unlink()
+            self.assertEqual(self.found(pair), {("CF-BROKEN", "master")})
+
+    def test_a_topic_that_lost_its_configuration(self) -> None:
+        """Messages of a topic that is not configured are reached by nobody; a slave gets topics a little later."""
+        for side, expected in (("master", {("CF-TOPIC", "master"), ("CF-DIFF", "slave")}), ("slave", set())):
+            pair = self.pair()
+            path = pair / side / "config" / "topics.json"
+            text = "".join(path.read_text().split())
+            begin = text.index(',"Mixed":{')
+            path.write_text(text[:begin] + text[text.index("}", begin) + 1 :])
+            self.assertEqual(self.found(pair), expected)
+
+    def test_a_delay_level_beyond_its_queue(self) -> None:
+        """Delayed messages would never be delivered."""
+        pair = self.pair()
+        for side in ("master", "slave"):
+            self.edit(pair, side, "delayOffset.json", "1:2", "1:9")
+        self.assertEqual(self.found(pair), {("CF-DELAY", "both")})
+
+    def test_a_delay_level_that_went_back(self) -> None:
+        """A master behind the slave's copy of its table delivers again; a slave that is behind copies later."""
+        for side, expected in (("master", {("CF-DIFF", "slave")}), ("slave", set())):
+            pair = self.pair()
+            self.edit(pair, side, "delayOffset.json", "1:2", "1:1")
+            self.assertEqual(self.found(pair), expected)
+
+    def test_a_slave_that_lags_has_older_tables(self) -> None:
+        """Settings of a slave that is behind are not held against its master's."""
+        pair = self.pair("pair-lag-4.9.7")
+        self.edit(pair, "slave", "topics.json", '"perm":6', '"perm":4')
+        result = audit(pair / "master", pair / "slave")
+        self.assertEqual((result.verdict.value, result.exit_status), ("LAGGING", 1))
+
+
+class CheckpointTests(ConfigCase):
+    def test_a_time_behind_the_last_message(self) -> None:
+        """After a kill the recovery would begin too late; after a clean stop nobody reads the times."""
+        for name, expected in (("killed-4.9.7", {"CF-TIME"}), ("mixed-4.9.7", set())):
+            folder = self.pair(name)
+            path = folder / "store" / "checkpoint"
+            path.write_bytes(layout.CHECKPOINT.pack(0, 1 << 50, 0) + path.read_bytes()[layout.CHECKPOINT.size :])
+            shutil.copytree(folder / "store", folder / "copy")
+            result = audit(folder / "store", folder / "copy")
+            self.assertEqual({one.invariant for one in result.findings if one.severity > 0}, expected)
+
+
+def test_every_rule_of_tables_is_held_here() -> None:
+    """A new rule needs a damage in this file."""
+    told = {row[-1] for row in ONE_SIDE} | {"CF-TOPIC", "CF-DELAY", "CF-TIME"}
+    assert told == {name for name in INVARIANTS if name.startswith("CF-")}

@@ -64,6 +64,10 @@ RARELY = 0.15
 
 #: disks write sectors of 512 bytes whole, some only less
 SECTORS = (SECTOR_BYTES, SECTOR_BYTES, 64, 1)
+#: wall clocks of a run are at most so far from the right time, by one of these
+AHEAD_S = (0.05, 5.0, 3600.0)
+#: and at most so much too fast or too slow where they drift
+DRIFT = 0.01
 
 
 @attrs.frozen(kw_only=True)
@@ -155,7 +159,11 @@ def draw_options(rng: Random) -> Options:
         batched=rng.choice((0.0, 0.2)),
     )
     rare = {key: value for keys in RARE if rng.random() < RARELY for key, value in keys.items()}
-    return attrs.evolve(options, store={**options.store, **rare}, sector_bytes=rng.choice(SECTORS))
+    sector_bytes = rng.choice(SECTORS)
+    if rng.random() < 0.5:
+        # Brokers ask NameServers whether anything is new, which counts as a sign of life, and register only then.
+        rare["forceRegister"] = "false"
+    return attrs.evolve(options, store={**options.store, **rare}, sector_bytes=sector_bytes)
 
 
 @attrs.frozen(eq=False)
@@ -209,6 +217,18 @@ class Cluster:
         self.producers = [Node(world, self.net, f"producer-{n}") for n in range(options.producers)]
         self.consumers = [Node(world, self.net, f"consumer-{n}") for n in range(options.consumers)]
         self.observer = Node(world, self.net, "observer")
+        self._set_clocks()
+
+    def _set_clocks(self) -> None:
+        """Let no two machines show the same time; in some runs their clocks drift, in some they are corrected."""
+        rng = self.world.rng_for("clocks")
+        scale_s, drift, wander = rng.choice(AHEAD_S), rng.random() < 0.3, rng.random() < 0.3
+        for node in [*self.nodes, self.observer]:
+            node.wall.ahead_s = rng.uniform(-scale_s, scale_s)
+            if drift:
+                node.wall.rate = rng.uniform(1 - DRIFT, 1 + DRIFT)
+            if wander:
+                node.wall.wander(self.world.rng_for(node.name, "clock"))
 
     @property
     def servers(self) -> list[Node]:

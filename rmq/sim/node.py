@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import Any
 
 from twisted.application.service import IService
@@ -34,7 +35,39 @@ from rmq.sim.world import EPOCH_S, SimCall, SimError, World
 #: between the last shutdown trigger and the end of a process
 EXIT_DELAY_S = 0.01
 
+#: a steady clock is so far from 0 or from the wall clock, from and to: code that mixes up the two is wrong by days
+STEADY_S = (1e6, 1e8)
+#: a wall clock that is corrected jumps about so often, at most so far
+JUMP_EVERY_S = 10.0
+JUMP_S = 3.0
+
 Builder = Callable[[Platform], IService]
+
+
+class WallClock:
+    """
+    What a machine shows as the time, in seconds since 1970.
+
+    ``ahead_s`` is how far it is from the right time, ``rate`` how fast it goes; :meth:`wander` adds corrections.
+    """
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self.rate = 1.0
+        self._next_jump_s = float("inf")
+        self._rng = Random(0)
+
+    def wander(self, rng: Random) -> None:
+        """From now on be corrected now and then, forward or back."""
+        self._rng = rng
+        self._next_jump_s = 0.0
+
+    def at(self, now_s: float) -> float:
+        """Return what it shows at a moment of simulated time, which never goes back."""
+        while now_s >= self._next_jump_s:
+            self._next_jump_s += self._rng.expovariate(1 / JUMP_EVERY_S)
+            self.ahead_s += self._rng.uniform(-JUMP_S, JUMP_S)
+        return EPOCH_S + self.ahead_s + now_s * self.rate
 
 
 class Node:
@@ -57,18 +90,18 @@ class Node:
         #: called when the power is about to fail
         self.before_crash: Callable[[], object] = lambda: None
         self._builder: Builder | None = None
-        self._clock_base_s = EPOCH_S
+        self.wall = WallClock()
         world.nodes[name] = self
         net.add(self)
 
     def seconds(self) -> float:
-        """What this machine's clock shows, seconds since 1970."""
-        return self._clock_base_s + self.world.now_s
+        """What this machine's wall clock shows, seconds since 1970."""
+        return self.wall.at(self.world.now_s)
 
     def step_clock(self, seconds: float) -> None:
         """Let the clock jump, as after a correction; timers that run are not moved."""
         self.world.note(self.name, "clock step", seconds)
-        self._clock_base_s += seconds
+        self.wall.ahead_s += seconds
 
     def start(self, build: Builder | None = None) -> IService | None:
         """
@@ -157,19 +190,21 @@ class Process:
         self._triggers: dict[int, tuple[str, str, Callable[[], object]]] = {}
         self._next_trigger = 1
         self._ending: Deferred[None] | None = None
+        rng = node.world.rng_for(node.name, node.incarnation, "steady")
+        self._steady_base_s = rng.choice((0.0, EPOCH_S)) + rng.uniform(*STEADY_S)
 
     # -- IReactorTime
 
     def seconds(self) -> float:
-        """The steady time: it shows 1970's seconds like the wall clock at first, but nobody can set it."""
-        return EPOCH_S + self.node.world.now_s
+        """The steady time, which nobody can set; days away from the wall time, on either side of it."""
+        return self._steady_base_s + self.node.world.now_s
 
     def wall_seconds(self) -> float:
         return self.node.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
         bare = partial(callable, *args, **kwargs) if args or kwargs else callable
-        call = self.node.world.schedule(delay, bare, base_s=EPOCH_S, forget=self._forget)
+        call = self.node.world.schedule(delay, bare, base_s=self._steady_base_s, forget=self._forget)
         if self.alive:
             self._calls[call] = None
         else:

@@ -356,6 +356,7 @@ class Run:
         """Stop clients, slaves, masters and NameServers, in order and each in order."""
         self._end(self.cluster.consumers)
         self.world.run_for(SYNC_S)
+        self.outcome.violations += (f"routes, {SYNC_S:g} s later: {wrong}" for wrong in self._wrong_routes())
         for slave in self._live_slaves():
             master = self.cluster.master_of(slave.group.name)
             self.outcome.violations += checkers.tables_agree(

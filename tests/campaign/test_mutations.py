@@ -46,11 +46,11 @@ class MutationTests(SynchronousTestCase):
     def plant(self, owner: Any, name: str, variant: Any) -> None:
         self.patches.append(self.patch(owner, name, variant))
 
-    def find(self, plan: str, words: str, options: Options, *, chaos_s: float = 20, first: int = 0) -> None:
+    def find(self, plan: str, words: str, options: Options | None, *, chaos_s: float = 20, first: int = 0) -> None:
         """
         One of a hundred seeds shows the bug, as a violation that says ``words``; the sound product passes that seed.
 
-        ``first`` is a seed near the first one that shows it, for the sake of time.
+        ``first`` is a seed near the first one that shows it, to save time. Without options each seed draws them.
         """
         found: list[str] = []
         for seed in range(first, first + MAX_SEEDS):
@@ -62,7 +62,7 @@ class MutationTests(SynchronousTestCase):
                 return
         self.fail(f"no seed has shown the bug; the last one: {found}")
 
-    def violations(self, seed: int, plan: str, options: Options, chaos_s: float) -> list[str]:
+    def violations(self, seed: int, plan: str, options: Options | None, chaos_s: float) -> list[str]:
         outcome = Run(seed, plan=plan, chaos_s=chaos_s, options=options).go()
         self.flushLoggedErrors()
         return outcome.violations
@@ -140,7 +140,8 @@ class MutationTests(SynchronousTestCase):
 
         self.plant(Recovery, "run", trusting)
         self.plant(recovery_module, "is_torso", lambda frame, end: False)
-        self.find("power", "", options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, body_bytes=4000, send_every_s=0.05))
+        long = options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, body_bytes=4000, send_every_s=0.05)
+        self.find("power", "broker-a-0: damaged-record /store/commitlog", long)
 
     def test_holes_are_kept(self) -> None:
         """A master that keeps what it finds behind unsynced damage has another history than its slave."""
@@ -150,7 +151,8 @@ class MutationTests(SynchronousTestCase):
     def test_queues_are_not_cut(self) -> None:
         """Queues that keep units of messages which a power failure took show nothing, or others, in their place."""
         self.plant(QueueTable, "cut", lambda self, phy_offset: None)
-        self.find("power", "", options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, send_every_s=0.05, store=BUSY_QUEUES))
+        often = options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, send_every_s=0.05, store=BUSY_QUEUES)
+        self.find("power", " as number ", often)
 
     def test_numbers_given_twice(self) -> None:
         """A broker that goes back by one number after a start gives that number twice."""
@@ -234,6 +236,16 @@ class MutationTests(SynchronousTestCase):
         self.plant(RouteTable, "expire", nobody)
         self.plant(RouteTable, "channel_closed", nobody)
         self.find("kills", "alive are", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1), chaos_s=10)
+
+    def test_heartbeats_by_the_wall_clock(self) -> None:
+        """A NameServer that stamps heartbeats with another clock than it expires by loses living brokers, or none."""
+        heartbeat = RouteTable.heartbeat
+
+        def stamped(self: RouteTable, name: str, addr: str, **values: Any) -> bool:
+            return heartbeat(self, name, addr, **{**values, "steady_ms": values["now_ms"]})
+
+        self.plant(RouteTable, "heartbeat", stamped)
+        self.find("power", "routes, 25 s later: ", None, first=3)
 
     def test_timers_left_behind(self) -> None:
         """A loop that goes on after the stop is a leak."""

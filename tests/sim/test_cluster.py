@@ -14,8 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk import DiskError
 from rmq.sim.__main__ import main
+from rmq.sim.cluster import Cluster
 from rmq.sim.scenario import Outcome, Run
+from rmq.sim.world import World
 from tests.needs import imports
+from tests.sim.support import ASYNC_FLUSH, SYNC_MASTER, options
 
 
 class ClusterCase(SynchronousTestCase):
@@ -64,6 +67,25 @@ class DeterminismTests(ClusterCase):
         command = [sys.executable, "-m", "rmq.sim", "--seed", "7", "--seconds", "5"]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         self.assertIn(digest, ended.stdout, ended.stderr)
+
+
+class ClockTests(SynchronousTestCase):
+    def test_no_two_machines_agree(self) -> None:
+        """In every seed all wall clocks differ, by milliseconds or by an hour; in some they drift or are corrected."""
+        spreads, drifts, jumps = [], 0, 0
+        for seed in range(60):
+            cluster = Cluster(World(seed), options(SYNC_MASTER, ASYNC_FLUSH, slaves=1))
+            nodes = [*cluster.nodes, cluster.observer]
+            shown = [node.seconds() for node in nodes]
+            self.assertEqual(len(set(shown)), len(nodes))
+            spreads.append(max(shown) - min(shown))
+            cluster.world.run_for(100)
+            moved = [node.seconds() - before for node, before in zip(nodes, shown, strict=True)]
+            drifts += any(0.01 < abs(seconds - 100) <= 1 for seconds in moved)
+            jumps += any(abs(seconds - 100) > 1.001 for seconds in moved)
+        self.assertLess(min(spreads), 0.1)
+        self.assertGreater(max(spreads), 1800)
+        self.assertTrue(5 < drifts < 50 and 5 < jumps < 50, (drifts, jumps))
 
 
 class CommandTests(ClusterCase):

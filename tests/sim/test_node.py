@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 from twisted.application.service import MultiService, Service
@@ -76,6 +78,41 @@ class TimeTests(NodeCase):
         self.world.run_for(1.5)
         self.node.step_clock(-3600)
         self.assertEqual(now_ms(clock), int((EPOCH_S + 1.5 - 3600) * 1000))
+
+    def test_two_clocks(self) -> None:
+        """A steady clock is days away from the wall clock, on either side of it, and begins elsewhere at each start."""
+        ahead = []
+        for number in range(20):
+            node = Node(self.world, self.net, f"n{number}")
+            for _ in range(2):
+                node.start()
+                clock = node.process
+                assert clock is not None
+                ahead.append(clock.seconds() - clock.wall_seconds())
+                call = clock.callLater(5, lambda: None)
+                self.assertAlmostEqual(call.getTime() - clock.seconds(), 5)
+                node.kill()
+        self.assertGreater(min(map(abs, ahead)), 10 * 86400)
+        self.assertEqual({value > 0 for value in ahead}, {True, False})
+        self.assertEqual(len(set(ahead)), 40)
+
+    def test_drift_and_corrections(self) -> None:
+        """A wall clock may be too fast, and be corrected now and then; timers go by the steady one."""
+        self.node.start()
+        clock = self.process()
+        self.node.wall.rate = 1.01
+        begun_s = clock.seconds()
+        self.world.run_for(100)
+        self.assertAlmostEqual(clock.wall_seconds(), EPOCH_S + 101, places=3)
+        self.assertAlmostEqual(clock.seconds() - begun_s, 100, places=3)
+        self.node.wall.wander(Random(1))
+        shown = []
+        for _ in range(100):
+            self.world.run_for(1)
+            shown.append(clock.wall_seconds())
+        steps = [later - earlier for earlier, later in pairwise(shown)]
+        self.assertTrue(min(steps) < 0.5 and max(steps) > 1.5, steps)
+        self.assertGreater(sum(abs(step - 1.01) < 0.001 for step in steps), 50)
 
     def test_a_jump_moves_no_timers(self) -> None:
         """Timers run when their time has passed, whatever the clock shows."""

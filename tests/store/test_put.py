@@ -7,6 +7,7 @@ from itertools import pairwise
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.clock import steady_ms
 from rmq.runtime.disk import DiskError, DiskFull, File
 from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, PutResult, PutStatus
@@ -457,7 +458,8 @@ class SyncMasterTests(SynchronousTestCase):
         store = box.open()
         store.replication = slaves = Slaves()
         (result,) = box.put(message(0))
-        self.assertEqual(slaves.asked, [(result.next_offset, result.store_timestamp + 1234)])
+        assert box.node.process is not None
+        self.assertEqual(slaves.asked, [(result.next_offset, steady_ms(box.node.process) + 1234)])
         box.put(message(1, wait_store_msg_ok=False))
         self.assertEqual(len(slaves.asked), 1)
 

@@ -197,6 +197,15 @@ class UndeliverableTests(DelayCase):
             self.parked("%RETRY%" + "G" * 200)
         self.check(100)
 
+    def test_parked_in_the_moment_of_a_look(self) -> None:
+        """A message that is parked in the millisecond in which its level is looked at has its whole delay, too."""
+        self.parked("Good")
+        self.one.state.delays.start()
+        self.one.world.run_for(4.5)
+        self.assertEqual(self.one.state.store.max_offset("Good", 0), 0)
+        self.one.world.run_for(1)
+        self.assertEqual(self.one.state.store.max_offset("Good", 0), 1)
+
     def test_too_large_by_now(self) -> None:
         """A message that was acknowledged before maxMessageSize was lowered is delivered."""
         self.send(2, b"x" * 200_000, topic="Big")

@@ -326,6 +326,16 @@ class TroubleTests(MetadataSyncCase):
         self.successResultOf(done)
         self.assertLessEqual(len(master.asked), 5)
 
+    def test_master_that_is_left_in_the_middle(self) -> None:
+        """A slave that follows another master takes no further table of the one that it has left."""
+        master = self.master()
+        master.broken = dict.fromkeys(NAMES)
+        self.net.run(4)
+        asked = len(master.asked)
+        self.sync.set_master(None)
+        self.net.run(10)
+        self.assertEqual((asked, len(master.asked)), (1, 1))
+
     def test_unwritable_file(self) -> None:
         """A file that cannot be written fails its step and nothing else; in memory nothing changes either."""
         self.disk.make_dirs(f"{self.folder}/topics.json")

@@ -1,0 +1,74 @@
+"""Queues with holes, puts that wait together, and settings that are not honoured."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.store.completion import Completion
+from rmq.store.config import BrokerRole, StoreConfig
+from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.layout import CQ_UNIT
+from rmq.store.messages import GetStatus, PutStatus
+from tests.store.support import Box
+
+
+class HoleTests(SynchronousTestCase):
+    def test_a_missing_file_is_stepped_over(self) -> None:
+        """A consumer whose offset is in a lost file of its queue is sent to the next file, it does not hang there."""
+        box = Box()
+        store = box.open()
+        box.put_many(9)
+        self.patch(ConsumeQueue, "read", lambda *_: b"")
+        result = store.get("Topic", 0, 1, 32)
+        self.assertEqual((result.status, result.messages), (GetStatus.OFFSET_FOUND_NULL, []))
+        self.assertGreater(result.next_begin_offset, 1)
+        self.assertEqual((result.min_offset, result.max_offset), (0, 3))
+        box.stop()
+
+    def test_a_unit_that_points_behind_the_log(self) -> None:
+        """A unit whose record is not there, or would cross the log's end, is skipped; a pull never fails over it."""
+        box = Box()
+        store = box.open()
+        box.put_many(9)
+        end = store.end_offset
+        for phy_offset, size in ((end - 50, 100), (end + 4096, 100), (16384 - 50, 100)):
+            units = CQ_UNIT.pack(phy_offset, size, 0)
+            self.patch(ConsumeQueue, "read", lambda *_, units=units: units)
+            result = store.get("Topic", 0, 1, 1)
+            self.assertEqual(result.messages, [], (phy_offset, result.status))
+        box.stop()
+
+
+class ManyPutsTests(SynchronousTestCase):
+    def test_puts_of_one_turn_share_a_timer(self) -> None:
+        """Puts of one turn that wait for slaves ask for them once: a timer for each would cost what they save."""
+        clock = Clock()
+        asked: list[int] = []
+
+        def slaves(offset: int, _deadline_ms: int) -> PutStatus:
+            asked.append(offset)
+            return PutStatus.PUT_OK
+
+        sync: Any = SimpleNamespace(flushed=0, request=lambda: None)
+        completion = Completion(clock, StoreConfig(broker_role=BrokerRole.SYNC_MASTER), sync)
+        replication: Any = SimpleNamespace(wait_for_slaves=slaves)
+        completion.replication = replication
+        waiting: list[Deferred[PutStatus]] = [Deferred() for _ in range(5)]
+        for number, done in enumerate(waiting, 1):
+            completion.wait(100 * number, done)
+        self.assertEqual(len(clock.getDelayedCalls()), 1)
+        clock.advance(0)
+        self.assertEqual((asked, [self.successResultOf(done) for done in waiting]), ([500], [PutStatus.PUT_OK] * 5))
+
+
+class ConfigTests(SynchronousTestCase):
+    def test_several_folders(self) -> None:
+        """Apache 5.x spreads a log over folders; whoever configures that is told at the start that it is not done."""
+        for folder, keys in (("/a,/b", ["storePathCommitLog"]), ("/a", [])):
+            found = StoreConfig(store_path_commit_log=folder).unsupported()
+            self.assertEqual([key for key, _ in found], keys)

@@ -20,7 +20,7 @@ from rmq.store import layout
 from rmq.wire import record
 from tests.spark.corruptor.specimen import flip, index_slots, overwrite
 from tests.spark.support import as_json, causes, result_of, rmq_audit
-from tests.spark.synthetic import HOST, INDEX_SLOTS, MadeStore, Pair, make_store
+from tests.spark.synthetic import HOST, INDEX_SLOTS, SEGMENT_BYTES, MadeStore, Pair, make_store
 
 
 def alone(path: Path, index_slots: int | None = None) -> Result:
@@ -162,6 +162,25 @@ class AloneTests(SynchronousTestCase):
         result = alone(pair.master)
         self.assertEqual((result.verdict.value, result.exit_status), ("INCOMPLETE", 3))
         self.assertIn("--index-slots", result.findings[0].detail)
+
+    def test_an_entry_that_left_the_log(self) -> None:
+        """Entries in front of the log or behind its end are legal; one of them among entries of the log is damage."""
+        pair = self.pair(make_store(2))
+        pair.write_entry(pair.master, 40, 4, (1 << 40).to_bytes(8, "big"))
+        (one,) = causes(alone(pair.master))
+        self.assertEqual((one.invariant, one.count, one.severity.name), ("IX-DANGLING", 1, "ERROR"))
+        self.assertIn("entry 40", one.detail)
+
+    def test_a_clock_that_steps_back_where_a_segment_begins(self) -> None:
+        """The last record of one segment and the first of the next are read by different workers, and compared."""
+        made = make_store(2, 30)
+        while SEGMENT_BYTES - made.end % SEGMENT_BYTES > 900:
+            made.put("topic-0", 0, bytes(600))
+        made.now_ms -= 90_000
+        one = made.put("topic-0", 0, bytes(900))
+        self.assertEqual(one.phy % SEGMENT_BYTES, 0)
+        found = causes(alone(self.pair(made).master))
+        self.assertEqual([(each.invariant, each.phy_to) for each in found], [("CL-TIME", one.phy + 1)])
 
     def test_cut_index_files_are_named(self) -> None:
         """A header that counts more entries than the file has room for, and a file without a header."""

@@ -182,3 +182,13 @@ class LockTests(ClientCase):
         self.assertEqual(self.client.ask(41, None, second).body, b'{"lockOKMQSet":[]}')
         self.client.tell(42, None, first)
         self.assertEqual(self.client.ask(41, None, second).body, f'{{"lockOKMQSet":[{queue}]}}'.encode())
+
+
+class SlaveTests(ClientCase):
+    values = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+    def test_a_slave_makes_no_topics(self) -> None:
+        """A consumer that reads at a slave joins its group there, and the topics stay those of the master."""
+        before = self.one.state.topics.names()
+        self.beat(self.client, "c1", "CG", "T")
+        self.assertEqual((self.ids(), self.one.state.topics.names()), (["c1"], before))

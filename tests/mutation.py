@@ -435,20 +435,14 @@ class Runner:
         wanted = {mutation.path: (1 << mutation.last + 1) - (1 << mutation.line)}
         if mutation.outer is None:  # runs at import: what executes a line that uses the name, or any of this file
             wanted = {mutation.path: -1} | _uses(self._root, mutation)
-        near = f"tests/{mutation.package}/"
-        stem = Path(mutation.path).stem
-        chosen = sorted(
-            (
-                not wanted.get(file := test.split("::")[0]),
-                not test.startswith(near),
-                stem not in file,
-                facts.seconds,
-                test,
-            )
-            for test, facts in self._facts.items()
-            if wanted.get(test.split("::")[0])
-            or any(facts.lines.get(path, 0) & lines for path, lines in wanted.items())
-        )
+        near, stem = f"tests/{mutation.package}/", f"_{Path(mutation.path).stem}."
+        chosen = []
+        for test, facts in self._facts.items():
+            file = test.split("::")[0]
+            if wanted.get(file) or any(facts.lines.get(path, 0) & lines for path, lines in wanted.items()):
+                distance = not wanted.get(file), stem not in file, not test.startswith(near)
+                chosen.append((*distance, facts.seconds, test))
+        chosen.sort()
         total = 0.0
         within: list[str] = []
         for *_, seconds, test in chosen:

@@ -106,14 +106,14 @@ class Store:
         """
         Bytes of a full segment; None for a store without segments.
 
-        By the manifest, else the file size that divides most names, and of those the commonest.
+        By the manifest, else the commonest file size, and of those the one that divides most names.
         """
         if self.manifest is not None and self.manifest.segment_bytes is not None:
             return self.manifest.segment_bytes
         sizes = Counter(segment.size_bytes for segment in self.segments if segment.size_bytes)
 
         def fits(size: int) -> tuple[int, int, int]:
-            return sum(segment.start % size == 0 for segment in self.segments), sizes[size], size
+            return sizes[size], sum(segment.start % size == 0 for segment in self.segments), size
 
         return max(sizes, key=fits, default=None)
 

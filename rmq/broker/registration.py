@@ -79,7 +79,8 @@ class RegistrationTerms:
             broker_id=broker.broker_id,
             period_ms=broker.register_name_server_period,
             timeout_ms=broker.register_broker_timeout_mills,
-            force=broker.force_register,
+            # Only the answer to a registration says where the master is, which may have started or moved since.
+            force=broker.force_register or broker.broker_id != 0,
             compressed=broker.compressed_register,
             broker_permission=broker.broker_permission,
         )

@@ -439,7 +439,8 @@ class Runner:
         chosen = []
         for test, facts in self._facts.items():
             file = test.split("::")[0]
-            if wanted.get(file) or any(facts.lines.get(path, 0) & lines for path, lines in wanted.items()):
+            named = wanted.get(file) or (mutation.outer is None and stem in file)
+            if named or any(facts.lines.get(path, 0) & lines for path, lines in wanted.items()):
                 distance = not wanted.get(file), stem not in file, not test.startswith(near)
                 chosen.append((*distance, facts.seconds, test))
         chosen.sort()

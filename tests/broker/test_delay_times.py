@@ -81,7 +81,7 @@ class SyncFlushTests(TimesOfOneLevelTests):
     values = {"flushDiskType": "SYNC_FLUSH"}
 
     def test_comes_once(self) -> None:
-        """Where a delivery waits for the fsync, the message comes once, not again every ten seconds."""
+        """A delayed message comes once under SYNC_FLUSH as well, not again every ten seconds."""
         self.send(1)
         self.one.world.run_for(40)
         self.assertEqual(self.bodies(), [b"x"])

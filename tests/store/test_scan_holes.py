@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.store import recovery
+from rmq.store.commitlog import CommitLog
 from rmq.store.scan import Search
 from tests.sim.support import frame, message
+from tests.store.support import ROOT, Box
 
 SEGMENT = 4096
 
@@ -28,3 +31,37 @@ class MissingFileTests(SynchronousTestCase):
         record = frame(message("m", queue_id=0, offset=0, phy=2 * SEGMENT, body=b"x"))
         found = list(Search(Log(record), 0, 3 * SEGMENT).records())
         self.assertEqual([(offset, kept.size) for offset, kept in found], [(2 * SEGMENT, len(record))])
+
+
+class ZeroTests(SynchronousTestCase):
+    def test_the_log_says_how_many_bytes_were_cleared(self) -> None:
+        """Recovery reports the bytes behind the end that were not zero, page by page, and only those are written."""
+        box = Box()
+        file = box.disk.create("/zeroed", 20_000)
+        file.write_at(5000, b"torn")
+        file.write_at(12_288, b"x" * 100)
+        self.assertEqual(CommitLog._zero(file, 4096, 20_000), 104)
+        self.assertEqual(file.read_at(0, 20_000), bytes(20_000))
+        self.assertEqual(CommitLog._zero(file, 4096, 20_000), 0)
+
+
+class MemoryTests(SynchronousTestCase):
+    def test_recovery_writes_as_it_goes(self) -> None:
+        """The units of a log that is read from its start after a crash are written in parts, not kept until the end."""
+        self.patch(recovery, "WRITE_EVERY_BYTES", 1000)
+        written: list[int] = []
+        write = recovery.Recovery._write
+
+        def counted(each: recovery.Recovery) -> None:
+            written.append(each.dispatcher.dispatched)
+            write(each)
+
+        self.patch(recovery.Recovery, "_write", counted)
+        box = Box()
+        box.open()
+        box.put_many(100)
+        box.disk.delete_tree(f"{ROOT}/consumequeue")
+        written.clear()
+        store = box.reopen("kill")
+        self.assertGreater(len(set(written)), 5)
+        self.assertEqual(store.max_offset("Topic", 0), 34)

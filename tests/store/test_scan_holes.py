@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.store import recovery
+from rmq.store import recovery, scan
 from rmq.store.commitlog import CommitLog
 from rmq.store.scan import Search
 from tests.sim.support import frame, message
@@ -49,6 +49,7 @@ class MemoryTests(SynchronousTestCase):
     def test_recovery_writes_as_it_goes(self) -> None:
         """The units of a log that is read from its start after a crash are written in parts, not kept until the end."""
         self.patch(recovery, "WRITE_EVERY_BYTES", 1000)
+        self.patch(scan, "CHUNK_BYTES", 2048)  # the compiled walk takes a chunk at once
         written: list[int] = []
         write = recovery.Recovery._write
 

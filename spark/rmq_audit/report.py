@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -30,6 +31,8 @@ MAX_FOREIGN_SHOWN = 3
 MAX_SHOWN = 12
 
 _WIDTH = 130
+#: paths stay whole, so that they can be copied
+_wrap = partial(textwrap.wrap, width=_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def to_json(
@@ -151,7 +154,7 @@ def _lines(result: Result, seconds: float, engine: str) -> Iterator[str]:
         yield f"empty     {empty}"
     files = ", ".join(dict.fromkeys(one["file"] for one in all_of.not_checked))
     text = f"of {files}: parts that no record tells, named in the coverage of --json and --html"
-    yield from textwrap.wrap(text, _WIDTH, initial_indent="unchecked ", subsequent_indent=" " * 10)
+    yield from _wrap(text, initial_indent="unchecked ", subsequent_indent=" " * 10)
     if not all_of.complete:
         yield "coverage  INCOMPLETE: not everything could be read or compared, see AU-COVER"
     if result.changed_files:
@@ -212,13 +215,13 @@ def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
     """Yield what the summary says of a finding; ``findings`` are all, for those that follow from it."""
     blame = "" if one.blame is None else f", blame {one.blame}"
     yield f"{one.severity.name} {one.invariant} on {one.replica}{blame}: {_place(one)}"
-    yield from textwrap.wrap(one.detail, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    yield from _wrap(one.detail, initial_indent="    ", subsequent_indent="    ")
     if one.sample_msg_ids:
         more = f" and {one.count - 1} more" if one.count > 1 else ""
         yield f"    message {one.sample_msg_ids[0]}{more}"
     if one.expected is not None and one.actual is not None:
-        yield from textwrap.wrap(f"expected {one.expected}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
-        yield from textwrap.wrap(f"actual   {one.actual}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
+        yield from _wrap(f"expected {one.expected}", initial_indent="    ", subsequent_indent="      ")
+        yield from _wrap(f"actual   {one.actual}", initial_indent="    ", subsequent_indent="      ")
     for side, evidence in (("master", one.evidence_master), ("slave", one.evidence_slave)):
         if evidence:
             yield f"    {side:<6} {one.evidence_phy}: {evidence}"

@@ -85,7 +85,7 @@ class VerdictTests(CommandCase):
         status, out, _ = self.compare(pair.master, pair.slave)
         self.assertEqual(status, 3)
         self.assertIn("INCOMPLETE", out)
-        self.assertIn(f"{path} is a directory", " ".join(out.split()), "lines are broken where a path is long")
+        self.assertIn(f"{path} is a directory", " ".join(out.split()))
 
 
 class JsonTests(CommandCase):

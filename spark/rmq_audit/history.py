@@ -333,7 +333,8 @@ def _take_tables(log: Log) -> None:
                 log.runs.append(run)
             elif run.phy_first < run.phy_last == log.end:
                 log.runs.append(
-                    attrs.evolve(run, last=run.last - 1, phy_last=log.end - 1, digest=None, tags_digest=None)
+                    # without a digest its units are looked into one by one
+                    attrs.evolve(run, last=run.last - 1, phy_last=log.end - 1, digest=None)
                 )
         for fault in scan.faults:
             if fault.phy < log.end:

@@ -258,7 +258,8 @@ def common_segment_bytes(*stores: Store) -> int:
     size = max(sizes, key=lambda size: (sum(start % size == 0 for start in starts), size))
     for store in stores:
         own = store.segment_bytes
-        if own is not None and own != size and len(store.segments) > 1:
+        fits = own is not None and all(segment.start % own == 0 for segment in store.segments)
+        if fits and own != size and len(store.segments) > 1:
             raise InputError(
                 f"segments of the {store.side} have {own} bytes, of the other side {size}: "
                 "these logs are no replicas of each other"

@@ -173,7 +173,7 @@ class QueueFiles:
         states = self._engine.run(QUEUES, checks)
         looks = self._look_into(checks, states)
         frontier = _frontier(checks, states, looks)
-        found = list(_odd_sizes(log, self._files))
+        found = [*_odd_sizes(log, self._files), *_odd_sizes(log, self._extensions)]
         for check, state, units in zip(checks, states, looks, strict=True):
             self._coverage.queues += 1
             self._coverage.units_checked += state.units
@@ -298,7 +298,7 @@ def _frontier(checks: Sequence[QueueCheck], states: Sequence[QueueState], looks:
     for check, state, units in zip(checks, states, looks, strict=True):
         if state.error is None and not check.topic.startswith(_LIGHT):
             unequal = set(state.unequal)
-            right = [run.phy_last for at, run in enumerate(check.runs) if at not in unequal and run.digest is not None]
+            right = [run.phy_last for at, run in enumerate(check.runs) if at not in unequal]
             right += [one.right_phy for one in units if one.right_phy is not None]
             furthest = max(furthest, *right) if right else furthest
     return furthest
@@ -450,7 +450,7 @@ def _empty_units(
         return
     first, count = states[0], sum(one.empty for one in states)
     assert first.empty_from is not None and first.empty_phy is not None
-    last = max(run.last for run in check.runs if run.digest is not None)
+    last = max(run.last for run in check.runs)
     at_end = count == last - first.empty_from + 1
     manifest = log.store.manifest
     dispatched = manifest.dispatched_offset if manifest is not None else None

@@ -36,11 +36,9 @@ def check_queue(task: QueueCheck) -> QueueState:
         units = 0
         unequal = []
         for index, run in enumerate(task.runs):
-            if run.digest is None:
-                continue
             held = read_units(task.files, run.first, run.last)
             units += len(held)
-            if len(held) <= run.last - run.first or not _is_as_digested(held, run):
+            if run.digest is None or len(held) <= run.last - run.first or not _is_as_digested(held, run):
                 unequal.append(index)
         used = _used_units(task)
         owned = task.owned_from

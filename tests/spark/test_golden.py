@@ -91,6 +91,18 @@ class LaggingPairTests(GoldenCase):
         self.assertIn("RP-LAG", {one.invariant for one in result.findings})
         self.assertEqual(audit(folder / "master", folder / "slave", lag=24201).verdict.value, "LAGGING")
 
+    def test_units_in_front_of_half_a_record_are_checked(self) -> None:
+        """The queue that the half record belongs to is compared up to it: consumers of the slave read those units."""
+        folder = self.golden_copy("pair-lag-4.9.7")
+        path = folder / "slave" / "consumequeue" / "Mixed" / "3" / f"{0:020d}"
+        data = bytearray(path.read_bytes())
+        data[25 * 20 + 11] ^= 4
+        path.write_bytes(data)
+        result = audit(folder / "master", folder / "slave")
+        self.assertEqual(result.exit_status, 2)
+        found = [(one.queue_id, one.queue_offset_from) for one in result.findings if one.invariant == "CQ-MISMATCH"]
+        self.assertEqual(found, [(3, 25)])
+
     def test_the_hole_that_apache_left_is_found(self) -> None:
         """
         After a restart Apache's slave ends where its master does, every CRC holds, and 69 bytes are gone for good.

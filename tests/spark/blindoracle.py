@@ -29,11 +29,10 @@ UNNOTICEABLE = {
     "behind a BLANK's head": "behind size and magic of its BLANK a segment may hold anything; readers skip it",
     "behind a queue's end": "a queue ends at its first unit without a size; the next unit overwrites what is behind it",
     "unit of a deleted message": "it points in front of the log; a queue begins at its first unit that does not",
-    "queue's end before recovery": "the file abort is there: the next start writes these units again from the log",
+    "queue's end before recovery": "the file abort is there: the next start writes units, and the newest index, again",
     "behind an extension's end": "consume queue units hold the addresses; none leads behind the last one",
-    "index bytes without meaning": "used-slot count, entry 0, entries behind the count, empty slots: never looked up",
+    "index bytes without meaning": "file name, used-slot count, entry 0, entries behind the count, empty slots: unread",
     "index file's length": "brokers map index files with the configured length, whatever they have on disk",
-    "index file's name": "look-ups read every index file; the name only orders them",
     "backup of a table": "a .bak file is read only where its main file cannot be",
     "spelling of a table": "white space, order and dataVersion (a change counter) do not change what is loaded",
     "checkpoint after a clean stop": "without the file abort the next start reads the log and not these times",
@@ -51,6 +50,9 @@ UNTELLABLE = {
     "the log's first segments": "gone on a side, as after retention or on a slave that joined late",
     "the only segment's length": "alike on both sides; no other file tells what mappedFileSizeCommitLog was",
     "every index file": "gone on both sides, as with messageIndexEnable=false",
+    "the last units": "of a queue, behind everything that any queue of the store has: as before they are dispatched",
+    "the other side's records": "a side that was behind holds what the other one has: it may have caught up",
+    "the unit of half a record": "the record at the end of a killed slave's log, which recovery cuts off with its unit",
     "a filter bitmap": "a broker computed its bits from the filters that consumers had then",
     "a setting's only copy": "perm, queue counts, retries, alike on both sides or on one that lags: it may be meant",
     "a table that the slave copies later": "the slave lacks entries of its master's table, as before every copy",
@@ -70,6 +72,23 @@ _INDEX_HEADER = struct.Struct(">qqqqii")
 _EXT_UNIT = struct.Struct(">hqqh")
 #: what the stores of these tests were configured with: slots and entries of an index file by its length
 _INDEX_SHAPES = {40 + slots * 4 + entries * 20: slots for slots, entries in ((128, 400), (101, 400), (1000, 400))}
+
+#: settings that a table of 4.9 does not have
+_ONLY_5X = ("attributes", "consumeMessageOrderly", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag")
+#: topics that every broker makes at its start, with some others by version
+_MADE_AT_START = (
+    "TBW102",
+    "SELF_TEST_TOPIC",
+    "BenchmarkTest",
+    "DefaultCluster",
+    "broker-a",
+    "OFFSET_MOVED_EVENT",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_",
+    "rmq_sys_",
+    "%SYS%",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+)
 
 _NOT_LOADED = ("dataVersion",)
 
@@ -164,6 +183,8 @@ def _walk(store: Store, path: str, data: bytes, begin: int) -> int:
             break
         if length and zlib.crc32(data[body_at : body_at + length]) & 0x7FFFFFFF != crc:
             break
+        if not data[at + size - 1]:
+            break  # its properties never arrived
         store.records.append((begin + at, size))
         (store.last_ms,) = struct.unpack_from(">q", data, at + 56 + 12 * (sys_flag >> 4 & 1))
         if at == 0:
@@ -271,11 +292,23 @@ def _see_table(store: Store, path: str, data: bytes) -> None:
         store.marks.append((path, 0, 1 << 62, "backup of a table"))
     elif name == "transactionMetrics":
         store.marks.append((path, 0, 1 << 62, "statistics of 5.x"))
-    elif name.endswith(".json"):
+    elif name in _TABLES:
         store.marks.append((path, 0, 1 << 62, "spelling of a table"))
         store.shown["table", name] = table_of(data)
     else:
         store.marks.append((path, 0, 1 << 62, "stranger outside of numbered files"))
+
+
+_TABLES = (
+    "topics.json",
+    "subscriptionGroup.json",
+    "consumerOffset.json",
+    "delayOffset.json",
+    "consumerFilter.json",
+    "consumerOrderInfo.json",
+    "messageRequestMode.json",
+    "topicQueueMapping.json",
+)
 
 
 def table_of(data: bytes) -> Any:
@@ -300,6 +333,14 @@ def explain(key: tuple[Hashable, ...], side: str, was: Mapping[str, Store], now:
         return "every index file"
     if key[0] == "bitmaps" and [len(one) for one in after or ()] == [len(one) for one in before or ()]:
         return "a filter bitmap"
+    if key[0] in ("queue", "queue's end", "files") and _is_undispatched(str(key[1]), was[side], now[side]):
+        return "the last units"
+    if key[0] == "queue" and before and after and len(before) == len(after):
+        wrong = [one for one, fresh in zip(before, after, strict=True) if one != fresh]
+        if all(_UNIT.unpack(unit)[0] == was[side].end for _, unit in wrong):
+            return "the unit of half a record"
+    if key[0] == "log" and after == now[other].shown.get(key) == was[other].shown.get(key):
+        return "the other side's records" if was[side].end < was[other].end else None
     if key[0] == "log":
         return "a record's only copy" if _only_copies(before, after, now[other].shown.get(key)) else None
     if key[0] == "checkpoint":
@@ -318,6 +359,17 @@ def explain(key: tuple[Hashable, ...], side: str, was: Mapping[str, Store], now:
     return None
 
 
+def _is_undispatched(folder: str, was: Store, now: Store) -> bool:
+    """Whether a queue lacks units at its end only, and no queue has one for a later record."""
+    before, after = was.shown.get(("queue", folder), []), now.shown.get(("queue", folder), [])
+    if len(after) >= len(before) or before[: len(after)] != after:
+        return False
+    units = [unit for key, value in now.shown.items() if key[0] == "queue" for _, unit in value]
+    last = max((_UNIT.unpack(unit)[0] for unit in units), default=-1)
+    files, left = was.shown.get(("files", folder), []), now.shown.get(("files", folder), [])
+    return bool(last < _UNIT.unpack(before[len(after)][1])[0] and files[: len(left)] == left)
+
+
 def _only_copies(before: bytes | None, after: bytes | None, twin: bytes | None) -> bool:
     """Whether all records are where they were, and the changed ones differ in nothing that has a second copy."""
     if before is None or after is None or len(before) != len(after):
@@ -330,7 +382,10 @@ def _only_copies(before: bytes | None, after: bytes | None, twin: bytes | None) 
         one, fresh = before[at : at + size], after[at : at + size]
         if one != fresh:
             alone = twin is None or len(twin) <= at or twin[at : at + size] == fresh
-            if blank or not alone or _repeated(one) != _repeated(fresh):
+            try:
+                if blank or not alone or _repeated(one) != _repeated(fresh):
+                    return False
+            except struct.error:
                 return False
         at += size
     return True
@@ -351,8 +406,9 @@ def _repeated(raw: bytes) -> Any:
     (stated,) = struct.unpack_from(">h", raw, at + length)
     pairs = [one.split(b"\1", 1) for one in properties.split(b"\2")]
     kept = {one[0]: one[1] for one in pairs if len(one) == 2 and one[0] in (b"TAGS", b"KEYS", b"UNIQ_KEY")}
-    kind = sys_flag & (8 | 4 | 16 | 32)
-    return size, magic, queue_id, queue_offset, phy, kind, topic, stated == len(properties), kept, b"\0" in properties
+    # a committed half is a message like any other; halves and rollbacks have no unit
+    kind = sys_flag & (16 | 32), sys_flag & 12 in (0, 8)
+    return size, magic, queue_id, queue_offset, phy, kind, topic, stated == len(properties), kept
 
 
 def _explain_settings(name: str, side: str, before: Any, mine: Store, other: Store) -> str | None:
@@ -367,6 +423,7 @@ def _explain_settings(name: str, side: str, before: Any, mine: Store, other: Sto
     table, old = after[member], before.get(member, {})
     for entry, one in table.items():
         shape: dict[str, Any] = old.get(entry) or next(iter(old.values()), {})
+        shape = {each: value for each, value in shape.items() if each not in _ONLY_5X}
         named = isinstance(one, dict) and entry == one.get("topicName", one.get("groupName"))
         if not named or any(type(one.get(each)) is not type(value) for each, value in shape.items()):
             return None
@@ -385,7 +442,9 @@ def _explain_settings(name: str, side: str, before: Any, mine: Store, other: Sto
 def _same_settings(master: Mapping[str, Any], slave: Mapping[str, Any]) -> bool:
     """Whether the slave has nothing that contradicts its master, in what both of their versions write."""
     return all(
-        each in master and all(master[each].get(member, value) == value for member, value in one.items())
+        each.startswith(_MADE_AT_START)
+        if each not in master
+        else all(master[each].get(member, value) == value for member, value in one.items())
         for each, one in slave.items()
     )
 
@@ -395,7 +454,7 @@ def _reachable(name: str, side: str, table: Mapping[str, Any], store: Store) -> 
     if name != "topics.json" or side == "slave":
         return True
     topics = {str(key[1]).split("/")[1] for key, units in store.shown.items() if key[0] == "queue" and units}
-    return all(topic in table or topic.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC", "rmq_sys_")) for topic in topics)
+    return all(topic in table or topic.startswith(_MADE_AT_START) for topic in topics)
 
 
 def _explain_offsets(after: Any, store: Store) -> str | None:
@@ -531,7 +590,10 @@ def _differences(before: Files, was: Store, after: Files, now: Store) -> tuple[l
 
 
 def _is_refilled(key: tuple[Hashable, ...], was: Store, now: Store) -> bool:
-    """Whether only units at the end of a queue are gone, or whole files."""
+    """Whether only units at the end of a queue are gone, whole files, or the newest index file's."""
+    if key[0] == "index":
+        entries, kept = was.shown.get(key, []), now.shown.get(key, [])
+        return len(entries) - 1 <= len(kept) <= len(entries) and bool(kept[: len(entries) - 1] == entries[:-1])
     if key[0] == "files" and str(key[1]).startswith("consumequeue/"):
         files, left = was.shown.get(key, []), now.shown.get(key, [])
         return bool(files[: len(left)] == left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -82,6 +83,39 @@ class DeliveryTests(DelayCase):
         self.assertIn("DELAY", answer.remark or "")
         self.assertEqual(self.client.ask(310, send_ext(props="DELAY\x01-1")).code, 0)
         self.assertEqual(len(self.stored(queue_id=0)), 1)
+
+    def test_progress(self) -> None:
+        """brokerStatus shows of each level how far its delivery is, and the end of its own queue."""
+        self.send(3)
+        self.send(3)
+        self.send(1, b"first")
+        self.one.world.run_for(2)
+        self.send(1, b"second")
+        self.assertEqual(self.one.state.delays.progress(), {1: (1, 2)})
+        self.one.world.run_for(10)
+        self.assertEqual(self.one.state.delays.progress(), {1: (2, 2), 3: (2, 2)})
+
+    def test_a_store_that_answers_later(self) -> None:
+        """A delivery counts when the store has answered: a stop before that repeats the message and loses none."""
+        self.send(1)
+        self.send(1)
+        delays, store = self.one.state.delays, self.one.state.store
+        put, stored = store.put, list[tuple[Deferred[PutResult], PutResult]]()
+
+        def later(message: Message) -> Deferred[PutResult]:
+            result = put(message)
+            assert isinstance(result, PutResult)
+            stored.append((Deferred(), result))
+            return stored[-1][0]
+
+        self.patch(store, "put", later)
+        for count in (1, 2):
+            self.one.world.run_for(2)
+            self.assertEqual(len(stored), count)
+            self.assertEqual(delays.table().offset_table.get(1, 0), count - 1)
+            answer, result = stored[-1]
+            answer.callback(result)
+        self.assertEqual(delays.table().offset_table, {1: 2})
 
     def test_waiting_consumer_is_woken(self) -> None:
         """A delivered message wakes who waits for it."""

@@ -48,6 +48,8 @@ class BusyMaster(OffsetMaster):
         self.refused_groups: set[str] = set()
         #: as 4.9 does for a group without an offset while a queue is young
         self.is_young = False
+        #: 5.x does it too, unless it is asked not to
+        self.is_5x = False
         self.is_broken = False
         self.hangs = False
 
@@ -77,7 +79,7 @@ class BusyMaster(OffsetMaster):
         try:
             reply = super().position(request)
         except Refuse:
-            if not self.is_young:
+            if not self.is_young or (self.is_5x and request.header.set_zero_if_not_found is False):
                 raise
             reply = Reply(OffsetReply(offset=0))
         return self._answered(14, reply)
@@ -215,6 +217,15 @@ class YoungQueueTests(GiveBackCase):
         master.is_young = True
         self.net.run(4)
         self.assertEqual(sorted(master.commits), [("T", "G", 0, 150), ("T", "H", 0, 0)])
+
+    def test_a_group_that_is_deleted_in_a_round(self) -> None:
+        """A 5.x master says whether a group is at 0 or gone: one that an operator deletes there does not come back."""
+        self.offsets.commit_at_slave("G", "T", 0, 150)
+        master = self.returning({"T@G": {0: 0}})
+        master.is_young = master.is_5x = True
+        master.afterwards[43] = master.table.clear
+        self.net.run(30)
+        self.assertEqual((master.commits, master.table), ([], {}))
 
 
 class SameMessagesTests(GiveBackCase):

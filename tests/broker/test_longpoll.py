@@ -54,6 +54,22 @@ class LongPollTests(SynchronousTestCase):
         self.assertEqual(pulls.woken, ["here"])
         self.assertEqual(len(pulls.table), 3)
 
+    def test_queues_that_are_waited_for(self) -> None:
+        """
+        The store looks into one table, at any time, to see of which queues it must report messages: the queues of
+        waiting consumers and no others. Sends to a queue without a waiting consumer would be slower otherwise.
+        """
+        pulls = Pulls()
+        queues = pulls.table.queues
+        self.assertEqual(list(queues), [])
+        for name, queue_id in (("a", 1), ("b", 1), ("c", 2)):
+            pulls.hold(name, queue_id=queue_id)
+        self.assertEqual(list(queues), [("T", 1), ("T", 2)])
+        pulls.table.arrived("T", 1, 1, 7)
+        self.assertEqual(list(queues), [("T", 2)])
+        pulls.table.stop()
+        self.assertEqual(list(queues), [])
+
     def test_arrival_of_another_tag_keeps_it_waiting(self) -> None:
         """A consumer of TagA is not disturbed by each message of TagB."""
         pulls = Pulls()

@@ -69,6 +69,19 @@ class ConsumerGroupTests(SynchronousTestCase):
         table.beat(Link("b"), topic("T", 3, "B"))
         self.assertEqual(group.subscriptions["T"].sub_string, "B")
 
+    def test_how_a_group_consumes(self) -> None:
+        """consumerConnection and the metrics show how a group consumes by its latest heartbeat, not by the defaults."""
+        table, _ = groups()
+        for kinds in (
+            ("CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_TIMESTAMP"),
+            ("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET"),
+        ):
+            names = ("consume_type", "message_model", "consume_from_where")
+            table.register("G", member(Link("a")), [], **dict(zip(names, kinds, strict=True)))
+            group = table.find("G")
+            assert group is not None
+            self.assertEqual((group.consume_type, group.message_model, group.consume_from_where), kinds)
+
     def test_a_newcomer_changes_the_group_once(self) -> None:
         """The first heartbeat of a connection is a change, the next ones are not."""
         table, _ = groups()

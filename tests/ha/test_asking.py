@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.ha.asking import AskError, BrokerRecords
+from rmq.ha.asking import TIMEOUT_S, AskError, BrokerRecords
 from rmq.wire.command import RemotingCommand, encode_command
 
 ADDR = "192.0.2.1:10911"
@@ -41,6 +41,7 @@ def answer(code: int, *, remark: str | None = None, body: bytes = b"", opaque: i
 class AskingTests(SynchronousTestCase):
     def ask(self, peer: Peer) -> BrokerRecords:
         def connect(address: Any, timeout: float) -> Any:
+            self.assertEqual((address, timeout), (("192.0.2.1", 10911), TIMEOUT_S))
             return peer
 
         self.patch(socket, "create_connection", connect)

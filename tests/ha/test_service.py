@@ -254,6 +254,22 @@ class SyncMasterTests(ServiceCase):
         assert isinstance(third, Deferred)
         self.assertIs(self.successResultOf(third), PutStatus.PUT_OK)
 
+    def test_each_put_has_its_own_deadline(self) -> None:
+        """A producer is answered after its own timeout, also behind a put that was allowed to wait for longer."""
+        master, _ = self.master(100), self.slave()
+        self.net.deliver()
+        patient = master.put(b"a", 10_000)
+        self.net.deliver()
+        assert isinstance(patient, Deferred)
+        self.assertIs(self.successResultOf(patient), PutStatus.PUT_OK)
+        self.net.ends[0].stuck = True
+        hasty = master.put(b"b", 1000)
+        assert isinstance(hasty, Deferred)
+        self.net.run(0.98, step=0.01)
+        self.assertNoResult(hasty)
+        self.net.run(0.03, step=0.01)
+        self.assertIs(self.successResultOf(hasty), PutStatus.FLUSH_SLAVE_TIMEOUT)
+
     def test_one_of_two_slaves_is_enough(self) -> None:
         """A stopped slave does not hold up a put that another one has confirmed."""
         master, _, _ = self.master(100), self.slave(), self.slave(OTHER_PORT)
@@ -622,6 +638,14 @@ class BadMasterTests(ServiceCase):
         self.assertFalse(old.connected)
         self.assertEqual(len(self.net.dials), 1)
 
+    def test_a_stop_waits_for_the_end_of_the_connection(self) -> None:
+        """A stopped slave takes nothing more from its master: the store is closed only when the connection is gone."""
+        slave, _ = self.connected(100)
+        stopped = slave.ha.stopService()
+        self.assertNoResult(stopped)
+        self.net.deliver()
+        self.successResultOf(stopped)
+
     def test_dial_that_hangs(self) -> None:
         """A stop does not wait for a dial without an answer."""
         self.net.silent.add(MASTER_PORT)
@@ -631,10 +655,14 @@ class BadMasterTests(ServiceCase):
 
     def test_a_dial_that_was_given_up_is_no_error(self) -> None:
         """When the address changes during a dial, its end is not reported as the new master's."""
-        self.net.silent.add(MASTER_PORT)
+        self.net.silent |= {MASTER_PORT, OTHER_PORT}
         slave = self.slave()
-        self.broker(BrokerRole.ASYNC_MASTER, OTHER_PORT)
         slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
+        self.net.deliver()
+        self.assertEqual(self.error_of(slave), "")
+        self.net.silent.clear()
+        self.broker(BrokerRole.ASYNC_MASTER, 10914)
+        slave.ha.set_master("10.0.0.9:10914")
         self.net.deliver()
         link = slave.ha.status().link
         assert link is not None

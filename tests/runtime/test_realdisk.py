@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from twisted.internet.defer import Deferred
@@ -81,6 +82,13 @@ class RealFileTests(RealDiskCase):
         with open(path, "wb") as file:
             file.write(b"x" * 10)
         return self.open_at(os.open(path, os.O_RDONLY))
+
+    def test_a_read_past_the_end_says_why(self) -> None:
+        """The error of a file that is too short tells its length; a closed one is not taken for a short one."""
+        file = self.spoiled()
+        self.assertIn("cannot read 11 bytes, the file has 10", str(self.assertRaises(DiskError, file.read_at, 0, 11)))
+        file.close()
+        self.assertIn("the file is closed", str(self.assertRaises(DiskError, file.read_at, 0, 1)))
 
     def pipe_file(self) -> RealFile:
         """An open "file" that no system can sync: a pipe."""
@@ -323,6 +331,31 @@ class RealDiskTests(RealDiskCase):
         self.assertRaises(DiskLocked, RealDisk(self.reactor).lock, f"{self.root}/lock")
         lock.release()
 
+    def test_lock_of_a_tool_in_this_process(self) -> None:
+        """
+        A store is refused while a tool in this very process holds the lock that Java takes, too. The plain lock of a
+        process does not collide with itself: a broker that fell back to it would share the store.
+        """
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            missing("F_OFD_SETLK of fcntl: plain record locks belong to the process")
+        with open(f"{self.root}/lock", "wb") as tool:
+            fcntl.lockf(tool, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            self.assertRaises(DiskLocked, self.disk.lock, f"{self.root}/lock")
+
+    def test_lock_where_only_processes_have_locks(self) -> None:
+        """Without F_OFD_SETLK byte 0 is locked as Java locks it, and only that one: others may lock what they like."""
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            missing("F_OFD_SETLK of fcntl: plain record locks belong to the process")
+        command = fcntl.F_OFD_SETLK
+        self.patch(osfile, "fcntl", SimpleNamespace(lockf=fcntl.lockf, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
+        lock = self.disk.lock(f"{self.root}/lock")
+        with open(f"{self.root}/lock", "r+b") as other:
+            byte_1, byte_0 = (osfile.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0) for byte in (1, 0))
+            fcntl.fcntl(other, command, byte_1)
+            self.assertRaises(OSError, fcntl.fcntl, other, command, byte_0)
+            lock.release()
+            fcntl.fcntl(other, command, byte_0)
+
 
 class SyncCallTests(RealDiskCase):
     """
@@ -541,3 +574,9 @@ class ModeTests(RealDiskCase):
         self.addCleanup(os.umask, os.umask(0o022))
         self.disk.write_atomic(f"{self.root}/a", b"1")
         self.assertEqual(self.modes(), {"a": 0o644})
+
+    def test_a_store_starts_again(self) -> None:
+        """The lock file can be opened by a broker that does not run as root, when it starts for the second time."""
+        self.addCleanup(os.umask, os.umask(0o022))
+        self.disk.lock(f"{self.root}/lock").release()
+        self.assertEqual(self.modes(), {"lock": 0o644})

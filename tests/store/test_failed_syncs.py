@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import DiskError, DiskFull, SyncFailed
 from rmq.store.config import BrokerRole
+from rmq.store.flush import LogSync
 from rmq.store.messages import BatchEntry, PutResult, PutStatus, StoreError
 from rmq.store.runningmark import SYNC_FAILED
 from tests.store.support import ROOT, Box, all_records, log_events, message
@@ -17,6 +20,17 @@ from tests.store.support import ROOT, Box, all_records, log_events, message
 ALL_DAY = ";".join(map(str, range(24)))
 LOG = f"{ROOT}/commitlog"
 ABORT = f"{ROOT}/abort"
+
+
+class BugTests(SynchronousTestCase):
+    def test_a_bug_is_shown_as_it_is(self) -> None:
+        """What is no error of the disk is logged with its own traceback, and is not taken for a failed sync."""
+        file = SimpleNamespace(sync=lambda: fail(ZeroDivisionError()))
+        log: Any = SimpleNamespace(end=10, flushed=0, unsynced=lambda target: [file])
+        failures: list[DiskError] = []
+        LogSync(log, Clock(), on_synced=lambda flushed: None, on_failure=failures.append).request()
+        self.assertEqual([each.type for each in self.flushLoggedErrors()], [ZeroDivisionError])
+        self.assertEqual(failures, [])
 
 
 class FailedFolderSyncTests(SynchronousTestCase):

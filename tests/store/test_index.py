@@ -222,6 +222,17 @@ class RepairTests(IndexCase):
         self.reload()
         self.assertEqual(self.node.disk.list_dir("/store/index"), names[2:])
 
+    def test_strangers_are_left_alone(self) -> None:
+        """A file that is none of the index, as editors and operators leave them, is not deleted at the next start."""
+        self.add(0, 5)
+        self.index.write()
+        for name in ("notes.txt", f"{self.node.disk.list_dir('/store/index')[0]}.bak"):
+            self.node.disk.create(f"/store/index/{name}", 10).close()
+        names = self.node.disk.list_dir("/store/index")
+        self.reload()
+        self.assertEqual((self.node.disk.list_dir("/store/index"), len(self.index.files)), (names, 1))
+        self.assert_finds(5)
+
     def test_expired(self) -> None:
         """Files that only point below the minimum go, but for the last."""
         self.add(0, 45)

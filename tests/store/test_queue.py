@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 
+from twisted.internet.defer import ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import RealDisk
@@ -278,6 +279,28 @@ class TableTests(SynchronousTestCase):
         table.load()
         self.assertEqual((table.keys(), table.total_units), ([("Topic", 0)], 1))
         self.assertEqual([path for path in strangers if not os.path.exists(path)], [])
+
+    def test_a_synced_queue_outlives_a_power_failure(self) -> None:
+        """The folders above the first queue of a store are durable with its units: consumers find what was synced."""
+        for ext_file_bytes in (None, FILE_BYTES):
+            world = World(1)
+            node = Node(world, SimNet(world), "broker")
+            node.start()
+            node.disk.odds = CrashOdds(kept=0, torn=0, garbage=0)
+            node.disk.make_dirs("/store")
+            table = QueueTable(node.disk, "/store", FILE_BYTES, ext_file_bytes=ext_file_bytes)
+            queue = table.make("Topic", 0)
+            queue.append(0, 0, 50, 7)
+            table.touched(queue)
+            table.write()
+            synced = ensureDeferred(table.sync())
+            world.run_for(10)
+            self.successResultOf(synced)
+            node.crash()
+            node.start()
+            table = QueueTable(node.disk, "/store", FILE_BYTES, ext_file_bytes=ext_file_bytes)
+            table.load()
+            self.assertEqual((table.keys(), table.total_units), ([("Topic", 0)], 1))
 
     def test_cut_before_anything_was_written(self) -> None:
         """A rebuild that begins again cuts queues that have no folder yet."""

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store.config import BrokerRole
 from rmq.store.messages import GetResult, GetStatus
-from rmq.wire.record import decode_record, tags_code
+from rmq.wire.record import decode_record, java_hash, tags_code
 from tests.store.support import Box, log_events, message, queue_records, unique_key
 
 
@@ -203,6 +203,21 @@ class ByKeyTests(SynchronousTestCase):
         self.assertEqual(self.query("shared"), places[-64:])
         self.assertEqual(self.query("shared", count=5), places[-5:])
         self.assertEqual(self.query("x", count=1), places[-1:])
+
+    def test_the_same_hash(self) -> None:
+        """A query shows no message of another topic or key, though its hash in the index is the same."""
+        assert java_hash("Aa#key") == java_hash("BB#key") and java_hash("Aa#Aa") == java_hash("Aa#BB")
+        _, other_key, found = (
+            result.phy_offset
+            for result in self.box.put(
+                message(0, topic="BB", properties="KEYS\x01key"),
+                message(0, topic="Aa", properties="KEYS\x01BB"),
+                message(0, topic="Aa", properties="KEYS\x01key Aa"),
+            )
+        )
+        self.assertEqual(self.query("key", topic="Aa"), [found])
+        self.assertEqual(self.query("Aa", topic="Aa"), [found])
+        self.assertEqual(self.query("BB", topic="Aa"), [other_key])
 
     def test_time(self) -> None:
         """Only messages of the given time are found."""

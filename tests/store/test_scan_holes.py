@@ -33,6 +33,20 @@ class MissingFileTests(SynchronousTestCase):
         self.assertEqual([(offset, kept.size) for offset, kept in found], [(2 * SEGMENT, len(record))])
 
 
+class LostSectorTests(SynchronousTestCase):
+    def test_a_record_without_one_sector_is_not_found(self) -> None:
+        """
+        A message of which a power failure took one disk sector, in the middle of its properties, is damage in every
+        file of the log: the search behind other damage does not take it for the place where the log goes on.
+        """
+        sent = message("m", queue_id=0, offset=0, phy=2 * SEGMENT, body=b"x")
+        record = frame(sent, properties=b"a\x01" + b"x" * 2000 + b"\x02")
+        self.assertEqual(len(list(Search(Log(record), 0, 3 * SEGMENT).records())), 1)
+        for sector in (512, 1024, 1536):
+            lost = record[:sector] + bytes(512) + record[sector + 512 :]
+            self.assertEqual(list(Search(Log(lost), 0, 3 * SEGMENT).records()), [], sector)
+
+
 class ZeroTests(SynchronousTestCase):
     def test_the_log_says_how_many_bytes_were_cleared(self) -> None:
         """Recovery reports the bytes behind the end that were not zero, page by page, and only those are written."""

@@ -162,7 +162,8 @@ class AddressTests(SynchronousTestCase):
     def test_no_addresses(self) -> None:
         """What is no address is refused, not ignored: an entry that matches too much is a hole."""
         for text in ("192.0.2", "192.0.2.256", "192.0.2.9-1", "192.0.2.1-999", "192.*", "host.example", "192.0.{2,3}.1",
-                     "192.0.2.4,", "192.0.2.{4,x}", "2001:db8::*", "a.b.c.*", "192.0.2.-1"):  # fmt: skip
+                     "192.0.2.4,", "192.0.2.{4,x}", "2001:db8::*", "a.b.c.*", "192.0.2.-1",
+                     "192.0.2.1{4,5}", "192.0.2.14}"):  # fmt: skip
             self.assertRaises(ValueError, AddressPattern.parse, text)
 
     def test_peer_without_address(self) -> None:

@@ -224,7 +224,7 @@ class Finder:
 def _is_left_out(node: ast.AST) -> bool:
     """Texts, logs, types, and what only a debugger reads."""
     match node:
-        case ast.Assert() | ast.JoinedStr():
+        case ast.Assert() | ast.JoinedStr() | ast.Raise(exc=ast.Call(func=ast.Name(id="AssertionError"))):
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True

@@ -52,6 +52,7 @@ LEFT_OUT = [
     '"""A text."""',
     "x: Final[Literal[3]] = y",
     "assert x > 0",
+    'raise AssertionError("never reached")',
     'self._log.info("{n} more than {m}", n=x + 1, m=y)',
     'x = f"{y + 1:03}"',
     "if TYPE_CHECKING:\n        x = 3",

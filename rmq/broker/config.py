@@ -136,7 +136,9 @@ class BrokerConfig:
     filter_support_retry: bool = _unused(False)
     enable_property_filter: bool = _key(False, "SQL92 filters: not supported, they are refused either way")
     compressed_register: bool = _key(False, "zlib registration bodies")
-    force_register: bool = _key(True, "register at every period even when nothing changed; slaves always do", important=True)
+    force_register: bool = _key(
+        True, "register at every period even when nothing changed; slaves always do", important=True
+    )
     register_name_server_period: int = _key(30_000, "clamped to 10000..60000", important=True)
     transaction_time_out: int = _unused(6000)
     transaction_check_max: int = _unused(15)

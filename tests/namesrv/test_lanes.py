@@ -144,7 +144,7 @@ class RouteLaneTests(SynchronousTestCase):
         before = routes.version
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "X", version=2))
         self.assertEqual(routes.changed_since(before), {"X"})
-        for number in range(128):
+        for number in range(128):  # MAX_CHANGES
             self.talk.ask(REGISTER_BROKER, HEADER, body("T", f"Y{number}", version=3 + number))
         self.assertIsNone(routes.changed_since(before))
         self.assertEqual(len(routes.changed_since(before + 1) or ()), 128)

@@ -281,7 +281,8 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn(line, lines)
 
     def test_defaults(self) -> None:
-        """The scan interval is 10 s; files live in the home directory."""
+        """The scan interval is 10 s; files live in the home directory; the black list is shown as Apache has it."""
         config = load([NamesrvConfig], {}, "defaults").configs[0]
+        self.assertEqual(config.config_black_list, "configBlackList;configStorePath;kvConfigPath")
         self.assertEqual(config.scan_not_active_broker_interval, 10_000)
         self.assertEqual(config.kv_config_path, os.path.expanduser("~/namesrv/kvConfig.json"))

@@ -23,6 +23,7 @@ from rmq_audit.routes import is_system_topic
 
 TOPICS, GROUPS, OFFSETS, DELAYS = "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 #: settings that brokers of 4.9 and 5.x write for every topic and group, and what kind of value each has
 _TOPIC = {"topicName": str, "readQueueNums": int, "writeQueueNums": int, "perm": int, "topicFilterType": str}
@@ -229,7 +230,9 @@ def compare_configs(master: Configs, slave: Configs) -> list[Finding]:
             continue
         for key in sorted(ours.keys() & theirs.keys()):
             found += _settings_differ(name, what, key, ours[key], theirs[key])
-        for key in sorted(key for key in theirs.keys() - ours.keys() if not is_system_topic(key)):
+        # each version of RocketMQ makes system topics and groups of its own at its start
+        extra = theirs.keys() - ours.keys()
+        for key in sorted(key for key in extra if not (is_system_topic(key) or key.startswith(SYSTEM_GROUP_PREFIX))):
             text = f"{name}: {what} {key} is configured on the slave only, which copies its master's table"
             found.append(_contradiction(MASTER, what, key, text))
     if DELAYS in master.tables and not master.log.store.unfinished:

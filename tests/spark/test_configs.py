@@ -131,6 +131,16 @@ class TableTests(ConfigCase):
         result = audit(pair / "master", pair / "slave")
         self.assertEqual((result.verdict.value, result.exit_status), ("LAGGING", 1))
 
+    def test_a_system_group_of_another_version(self) -> None:
+        """A 5.x slave has a group of its own that a 4.x master does not know: no finding."""
+        pair = self.pair()
+        group = "".join(part for part in (pair / "slave/config/subscriptionGroup.json").read_text().split())
+        one = group.partition('"CG_dead":{')[2].partition("}")[0].replace("CG_dead", "CID_RMQ_SYS_TRANS")
+        self.edit(
+            pair, "slave", "subscriptionGroup.json", 'GroupTable":{', f'GroupTable":{{"CID_RMQ_SYS_TRANS":{{{one}}},'
+        )
+        self.assertEqual(self.found(pair), set())
+
 
 class CheckpointTests(ConfigCase):
     def test_a_time_behind_the_last_message(self) -> None:

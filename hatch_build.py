@@ -55,10 +55,10 @@ def compile_all() -> list[Path]:
                 try:
                     _compile(name, source, target)
                 except Exception as error:
-                    told = f"{source.relative_to(ROOT)} is not compiled: {error}"
+                    text = f"{source.relative_to(ROOT)} is not compiled: {error}"
                     if os.environ.get("RMQ_CI"):
-                        raise SystemExit(f"{told} (RMQ_CI is set: this is a failure)") from error
-                    print(told, file=sys.stderr)
+                        raise SystemExit(f"{text} (RMQ_CI is set: this is a failure)") from error
+                    print(text, file=sys.stderr)
                     continue
             built.append(target)
     return built

@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from rmq.runtime.disk import DiskError
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
@@ -135,7 +136,10 @@ class Reader:
         if not log.min_offset <= first < log.end:
             return None
         log_end, recent = log.end, self._recent_bytes
-        window = log.view_some(first, WINDOW_BYTES)
+        try:
+            window = log.view_some(first, WINDOW_BYTES)
+        except DiskError:
+            return None  # without a map, where a block behind these records cannot be read
         picked = _pick(units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes)
         if picked is None:
             return None

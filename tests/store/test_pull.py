@@ -9,6 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.filters import TagCodes
+from rmq.runtime.disk import DiskError
 from rmq.store import layout, reader
 from rmq.store.messages import GetResult, GetStatus
 from rmq.store.store import MessageStore
@@ -116,6 +117,17 @@ class PullTests(SynchronousTestCase):
         self.compare(store)
         box.stop()
         self.flushLoggedErrors()
+
+    def test_a_block_behind_that_cannot_be_read(self) -> None:
+        """Messages in front of a bad disk block are found, although more of the log is looked at in one piece."""
+        box, store = self.filled()
+
+        def view_some(offset: int, limit: int) -> bytes:
+            raise DiskError("/store/commitlog", "Input/output error", offset)
+
+        self.patch(store._commit_log, "view_some", view_some)
+        self.compare(store, 50)
+        box.stop()
 
     def test_what_the_following_message_decides(self) -> None:
         """The message behind an answer decides whether a slave is suggested for the next pull."""

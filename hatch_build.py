@@ -13,6 +13,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).resolve().parent
 #: where the packages with compiled modules begin
 PACKAGES = ((ROOT, "rmq"), (ROOT / "spark", "rmq_audit"))
+#: added to each module: what rmq.wire.compiled compares, and what this file finds in the library
+ORIGIN = '''
+COMPILED_FROM = "{checksum}"
+
+cdef extern from *:
+    """
+    static const char rmq_origin[] __attribute__((used)) = "{origin}";
+    """
+'''
 FLAGS = ["-O2", "-fno-strict-aliasing", "-Wno-unused-function"]
 
 
@@ -39,7 +49,7 @@ class CompiledModules(BuildHookInterface[Any]):
 
 def compile_all() -> list[Path]:
     """
-    Compile every ``.pyx`` that is newer than its library; return the libraries.
+    Compile every ``.pyx`` from which its library was not compiled; return the libraries.
 
     What cannot be built is named on standard error, and left out; with RMQ_CI set it ends the build.
     """
@@ -50,10 +60,11 @@ def compile_all() -> list[Path]:
     for base, package in PACKAGES:
         for source in sorted((base / package).rglob("*.pyx")):
             target = source.with_suffix(suffix)
-            if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+            origin = " ".join((_checksum(source.read_bytes()), *FLAGS))
+            if not target.exists() or origin.encode() not in target.read_bytes():
                 name = ".".join(source.relative_to(base).with_suffix("").parts)
                 try:
-                    _compile(name, source, target)
+                    _compile(name, source, target, origin)
                 except Exception as error:
                     text = f"{source.relative_to(ROOT)} is not compiled: {error}"
                     if os.environ.get("RMQ_CI"):
@@ -64,14 +75,22 @@ def compile_all() -> list[Path]:
     return built
 
 
-def _compile(name: str, source: Path, target: Path) -> None:
+def _checksum(source: bytes) -> str:
+    """See rmq.wire.compiled.checksum, which compares it; this build must not import what it builds."""
+    return f"crc32:{zlib.crc32(source):08x}"
+
+
+def _compile(name: str, source: Path, target: Path, origin: str) -> None:
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
     with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, source.name)
+        text = source.read_text(encoding="utf-8")
+        copy.write_text(text + ORIGIN.format(origin=origin, checksum=origin.partition(" ")[0]), encoding="utf-8")
         # the compiler's own messages would stand in front of pip's
         modules = cythonize(
-            [Extension(name, [str(source)], extra_compile_args=FLAGS)],
+            [Extension(name, [str(copy)], extra_compile_args=FLAGS)],
             build_dir=folder,
             quiet=True,
             compiler_directives={"language_level": 3},

@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "spark")]
 os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
 
-from rmq_audit import inventory, kernel, seams  # noqa: E402
-from rmq_audit.audit import Options, Result, compare  # noqa: E402
-from rmq_audit.engines import Engine, LocalEngine  # noqa: E402
-from rmq_audit.scan import scan  # noqa: E402
-from rmq_audit.survey import Asked, survey  # noqa: E402
-from rmq_audit.tasks import Split  # noqa: E402
-from rmq_audit.work import SCAN  # noqa: E402
+from rmq_audit.driver import inventory  # noqa: E402
+from rmq_audit.driver.audit import Options, Result, compare  # noqa: E402
+from rmq_audit.driver.scan import CHUNK_BYTES, SPLIT_BYTES, plan_splits  # noqa: E402
+from rmq_audit.engine.engines import Engine, LocalEngine  # noqa: E402
+from rmq_audit.worker import kernel  # noqa: E402
+from rmq_audit.worker.frames import Asked, extract  # noqa: E402
+from rmq_audit.worker.scan import SCAN, Split, scan  # noqa: E402
 
 from bench.auditstores import Made, copy_store, make_store, shorter  # noqa: E402
 from bench.conditions import file_system  # noqa: E402
@@ -161,7 +161,7 @@ def measure_kernel(folder: Path, rounds: int) -> Iterable[Row]:
         shutil.rmtree(made.path)
 
         def all_of_it(data: bytes = data) -> None:
-            found = survey(data, 0, len(data), len(data), Asked(crc=True, tags=True))
+            found = extract(data, 0, len(data), len(data), Asked(crc=True, tags=True))
             assert len(found.wrong_bodies) == 0
             kernel.runs(found.columns, found.queues, 0, found.tags)
 
@@ -180,8 +180,8 @@ def measure_kernel(folder: Path, rounds: int) -> Iterable[Row]:
 def splits_of(made: Made) -> list[Split]:
     store = inventory.take_inventory("store", str(made.path))
     size = store.segment_bytes or 0
-    sizes = {"split_bytes": seams.SPLIT_BYTES, "chunk_bytes": seams.CHUNK_BYTES}
-    return [split for one in store.segments for split in seams.plan(store, one, size, crc=True, **sizes)]
+    sizes = {"split_bytes": SPLIT_BYTES, "chunk_bytes": CHUNK_BYTES}
+    return [split for one in store.segments for split in plan_splits(store, one, size, crc=True, **sizes)]
 
 
 def measure_scan(made: Sequence[Made], spark: Engine, rounds: int) -> Iterable[Row]:
@@ -253,7 +253,7 @@ def measure_comparison(master: Made, slave: Made, rounds: int) -> Iterable[Row]:
 @cache
 def own_spark(java_options: str, submit: str) -> Engine:
     """Return the Spark of this process, started on first use."""
-    from rmq_audit.sparkengine import JVM_OPTIONS, OwnedSparkEngine
+    from rmq_audit.engine.spark import JVM_OPTIONS, OwnedSparkEngine
 
     os.environ[JVM_OPTIONS] = java_options
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit
@@ -330,8 +330,8 @@ def measure_memory(folder: Path, spark: Engine) -> Iterable[Row]:
     store = inventory.take_inventory("store", str(made.path))
     context = multiprocessing.get_context("spawn")
     for split_bytes in (8 * MIB, 64 * MIB, 128 * MIB):
-        sizes = {"split_bytes": split_bytes, "chunk_bytes": seams.CHUNK_BYTES}
-        splits = list(seams.plan(store, store.segments[0], GIB, crc=True, **sizes))
+        sizes = {"split_bytes": split_bytes, "chunk_bytes": CHUNK_BYTES}
+        splits = list(plan_splits(store, store.segments[0], GIB, crc=True, **sizes))
         answer = context.Queue()
         process = context.Process(target=_scan_in_own_process, args=(splits, answer))
         process.start()
@@ -405,7 +405,7 @@ def run(options: argparse.Namespace, folder: Path) -> Iterable[Row]:
 
 def run_on_spark(parts: set[str], made: Sequence[Made], folder: Path, rounds: int) -> Iterable[Row]:
     """The parts that need Spark as the audit starts it."""
-    from rmq_audit.sparkengine import OwnedSparkEngine
+    from rmq_audit.engine.spark import OwnedSparkEngine
 
     spark = OwnedSparkEngine(f"local[{WORKERS}]")
     try:

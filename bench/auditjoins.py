@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from pyspark_rocketmq.source import SegmentPartition, stretches
-from rmq_audit.inventory import take_inventory
+from rmq_audit.driver.inventory import take_inventory
 
 BATCH_ROWS = 10_000
 #: name -> type of the column that is compared

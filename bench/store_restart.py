@@ -43,7 +43,7 @@ def child(folder: str, action: str, amount: int, body_bytes: int) -> None:
     from twisted.internet import reactor
     from twisted.internet.defer import Deferred
 
-    from rmq.runtime.disk import RealDisk
+    from rmq.runtime.disk.files import RealDisk
     from rmq.store.config import StoreConfig
     from rmq.store.messages import BatchEntry, Message
     from rmq.store.store import MessageStore
@@ -86,7 +86,7 @@ def child(folder: str, action: str, amount: int, body_bytes: int) -> None:
             store.write_buffers()
             os._exit(0)
         if action == "record":
-            await store._upkeep.record(is_end=False)
+            await store._checkpointer.record(is_end=False)
             os._exit(0)
         await store.stop()
         loop.stop()

@@ -37,12 +37,12 @@ TAIL = """\
 ## Different on purpose
 
 - 36: Apache draws the queue of a retry from `retryQueueNums` alone; where the retry topic has fewer queues, because the
-  number was raised later, the retries lie where nobody can pull them. Ours go to queues that the topic has.
+  number was raised later, the retries are in queues that cannot be pulled. Ours go to queues that the topic has.
 - 36: a group whose `%RETRY%` topic would be longer than 127 bytes is refused with code 1; Apache answers 0 and never
   delivers. The consumer keeps the message and tries it again itself.
-- Delayed messages that the store can never take (topic too long, larger than a `maxMessageSize` that was lowered) are
-  passed over with an error in the log; in Apache everything behind them in their delay level waits for ever.
-- 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once somebody has asked for
+- Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
+  skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
+- 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once a client has asked for
   its offsets, until the next start; the answer, code 0 without a body, is one that `mqadmin queryCq` cannot read.
 """
 

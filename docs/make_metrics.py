@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rmq.broker.metrics import BrokerCollector
+from rmq.broker.http.metrics import BrokerCollector
 from rmq.namesrv.metrics import NamesrvCollector
-from rmq.runtime.metrics import DROPPED, Family, ProcessMetrics
+from rmq.runtime.http.metrics import DROPPED, Family, ProcessMetrics
 
 PATH = Path(__file__).resolve().parent / "metrics.md"
 
@@ -32,8 +32,8 @@ A broker with 5.x's keys opens the same port without the option: `metricsExporte
 labels to all metrics of a broker.
 
 There are no passwords, only GET and HEAD are answered, and nothing can be changed; values of passwords and secret keys
-are left out of the configuration page. Whoever can reach the port can read names of topics, groups and clients: open it
-to the monitoring network alone.
+are left out of the configuration page. Every client of the port can read names of topics, groups and clients: open it
+to the monitoring network only.
 
 ```yaml
 scrape_configs:
@@ -50,9 +50,9 @@ rule_files: [prometheus-alerts.yml]
 
 Metrics are read from live objects when they are scraped; nothing is kept for them but plain counters. A scrape is
 written in slices of a few milliseconds between which the process does its other work. A scrape that is less than a
-second old answers the next one too. One metric has at most 20,000 series; what is beyond is left out and counted in
-`rocketmq_scrape_series_dropped`. At most 32 connections are open at a time: one more pushes the oldest out. One that is
-idle for 30 s is closed.
+second old answers the next one too. One metric has at most 20,000 series; further ones are omitted and counted in
+`rocketmq_scrape_series_dropped`. At most 32 connections are open at a time: a further one evicts the oldest. An
+idle one is closed after 30 s.
 
 ## Names
 

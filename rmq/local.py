@@ -1,8 +1,8 @@
 """
 ``rmq-local``: a NameServer, a master and a slave on this machine, in the foreground.
 
-Each role is its own `twistd` process, so that one can be killed to see what happens; a role that dies is started again.
-This file starts, watches and stops processes and knows nothing else of the product.
+Each role is its own `twistd` process, so that one can be killed to try a failover; a role that dies is started
+again. This file starts, watches and stops processes and uses nothing else of the product.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ autoCreateSubscriptionGroup=true
 
 
 class BootFailure(Exception):
-    """A role did not come up; the text says which, why, and where its log is."""
+    """A role did not start; the text has its name, the reason and the path of its log."""
 
 
 @attrs.define
 class Role:
-    """One `twistd` process: how it is started, and the one that runs now."""
+    """One role: how its `twistd` process is started, and the running process."""
 
     name: str
     arguments: list[str]
@@ -74,7 +74,7 @@ class Role:
     unread: bytearray = attrs.field(factory=bytearray)
 
     def start(self) -> None:
-        """Start the process in a session of its own: Ctrl-C reaches us only, and we stop the roles in order."""
+        """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
         command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", f"--logfile={self.log}", *self.arguments]
         if self.http_port is not None:
             command += ["--http", str(self.http_port)]
@@ -109,7 +109,7 @@ class Role:
 
 
 def _die_with_parent() -> None:
-    """Linux: a role does not outlive us, even when we are killed with -9."""
+    """Linux: a role ends when rmq-local ends, also after kill -9."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -124,7 +124,7 @@ class Cluster:
     stopping: bool = False
 
     def run(self) -> int:
-        """Run until SIGINT or SIGTERM, or until a role cannot be kept alive; return the exit status."""
+        """Run until SIGINT or SIGTERM, or until a role fails too often; return the exit status."""
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, self._asked_to_stop)
         status = 0
@@ -180,7 +180,7 @@ class Cluster:
         return [key.data for key, _ in self.selector.select(seconds)]
 
     def _output(self, role: Role) -> list[str]:
-        """Return the lines that ``role`` printed; at the end of its output note its death."""
+        """Return the lines that ``role`` printed; at the end of its output handle its end."""
         assert role.process is not None and role.process.stdout is not None
         before = len(role.unread)
         lines = list(role.lines())
@@ -200,7 +200,7 @@ class Cluster:
         while role.deaths[0] < now - 60:
             role.deaths.popleft()
         if len(role.deaths) > MAX_DEATHS_PER_MINUTE:
-            raise BootFailure(f"{role.name} {how} and dies too often; the end of {role.log}:\n{role.log_tail()}")
+            raise BootFailure(f"{role.name} {how} and fails too often; the end of {role.log}:\n{role.log_tail()}")
         _say(f"{role.name} {how}; it starts again in {RESTART_DELAY_S:.0f} s")
         role.restart_at = now + RESTART_DELAY_S
 
@@ -225,7 +225,7 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 def _write_once(path: Path, text: str) -> Path:
-    """Write ``path`` unless it exists: what the user changed in it stays."""
+    """Write ``path`` unless it exists: changes of the user stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         # Half a file would count as the user's own.
@@ -256,7 +256,7 @@ def _broker(
 
 
 def cluster(options: argparse.Namespace) -> Cluster:
-    """Return the cluster that the command line asks for; writes the property files of a new one."""
+    """Return the cluster of the command line; writes the property files of a new one."""
     root = Path(options.dir).absolute()
     (root / "logs").mkdir(parents=True, exist_ok=True)
     conf = _write_once(
@@ -312,9 +312,9 @@ def _next_steps(options: argparse.Namespace, root: Path, roles: Sequence[Role]) 
 
 def _audit_command(folder: str) -> str:
     """
-    Return the command that compares the two stores, idle or under load; and how to get it where it is not installed.
+    Return the command that compares the two stores, and how to install it where it is missing.
 
-    An asynchronous slave is always a little behind a busy master: less than a segment counts as equal.
+    An asynchronous slave of a busy master always has a small replication lag: less than a segment counts as equal.
     """
     program = os.path.join(os.path.dirname(sys.executable), "rmq-audit")
     text = f"{shlex.quote(_shortest(program))} compare {shlex.quote(folder + '/broker-a')} "
@@ -325,7 +325,7 @@ def _audit_command(folder: str) -> str:
 
 
 def _shortest(path: str) -> str:
-    """Return a path as it is typed here: relative where that is inside the current folder."""
+    """Return a path for the user: relative if it is inside the current folder."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 

@@ -41,16 +41,13 @@ import hypothesis
 import pytest
 
 SCOPE = {
-    "namesrv": ("rmq/namesrv/*.py",),
-    "ha": ("rmq/ha/*.py",),
-    "store": ("rmq/store/*.py",),
-    "remoting": ("rmq/remoting/*.py",),
+    **{package: (f"rmq/{package}/**/*.py",) for package in ("namesrv", "ha", "store", "remoting")},
     "broker": (
         *(f"rmq/broker/{name}.py" for name in ("tables", "topics", "groups", "offsets", "sessions", "locks")),
-        *(f"rmq/broker/{name}.py" for name in ("filters", "longpoll", "delays", "giveback", "responders/pulling")),
+        *(f"rmq/broker/{name}.py" for name in ("filters", "longpoll", "delays", "offset_push", "responders/pulling")),
     ),
     "runtime": (
-        *(f"rmq/runtime/{name}.py" for name in ("disk", "diskerror", "osfile", "realfile", "flusher", "statefile")),
+        *(f"rmq/runtime/disk/{name}.py" for name in ("files", "error", "syscalls", "realfile", "flusher", "statefile")),
     ),
     "sim": ("rmq/sim/checkers.py", "rmq/sim/lookups.py"),
 }  # fmt: skip

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 from unittest import SkipTest
@@ -26,6 +27,9 @@ MUST_RUN = bool(os.environ.get("RMQ_CI"))
 
 #: set where the installed wheel is tested (tox), not the checkout
 WHEEL = "RMQ_TEST_WHEEL"
+
+#: names extras, separated by commas, that a run does without in CI too: none of its tests needs them
+NOT_NEEDED = "RMQ_NOT_NEEDED"
 
 #: extras, and the part of ``dev`` that stands in for S3, with the modules that they bring
 EXTRAS = {
@@ -45,10 +49,10 @@ PACKAGES = {"rmq": ROOT / "rmq", "rmq_audit": ROOT / "spark" / "rmq_audit"}
 COMPILED = (
     "rmq.runtime._lean",
     "rmq.namesrv._lanes",
-    "rmq.remoting._direct",
+    "rmq.remoting._fastpath",
     "rmq.store._pick",
     "rmq.store._record",
-    "rmq_audit._kernel",
+    "rmq_audit.worker._kernel",
 )
 
 #: programs, and the tests that want them; a run that has none of these tests may do without, in CI too
@@ -91,11 +95,11 @@ def extra_with(module: str | None) -> str | None:
     return next((_extra(extra, [top]) for extra, modules in EXTRAS.items() if top in modules), None)
 
 
-def all_missing() -> list[str]:
-    """Name the extras and compiled modules that are not there."""
+def all_missing(*, but: Collection[str] = ()) -> list[str]:
+    """Name the extras and compiled modules that are not there, without the extras ``but``."""
     found = []
     for extra, modules in EXTRAS.items():
-        if absent := [name for name in modules if not _is_there(name)]:
+        if extra not in but and (absent := [name for name in modules if not _is_there(name)]):
             found.append(_extra(extra, absent))
     if not os.environ.get(PURE_PYTHON):
         found += [_compiled(name) for name in COMPILED if not _is_there(name)]
@@ -145,7 +149,10 @@ def refusal() -> str | None:
     """Return why the run may not begin: something is missing in CI, or the wrong packages would be tested."""
     if os.environ.get(WHEEL) and is_checkout():
         return f"{WHEEL} is set, but {origin('rmq')} and {origin('rmq_audit')} are imported, not the installed wheel"
-    if MUST_RUN and (absent := all_missing()):
+    not_needed = set(filter(None, os.environ.get(NOT_NEEDED, "").split(",")))
+    if unknown := not_needed - EXTRAS.keys():
+        return f"{NOT_NEEDED} names {', '.join(sorted(unknown))}, which is no extra"
+    if MUST_RUN and (absent := all_missing(but=not_needed)):
         return f"RMQ_CI is set, and these are missing: {'; '.join(absent)}"
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 #: the Spark job reads stores with these modules and nothing else of rmq
 SPARK_MAY_IMPORT = {"rmq.wire.record", "rmq.wire.compiled", "rmq.wire.loosejson", "rmq.store.layout"}
+
+#: folder of spark/rmq_audit -> folders of it that it may import (itself included implicitly)
+AUDIT_MAY_IMPORT: dict[str, set[str]] = {
+    "worker": set(),
+    "engine": {"worker"},
+    "driver": {"engine", "worker"},
+    "report": {"driver", "worker"},
+    "cli": {"driver", "engine", "report", "worker"},
+}
 
 #: modules that those above may import of rmq, so that the job ships without Twisted
 PURE_MODULES = {
@@ -68,7 +78,7 @@ def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+def imports(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """Yield (module, name or None) of every import statement, wherever it stands."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -168,6 +178,80 @@ class ImportDirectionTests(SynchronousTestCase):
         self.assertEqual(wrong, [])
 
 
+def audit_modules() -> dict[str, ast.Module]:
+    """Return the modules of the audit that lie in its folders, by path from spark/rmq_audit."""
+    return {
+        path.removeprefix("spark/rmq_audit/"): tree
+        for path, tree in modules("spark/rmq_audit")
+        if path.count("/") == 3 and not path.endswith("__init__.py")
+    }
+
+
+def audit_imports(path: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (path, folder/module) for what a module of the audit imports of the audit."""
+    for module, name in imports(tree):
+        parts = [*module.split("."), *([] if name is None else [name])]
+        if parts[0] == "rmq_audit" and len(parts) > 2:
+            yield path, "/".join(parts[1:3])
+
+
+def wrong_audit_imports(path: str, tree: ast.Module) -> Iterator[str]:
+    folder = path.split("/")[0]
+    for _, name in audit_imports(path, tree):
+        if name.split("/")[0] not in AUDIT_MAY_IMPORT[folder] | {folder}:
+            yield f"{path} imports {name}"
+
+
+def declares_work(tree: ast.Module) -> bool:
+    """Whether a module has a statement ``NAME = Work(...)``."""
+    return any(
+        isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and dotted(node.value.func) == "Work"
+        for node in tree.body
+    )
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes that lie on a circle, or that only lead to one."""
+    left = {node: targets & graph.keys() for node, targets in graph.items()}
+    while free := [node for node, targets in left.items() if not targets & left.keys()]:
+        for node in free:
+            del left[node]
+    return sorted(left)
+
+
+class AuditFolderTests(SynchronousTestCase):
+    def test_every_folder_is_in_the_table(self) -> None:
+        """A new folder of the audit must say what it may import."""
+        self.assertEqual({path.split("/")[0] for path in audit_modules()}, set(AUDIT_MAY_IMPORT))
+
+    def test_imports_point_to_the_workers(self) -> None:
+        """What is sent to Spark's executors needs no other folder; judging needs no report, and a report no options."""
+        found = audit_modules()
+        self.assertEqual([line for path, tree in found.items() for line in wrong_audit_imports(path, tree)], [])
+        planted = ast.parse("from rmq_audit.driver import audit\nfrom rmq_audit.worker.scan import Scan\n")
+        self.assertEqual(list(wrong_audit_imports("worker/x.py", planted)), ["worker/x.py imports driver/audit"])
+
+    def test_each_check_has_a_driver_and_a_worker_file(self) -> None:
+        """A worker file that declares work has a driver file of the same name, which uses it."""
+        found = audit_modules()
+        checks = sorted(path for path, tree in found.items() if path.startswith("worker/") and declares_work(tree))
+        self.assertEqual(len(checks), 7, checks)
+        for check in checks:
+            driver = check.replace("worker/", "driver/")
+            used = {name for _, name in audit_imports(driver, found[driver])}
+            self.assertIn(check.removesuffix(".py"), used)
+
+    def test_no_import_circles(self) -> None:
+        """No module of the audit needs, while it is imported, a module that needs it."""
+        graph: dict[str, set[str]] = {}
+        for path, tree in audit_modules().items():
+            # at the top level: not in functions, and not for annotations only
+            body = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+            graph[path.removesuffix(".py")] = {name for _, name in audit_imports(path, body)}
+        self.assertEqual(circles(graph), [])
+        self.assertEqual(circles({"a": {"b"}, "b": {"a"}, "c": set()}), ["a", "b"])
+
+
 class EdgeTests(SynchronousTestCase):
     def test_clocks_chance_threads_and_files_enter_at_the_edges(self) -> None:
         """Outside rmq/runtime and the tap files nobody reaches for the outside world."""
@@ -202,3 +286,72 @@ class PluginFolderTests(SynchronousTestCase):
     def test_twisted_folders_stay_namespace_folders(self) -> None:
         """An __init__.py in twisted/ or twisted/plugins/ would hide Twisted itself."""
         self.assertEqual([str(p) for p in (ROOT / "twisted").rglob("__init__.py")], [])
+
+
+class PackageTests(SynchronousTestCase):
+    def test_reading_orders_name_what_there_is(self) -> None:
+        """Every module that the reading order of a package's docstring names is in the package."""
+        wrong, listed = [], 0
+        for path, tree in modules("rmq"):
+            if path.endswith("/__init__.py") and path.count("/") < 4:
+                folder = ROOT / Path(path).parent
+                for name in reading_order(ast.get_docstring(tree) or ""):
+                    listed += 1
+                    if not any((folder / f"{name}{end}").exists() for end in (".py", ".pyx", "/__init__.py")):
+                        wrong.append(f"{path}: {name}")
+        self.assertGreater(listed, 100)
+        self.assertEqual(wrong, [])
+
+    def test_every_package_says_what_it_is_for(self) -> None:
+        """The docstring of each package has a purpose and what always holds."""
+        silent = [
+            path
+            for path, tree in modules("rmq")
+            if path.endswith("/__init__.py") and "hat always holds" not in (ast.get_docstring(tree) or "")
+        ]
+        self.assertEqual(silent, [])
+
+
+def reading_order(text: str) -> Iterator[str]:
+    """Yield the modules that the items of a package's docstring name before their colons."""
+    for line in text.splitlines():
+        if line.startswith("* `"):
+            for part in line[2:].split("; "):
+                yield from re.findall(r"`(\w+)`", part.split(": ")[0])
+
+
+def functions(path: Path) -> set[str]:
+    """Return the functions of a module, those of its classes as ``Class.function``."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        parts = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        found |= {f"{prefix}{part.name}" for part in parts if isinstance(part, kinds)}
+    return found
+
+
+def missing_functions(text: str) -> Iterator[str]:
+    """Yield the names of the form ``module:function`` that name no function of ours."""
+    for module, name in re.findall(r"`([a-z_.]+):([\w.]+)`", text):
+        folder = ROOT / "spark" if module.startswith("rmq_audit") else ROOT
+        path = folder / f"{module.replace('.', '/')}.py"
+        if not path.exists() or name not in functions(path):
+            yield f"{module}:{name}"
+
+
+class WalkTests(SynchronousTestCase):
+    def test_every_function_of_the_walks_exists(self) -> None:
+        """The walks of docs/architecture.md have at most a dozen steps, and each names a function that is there."""
+        text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+        walks = text.split("\n### ")[1:]
+        self.assertEqual(len(walks), 4)
+        for walk in walks:
+            steps = re.findall(r"^\d+\. `[a-z_.]+:", walk, re.MULTILINE)
+            self.assertTrue(10 <= len(steps) <= 12, walk[:60])
+        self.assertEqual(list(missing_functions(text)), [])
+
+    def test_a_planted_name_is_found(self) -> None:
+        """A function that was renamed, and a module that moved, are each named."""
+        text = "`rmq.wire.frames:gone` and `rmq.gone:x`, but `rmq.wire.frames:FrameDecoder.receive`"
+        self.assertEqual(list(missing_functions(text)), ["rmq.wire.frames:gone", "rmq.gone:x"])

@@ -13,7 +13,7 @@ from rmq.broker.config import CONFIG_CLASSES as BROKER_CLASSES
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
 from rmq.runtime.config import load
 from rmq.runtime.properties import parse_properties
-from rmq.runtime.tlsconfig import TlsConfig
+from rmq.runtime.tls.config import TlsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 

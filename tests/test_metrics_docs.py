@@ -11,9 +11,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.metrics import BrokerCollector
+from rmq.broker.http.metrics import BrokerCollector
 from rmq.namesrv.metrics import NamesrvCollector
-from rmq.runtime.metrics import HISTOGRAM, Family
+from rmq.runtime.http.metrics import HISTOGRAM, Family
 
 ROOT = Path(__file__).resolve().parent.parent
 ALERTS = ROOT / "etc" / "prometheus-alerts.yml"

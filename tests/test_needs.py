@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import contextlib
 import importlib.util
 import io
@@ -10,12 +11,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import hatch_build
+from rmq.wire import compiled
 from tests import needs
-from tests.needs import COMPILED, EXTRAS, ROOT
+from tests.needs import COMPILED, EXTRAS, ROOT, need_compiled
 
 #: a pytest run in a process of its own, in which modules are as if they were not installed
 RUN = """
@@ -48,13 +51,42 @@ class NeedsTests(SynchronousTestCase):
         import tomllib
 
         project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-        self.assertEqual(set(project["optional-dependencies"]) - {"dev"}, set(EXTRAS) - {"moto (extra dev)"})
+        self.assertEqual(set(project["optional-dependencies"]) - {"dev", "test"}, set(EXTRAS) - {"moto (extra dev)"})
 
     def test_wheel(self) -> None:
         """Where the wheel is to be tested, a run that imports the checkout is refused."""
         self.patch(os, "environ", {**os.environ, needs.WHEEL: "1"})
         self.patch(needs, "is_checkout", lambda: True)
         self.assertIn("not the installed wheel", str(needs.refusal()))
+
+    def test_not_needed(self) -> None:
+        """In CI a run does without the extras that its environment names, and without no other one."""
+        self.patch(needs, "MUST_RUN", True)
+        self.patch(needs, "_is_there", lambda name: name not in ("pyspark", "OpenSSL"))
+        environment = {k: v for k, v in os.environ.items() if k != needs.WHEEL}
+        for not_needed, expected in (
+            ("", ["extra audit: pyspark", "extra tls: OpenSSL"]),
+            ("audit,acl", ["extra tls: OpenSSL"]),
+            ("audit,tls", []),
+            ("audit,tsl", ["tsl, which is no extra"]),
+        ):
+            self.patch(os, "environ", environment | {needs.NOT_NEEDED: not_needed})
+            refusal = needs.refusal()
+            self.assertEqual(refusal is None, not expected, refusal)
+            for text in expected:
+                self.assertIn(text, str(refusal))
+            self.assertEqual("pyspark" in str(refusal), not not_needed, refusal)
+            self.assertIn("left out, missing: extra audit: pyspark not installed", needs.left_out())
+        self.assertRaises(AssertionError, needs.need_extra, "audit")
+
+    def test_what_needs_an_extra_has_it(self) -> None:
+        """No environment of tox that runs tests of the audit or of real peers goes without its extras."""
+        settings = configparser.ConfigParser(interpolation=None)
+        settings.read(ROOT / "tox.ini")
+        light = {name for name in settings.sections() if "[light]set_env" in settings.get(name, "set_env", fallback="")}
+        self.assertEqual(light, {"testenv:trial", "testenv:campaign", "testenv:reactor"})
+        for name in light:
+            self.assertNotRegex(settings.get(name, "commands"), r"tests[./](spark|real)|pytest -q (?!tests/campaign)")
 
     def test_missing(self) -> None:
         """A test without its need is skipped by name; in CI it fails by name."""
@@ -175,6 +207,33 @@ class BuildTests(SynchronousTestCase):
             os.environ["RMQ_CI"] = "1"
             with self.assertRaisesRegex(SystemExit, "pack/_broken.pyx is not compiled"):
                 hatch_build.compile_all()
+
+    def test_a_compiled_module_of_another_source(self) -> None:
+        """A library that was compiled from another source, or has none any more, is refused with what to do."""
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        module = ModuleType("pack._fast")
+        module.__file__ = str(folder / "_fast.so")
+        source = folder / "_fast.pyx"
+        source.write_bytes(b"x = 1")
+        module.COMPILED_FROM = compiled.checksum(b"x = 1")  # type: ignore[attr-defined]
+        compiled.check(module)
+        source.write_bytes(b"x = 2")
+        self.assertRaisesRegex(ImportError, "_fast.pyx as it is now: run python hatch_build.py", compiled.check, module)
+        source.unlink()
+        self.assertRaisesRegex(ImportError, "has no source .*_fast.pyx: delete it", compiled.check, module)
+
+    def test_an_import_compares(self) -> None:
+        """A compiled module that is imported is compared with its source."""
+        need_compiled("rmq.store._pick")
+        module = compiled.load("rmq.store._pick")
+        assert module is not None
+        self.patch(module, "COMPILED_FROM", "crc32:00000000")
+        self.assertRaisesRegex(ImportError, "_pick.pyx as it is now", compiled.load, "rmq.store._pick")
+
+    def test_checksums_agree(self) -> None:
+        """What the build writes into a module is what the import compares."""
+        self.assertEqual(hatch_build._checksum(b"cdef int x"), compiled.checksum(b"cdef int x"))
 
 
 class LimitTests(SynchronousTestCase):

@@ -31,7 +31,7 @@ def main() -> None:
     try:
         if result.out:
             print(result.out, flush=True)
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         sys.stderr.close()
     sys.exit(result.status)
 

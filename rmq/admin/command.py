@@ -1,4 +1,4 @@
-"""What a sub-command is: a coroutine with a name, its arguments, and what it returns."""
+"""The frame of a sub-command: a coroutine with a name, arguments and a result."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from rmq.remoting.channel import Response
-from rmq.remoting.client import split_addr
+from rmq.runtime.platform import split_addr
 from rmq.wire.contract import Contract
 
 OK, DIFFERENT, UNASKED = 0, 2, 3
 
 
 class WrongUse(Exception):
-    """The options of a command do not fit together; the text says how."""
+    """The options of a command contradict each other; the text has the details."""
 
 
 H = TypeVar("H")
@@ -27,7 +27,7 @@ RB = TypeVar("RB")
 
 
 class Asker(Protocol):
-    """Whoever carries requests to servers; RemotingClient is one."""
+    """Sends requests to servers; RemotingClient does."""
 
     def invoke(
         self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B, *, timeout_ms: float
@@ -37,7 +37,7 @@ class Asker(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What a command found out: the exit status, the text for people, and the same for programs."""
+    """The result of a command: exit status, text for people, and the same data for programs."""
 
     status: int = OK
     text: str
@@ -46,7 +46,7 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """One run of a command: whom to ask, through what, and for how long each time."""
+    """One run of a command: servers, client and timeout."""
 
     asker: Asker
     options: argparse.Namespace
@@ -63,7 +63,7 @@ Argument = Callable[[argparse.ArgumentParser], object]
 
 @attrs.frozen
 class Command:
-    """A sub-command as the command line knows it."""
+    """A sub-command as the command line sees it."""
 
     name: str
     help: str

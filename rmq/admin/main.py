@@ -1,7 +1,7 @@
 """
 The command line of ``rmq-admin``: arguments in, text or JSON and an exit status out.
 
-An operator's mistake and a server that does not answer are one line each, never a stack trace.
+A wrong argument or a server without an answer gives one line, never a traceback.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rmq.remoting.acl import parse_credentials
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.errors import RequestFailed
 from rmq.runtime.config import ConfigError, load
-from rmq.runtime.diskerror import DiskError
+from rmq.runtime.disk.error import DiskError
 from rmq.runtime.platform import Platform
 from rmq.runtime.properties import decode_properties
-from rmq.runtime.tls import ClientTls
-from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
+from rmq.runtime.tls.config import TlsConfig, resolve_tls
+from rmq.runtime.tls.context import ClientTls
 
 #: each declares commands when it is imported
 MODULES = ("explain", "hastatus", "routediff", "routedump")
@@ -33,9 +33,9 @@ EXIT_USAGE = 64
 
 _EXITS = f"""\
 exit status:
-  {OK}   everything was asked, and there is nothing to complain of
+  {OK}   all servers answered, no problem found
   {DIFFERENT}   something is missing or differs; the text says what
-  {UNASKED}   a server could not be asked
+  {UNASKED}   a server did not answer
   {EXIT_USAGE}  wrong arguments
 """
 
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 @attrs.frozen
 class Result:
-    """What a run prints, and its exit status."""
+    """The output of a run, and its exit status."""
 
     status: int
     out: str = ""
@@ -84,7 +84,7 @@ class Result:
 
 
 async def run(platform: Platform, options: argparse.Namespace) -> Result:
-    """Do what parsed ``options`` say; ends once all connections are closed."""
+    """Run the parsed ``options``; ends once all connections are closed."""
     try:
         client = _client(platform, options)
     except ConfigError as error:

@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 
 from rmq.broker.config5x import BrokerConfig5x
-from rmq.ha.link import parse_addr
-from rmq.ha.peers import AllowedPeers
+from rmq.ha.service import AllowedPeers
 from rmq.remoting.access import AccessSetup, check_white_list
 from rmq.runtime.config import ConfigError
+from rmq.runtime.platform import split_addr
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.dispatch import delay_levels
 from rmq.store.messages import StoreError
@@ -39,7 +39,7 @@ def _key(
 
 
 def _unused(default: Any, *, local: bool = False) -> Any:
-    """A key that files in use hold and that changes nothing here; ``local`` for what it does in Apache."""
+    """A key that existing files have and that has no effect here; ``local`` if it is local in Apache."""
     return _key(default, "no effect", local=local)
 
 
@@ -103,7 +103,7 @@ class BrokerConfig:
     filter_server_nums: int = _unused(0, local=True)
     long_polling_enable: bool = _key(True, "hold pulls that find nothing as long as the client asks for")
     short_polling_time_mills: int = _key(1000, "how long pulls are held without long polling", low=1)
-    notify_consumer_ids_changed_enable: bool = _key(True, "tell consumers when their group changes")
+    notify_consumer_ids_changed_enable: bool = _key(True, "notify consumers when their group changes")
     high_speed_mode: bool = _unused(False)
     commercial_enable: bool = _unused(True)
     commercial_timer_count: int = _unused(1)
@@ -113,13 +113,13 @@ class BrokerConfig:
     transfer_msg_by_heap: bool = _unused(True)
     max_delay_time: int = _unused(40)
     region_id: str = _key("DefaultRegion", "MSG_REGION of every answer to a send")
-    register_broker_timeout_mills: int = _key(6000, "patience with a NameServer", low=1)
+    register_broker_timeout_mills: int = _key(6000, "timeout of a request to a NameServer", low=1)
     slave_offsets_to_master: bool = _key(
         True,
         "a slave keeps what consumers committed at it while its master was away and tells the master when it is back; "
         "false, as Apache: the master's older offsets win",
     )
-    slave_read_enable: bool = _key(False, "send consumers that lag to the slave")
+    slave_read_enable: bool = _key(False, "let consumers with a large lag read from the slave")
     disable_consume_if_consumer_read_slowly: bool = _unused(False)
     consumer_fallbehind_threshold: int = _unused(17_179_869_184)
     broker_fast_failure_enable: bool = _unused(True)
@@ -143,7 +143,7 @@ class BrokerConfig:
     transaction_time_out: int = _unused(6000)
     transaction_check_max: int = _unused(15)
     transaction_check_interval: int = _unused(60_000)
-    acl_enable: bool = _key(False, "check who asks, by the accounts of aclFile", local=True)
+    acl_enable: bool = _key(False, "authenticate requests by the accounts of aclFile", local=True)
     store_reply_message_enable: bool = _unused(True)
     enable_detail_stat: bool = _unused(True)
     auto_delete_unused_stats: bool = _unused(False)
@@ -165,7 +165,7 @@ class BrokerConfig:
 @attrs.frozen(kw_only=True)
 class NettyServerConfig:
     """
-    Where the broker listens; everything else is accepted and has no effect.
+    Where the broker listens; the other keys have no effect.
 
     Java: NettyServerConfig
     """
@@ -184,7 +184,9 @@ class NettyServerConfig:
     server_selector_threads: int = _unused(3)
     server_oneway_semaphore_value: int = _unused(256)
     server_async_semaphore_value: int = _unused(64)
-    server_channel_max_idle_time_seconds: int = _key(120, "silent connections are closed after this", low=1, local=True)
+    server_channel_max_idle_time_seconds: int = _key(
+        120, "idle connections are closed after this time", low=1, local=True
+    )
     server_socket_snd_buf_size: int = _unused(0)
     server_socket_rcv_buf_size: int = _unused(0)
     write_buffer_high_water_mark: int = _unused(0)
@@ -225,7 +227,7 @@ CONFIG_CLASSES = (BrokerConfig, NettyServerConfig, NettyClientConfig, StoreConfi
 
 @attrs.frozen(kw_only=True)
 class BrokerSetup:
-    """Everything a broker is made from. Without arguments it is an ASYNC_MASTER with Apache's defaults."""
+    """The whole configuration of a broker. Without arguments: an ASYNC_MASTER with Apache's defaults."""
 
     broker: BrokerConfig = attrs.field(factory=BrokerConfig)
     server: NettyServerConfig = attrs.field(factory=NettyServerConfig)
@@ -250,7 +252,7 @@ class BrokerSetup:
 
     @property
     def name(self) -> str:
-        """The broker name; only after :func:`resolve` is it sure to be there."""
+        """The broker name; never empty after :func:`resolve`."""
         assert self.broker.broker_name is not None
         return self.broker.broker_name
 
@@ -267,10 +269,10 @@ class BrokerSetup:
 
 def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerSetup:
     """
-    Fill in what depends on the host and on other keys, and refuse what cannot work.
+    Fill in values that depend on the host or on other keys, and refuse what cannot work.
 
     A master's brokerId becomes 0, haListenPort becomes listenPort + 1.  Raises ConfigError, whose text begins with the
-    key that is to blame.
+    wrong key.
     Java: BrokerStartup#createBrokerController
     """
     broker, store = setup.broker, setup.store
@@ -299,9 +301,9 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
 
 def second_master(setup: BrokerSetup) -> str | None:
     """
-    Return what to warn of when ``setup``, as it was loaded, is probably meant to be a slave's: None when it is not.
+    Return a warning when ``setup`` was probably meant to be a slave's; None otherwise.
 
-    Apache takes such a broker for a master too, and so must we; but two masters of one name take each other's routes.
+    Apache treats such a broker as a master, and so do we; but two masters of one name replace each other's routes.
     """
     broker_id, role = setup.broker.broker_id, setup.store.broker_role
     if role is BrokerRole.SLAVE or broker_id == 0:
@@ -310,7 +312,7 @@ def second_master(setup: BrokerSetup) -> str | None:
 
 
 def _access(setup: BrokerSetup) -> AccessSetup:
-    """Return the access setup with what BrokerConfig and NettyClientConfig say about it too."""
+    """Return the access setup, completed by BrokerConfig and NettyClientConfig."""
     access = setup.access
     if setup.broker.acl_enable:
         access = attrs.evolve(access, acl=attrs.evolve(access.acl, acl_enable=True))
@@ -320,7 +322,7 @@ def _access(setup: BrokerSetup) -> AccessSetup:
 
 
 def _check_texts(store: StoreConfig) -> None:
-    """Read the keys that are texts of their own kind as those who use them will, so that mistakes end the start."""
+    """Parse the keys that have a syntax of their own, so that mistakes stop the start."""
     try:
         hours_of(store.delete_when)
         delay_levels(store.message_delay_level)
@@ -329,7 +331,7 @@ def _check_texts(store: StoreConfig) -> None:
         raise ConfigError(str(error)) from None
     if store.ha_master_address:
         try:
-            parse_addr(store.ha_master_address)
+            split_addr(store.ha_master_address)
         except ValueError:
             raise ConfigError(
                 f"haMasterAddress={store.ha_master_address!r} is wrong, host:port of the master's HA port is expected"
@@ -337,7 +339,7 @@ def _check_texts(store: StoreConfig) -> None:
 
 
 def _check_ip(key: str, value: str) -> None:
-    """A message id holds the broker's address as bytes, so a host name will not do."""
+    """A message id holds the broker's address as bytes, so a host name is not possible."""
     try:
         ipaddress.ip_address(value)
     except ValueError:

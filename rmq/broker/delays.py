@@ -1,5 +1,5 @@
 """
-Delayed messages: parked in SCHEDULE_TOPIC_XXXX, one queue a level, and delivered from there when their time has come.
+Delayed messages: stored in SCHEDULE_TOPIC_XXXX, one queue for each level, and delivered from there when they are due.
 
 Java: ScheduleMessageService, CommitLog#asyncPutMessage
 """
@@ -12,38 +12,45 @@ from typing import Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.broker import properties
 from rmq.broker.tables import next_version
-from rmq.broker.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from rmq.runtime.clock import now_ms, steady_ms
-from rmq.runtime.disk import Disk
-from rmq.runtime.statefile import read_state, write_state
+from rmq.broker.topics import TRANS_HALF_TOPIC
+from rmq.runtime.clock import DeadlineTimer, now_ms
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.store.messages import GetResult, GetStatus, Message, PutResult, PutStatus
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 from rmq.wire.api.replication import AllDelayOffset
-from rmq.wire.record import Record, RecordError, decode_record, encode_properties
+from rmq.wire.record import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    Record,
+    RecordError,
+    decode_record,
+    encode_properties,
+)
 
 FILE_NAME = "delayOffset.json"
-#: a delivery that did not work, or a message that cannot be read yet, is tried again after this
+#: delay of a retry after a failed delivery, or for a message that cannot be read yet
 RETRY_MS = 100
-#: messages of one level that are delivered before other work gets its turn
+#: messages of one level that are delivered in one turn of the reactor
 SLICE = 32
-#: so the store answers to a message that it will not take however often it is put again
+#: results of the store for a message that it refuses at every retry
 IMPOSSIBLE = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
 
 
 def park(message: Message, pairs: Mapping[str, str], level: int, max_level: int) -> Message:
     """
-    Return ``message`` as it is stored until its time has come.
+    Return ``message`` as it is stored until it is due.
 
     ``pairs`` are its properties. A level beyond the last one means the last one.
     """
-    pairs = {**pairs, properties.REAL_TOPIC: message.topic, properties.REAL_QUEUE_ID: str(message.queue_id)}
+    pairs = {**pairs, PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
     return attrs.evolve(
         message,
         topic=SCHEDULE_TOPIC,
@@ -54,13 +61,13 @@ def park(message: Message, pairs: Mapping[str, str], level: int, max_level: int)
 
 def restored(record: Record) -> Message | None:
     """
-    Return the message that a parked one becomes; None for one that must not be delivered.
+    Return the message to deliver for a stored delayed one; None for one that must not be delivered.
 
     Its properties stay as they were stored, DELAY included, as Apache leaves them.
     Java: ScheduleMessageService#messageTimeup
     """
     pairs = record.property_map
-    topic, queue_id = pairs.get(properties.REAL_TOPIC), pairs.get(properties.REAL_QUEUE_ID, "")
+    topic, queue_id = pairs.get(PROPERTY_REAL_TOPIC), pairs.get(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or topic in (SCHEDULE_TOPIC, TRANS_HALF_TOPIC) or not queue_id.isdecimal():
         return None
     return Message(
@@ -91,13 +98,13 @@ class DelayStore(Protocol):
 
 class Delays:
     """
-    Deliver parked messages in the order of each level, at least once.
+    Deliver delayed messages in the order of each level, at least once.
 
-    One that can never be delivered is passed over, with an error that says where it lies: Apache tries it again for
-    ever, and everything behind it in its level waits, whatever its topic.
+    One that can never be delivered is skipped and logged as an error with its position: Apache retries it for
+    ever, and all later messages of its level wait, whatever their topic.
 
-    How far each level has got is written every ``flushDelayOffsetInterval``: what was delivered after the last writing
-    is delivered again after a crash.
+    The offset of each level is saved every ``flushDelayOffsetInterval``. After a crash, messages delivered since the
+    last save are delivered again.
     """
 
     _log = Logger()
@@ -114,13 +121,13 @@ class Delays:
         #: level -> the next queue offset to deliver
         self._offsets: dict[int, int] = {}
         self._unsaved = False
-        #: level -> when to look at its next message, steady ms
-        self._due_ms: dict[int, int] = {}
+        #: level -> when to look at its next message, in seconds of the clock
+        self._due_s: dict[int, float] = {}
+        self._timer = DeadlineTimer(clock, lambda: min(self._due_s.values(), default=None), self._run)
         self._delivering: set[int] = set()
-        #: parked messages that could not be delivered, since the start
-        self.passed_over = 0
+        #: delayed messages that were skipped since the start
+        self.skipped = 0
         self._running = False
-        self._call: IDelayedCall | None = None
 
     def load(self) -> None:
         """Read delayOffset.json, ours or Apache's; StateFileError when it is there and cannot be read."""
@@ -149,96 +156,79 @@ class Delays:
         }
 
     def start(self) -> None:
-        """Begin to deliver; on a master only, and once the store has started."""
+        """Start deliveries; call it on a master only, after the store has started."""
         self._running = True
-        now = steady_ms(self._clock)
-        for level in range(1, len(self._levels_ms) + 1):
-            self._due_ms[level] = now
-        self._arm()
+        self._due_s = dict.fromkeys(range(1, len(self._levels_ms) + 1), self._clock.seconds())
+        self._timer.arm()
 
     def stop(self) -> None:
         """Deliver nothing more."""
         self._running = False
-        self._due_ms.clear()
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        self._due_s.clear()
+        self._timer.cancel()
 
     def arrived(self, topic: str, queue_id: int, end: int = 0, tags_code: int = 0) -> None:
-        """A message can be read; parked ones are looked at when the first of their level is due."""
+        """Note a readable message; a level is checked when its first message is due."""
         level = queue_id + 1
-        if topic != SCHEDULE_TOPIC or not self._running or level in self._due_ms or level in self._delivering:
+        if topic != SCHEDULE_TOPIC or not self._running or level in self._due_s or level in self._delivering:
             return
         if level <= len(self._levels_ms):
-            self._due_ms[level] = steady_ms(self._clock) + self._levels_ms[level - 1]
-            self._arm()
+            self._due_s[level] = self._after_ms(self._levels_ms[level - 1])
+            self._timer.arm()
 
-    def _arm(self) -> None:
-        """Have one timer stand at the earliest time."""
-        if not self._due_ms or not self._running:
-            return
-        wait_s = max(0.0, (min(self._due_ms.values()) - steady_ms(self._clock)) / 1000)
-        if self._call is not None and self._call.active():
-            if self._call.getTime() <= self._clock.seconds() + wait_s:
-                return
-            self._call.cancel()
-        self._call = self._clock.callLater(wait_s, self._run)
+    def _after_ms(self, delay_ms: int) -> float:
+        return self._clock.seconds() + delay_ms / 1000
 
-    def _run(self) -> None:
-        self._call = None
-        now = steady_ms(self._clock)
-        for level in sorted(level for level, due_ms in self._due_ms.items() if due_ms <= now):
-            del self._due_ms[level]
+    def _run(self, now_s: float) -> None:
+        for level in sorted(level for level, due_s in self._due_s.items() if due_s <= now_s):
+            del self._due_s[level]
             self._delivering.add(level)
             Deferred.fromCoroutine(self._deliver(level)).addErrback(self._broken, level)
-        self._arm()
 
     def _broken(self, failure: Failure, level: int) -> None:
-        self._log.failure(
-            "delivery of delay level {delay_level} failed; it goes on in 10 s", failure, delay_level=level
-        )
-        self._again(level, steady_ms(self._clock) + 10_000)
+        self._log.failure("delivery of delay level {delay_level} failed; retry in 10 s", failure, delay_level=level)
+        self._again(level, self._after_ms(10_000))
 
-    def _again(self, level: int, at_ms: int | None) -> None:
-        """Look at a level again at ``at_ms``; None: when a message arrives."""
+    def _again(self, level: int, at_s: float | None) -> None:
+        """Check a level again at ``at_s``; None: when a message arrives."""
         self._delivering.discard(level)
-        if self._running and at_ms is not None:
-            self._due_ms[level] = at_ms
-            self._arm()
+        if self._running and at_s is not None:
+            self._due_s[level] = at_s
+            self._timer.arm()
 
     async def _deliver(self, level: int) -> None:
-        """Deliver what is due of one level, SLICE messages at most."""
+        """Deliver the due messages of one level, at most SLICE."""
         offset = self._offsets.get(level, 0)
         result = self._store.get(SCHEDULE_TOPIC, level - 1, offset, SLICE)
         if result.status is not GetStatus.FOUND:
             self._again(level, self._after_nothing(level, offset, result))
             return
-        next_ms: int | None = steady_ms(self._clock)
+        next_s: float | None = self._clock.seconds()
         for position, data in enumerate(result.messages):
-            next_ms = await self._deliver_one(level, offset + position, data)
-            if next_ms is not None:
+            next_s = await self._deliver_one(level, offset + position, data)
+            if next_s is not None:
                 break
         else:
             self._advance(level, result.next_begin_offset)
-            next_ms = steady_ms(self._clock)
-        self._again(level, next_ms)
+            next_s = self._clock.seconds()
+        self._again(level, next_s)
 
-    async def _deliver_one(self, level: int, offset: int, data: bytes) -> int | None:
-        """Deliver a message if it is due; else, or if that failed, return when to try again."""
+    async def _deliver_one(self, level: int, offset: int, data: bytes) -> float | None:
+        """Deliver a message if it is due; if it is not, or delivery failed, return when to retry."""
         try:
             record = decode_record(data)
         except RecordError as error:
-            self._pass_over(level, offset, str(error))
+            self._skip(level, offset, str(error))
             return None
         now = now_ms(self._clock)
         delay_ms = self._levels_ms[level - 1]
         deliver_at_ms = record.store_timestamp + delay_ms
         if now < deliver_at_ms <= now + delay_ms:
-            return steady_ms(self._clock) + deliver_at_ms - now
+            return self._after_ms(deliver_at_ms - now)
         # A time beyond that means that the clock went back, or that the levels were changed.
         message, why = restored(record), ""
         if message is None:
-            why = f"it has no valid {properties.REAL_TOPIC} and {properties.REAL_QUEUE_ID}"
+            why = f"it has no valid {PROPERTY_REAL_TOPIC} and {PROPERTY_REAL_QUEUE_ID}"
         else:
             result = self._store.put(message)
             if isinstance(result, Deferred):
@@ -250,44 +240,44 @@ class Delays:
                 )
             elif not result.ok:
                 self._log.warn(
-                    "parked message {msg_id} was not delivered: {status}; again in {retry_ms} ms",
+                    "delayed message {msg_id} was not delivered: {status}; retry in {retry_ms} ms",
                     msg_id=record.offset_msg_id,
                     status=result.status.name,
                     retry_ms=RETRY_MS,
                 )
-                return steady_ms(self._clock) + RETRY_MS
+                return self._after_ms(RETRY_MS)
         if why:
-            topic = record.property_map.get(properties.REAL_TOPIC, "")
-            self._pass_over(level, offset, why, msg_id=record.offset_msg_id, topic=topic)
+            topic = record.property_map.get(PROPERTY_REAL_TOPIC, "")
+            self._skip(level, offset, why, msg_id=record.offset_msg_id, topic=topic)
         else:
             self._advance(level, offset + 1)
-        return None if self._running else steady_ms(self._clock)
+        return None if self._running else self._clock.seconds()
 
-    def _pass_over(self, level: int, offset: int, why: str, *, msg_id: str = "", topic: str = "") -> None:
-        """Go on behind a message that cannot be delivered; it stays where it is until its file expires."""
+    def _skip(self, level: int, offset: int, why: str, *, msg_id: str = "", topic: str = "") -> None:
+        """Skip a message that cannot be delivered; it stays in the log until its file expires."""
         self._log.error(
-            "delay level {delay_level}, queue offset {offset}: message {msg_id} for topic {topic} cannot be delivered "
-            "and is passed over: {why}",
+            "delay level {delay_level}, queue offset {offset}: message {msg_id} for topic {topic} cannot be delivered, "
+            "skipped: {why}",
             delay_level=level,
             offset=offset,
             msg_id=msg_id or "without id",
             topic=topic or "unknown",
             why=why,
         )
-        self.passed_over += 1
+        self.skipped += 1
         self._advance(level, offset + 1)
 
-    def _after_nothing(self, level: int, offset: int, result: GetResult) -> int | None:
-        """Correct an offset that the queue does not have; return when to look again, None for "when one arrives"."""
+    def _after_nothing(self, level: int, offset: int, result: GetResult) -> float | None:
+        """Correct an offset that the queue does not have; return when to check again, None: when a message arrives."""
         status = result.status
         if status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL):
             if result.next_begin_offset > offset:
                 self._advance(level, result.next_begin_offset)
-                return steady_ms(self._clock)
-            return steady_ms(self._clock) + RETRY_MS
+                return self._clock.seconds()
+            return self._after_ms(RETRY_MS)
         if status is GetStatus.OFFSET_OVERFLOW_BADLY:
             self._log.warn(
-                "delay level {delay_level} was at {offset}, its queue ends at {end}",
+                "delay level {delay_level}: offset {offset} is beyond the end of its queue, continuing at {end}",
                 delay_level=level,
                 offset=offset,
                 end=result.max_offset,

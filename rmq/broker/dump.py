@@ -2,7 +2,7 @@
 Consistency dumps: a copy of a running broker's store as it was at one log offset, for the audit.
 
 A dump has the layout of a store, with ``manifest.json`` beside it. Full files are hard links, the ones that still grow
-are copied up to the offset. **Linked files are the store's own files under a second name**: whoever writes into a dump
+are copied up to the offset. **Linked files are the store's own files under a second name**: writing into a dump
 writes into the store. Reading and deleting a dump is harmless.
 
 Apache has no counterpart.
@@ -24,14 +24,14 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from rmq.broker.state import BrokerState
-from rmq.runtime.disk import DiskError, File
+from rmq.runtime.disk.files import DiskError, File
 from rmq.store import layout
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
-#: bytes that are copied before other work gets its turn
+#: bytes that are copied in one turn of the reactor
 SLICE_BYTES = 1 << 20
-#: a dump in the making has this name; what is left of one that failed is deleted by the next
+#: suffix of an unfinished dump; the next dump deletes one that failed
 PARTIAL_SUFFIX = ".partial"
 
 
@@ -56,7 +56,7 @@ class _Piece:
 
 @attrs.frozen(kw_only=True)
 class _IndexTail:
-    """The index file that is added to, with its header of the moment."""
+    """The newest index file, with its header at the moment of the dump."""
 
     source: str
     path: str
@@ -72,7 +72,7 @@ class DumpFile(msgspec.Struct, rename="camel", kw_only=True):
 
 class Manifest(msgspec.Struct, rename="camel", kw_only=True):
     """
-    What a dump is a dump of. Offsets are those of the log, times epoch milliseconds.
+    The contents of ``manifest.json``. Offsets are physical offsets, times epoch milliseconds.
 
     ``quiesced``: nothing was written while the dump was made. Epochs and digests are not kept; the members are there
     for readers that expect them.
@@ -103,7 +103,7 @@ class Manifest(msgspec.Struct, rename="camel", kw_only=True):
 
 class Dumps:
     """
-    Make dumps of one broker, one at a time, in slices that leave the reactor to others.
+    Make dumps of one broker, one at a time, in slices so that the reactor is not blocked.
     """
 
     _log = Logger()
@@ -120,10 +120,10 @@ class Dumps:
         """
         Make a dump; fires with its folder.
 
-        Fails with DumpError when one is being made already, when there is no room or when the broker stops.
+        Fails with DumpError when another dump is running, when the disk is full or when the broker stops.
         """
         if self._running is not None:
-            return Deferred.fromCoroutine(_refuse("a dump is being made already"))
+            return Deferred.fromCoroutine(_refuse("a dump is already running"))
         self._stopping = False
         self._running = running = Deferred.fromCoroutine(self._make())
         result: Deferred[str] = Deferred()
@@ -131,7 +131,7 @@ class Dumps:
         return result
 
     def stop(self) -> Deferred[None]:
-        """Give up a dump that is being made; fires when that is done."""
+        """Abort a running dump; fires when it has ended."""
         self._stopping = True
         if self._running is None:
             return succeed(None)
@@ -152,7 +152,7 @@ class Dumps:
         folder = os.path.join(state.setup.dump_dir, name)
         partial = folder + PARTIAL_SUFFIX
         if disk.exists(folder) or disk.is_dir(folder):
-            raise DumpError(f"{folder} is there already")
+            raise DumpError(f"{folder} already exists")
         try:
             self._clear_partial()
             disk.make_dirs(partial)
@@ -162,7 +162,7 @@ class Dumps:
             disk.rename(partial, folder)
             disk.sync_dir(state.setup.dump_dir)
         except (DiskError, DumpError) as error:
-            self._log.error("the dump {folder} was given up: {error}", folder=folder, error=error)
+            self._log.error("dump {folder} aborted: {error}", folder=folder, error=error)
             disk.delete_tree(partial)
             raise error if isinstance(error, DumpError) else DumpError(str(error)) from error
         self._log.info(
@@ -175,7 +175,7 @@ class Dumps:
         return folder
 
     def _clear_partial(self) -> None:
-        """Delete what a process of this broker left behind that ended while it made a dump, and nobody else's."""
+        """Delete unfinished dumps of this broker's earlier processes, and no others."""
         disk, parent = self._state.disk, self._state.setup.dump_dir
         for name in disk.list_dir(parent):
             stamp = name.removeprefix(self._prefix).removesuffix(PARTIAL_SUFFIX)
@@ -189,15 +189,15 @@ class Dumps:
         return f"{setup.name}-{setup.broker.broker_id}-"
 
     def _verify(self, folder: str, manifest: Manifest) -> None:
-        """Somebody who tidies up may have deleted a part meanwhile: that must be no dump."""
+        """Raise DumpError if a file of the dump was deleted meanwhile."""
         for file in manifest.files:
             if not self._state.disk.exists(os.path.join(folder, file.path)):
-                raise DumpError(f"{file.path} is gone from {folder}: somebody has deleted it")
+                raise DumpError(f"{file.path} is missing in {folder}: it was deleted during the dump")
 
-    # the moment
+    # the state at one offset
 
     async def _fill(self, folder: str) -> Manifest:
-        """Note everything in one go, then link and copy it."""
+        """Record the state in one reactor turn, then link and copy the files."""
         state = self._state
         store, config = state.store, state.setup.store
         self._copied_bytes = 0
@@ -248,7 +248,7 @@ class Dumps:
         return manifest
 
     def _small_files(self) -> dict[str, bytes]:
-        """Configuration tables and checkpoints; and the mark of a store that was not stopped, for whoever opens it."""
+        """Copy configuration tables and checkpoints, and create ``abort``: the copy was not stopped cleanly."""
         disk = self._state.disk
         paths = [layout.join(layout.CONFIG_DIR, name) for name in disk.list_dir(layout.config_dir(self._root))]
         paths = [path for path in paths if path.endswith(".json")] + [layout.CHECKPOINT_FILE, layout.PROGRESS_FILE]
@@ -315,7 +315,7 @@ class Dumps:
 
     def _link_whole(self, folder: str, pieces: list[_Piece]) -> None:
         """
-        Link all full files before anything else runs, so that none of them expires meanwhile.
+        Link all full files in one reactor turn, so that none of them expires meanwhile.
 
         A link costs some microseconds.
         """
@@ -326,7 +326,7 @@ class Dumps:
             disk.link(piece.source, os.path.join(folder, piece.path))
 
     async def _copy(self, folder: str, piece: _Piece) -> None:
-        """Copy the part of a growing file that belongs to the dump; behind it are zeros, as in a new file."""
+        """Copy the part of a growing file that belongs to the dump; the rest is zeros, as in a new file."""
         source, target = self._open(piece.source, folder, piece.path, piece.file_bytes)
         try:
             for at in range(0, piece.size_bytes, SLICE_BYTES):
@@ -341,9 +341,9 @@ class Dumps:
 
     async def _copy_index_tail(self, folder: str, tail: _IndexTail) -> None:
         """
-        Copy the index file that is added to.
+        Copy the newest index file.
 
-        Slots change while they are copied, but entries do not: a slot that names an entry behind the count is walked
+        Slots change while they are copied, but entries do not: a slot that names an entry beyond the count is followed
         back along the chain to the entry that it named before.
         """
         config = self._state.setup.store
@@ -391,7 +391,7 @@ class Dumps:
             file.close()
 
     async def _pause(self) -> None:
-        """Let others run; raises when the broker stops."""
+        """Return to the reactor for one turn; raises when the broker stops."""
         await deferLater(self._state.clock, 0.0, lambda: None)
         if self._stopping:
             raise DumpError("the broker stops")

@@ -1,4 +1,4 @@
-"""Subscriptions: what an expression selects, and how an index unit is judged by it."""
+"""Subscriptions: what an expression selects, and how consume queue units are matched."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class SubscriptionError(ValueError):
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """True for TAG, which is also meant by nothing.  Java: ExpressionType#isTagType"""
+    """True for TAG and for an absent type.  Java: ExpressionType#isTagType"""
     return expression_type is None or expression_type in ("", TAG)
 
 
 def parse_subscription(topic: str, expression: str | None, expression_type: str | None) -> SubscriptionData:
     """
-    Return the subscription that ``TagA || TagB``, ``*`` or nothing stands for; other types keep their text unread.
+    Return the subscription for ``TagA || TagB``, ``*`` or nothing; the text of other types is not parsed.
 
     Raises SubscriptionError.  Java: FilterAPI#build
     """
@@ -50,7 +50,7 @@ def split_tags(expression: str) -> list[str]:
 
 def completed(subscription: SubscriptionData) -> SubscriptionData:
     """
-    Return a heartbeat's subscription with the hash codes that some clients leave out.
+    Return a heartbeat's subscription with the hash codes that some clients omit.
 
     The Python client sends neither tagsSet nor codeSet, C++ none for ``*``.
     """
@@ -61,7 +61,7 @@ def completed(subscription: SubscriptionData) -> SubscriptionData:
 
 
 class TagCodes(frozenset[int]):
-    """Tags codes that are wanted; called with one, whether it is among them. A compiled pull compares them itself."""
+    """A set of tags codes as a predicate; compiled pulls read the set itself."""
 
     __slots__ = ()
     __call__ = frozenset.__contains__
@@ -69,9 +69,9 @@ class TagCodes(frozenset[int]):
 
 def tag_matcher(subscription: SubscriptionData) -> Callable[[int], bool] | None:
     """
-    Return the test of an index unit's tags code, None when every unit matches.
+    Return the predicate on a unit's tags code, None when every unit matches.
 
-    It goes by hash codes; the consumer compares the tags themselves.
+    It compares hash codes; the consumer compares the tags themselves.
     Java: ExpressionMessageFilter#isMatchedByConsumeQueue
     """
     if subscription.class_filter_mode or subscription.sub_string == SUB_ALL:

@@ -13,7 +13,7 @@ import msgspec
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.tables import VersionedTable
-from rmq.runtime.disk import Disk
+from rmq.runtime.disk.files import Disk
 from rmq.wire.api.common import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
 
 MAX_GROUP_CHARS = 255
@@ -77,7 +77,7 @@ class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, Subscriptio
 
 def is_group_name(group: str) -> bool:
     """
-    Return whether a group may be called so.
+    Return whether ``name`` is a valid group name.
 
     Java: Validators#checkGroup
     """

@@ -42,7 +42,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give back those of ``queues`` that ``client_id`` holds."""
+        """Release those of ``queues`` that ``client_id`` holds."""
         locks = self._groups.get(group, {})
         for queue in queues:
             lock = locks.get(queue)
@@ -52,7 +52,7 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def expire(self, now_ms: int) -> None:
-        """Forget what has expired, so that groups which are gone take no room."""
+        """Remove expired locks."""
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, lock in locks.items() if now_ms - lock.renewed_ms > LOCK_LIFE_MS]:
                 del locks[queue]

@@ -1,4 +1,4 @@
-"""Pulls that wait for a message."""
+"""Long polls: pulls that wait for a message."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import attrs
 from twisted.logger import Logger
 
-#: how often the table is looked through for deadlines
+#: how often the table is checked for deadlines
 TICK_S = 1.0
 #: how often a waiting pull is woken by any new message, matching or not.  Java: PullRequestHoldService#run
 SWEEP_MS = 5_000
-#: pulls that may wait at once; a pull beyond that is answered "nothing found" at once
+#: limit of waiting pulls; a pull beyond it is answered "nothing found" at once
 MAX_HELD = 100_000
 
 
@@ -20,8 +20,8 @@ class HeldPull:
     """
     One pull without a message.
 
-    ``deadline_ms`` is steady time. ``matches(tags_code)`` tells whether a new message could interest it; ``wake()``
-    answers it and is called once.
+    ``deadline_ms`` is steady time. ``matches(tags_code)`` is True if a new message may match the filter. ``wake()``
+    answers the pull and is called exactly once.
     """
 
     topic: str
@@ -58,13 +58,15 @@ class LongPolls:
 
     @property
     def queues(self) -> Mapping[tuple[str, int], object]:
-        """The queues that somebody waits for; always the same table, as it is now."""
+        """The queues with waiting pulls; a live table."""
         return self._queues
 
     def hold(self, pull: HeldPull) -> bool:
-        """Take ``pull`` in; False when the table is full and the caller must answer it."""
+        """Add ``pull``; False when the table is full and the caller must answer it."""
         if self._count >= self._limit:
-            self._log.warn("{limit} pulls are waiting; further ones are answered at once", limit=self._limit)
+            self._log.warn(
+                "{limit} pulls wait, which is the limit; further pulls are answered at once", limit=self._limit
+            )
             return False
         self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._channels.setdefault(pull.channel, set()).add(pull)
@@ -88,7 +90,7 @@ class LongPolls:
         self._wake(woken)
 
     def tick(self, now_ms: int) -> None:
-        """Wake what is due; every SWEEP_MS also what a new message could have moved on."""
+        """Wake pulls whose deadline has passed; every SWEEP_MS also those whose queue has grown."""
         self._wake([pull for held in self._queues.values() for pull in held if pull.deadline_ms <= now_ms])
         if self._swept_ms is None or now_ms - self._swept_ms >= self._sweep_ms:
             self._swept_ms = now_ms
@@ -96,7 +98,7 @@ class LongPolls:
                 self.arrived(topic, queue_id, self._max_offset(topic, queue_id), None)
 
     def topic_deleted(self, topic: str) -> None:
-        """Wake every pull of a topic that is no more; each gets its refusal."""
+        """Wake every pull of a deleted topic; each is refused."""
         self._wake([pull for (name, _), held in self._queues.items() if name == topic for pull in held])
 
     def channel_closed(self, channel: object) -> None:
@@ -108,7 +110,7 @@ class LongPolls:
         self._wake([pull for held in self._queues.values() for pull in held])
 
     def _wake(self, pulls: list[HeldPull]) -> None:
-        """Take all out first: an answer may hold or close something again."""
+        """Remove all first: an answer may add or remove pulls."""
         for pull in pulls:
             self._take_out(pull)
         for pull in pulls:

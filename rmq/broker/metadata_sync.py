@@ -1,10 +1,8 @@
 """
-How a slave gets what is not in the commit log: topics, groups, consumer offsets, delay offsets.
+Copy what is not in the commit log from the master to a slave: topics, groups, consumer offsets, delay offsets.
 
-One thing goes the other way, unlike with Apache: offsets that consumers committed at the slave while its master was
-away (Apache overwrites them with the master's older ones, and everything since is consumed again). A master that lost
-messages writes others under their numbers, so it is told only what it provably still means the same by: see
-`rmq.broker.giveback`.
+Unlike Apache, offsets that consumers committed at the slave while its master was away are also pushed to the master
+(`rmq.broker.offset_push`). Apache overwrites them with the master's older ones, and messages are consumed again.
 
 Java: SlaveSynchronize
 """
@@ -20,15 +18,16 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.broker.giveback import GiveBack, OffsetsRefused, OwnMessages
 from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.offset_push import OffsetPush, OffsetsRefused, OwnMessages
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.topics import TopicTable
-from rmq.remoting.client import RemotingClient, split_addr
+from rmq.remoting.client import RemotingClient
 from rmq.remoting.errors import RequestFailed
 from rmq.runtime.clock import Periodic
-from rmq.runtime.disk import Disk, DiskError
-from rmq.runtime.statefile import write_state
+from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.statefile import write_state
+from rmq.runtime.platform import split_addr
 from rmq.wire import fastjson
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
@@ -56,8 +55,8 @@ class MetadataSync(Service):
     """
     Ask the master for its tables, first after 3 s and then every 10 s; skip the round while there is none.
 
-    The four steps are independent: one that fails leaves its table as it is, is named in the log once until it works
-    again, and the next step follows. A table whose version is unchanged is not written again.
+    The four steps are independent: one that fails leaves its table as it is and is logged once until it recovers;
+    the next step follows. A table whose version is unchanged is not written again.
     """
 
     _log = Logger()
@@ -89,37 +88,37 @@ class MetadataSync(Service):
         self._own_addr = own_addr
         self._offsets_to_master = offsets_to_master
         self._messages = messages
-        self._give_back = GiveBack(client, offsets, messages, agrees_with_master)
+        self._offset_push = OffsetPush(client, offsets, messages, agrees_with_master)
         self._delay_offset: bytes | None = None
-        #: the steps that failed when they last ran
+        #: the steps whose last run failed
         self._failing: dict[str, str] = {}
         self._rounds = Periodic(clock, PERIOD_S, self.sync, name="metadata synchronisation", first_s=FIRST_S)
-        #: where to ask, "ip:port"; None for nowhere
+        #: "ip:port" of the master; None for none
         self.master_addr: str | None = None
 
     @property
     def failing(self) -> dict[str, str]:
-        """The steps that failed when they last ran, with their errors."""
+        """The steps whose last run failed, with their errors."""
         return dict(self._failing)
 
     def set_master(self, addr: str | None) -> None:
-        """Ask at ``addr`` from the next round on. This broker itself, and what is no address, count as nobody."""
+        """Use the master at ``addr`` from the next round on; its own address or an invalid one means no master."""
         if addr is not None:
             try:
                 split_addr(addr)
             except ValueError as error:
-                self._log.error("master for topics and offsets: {error}", error=error)
+                self._log.error("metadata sync has no valid master address: {error}", error=error)
                 addr = None
         if addr == self._own_addr:
             addr = None
         if addr != self.master_addr:
             before, self.master_addr = self.master_addr, addr
-            self._give_back.master_was_away()
-            self._log.info("master for topics and offsets: {addr}, before: {before}", addr=addr, before=before)
+            self._offset_push.master_was_away()
+            self._log.info("metadata sync uses master {addr}, before: {before}", addr=addr, before=before)
 
     def startService(self) -> None:
         super().startService()
-        self._forget_what_was_cut()
+        self._forget_truncated()
         self._rounds.start()
 
     def stopService(self) -> Deferred[None]:
@@ -127,17 +126,17 @@ class MetadataSync(Service):
         super().stopService()
         return self._rounds.stop()
 
-    def _forget_what_was_cut(self) -> None:
+    def _forget_truncated(self) -> None:
         """
-        Forget what was committed here at messages that this slave's log has lost since, or that were cut from it.
+        Forget offsets that were committed here for messages which this slave's log has lost since (truncated).
 
-        Its queues have grown over their numbers before the first round, with the master's messages.
+        It must happen before the first round: then the queues hold the master's messages at the same offsets.
         """
         before = ConsumerOffsetTable(self._disk, self._config_dir, self._clock)
         before.load_own(is_slave=True)
         for own in before.follow({}):
             if own.offset > self._messages.max_offset(own.topic, own.queue_id):
-                self._offsets.given_back(own)
+                self._offsets.forget_own(own)
 
     async def sync(self) -> None:
         """Do one round."""
@@ -157,12 +156,16 @@ class MetadataSync(Service):
         except (RequestFailed, BadTable, OffsetsRefused, DiskError) as error:
             if what not in self._failing:
                 self._log.error(
-                    "{what} of master {addr} cannot be taken over: {error}", what=what, addr=master, error=error
+                    "{what} sync from master {addr} failed, retry in {retry_s} s: {error}",
+                    what=what,
+                    addr=master,
+                    retry_s=PERIOD_S,
+                    error=error,
                 )
             self._failing[what] = str(error)
         else:
             if self._failing.pop(what, None) is not None:
-                self._log.info("{what} of master {addr} are taken over again", what=what, addr=master)
+                self._log.info("{what} sync from master {addr} recovered", what=what, addr=master)
 
     def _is_current(self, master: str) -> bool:
         return bool(self.running) and self.master_addr == master
@@ -191,7 +194,7 @@ class MetadataSync(Service):
                 master, GET_ALL_CONSUMER_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS
             )
         except RequestFailed:
-            self._give_back.master_was_away()
+            self._offset_push.master_was_away()
             raise
         table = response.body.offset_table
         if not self._offsets_to_master:
@@ -200,7 +203,7 @@ class MetadataSync(Service):
             return
         newer = self._offsets.follow(table)
         self._offsets.persist()
-        await self._give_back.offer(master, newer, table, lambda: self._is_current(master))
+        await self._offset_push.offer(master, newer, table, lambda: self._is_current(master))
 
     async def _sync_delay_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_DELAY_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)

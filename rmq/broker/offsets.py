@@ -1,5 +1,5 @@
 """
-How far each group has consumed each queue: ``config/consumerOffset.json``.
+Committed offsets of each group in each queue: ``config/consumerOffset.json``.
 
 Java: ConsumerOffsetManager
 """
@@ -16,13 +16,13 @@ from twisted.logger import Logger
 
 from rmq.broker.tables import next_version
 from rmq.runtime.clock import now_ms
-from rmq.runtime.disk import Disk
-from rmq.runtime.statefile import read_state, write_state
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 
 FILE_NAME = "consumerOffset.json"
-#: ours alone: what consumers committed at this slave and its master may not have yet
+#: rmq only: offsets that consumers committed at this slave and that its master may not have yet
 OWN_FILE_NAME = "slaveConsumerOffset.json"
 TOPIC_GROUP_SEPARATOR = "@"
 
@@ -30,7 +30,7 @@ OffsetMap = Mapping[str, Mapping[int, int]]
 
 
 class _OffsetFile(msgspec.Struct, rename="camel", kw_only=True):
-    """What we read and write; 5.x's groupTopicMap is derived from the rest and left out."""
+    """The members that we read and write; 5.x's groupTopicMap is derived from the rest and omitted."""
 
     data_version: DataVersion | None = None
     offset_table: dict[str, dict[int, int]] = {}
@@ -52,8 +52,8 @@ class ConsumerOffsetTable:
 
     Changes are in memory until :meth:`persist`, which the broker calls every few seconds and at the end.
 
-    A slave has its master's table. What consumers commit at the slave itself, while the master is away, it remembers
-    until the master has it, so that a returning master, whose offsets are older, does not send them back.
+    A slave has its master's table. It remembers offsets that consumers commit at the slave while the master is away,
+    until the master has them: the older offsets of the master must not replace them after its return.
     """
 
     _log = Logger()
@@ -71,14 +71,14 @@ class ConsumerOffsetTable:
 
     @property
     def data_version(self) -> DataVersion:
-        """The version of the table, new with each :meth:`persist` that wrote something; 5.x slaves ask for it."""
+        """The version of the table; each :meth:`persist` that writes makes a new one. 5.x slaves ask for it."""
         return self._version
 
     def load(self) -> None:
         """
-        Read the file, or its ``.bak``; without both the table stays as it is.
+        Read the file, or its ``.bak``; without either the table does not change.
 
-        Raises StateFileError when what is there cannot be read.
+        Raises StateFileError when neither can be read.
         """
         found = read_state(self._disk, self.path, lambda data: fastjson.decode(data, _OffsetFile))
         if found is not None:
@@ -88,9 +88,9 @@ class ConsumerOffsetTable:
 
     def load_own(self, *, is_slave: bool) -> None:
         """
-        Read what was committed at this slave before its last stop; a master forgets it, for its table counts.
+        Read the offsets committed at this slave before its last stop; a master deletes them, because its table counts.
 
-        Raises StateFileError when what is there cannot be read.
+        Raises StateFileError when neither can be read.
         """
         if is_slave:
             found = read_state(self._disk, self._own_path, lambda data: fastjson.decode(data, _OffsetFile))
@@ -124,7 +124,7 @@ class ConsumerOffsetTable:
             return
         if before is not None and offset < before:
             self._log.debug(
-                "{group} goes back from {before} to {offset} in queue {queue_id} of {topic}",
+                "group {group} commits a lower offset in queue {queue_id} of {topic}: {offset}, before: {before}",
                 group=group,
                 topic=topic,
                 queue_id=queue_id,
@@ -135,7 +135,7 @@ class ConsumerOffsetTable:
         self._unsaved = True
 
     def commit_at_slave(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an offset, and remember that the master does not know of it."""
+        """Set an offset, and remember that the master does not have it."""
         self.commit(group, topic, queue_id, offset)
         self._own.setdefault(_key(topic, group), {})[queue_id] = offset
         self._own_unsaved = True
@@ -148,17 +148,13 @@ class ConsumerOffsetTable:
         """
         return self._offsets.get(_key(topic, group), {}).get(queue_id)
 
-    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
-        """Return the committed offsets of a group by queue id."""
-        return dict(self._offsets.get(_key(topic, group), {}))
-
     def snapshot(self) -> dict[str, dict[int, int]]:
-        """Return all offsets by ``topic@group`` and queue id; later commits do not show in it."""
+        """Return a copy of all offsets by ``topic@group`` and queue id."""
         return {key: dict(queues) for key, queues in self._offsets.items()}
 
     def merge(self, table: OffsetMap) -> None:
         """
-        Take over the entries of ``table``, each ``topic@group`` as a whole; others stay.
+        Replace the entries of ``table``, each ``topic@group`` as a whole; others stay.
 
         Java: SlaveSynchronize#syncConsumerOffset
         """
@@ -169,9 +165,9 @@ class ConsumerOffsetTable:
 
     def follow(self, table: OffsetMap) -> list[OwnOffset]:
         """
-        Take over a master's table as :meth:`merge`, but not to below what was committed here; return what is newer.
+        Merge a master's table, but keep offsets committed here that are higher; return those.
 
-        An offset that the master has, or is beyond, is the master's again from then on.
+        Once the master has an offset or a higher one, the master's counts again.
         """
         newer: list[OwnOffset] = []
         combined = dict(table)
@@ -190,22 +186,21 @@ class ConsumerOffsetTable:
         self.merge(combined)
         return newer
 
-    def given_back(self, own: OwnOffset) -> None:
-        """The master has it: from now on what the master says counts, a reset to an older offset too."""
+    def forget_own(self, own: OwnOffset) -> None:
+        """Drop an offset committed here: from now on the master's counts, also when it is reset to a lower one."""
         queues = self._own.get(_key(own.topic, own.group), {})
         if queues.get(own.queue_id) == own.offset:
             del queues[own.queue_id]
             self._own_unsaved = True
 
-    def clone(self, source_group: str, target_group: str, topic: str | None = None) -> None:
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
         """
-        Give ``target_group`` the offsets of ``source_group``, for one topic or for all.
+        Give ``target_group`` the offsets that ``source_group`` has committed for a topic.
 
         Java: ConsumerOffsetManager#cloneOffset
         """
-        for name in [topic] if topic else sorted(self.topics_of(source_group)):
-            if queues := self._offsets.get(_key(name, source_group)):
-                self.merge({_key(name, target_group): queues})
+        if queues := self._offsets.get(_key(topic, source_group)):
+            self.merge({_key(topic, target_group): queues})
 
     def topics_of(self, group: str) -> set[str]:
         """

@@ -1,8 +1,8 @@
 """
-The short way to answer pulls that find messages.
+The fast path of pulls that find messages.
 
-The ordinary way is :meth:`rmq.broker.responders.pulling.PullResponder.pull`; the lane gives the same bytes, or leaves
-the request to it with nothing done.
+The reference is :meth:`rmq.broker.responders.pulling.PullResponder.pull`; the lane gives the same bytes, or declines
+the request without side effects.
 """
 
 from __future__ import annotations

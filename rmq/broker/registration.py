@@ -1,5 +1,5 @@
 """
-How a broker makes itself known: registration at every NameServer, again and again, until it unregisters at its end.
+Registration of a broker at every NameServer: at the start, periodically, and unregistration at the stop.
 
 Java: BrokerController#registerBrokerAll, BrokerOuterAPI
 """
@@ -33,15 +33,15 @@ from rmq.wire.api.routes import (
 if TYPE_CHECKING:
     from rmq.broker.config import BrokerSetup
 
-#: when the rounds begin, after the registration at the start
+#: delay of the first round after the registration at the start
 FIRST_PERIOD_S = 10.0
 SHORTEST_PERIOD_MS = 10_000
 LONGEST_PERIOD_MS = 60_000
 
-#: patience with a NameServer at the stop
+#: timeout of a NameServer at the stop
 UNREGISTER_TIMEOUT_MS = 3000
 
-#: Automatic topics that are made in one burst are announced together, at most so often.
+#: Topics that are created in one burst are registered together, at most this often.
 ANNOUNCE_SPACING_S = 0.1
 
 READ_AND_WRITE = 6
@@ -50,7 +50,7 @@ READ_AND_WRITE = 6
 @attrs.frozen(kw_only=True)
 class RegistrationTerms:
     """
-    What a broker says of itself, and how often.
+    What a broker registers, and how often.
 
     Addresses are "ip:port"; ``ha_server_addr`` is never empty, 5.x NameServers insist on it.
     """
@@ -69,7 +69,7 @@ class RegistrationTerms:
 
     @classmethod
     def of(cls, setup: BrokerSetup) -> RegistrationTerms:
-        """Return what a resolved configuration says."""
+        """Return the terms of a resolved configuration."""
         broker = setup.broker
         return cls(
             broker_name=setup.name,
@@ -79,7 +79,7 @@ class RegistrationTerms:
             broker_id=broker.broker_id,
             period_ms=broker.register_name_server_period,
             timeout_ms=broker.register_broker_timeout_mills,
-            # Only the answer to a registration says where the master is, which may have started or moved since.
+            # Only the answer to a registration has the address of the master, which may have started or moved since.
             force=broker.force_register or broker.broker_id != 0,
             compressed=broker.compressed_register,
             broker_permission=broker.broker_permission,
@@ -87,13 +87,13 @@ class RegistrationTerms:
 
     @property
     def clamped_period_ms(self) -> int:
-        """The period that counts: 10 s to 60 s."""
+        """The period in use: 10 s to 60 s."""
         return min(max(self.period_ms, SHORTEST_PERIOD_MS), LONGEST_PERIOD_MS)
 
 
 @attrs.define(eq=False)
 class _NameServer:
-    """What we know of one NameServer."""
+    """The state of one NameServer."""
 
     addr: str
     #: None before the first answer or failure
@@ -108,9 +108,9 @@ OrderTopicsListener = Callable[[Sequence[str]], object]
 
 class Registration(Service):
     """
-    Keep all NameServers informed, each on its own: one that is down delays neither the others nor the broker's start.
+    Register at all NameServers independently: one that is down delays neither the others nor the broker's start.
 
-    A NameServer that fails is named in the log once, and once more when it is back. The service never fails; it must be
+    A NameServer that fails is logged once, and once more when it recovers. The service never fails; it must be
     stopped before the client that it uses, and its stop unregisters and fires after three seconds at most.
 
     It is the broker's `Announcer`.
@@ -136,9 +136,9 @@ class Registration(Service):
         self._on_order_topics: list[OrderTopicsListener] = []
         self._announce_later: IDelayedCall | None = None
         self._announced_at: float | None = None
-        #: fires when the registration of the start has been answered or given up everywhere
+        #: fires when the first registration has been answered, or has timed out, everywhere
         self.first_round: Deferred[None] = succeed(None)
-        # A NameServer that hangs is given up before the next round asks it again.
+        # A request to a NameServer that hangs times out before the next round.
         self._timeout_ms = min(terms.timeout_ms, terms.clamped_period_ms - 1000)
         self._rounds = Periodic(
             clock,
@@ -157,7 +157,7 @@ class Registration(Service):
         """
         Have ``callback(master_addr, ha_server_addr)`` called when a NameServer names the live master of this slave.
 
-        Once a round at most, with the first such answer; silence about the master leaves things as they are.
+        At most once in a round, with the first such answer; without an address nothing changes.
         """
         self._on_master.append(callback)
 
@@ -165,7 +165,7 @@ class Registration(Service):
         """
         Have ``callback`` called on a master, once a round, with the topics of the NameServer's ORDER_TOPIC_CONFIG.
 
-        Not called when there is no such configuration: a 5.x NameServer may be told to keep it to itself.
+        Not called when there is no such configuration; a 5.x NameServer can be configured not to return it.
         """
         self._on_order_topics.append(callback)
 
@@ -186,7 +186,7 @@ class Registration(Service):
         return self._with_all(self._unregister)
 
     def register_all(self) -> Deferred[None]:
-        """Register all topics everywhere; fires when every NameServer has answered or was given up."""
+        """Register all topics everywhere; fires when every NameServer has answered or timed out."""
         full = self._full()
         answers = _Answers(self)
         return self._with_all(lambda server: self._register_at(server, full, answers))
@@ -206,11 +206,11 @@ class Registration(Service):
 
     def topic_updated(self, config: TopicConfig) -> Deferred[None]:
         """
-        Register one changed topic; fires when every NameServer has answered or was given up.
+        Register one changed topic; fires when every NameServer has answered or timed out.
 
-        A NameServer that is not sure to hold the others, because a registration was not confirmed or because it has
-        just been restarted, gets all topics instead: it would take the version of this registration for theirs, too,
-        and never ask for them.
+        A NameServer that may lack the other topics (a registration was not confirmed, or it has just restarted) gets
+        all topics instead. Otherwise it would take this registration's version as that of all topics and never ask
+        for the missing ones.
 
         Java: BrokerController#registerIncrementBrokerData
         """
@@ -229,9 +229,9 @@ class Registration(Service):
 
     def _beat(self) -> None:
         """
-        Do one round: all topics, or with ``forceRegister=false`` only where they are not up to date.
+        Do one round: register all topics, with ``forceRegister=false`` only where they are outdated.
 
-        Nobody waits for its end, so that a NameServer that hangs does not hold up the others' next round.
+        The round is not awaited, so that a NameServer that hangs does not delay the others' next round.
         """
         full = self._full()
         answers = _Answers(self)
@@ -273,20 +273,24 @@ class Registration(Service):
 
     async def _register_change(self, server: _NameServer, part: _Message, full: _Message, answers: _Answers) -> None:
         before = server.confirmed
-        # Another registration since, answered or not, has another version.
+        # A later registration, answered or not, has another version.
         if before is not None and before.counter == full.version.counter - 1 and await self._holds(server, before):
             await self._register_at(server, part, answers)
         else:
             await self._register_at(server, full, answers)
 
     async def _holds(self, server: _NameServer, version: DataVersion) -> bool:
-        """Ask whether ``version`` is current there; no if it cannot tell: it may still take a registration."""
+        """Ask whether ``version`` is current there; False without an answer: it may still accept a registration."""
         try:
             response = await self._client.invoke(
                 server.addr, QUERY_DATA_VERSION, self._identity(), version, timeout_ms=self._timeout_ms
             )
         except RequestFailed as error:
-            self._log.debug("{addr} did not tell its data version: {error}", addr=server.addr, error=error)
+            self._log.debug(
+                "NameServer {addr} did not answer whether a data version is current: {error}",
+                addr=server.addr,
+                error=error,
+            )
             return False
         return not response.header.changed
 
@@ -303,7 +307,7 @@ class Registration(Service):
                 server.addr, UNREGISTER_BROKER, self._identity(), None, timeout_ms=UNREGISTER_TIMEOUT_MS
             )
         except RequestFailed as error:
-            self._log.info("not unregistered at NameServer {addr}: {error}", addr=server.addr, error=error)
+            self._log.info("unregistration at NameServer {addr} failed: {error}", addr=server.addr, error=error)
         else:
             self._log.info("unregistered at NameServer {addr}", addr=server.addr)
         server.confirmed, server.reachable = None, None
@@ -339,7 +343,7 @@ class Registration(Service):
         if server.reachable is not False and self.running:
             server.reachable = False
             self._log.error(
-                "not registered at NameServer {addr}, trying again every {period_s} s: {error}",
+                "registration at NameServer {addr} failed, retry every {period_s} s: {error}",
                 addr=server.addr,
                 period_s=self._terms.clamped_period_ms // 1000,
                 error=error,
@@ -364,7 +368,7 @@ class Registration(Service):
 
 
 class _Message:
-    """One registration: the header holds the checksum of the body, so they are made together."""
+    """One registration; the header holds the checksum of the body."""
 
     def __init__(self, terms: RegistrationTerms, version: DataVersion, topics: dict[str, TopicConfig]) -> None:
         self.version = version
@@ -383,7 +387,7 @@ class _Message:
 
 
 class _Answers:
-    """The answers of one round: what comes first counts, as with Apache's brokers."""
+    """The answers of one round: the first counts, as with Apache's brokers."""
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
@@ -391,7 +395,7 @@ class _Answers:
         self._order_told = False
 
     def take(self, master_addr: str | None, ha_server_addr: str | None, order_topics: list[str]) -> None:
-        """Pass on what an answer says of the master (to a slave) or of ordered topics (to a master)."""
+        """Report the master's address (to a slave) or the ordered topics (to a master) of an answer."""
         terms, registration = self._registration._terms, self._registration
         if not registration.running:
             return

@@ -1,5 +1,5 @@
 """
-The wiring of a broker, and only that: what is made from the configuration, in which order it starts and stops.
+The wiring of a broker: its parts, made from the configuration, and the order of start and stop.
 
 Java: BrokerController, BrokerStartup
 """
@@ -20,7 +20,7 @@ from rmq.broker.config import BrokerSetup, resolve
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
-from rmq.broker.lanes import add_lanes
+from rmq.broker.lanes import add_send_lane
 from rmq.broker.locks import QueueLocks
 from rmq.broker.longpoll import TICK_S as POLL_TICK_S
 from rmq.broker.longpoll import LongPolls
@@ -41,7 +41,7 @@ from rmq.broker.responders.topics import TopicResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.state import BrokerState
 from rmq.broker.stats import BrokerStats
-from rmq.broker.topics import SCHEDULE_TOPIC, TopicDefaults, TopicTable, default_topics
+from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
 from rmq.remoting.aclconfig import BROKER_ADMIN_CODES
@@ -52,13 +52,14 @@ from rmq.remoting.server import RemotingServer
 from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls
-from rmq.runtime.tlsconfig import TlsMode, resolve_tls
+from rmq.runtime.tls.config import TlsMode, resolve_tls
+from rmq.runtime.tls.context import ClientTls
 from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.codes import RequestCode
 from rmq.wire.compiled import PURE_PYTHON
+from rmq.wire.record import SCHEDULE_TOPIC
 
 VIP_PORT_DISTANCE = 2
 #: Java: ClientHousekeepingService
@@ -66,7 +67,7 @@ SESSION_SCAN_S = 10.0
 STATS_SAMPLE_S = 1.0
 COUNTER_SAMPLE_S = 10.0
 FIRST_PERSIST_S = 10.0
-#: a start waits so long for the NameServers before it says that the broker runs
+#: a start waits at most this long for the NameServers before it reports that the broker runs
 BOOT_LINE_PATIENCE_S = 6.0
 
 
@@ -74,8 +75,8 @@ class BrokerService(MultiService):
     """
     A broker; made by :func:`build_broker`.
 
-    ``announce`` is called with Apache's boot line. When the store can no longer promise what it acknowledges,
-    ``on_fatal`` is called with the reason and has to end the process; without it the reactor is stopped.
+    ``announce`` is called with Apache's boot line. After a failed fsync ``on_fatal`` is called with the reason and has
+    to end the process; without it the reactor is stopped.
     """
 
     _log = Logger()
@@ -129,7 +130,7 @@ class BrokerService(MultiService):
             ReplicationResponder(self.state, self.ha.status),
             refused=REFUSED,
         )
-        add_lanes(self.responders, self.state, sends)
+        add_send_lane(self.responders, self.state, sends)
         self.responders.add_chunk_lane(PullLane(pulls))
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
@@ -151,7 +152,7 @@ class BrokerService(MultiService):
         self.dumps = Dumps(self.state)
         self._periodic = self._make_periodic()
         self._subscribe()
-        #: in the order of their start; :meth:`stopService` says how they stop
+        #: in the order of their start; :meth:`stopService` has the order of the stop
         self._parts: list[Service] = [
             self.access,
             self.client,
@@ -165,7 +166,7 @@ class BrokerService(MultiService):
         for part in self._parts:
             part.setServiceParent(self)
 
-    # what it is made of
+    # parts
 
     def _make_state(self, config_path: str | None) -> BrokerState:
         setup, clock, disk = self.setup, self._clock, self._platform.disk
@@ -257,7 +258,7 @@ class BrokerService(MultiService):
         return [Periodic(clock, every_s, call, name=name, first_s=first_s) for name, every_s, first_s, call in jobs]
 
     def _subscribe(self) -> None:
-        """Let the parts hear of each other."""
+        """Connect the parts."""
         state = self.state
         self.store.on_arrival(state.polls.arrived, queues=state.polls.queues)
         self.store.on_arrival(state.delays.arrived, topic=SCHEDULE_TOPIC)
@@ -273,7 +274,7 @@ class BrokerService(MultiService):
         """
         Load what is on disk, listen, register.
 
-        Raises StoreError, StateFileError, DiskError or CannotListenError; then nothing is left running or locked.
+        Raises StoreError, StateFileError, DiskError or CannotListenError; then nothing runs and no lock is held.
         """
         Service.startService(self)
         started: list[Service] = []
@@ -297,7 +298,7 @@ class BrokerService(MultiService):
         """Java: BrokerController#initialize"""
         state = self.state
         self._log.info(
-            "the store works {how}",
+            "the store runs {how}",
             how="with the compiled module rmq.store._record"
             if self.store.is_compiled
             else f"in pure Python: rmq.store._record is not compiled, or switched off by {PURE_PYTHON}",
@@ -322,9 +323,9 @@ class BrokerService(MultiService):
 
     def stopService(self) -> Deferred[None]:
         """
-        Unregister, stop listening, write everything, close the store; fires when all of that is done.
+        Unregister, stop listening, save everything, close the store; fires when all of that is done.
 
-        A step that fails is logged and does not keep the next ones from their work.
+        A step that fails is logged, and the next step follows.
         """
         Service.stopService(self)
         self._forget_boot_timer()
@@ -359,7 +360,7 @@ class BrokerService(MultiService):
         await maybeDeferred(call).addErrback(failed)
 
     def _await_name_servers(self) -> None:
-        """Say that the broker runs, once the NameServers know of it, were given up or take too long."""
+        """Announce that the broker runs, once the NameServers have answered, timed out or take too long."""
         self._boot_timer = self._clock.callLater(BOOT_LINE_PATIENCE_S, self._say_boot_line)
         self.registration.first_round.addBoth(lambda _: self._say_boot_line())
 
@@ -383,7 +384,7 @@ class BrokerService(MultiService):
         line = f"The broker[{setup.name}, {setup.address}] boot success. serializeType=JSON"
         return f"{line} and name server is {setup.broker.namesrv_addr}" if setup.namesrv_addrs else line
 
-    # what happens
+    # events
 
     def _channel_closed(self, channel: Channel, _reason: str) -> None:
         state = self.state
@@ -396,12 +397,12 @@ class BrokerService(MultiService):
         now = state.steady_ms
         for member in (*state.producers.expire(now), *state.consumers.expire(now)):
             self._log.warn(
-                "client {client_id} at {peer} was silent for {silent_ms} ms",
+                "client {client_id} at {peer} expired: no heartbeat for {silent_ms} ms",
                 client_id=member.client_id,
                 peer=member.channel.peer,
                 silent_ms=now - member.last_heard_ms,
             )
-            member.channel.close("silent for too long")
+            member.channel.close("expired: no heartbeat")
         state.locks.expire(now)
 
     def _master_is(self, master_addr: str | None, ha_addr: str | None) -> None:
@@ -410,24 +411,24 @@ class BrokerService(MultiService):
         self.metadata_sync.set_master(master_addr)
 
     def _store_failed(self) -> None:
-        """What was acknowledged may be lost with the process's pages: stop instead of pretending."""
+        """Stop: after a failed fsync acknowledged messages may be lost."""
         root = self.setup.store.store_path_root_dir
-        text = f"a sync of the store in {root} failed, nothing can be promised any more"
+        text = f"an fsync of the store in {root} failed, acknowledged messages may be lost"
         self._log.critical("{text}; the broker stops", text=text)
         self._on_fatal(text)
 
 
 class _Nobody:
-    """The announcer of a broker that is still being put together."""
+    """The announcer of a broker that is still being built."""
 
     def topics_changed(self) -> None:
-        """Nobody listens yet."""
+        """Nothing to notify yet."""
 
     def topic_updated(self, config: TopicConfig) -> Deferred[None]:
         return succeed(None)
 
     def set_broker_permission(self, permission: int) -> None:
-        """Nobody listens yet."""
+        """Nothing to notify yet."""
 
 
 def build_broker(
@@ -444,7 +445,7 @@ def build_broker(
     """
     Return a broker that is ready to start; nothing is read or opened before that.
 
-    ``host_address`` and ``host_name`` stand in for brokerIP1 and brokerName where the configuration names none.
+    ``host_address`` and ``host_name`` are the defaults of brokerIP1 and brokerName.
     ``config_path`` is the file that updateBrokerConfig rewrites. May be called many times in one process. Raises
     ConfigError for a configuration that cannot work.
     Java: BrokerStartup#createBrokerController

@@ -1,8 +1,7 @@
 """
-Who is connected: the members of producer and consumer groups, as their heartbeats say.
+Connected clients: the members of producer and consumer groups, from their heartbeats.
 
-The tables talk to no client: what changed is returned or handed to ``changed``, and :class:`ChangeNotices` tells the
-members.
+The tables send nothing: changes are returned or passed to ``changed``, and :class:`ChangeNotices` notifies the members.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from twisted.logger import Logger
 from rmq.wire.api.clients import NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupHeader
 from rmq.wire.api.common import SubscriptionData
 
-#: a member unheard of for longer is dropped.  Java: ProducerManager, ConsumerManager CHANNEL_EXPIRED_TIMEOUT
+#: a member without a heartbeat for longer expires.  Java: ProducerManager, ConsumerManager CHANNEL_EXPIRED_TIMEOUT
 MEMBER_EXPIRY_MS = 120_000
 
 
 class ClientLink(Protocol):
-    """What sessions need of a remoting Channel."""
+    """The part of a remoting Channel that sessions use."""
 
     @property
     def peer(self) -> str: ...
@@ -43,7 +42,7 @@ class Member:
     client_id: str
     language: str
     version: int
-    #: steady time of the last heartbeat; a clock that is set costs nobody his membership
+    #: steady time of the last heartbeat; a change of the wall clock expires no member
     last_heard_ms: int
 
 
@@ -70,7 +69,7 @@ class ProducerGroups:
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Member]:
-        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS; ``now_ms`` is steady time."""
+        """Remove and return the members without a heartbeat for MEMBER_EXPIRY_MS; ``now_ms`` is steady time."""
         gone = []
         for group, members in list(self._groups.items()):
             for member in _expired(members.values(), now_ms):
@@ -103,21 +102,21 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        """In order of joining, each once: a client that reconnects has two connections for a moment."""
+        """Client ids in order of joining, each once: a client that reconnects has two connections for a moment."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def member(self, client_id: str) -> Member | None:
         return next((member for member in self.members.values() if member.client_id == client_id), None)
 
     def refresh(self, member: Member) -> bool:
-        """Note a heartbeat; True when the member's connection is new to the group."""
+        """Record a heartbeat; True when the member's connection is new to the group."""
         joined = member.channel not in self.members
         self.members[member.channel] = member
         return joined
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """
-        Merge a heartbeat's subscriptions; True when a topic came or went.
+        Merge a heartbeat's subscriptions; True when a topic was added or removed.
 
         A known topic's subscription is replaced by a newer ``sub_version`` only.
         """
@@ -164,7 +163,7 @@ class ConsumerGroups:
         consume_from_where: str,
     ) -> ConsumerGroup | None:
         """
-        Note a heartbeat and return the group if its members or topics changed.
+        Record a heartbeat and return the group if its members or topics changed.
 
         ``subscriptions`` None leaves them as they are (a 5.x heartbeat without subscriptions).
         """
@@ -179,7 +178,7 @@ class ConsumerGroups:
         return group if joined or resubscribed else None
 
     def unregister(self, name: str, channel: ClientLink) -> ConsumerGroup | None:
-        """Remove a connection; return the group if it was a member, whether others are left or not."""
+        """Remove a connection; return the group if it was a member, even if the group is now empty."""
         group = self._groups.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return None
@@ -194,7 +193,7 @@ class ConsumerGroups:
                 self.changed(group)
 
     def expire(self, now_ms: int) -> list[Member]:
-        """Drop and return the members unheard of for longer than MEMBER_EXPIRY_MS; ``now_ms`` is steady time."""
+        """Remove and return the members without a heartbeat for MEMBER_EXPIRY_MS; ``now_ms`` is steady time."""
         gone = []
         for name, group in list(self._groups.items()):
             late = _expired(group.members.values(), now_ms)
@@ -216,10 +215,10 @@ def _expired(members: Iterable[Member], now_ms: int) -> list[Member]:
 
 class ChangeNotices:
     """
-    Tell the members of a group that it changed (one-way code 40).
+    Notify the members of a group that it changed (one-way code 40).
 
-    ``now`` tells them at once, a newcomer before its own heartbeat is answered. ``soon`` gathers the changes of one
-    reactor turn, so that a thousand lost connections of a group are one notice to those who are left.
+    ``now`` notifies at once, a new member before its own heartbeat is answered. ``soon`` collects the changes of one
+    reactor turn: a thousand lost connections of a group cause one notice for each remaining member.
     """
 
     _log = Logger()
@@ -238,7 +237,9 @@ class ChangeNotices:
         for channel in list(group.members):
             if channel.is_open:
                 channel.oneway(NOTIFY_CONSUMER_IDS_CHANGED, header, None)
-        self._log.debug("told {count} members that group {group} changed", count=len(group.members), group=group.name)
+        self._log.debug(
+            "notified {count} members that group {group} changed", count=len(group.members), group=group.name
+        )
 
     def soon(self, group: ConsumerGroup) -> None:
         if not self._enabled or not group.members:
@@ -248,7 +249,7 @@ class ChangeNotices:
             self._call = self._clock.callLater(0.0, self._flush)
 
     def stop(self) -> None:
-        """Forget what was not told yet."""
+        """Drop pending notices."""
         self._waiting.clear()
         if self._call is not None:
             self._call.cancel()

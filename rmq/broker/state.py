@@ -1,4 +1,4 @@
-"""What the responders share: tables, store, clock. Made once by :mod:`rmq.broker.service`, empty of behaviour."""
+"""What the responders share: tables, store, clock. Created once by :mod:`rmq.broker.service`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable
 from rmq.runtime.clock import now_ms, steady_ms, wall_ms
-from rmq.runtime.disk import Disk
+from rmq.runtime.disk.files import Disk
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
 
 
 class Announcer(Protocol):
-    """How the NameServers learn of a change of the topics."""
+    """Announces changes of topics to the NameServers."""
 
     def topics_changed(self) -> object:
         """Register everything, without waiting for an answer."""
 
     def topic_updated(self, config: TopicConfig) -> Deferred[None]:
-        """Register one topic; fires when the NameServers have answered or were given up."""
+        """Register one topic; fires when the NameServers have answered or timed out."""
 
     def set_broker_permission(self, permission: int) -> None:
         """Publish topics with another brokerPermission from now on."""
@@ -63,7 +63,7 @@ class BrokerState:
     delay_levels_ms: Sequence[int]
     #: steady time of the start
     boot_ms: int
-    #: the file that code 25 rewrites, None for none
+    #: the configuration file that code 25 rewrites, None for none
     config_path: str | None = None
 
     @property
@@ -76,11 +76,11 @@ class BrokerState:
 
     @property
     def steady_ms(self) -> int:
-        """The steady time: silence, locks and suspended pulls are judged by it, whatever the wall clock is set to."""
+        """The steady time, for expiry, locks and suspended pulls: changes of the wall clock do not affect them."""
         return steady_ms(self.clock)
 
     def wall_ms(self, steady_ms: int) -> int:
-        """Return what the wall clock, as it is set now, showed at a steady time."""
+        """Return the wall clock time, by today's clock, of a steady time."""
         return wall_ms(self.clock, steady_ms)
 
     @property
@@ -94,9 +94,9 @@ class BrokerState:
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
         """
-        Return a group, made if it may be made; None otherwise.
+        Return a group, created if that is allowed; None otherwise.
 
-        A slave makes none in its table, which is its master's, but serves groups that its master would make.
+        A slave creates none in its table, which is its master's, but serves groups that its master would create.
         """
         if not self.is_slave:
             return self.groups.find(name)
@@ -106,12 +106,12 @@ class BrokerState:
         return found
 
     def create_topic(self, topic: TopicConfig) -> None:
-        """Add a topic that a message or a consumer needs, and tell the NameServers."""
+        """Add a topic that a message or a consumer needs, and register it."""
         self.topics.keep(topic)
         self.announcer.topics_changed()
 
     def announce_permission(self) -> None:
-        """Let the NameServers know of a changed brokerPermission; a new version makes them look at every topic."""
+        """Register with a changed brokerPermission; the new version makes NameServers update every topic."""
         self.announcer.set_broker_permission(self.setup.broker.broker_permission)
         own = self.topics.get(self.setup.name)
         if own is not None:

@@ -18,7 +18,7 @@ SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 
-#: counters that are kept; when there are more, those that never moved since the last hour make room
+#: limit of counters; beyond it those idle for the last hour are evicted
 MAX_COUNTERS = 100_000
 
 _MINUTE_STEP_MS, _HOUR_STEP_MS, _DAY_STEP_MS = 10_000, 600_000, 3_600_000
@@ -58,12 +58,12 @@ class Counter:
     _day: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=25), init=False)
 
     def add(self, value: int, times: int = 1) -> None:
-        """Count ``value``, the sum of so many goes."""
+        """Add ``value``, the sum of ``times`` events."""
         self.value += value
         self.times += times
 
     def sample(self, at_ms: int) -> None:
-        """Take the samples that are due; called about every 10 s."""
+        """Take the due samples; called about every 10 s."""
         for samples, step_ms in (
             (self._minute, _MINUTE_STEP_MS),
             (self._hour, _HOUR_STEP_MS),
@@ -109,7 +109,7 @@ class Rate:
         return figures
 
     def text(self) -> str:
-        """Three figures with blanks between; 0.0 until a window is full, since tools split and parse them."""
+        """Three figures separated by blanks; 0.0 until a window is full, because tools split and parse them."""
         return " ".join(str(figure or 0.0) for figure in self.per_second())
 
 
@@ -122,7 +122,7 @@ class BrokerStats:
     """
 
     cluster: str
-    #: called before a figure is read: who counts for a while by itself adds what it has with :meth:`put`
+    #: called before a figure is read: sources that count in batches add their counts with :meth:`put`
     sources: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     _put_rate: Rate = attrs.field(factory=Rate, init=False)
     gets_found: Rate = attrs.field(factory=Rate, init=False)
@@ -140,7 +140,7 @@ class BrokerStats:
     _counters: dict[tuple[str, str], Counter] = attrs.field(factory=dict, init=False)
 
     def settle(self) -> None:
-        """Have everything counted that was put."""
+        """Make the sources add their pending counts."""
         for source in self.sources:
             source()
 
@@ -175,7 +175,7 @@ class BrokerStats:
         return [(key, counter.value) for (kind, key), counter in self._counters.items() if kind == name]
 
     def put(self, topic: str, count: int, size_bytes: int, times: int = 1) -> None:
-        """``count`` messages of ``size_bytes`` altogether were stored, in so many goes."""
+        """Count ``count`` stored messages of ``size_bytes`` altogether, from ``times`` requests."""
         self._put_rate.total += count
         self._put_bytes += size_bytes
         counters = self._puts.get(topic)
@@ -213,7 +213,7 @@ class BrokerStats:
         self.counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def sample_second(self, now_ms: int, steady_ms: int) -> None:
-        """Called every second; notes midnight (UTC, by the wall clock) too."""
+        """Called every second; also detects midnight (UTC, wall clock)."""
         for rate in (self.puts, self.gets_found, self.gets_missed, self.transferred):
             rate.sample(steady_ms)
         day = now_ms // _DAY_MS
@@ -229,7 +229,7 @@ class BrokerStats:
             counter.sample(steady_ms)
 
     def runtime_info(self) -> dict[str, str]:
-        """The figures of code 28 that are counted here."""
+        """The counters of this object for code 28."""
         self.settle()
         totals = [
             (found or 0.0) + (missed or 0.0)
@@ -240,7 +240,7 @@ class BrokerStats:
             "putMessageSizeTotal": str(self.put_bytes),
             "putMessageAverageSize": str(self.put_bytes / self.puts.total if self.puts.total else 0.0),
             "putMessageFailedTimes": str(self.put_failures),
-            # Nothing waits for a lock or for memory here, so these are not measured.
+            # There is no wait for a lock or for memory to measure.
             "putMessageEntireTimeMax": "0",
             "getMessageEntireTimeMax": "0",
             "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),

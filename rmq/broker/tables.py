@@ -1,8 +1,8 @@
 """
-What a broker keeps as JSON below ``config/``: named entries with the version of the table.
+Tables that a broker keeps as JSON below ``config/``: named entries and a version.
 
 Files are standard JSON that Apache's fastjson reads, and we read Apache's (integer keys without quotes included).
-Members that we do not know, such as 5.x's ``attributes``, are written back as they were read.
+Unknown members, such as 5.x's ``attributes``, are written back as they were read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import now_ms
-from rmq.runtime.disk import Disk, DiskError
-from rmq.runtime.statefile import read_state, write_state
+from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 
@@ -30,7 +30,7 @@ ChangeListener = Callable[[Sequence[str]], None]
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
     """
-    Return the version of a table that changes now; its timestamp never goes back, even if the clock does.
+    Return the next version of a table; its timestamp never decreases, even if the clock does.
 
     Java: DataVersion#nextVersion
     """
@@ -38,14 +38,14 @@ def next_version(version: DataVersion, now_ms: int) -> DataVersion:
 
 
 class Shape(Protocol[C, W]):
-    """How a table's entries stand in the wrapper that is its file and its wire form."""
+    """Where a table's entries are in the wrapper that is its file and its wire form."""
 
     file_name: str
     wrapper: type[W]
     entry: type[C]
     #: the wrapper's member that holds the entries
     member: str
-    #: members beside it that brokers send one another, and that are not in files
+    #: other members that brokers send each other and that are not in files
     wire_only: frozenset[str]
 
     def wrap(self, version: DataVersion, entries: dict[str, C]) -> W: ...
@@ -63,7 +63,7 @@ class VersionedTable(Generic[C, W]):
     Named entries, their version, and the file they live in.
 
     A change is on disk before it counts: when ``put``, ``delete``, ``replace`` or ``add_missing`` raises DiskError,
-    nothing has changed. Entries are values: whoever wants another one puts another one.
+    nothing has changed. Entries are values: to change one, put another.
     """
 
     _log = Logger()
@@ -73,15 +73,11 @@ class VersionedTable(Generic[C, W]):
         self._shape = shape
         self._disk = disk
         self._clock = clock
-        self._version = DataVersion(counter=0, timestamp=now_ms(clock))
+        #: the version of the table, another object after every change
+        self.data_version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._entries: dict[str, C] = {}
         self._strange = StrangeMembers(shape.wrapper, shape.entry, shape.member)
         self._listeners: list[ChangeListener] = []
-
-    @property
-    def data_version(self) -> DataVersion:
-        """The version of the table, new with every change."""
-        return self._version
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,8 +94,8 @@ class VersionedTable(Generic[C, W]):
         return self._entries.get(name)
 
     def snapshot(self) -> W:
-        """Return version and entries as of now; later changes do not show in it."""
-        return self._shape.wrap(self._version, dict(self._entries))
+        """Return a copy of version and entries."""
+        return self._shape.wrap(self.data_version, dict(self._entries))
 
     def on_change(self, listener: ChangeListener) -> None:
         """Have ``listener`` called after each change."""
@@ -107,19 +103,19 @@ class VersionedTable(Generic[C, W]):
 
     def load(self) -> None:
         """
-        Read the file, or its ``.bak``; without both the table stays as it is.
+        Read the file, or its ``.bak``; without either the table does not change.
 
-        Raises StateFileError when what is there cannot be read.
+        Raises StateFileError when neither can be read.
         """
         found = read_state(self._disk, self.path, self._parse)
         if found is None:
             return
-        self._strange, (self._version, entries) = found[0], self._shape.unwrap(found[1])
+        self._strange, (self.data_version, entries) = found[0], self._shape.unwrap(found[1])
         self._entries = {name: self._shape.named(entry, name) for name, entry in entries.items()}
 
     def persist(self) -> None:
-        """Write the file, for entries that came without the disk's consent; changes are written as they happen."""
-        self._save(self._version, self._entries)
+        """Write the file if entries were added in memory only; other changes are written at once."""
+        self._save(self.data_version, self._entries)
 
     def put(self, entry: C) -> None:
         """Add an entry or change it; counts as a change even if it is equal."""
@@ -127,14 +123,14 @@ class VersionedTable(Generic[C, W]):
         self._change({**self._entries, name: entry}, [name])
 
     def delete(self, name: str) -> bool:
-        """Forget an entry; False when there was none."""
+        """Remove an entry; False when there was none."""
         if name not in self._entries:
             return False
         self._change({other: entry for other, entry in self._entries.items() if other != name}, [name])
         return True
 
     def add_missing(self, entries: Iterable[C]) -> list[str]:
-        """Add those entries whose names are not there, in one change, and return these names."""
+        """Add the entries whose names are missing, in one change, and return those names."""
         missing = {self._shape.name_of(entry): entry for entry in entries}
         missing = {name: entry for name, entry in missing.items() if name not in self._entries}
         if missing:
@@ -143,16 +139,16 @@ class VersionedTable(Generic[C, W]):
 
     def replace(self, data: bytes) -> None:
         """
-        Take over another broker's table, version and unknown members included, in one step; ValueError if it is none.
+        Replace the table by another broker's, version and unknown members included; ValueError if it is invalid.
 
-        The same version again changes nothing, and nor does a table without entries.
+        An equal version or an empty table changes nothing.
         Java: SlaveSynchronize#syncTopicConfig, #syncSubscriptionGroupConfig
         """
         strange, wrapper = self._parse(data)
         version, given = self._shape.unwrap(wrapper)
         if not given:
             raise ValueError("it holds no entries")
-        if version == self._version:
+        if version == self.data_version:
             return
         strange.forget_at_top(self._shape.wire_only)
         own, self._strange = self._strange, strange
@@ -170,7 +166,7 @@ class VersionedTable(Generic[C, W]):
 
     def keep(self, entry: C) -> None:
         """
-        Add an entry that can be made again any time: it counts even when the disk refuses it, and is written later.
+        Add an entry that can be created again at any time: if the disk refuses it, it is saved later.
 
         A full disk must not keep consumers from joining.
         """
@@ -178,11 +174,11 @@ class VersionedTable(Generic[C, W]):
             self.put(entry)
         except DiskError as error:
             name = self._shape.name_of(entry)
-            self._log.error("{name} is kept in memory only: {error}", name=name, error=error)
-            self._swap(next_version(self._version, now_ms(self._clock)), {**self._entries, name: entry}, [name])
+            self._log.error("{name} cannot be saved, it is kept in memory only: {error}", name=name, error=error)
+            self._swap(next_version(self.data_version, now_ms(self._clock)), {**self._entries, name: entry}, [name])
 
     def _change(self, entries: dict[str, C], names: Sequence[str]) -> None:
-        version = next_version(self._version, now_ms(self._clock))
+        version = next_version(self.data_version, now_ms(self._clock))
         self._save(version, entries)
         self._swap(version, entries, names)
 
@@ -191,7 +187,7 @@ class VersionedTable(Generic[C, W]):
         self._notify(names)
 
     def _take(self, version: DataVersion, entries: dict[str, C]) -> None:
-        self._version, self._entries = version, entries
+        self.data_version, self._entries = version, entries
         self._strange.forget_all_but(entries)
 
     def _notify(self, names: Sequence[str]) -> None:
@@ -210,7 +206,7 @@ class VersionedTable(Generic[C, W]):
 
 
 class StrangeMembers:
-    """The members of a file that our classes have no field for: at the top, and of each entry."""
+    """Members of a file that our classes do not know: of the whole file, and of each entry."""
 
     def __init__(self, wrapper: type[msgspec.Struct], entry: type[msgspec.Struct], member: str) -> None:
         self._member = member
@@ -220,7 +216,7 @@ class StrangeMembers:
         self._in_entry: dict[str, dict[str, Any]] = {}
 
     def note(self, members: Mapping[str, Any]) -> None:
-        """Remember what is strange among the members of a whole file."""
+        """Remember the unknown members of a whole file."""
         self._at_top = {key: value for key, value in members.items() if key not in self._known_at_top}
         for name, entry in (members.get(self._member) or {}).items():
             strange = {key: value for key, value in entry.items() if key not in self._known_in_entry}
@@ -228,15 +224,15 @@ class StrangeMembers:
                 self._in_entry[name] = strange
 
     def forget_at_top(self, names: Container[str]) -> None:
-        """Forget members of the whole file."""
+        """Forget unknown members of the whole file."""
         self._at_top = {key: value for key, value in self._at_top.items() if key not in names}
 
     def forget_all_but(self, names: Container[str]) -> None:
-        """Forget what belonged to entries that are gone."""
+        """Forget those of removed entries."""
         self._in_entry = {name: strange for name, strange in self._in_entry.items() if name in names}
 
     def added_to(self, wrapper: msgspec.Struct) -> dict[str, Any]:
-        """Return the members of ``wrapper``, sorted, without nulls, together with the strange ones of its entries."""
+        """Return the members of ``wrapper``, sorted, without nulls, with the unknown ones of its entries."""
         members = {**self._at_top, **_without_nulls(msgspec.to_builtins(wrapper, str_keys=True))}
         entries = members[self._member]
         members[self._member] = {

@@ -20,18 +20,18 @@ from twisted.python.failure import Failure
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master
 from rmq.broker.dump import DumpError
-from rmq.broker.exporter import exporter_type, is_unsupported, prometheus_address
+from rmq.broker.http.exporter import exporter_type, is_unsupported, prometheus_address
 from rmq.broker.service import BrokerService, build_broker
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
-from rmq.runtime.diskerror import DiskError
+from rmq.runtime.disk.error import DiskError
+from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import real_platform, the_reactor
-from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
 
 if TYPE_CHECKING:
-    from rmq.runtime.http import Face
+    from rmq.runtime.http.service import Face
 
 _log = Logger()
 
@@ -54,7 +54,7 @@ class Options(RmqOptions):
         super()._load()
         given = setup_of(self)
         address = first_address()
-        # Here already, so that -p shows what will count and refuses what the start would refuse.
+        # Resolved here, so that -p shows the values in use and refuses what the start would refuse.
         setup = resolve(given, host_address=address, host_name=socket.gethostname())
         self.configs = configs_of(setup)
         doubt = second_master(given)
@@ -70,7 +70,7 @@ class Options(RmqOptions):
 
 
 def setup_of(options: Options) -> BrokerSetup:
-    """Return what parsed options say."""
+    """Return the setup of parsed options."""
     broker, server, client, store, extra, *access = options.configs
     return BrokerSetup(
         broker=broker, server=server, client=client, store=store, extra=extra, access=AccessSetup.of(access)
@@ -86,7 +86,7 @@ def configs_of(setup: BrokerSetup) -> tuple[Any, ...]:
 
 
 class TwistdBroker(BrokerService):
-    """A broker as the service of a process, which SIGUSR1 makes dump itself."""
+    """A broker as the service of a process; SIGUSR1 makes it write a dump."""
 
     def startService(self) -> None:
         signal.signal(signal.SIGUSR1, self._dump_asked_for)
@@ -96,13 +96,13 @@ class TwistdBroker(BrokerService):
         self.state.clock.callFromThread(self._dump)  # type: ignore[attr-defined]
 
     def _dump(self) -> None:
-        """Make a dump and say where it is, on standard output as well as in the log."""
+        """Make a dump and report its folder, on standard output as well as in the log."""
         if not self.running:
             return
 
         def failed(failure: Failure) -> None:
             failure.trap(DumpError)
-            print(f"no dump: {failure.value}", file=sys.__stderr__, flush=True)
+            print(f"dump failed: {failure.value}", file=sys.__stderr__, flush=True)
 
         self.dumps.make().addCallbacks(lambda folder: _say(f"dump {folder}"), failed)
 
@@ -126,8 +126,8 @@ def makeService(options: Options) -> IService:
         raise SystemExit(f"rmq-broker cannot start: {options.with_source(str(error))}") from error
 
     def face() -> Face:
-        # prometheus_client is not needed, and not installed, where nobody asks for metrics.
-        from rmq.broker.face import broker_face
+        # Lazy import: prometheus_client is an extra, needed with metrics only.
+        from rmq.broker.http.face import broker_face
 
         return broker_face(broker)
 
@@ -155,12 +155,12 @@ def first_address() -> str:
 
 
 def _say(line: str) -> None:
-    # sys.stdout is twistd's log by now; whoever waits for Apache's line waits for exactly that line.
+    # sys.stdout is twistd's log now; scripts that wait for Apache's line need exactly that line.
     print(line, file=sys.__stdout__, flush=True)
 
 
 def _end(reactor: Any, text: str) -> None:
-    """End the process in order, with exit status 1, which whoever supervises it can tell from an ordinary stop."""
+    """End the process cleanly with exit status 1, which a supervisor can distinguish from an ordinary stop."""
     print(f"rmq-broker stops: {text}", file=sys.__stderr__, flush=True)
     atexit.register(_exit_with_failure)
     if reactor.running:
@@ -168,7 +168,7 @@ def _end(reactor: Any, text: str) -> None:
 
 
 def _exit_with_failure() -> None:
-    # twistd has no exit status of its own to offer.
+    # twistd cannot set an exit status.
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None:
             stream.flush()

@@ -1,5 +1,5 @@
 """
-The topics of a broker: ``config/topics.json``, the ones that are always there, and how new ones come into being.
+The topics of a broker: ``config/topics.json``, system topics, and the creation of new ones.
 
 Java: TopicConfigManager, TopicValidator
 """
@@ -14,17 +14,23 @@ import msgspec
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.tables import VersionedTable
-from rmq.runtime.disk import Disk
-from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
-
-PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
-SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB = 1, 2
+from rmq.runtime.disk.files import Disk
+from rmq.wire.api.common import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    SYS_FLAG_UNIT,
+    SYS_FLAG_UNIT_SUB,
+    DataVersion,
+    TopicConfig,
+    TopicConfigWrapper,
+)
+from rmq.wire.record import SCHEDULE_TOPIC
 
 AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -56,7 +62,7 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 @attrs.frozen(kw_only=True)
 class TopicDefaults:
-    """What of a broker's configuration decides which topics it starts with; names as in BrokerConfig."""
+    """The configuration keys that decide which topics a broker starts with; names as in BrokerConfig."""
 
     broker_name: str
     broker_cluster_name: str
@@ -101,7 +107,7 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """
-        Let exactly these topics be ordered, as the NameServer's ORDER_TOPIC_CONFIG says; return those that changed.
+        Mark exactly these topics as ordered (ORDER_TOPIC_CONFIG of the NameServer); return those that changed.
 
         Java: TopicConfigManager#updateOrderTopicConfig
         """
@@ -167,7 +173,7 @@ def is_system_topic(name: str, defaults: TopicDefaults) -> bool:
 
 def topic_name_problem(name: str) -> str | None:
     """
-    Return Apache's words for what is wrong with a topic name; None when it is right.
+    Return Apache's remark about an invalid topic name; None when it is valid.
 
     Java: TopicValidator#validateTopic
     """
@@ -201,8 +207,8 @@ def auto_create(
     """
     Return the topic that a message to the unknown topic ``name`` creates; None when it must be refused.
 
-    ``default`` is the topic that the producer names as template, if it exists; ``client_queue_nums`` what it wishes.
-    The caller puts the result into its table. Retry topics come into being even without a template.
+    ``default`` is the topic that the producer names as template, if it exists; ``client_queue_nums`` its wish.
+    The caller puts the result into its table. Retry topics are created even without a template.
     Java: TopicConfigManager#createTopicInSendMessageMethod, AbstractSendMessageProcessor#msgCheck
     """
     retry = name.startswith(RETRY_PREFIX)
@@ -220,7 +226,7 @@ def auto_create(
     return retry_topic(name, 1, unit_flag) if retry else None
 
 
-def retry_topic(name: str, queues: int, topic_sys_flag: int = 0) -> TopicConfig:
+def retry_topic(name: str, queues: int, topic_sys_flag: int) -> TopicConfig:
     """
     Return a ``%RETRY%`` or ``%DLQ%`` topic.
 

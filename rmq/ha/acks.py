@@ -1,11 +1,12 @@
-"""Who holds the log up to where, and who waits for which offset until when."""
+"""Acknowledged offsets per slave, and puts that wait for a quorum."""
 
 from __future__ import annotations
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
-from rmq.store.groupcommit import CommitWaits, GroupCommitRequest, answer
+from rmq.store.groupcommit import OffsetWaiters
 from rmq.store.messages import PutStatus
 
 
@@ -21,7 +22,7 @@ class SlaveAck:
     #: where its copy begins: it acknowledges what lies before without having it
     copy_start: int
     #: False from the moment another connection of the same host joined until the next report on this one
-    heard: bool = True
+    reported: bool = True
     #: where the log ended when another connection joined last: an acknowledgement beyond it proves that this one lives
     doubted_to: int = -1
 
@@ -44,9 +45,10 @@ class Acks:
     """
 
     def __init__(self, *, need: int, max_lag_bytes: int) -> None:
-        #: how many slaves must hold a message before its producer is told so
+        #: the quorum: how many slaves must hold a message before its producer gets PUT_OK
         self.need = need
-        self._max_lag_bytes = max_lag_bytes
+        #: a slave that lags so much or more is out of sync (haSlaveFallbehindMax)
+        self.max_lag_bytes = max_lag_bytes
         self._slaves: dict[int, SlaveAck] = {}
 
     def __len__(self) -> int:
@@ -60,7 +62,7 @@ class Acks:
         for slave in self._slaves.values():
             slave.doubted_to = end
             if slave.host == host:
-                slave.heard = False
+                slave.reported = False
         self._slaves[connection] = SlaveAck(host, offset, start_offset, 0 if offset else start_offset)
 
     def report(self, connection: int, offset: int) -> int:
@@ -68,39 +70,39 @@ class Acks:
         slave = self._slaves[connection]
         before = slave.offset
         slave.offset = max(before, offset)
-        slave.heard = True
+        slave.reported = True
         return before
 
     def leave(self, connection: int) -> None:
         """Forget a connection, also one that never joined."""
         self._slaves.pop(connection, None)
 
-    def reached(self) -> int:
-        """Return the offset below which ``need`` slaves hold everything, -1 when there are not so many."""
+    def quorum_offset(self) -> int:
+        """Return the offset below which a quorum of slaves holds everything, -1 when there are too few slaves."""
         offsets = sorted((slave.offset for slave in self._counted()), reverse=True)
         return offsets[self.need - 1] if len(offsets) >= self.need else -1
 
     @property
     def copies_start(self) -> int:
-        """Behind this offset every slave that counts has what it acknowledges."""
+        """After this offset every slave that counts has what it acknowledges."""
         return max((slave.copy_start for slave in self._counted()), default=0)
 
     def holds(self, next_offset: int) -> bool:
-        """Tell whether ``need`` slaves hold the record that ends at ``next_offset``."""
+        """Return True when a quorum of slaves holds the record that ends at ``next_offset``."""
         return sum(slave.copy_start < next_offset <= slave.offset for slave in self._counted()) >= self.need
 
-    def healthy(self, next_offset: int) -> bool:
-        """Tell whether ``need`` slaves are so near to ``next_offset`` that waiting for them makes sense."""
-        near = (slave for slave in self._slaves.values() if slave.heard or self.need == 1)
-        return sum(self._is_near(slave, next_offset) for slave in near) >= self.need
+    def is_quorum_in_sync(self, next_offset: int) -> bool:
+        """Return True when a quorum of slaves lags less than haSlaveFallbehindMax behind ``next_offset``."""
+        slaves = (slave for slave in self._slaves.values() if slave.reported or self.need == 1)
+        return sum(self._in_sync(slave, next_offset) for slave in slaves) >= self.need
 
-    def is_near(self, connection: int, next_offset: int) -> bool:
-        """Tell whether waiting for this one makes sense; not for one that never joined."""
+    def is_in_sync(self, connection: int, next_offset: int) -> bool:
+        """Return True when this slave lags less than haSlaveFallbehindMax; False for one that never joined."""
         slave = self._slaves.get(connection)
-        return slave is not None and self._is_near(slave, next_offset)
+        return slave is not None and self._in_sync(slave, next_offset)
 
-    def _is_near(self, slave: SlaveAck, next_offset: int) -> bool:
-        return next_offset - max(slave.offset, slave.start_offset) < self._max_lag_bytes
+    def _in_sync(self, slave: SlaveAck, next_offset: int) -> bool:
+        return next_offset - max(slave.offset, slave.start_offset) < self.max_lag_bytes
 
     def _counted(self) -> list[SlaveAck]:
         if self.need == 1:
@@ -111,62 +113,55 @@ class Acks:
 
 class ReplicaWaits:
     """
-    Puts that wait for slaves, completed by offset and never by a loop.
+    Puts that wait for slaves: completed when enough slaves hold them, at their deadline, or by :meth:`fail_all`.
 
-    Every request is answered exactly once: when enough slaves hold it, at its own deadline, when the last slave that
-    it could wait for is gone, or at the stop.
+    Java: GroupTransferService
     """
 
-    def __init__(self, acks: Acks) -> None:
+    def __init__(self, clock: IReactorTime, acks: Acks) -> None:
         self.acks = acks
-        self._waits = CommitWaits()
-        #: requests that reached their deadline
-        self.timeouts = 0
+        self._waiters = OffsetWaiters(clock, timeout=PutStatus.FLUSH_SLAVE_TIMEOUT)
+        #: puts that were refused because too many waited
+        self._overflows = 0
 
     def __len__(self) -> int:
-        return len(self._waits)
+        return len(self._waiters)
+
+    @property
+    def timeouts(self) -> int:
+        """Puts that were answered with FLUSH_SLAVE_TIMEOUT before the stop."""
+        return self._waiters.timeouts + self._overflows
 
     def wait(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
         """Return PUT_OK or SLAVE_NOT_AVAILABLE when that is clear at once, else a Deferred."""
-        if self.acks.reached() >= next_offset:
+        if self.acks.quorum_offset() >= next_offset:
             return PutStatus.PUT_OK
-        if not self.acks.healthy(next_offset):
+        if not self.acks.is_quorum_in_sync(next_offset):
             return PutStatus.SLAVE_NOT_AVAILABLE
-        if self._waits.full:
+        if self._waiters.is_full:
             # So many producers wait that no later one can expect an answer in time.
-            self.timeouts += 1
+            self._overflows += 1
             return PutStatus.FLUSH_SLAVE_TIMEOUT
         done: Deferred[PutStatus] = Deferred()
-        self._waits.add(GroupCommitRequest(next_offset, deadline_ms, done))
+        self._waiters.add(next_offset, deadline_ms, done)
         return done
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When :meth:`expire` has something to do; None while nobody waits."""
-        return self._waits.next_deadline_ms
 
     def advance(self) -> None:
         """
-        Answer all that enough slaves hold by now.
+        Complete all puts that enough slaves hold by now.
 
-        A slave that came back empty begins with the last segment: nobody may be told that it has what lies before.
+        A slave that joined empty acknowledges the segments before its copy without having them: puts there time out.
         """
-        if not len(self._waits):
-            return
-        done = self._waits.reached(self.acks.reached())
-        if done and done[0].next_offset <= self.acks.copies_start:
-            missed = [request for request in done if not self.acks.holds(request.next_offset)]
-            self.timeouts += len(missed)
-            answer(missed, PutStatus.FLUSH_SLAVE_TIMEOUT)
-            done = [request for request in done if request not in missed]
-        answer(done, PutStatus.PUT_OK)
-
-    def expire(self, now_ms: int) -> None:
-        """Answer those whose deadline has come."""
-        late = self._waits.expired(now_ms)
-        self.timeouts += len(late)
-        answer(late, PutStatus.FLUSH_SLAVE_TIMEOUT)
+        if len(self._waiters):
+            copies_start = self.acks.copies_start
+            self._waiters.reached(
+                self.acks.quorum_offset(), self.acks.holds if self._waiters.first_offset <= copies_start else None
+            )
 
     def fail_all(self, status: PutStatus) -> None:
-        """Answer everybody with ``status``."""
-        self._waits.fail_all(status)
+        """Complete all puts with ``status``."""
+        self._waiters.fail_all(status)
+
+    def stop(self, status: PutStatus) -> None:
+        """Complete all puts with ``status`` and leave no timer behind."""
+        self._waiters.stop(status)

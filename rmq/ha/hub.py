@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
-from twisted.internet.protocol import ServerFactory
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmq.ha.acks import ReplicaWaits
-from rmq.ha.alarms import Alarms
-from rmq.ha.lag import EndMarks
-from rmq.ha.master import Given, MasterSession, MasterState, ReadableLog
-from rmq.ha.peers import AllowedPeers
-from rmq.ha.protocols import MasterConnection
-from rmq.ha.session import Close, CloseKind, SessionLimits
-from rmq.ha.status import ACK_LATENCY_MS, SlaveStatus
+from rmq.ha.master import MasterSession, MasterState, ReadableLog, SentWatermark
+from rmq.ha.output import SLICE_BYTES, Output, abort, no_delay, output_for
+from rmq.ha.session import Acknowledge, Action, Append, Close, CloseKind, Send, SessionLimits
+from rmq.ha.status import ACK_LATENCY_MS, ReplicationLag, SlaveStatus
 from rmq.runtime.clock import steady_ms, wall_ms
+from rmq.runtime.disk.files import DiskError
 from rmq.runtime.histogram import Histogram
-from rmq.store.messages import PutStatus
+from rmq.runtime.logs import LogThrottle
+from rmq.store.messages import PutStatus, StoreError
 
-#: connections without a first report; one more pushes the oldest of the host that has most of them out
+#: connections without a first report; one more evicts the oldest of the host that has most of them
 MAX_WAITING = 64
 
 #: connections with a valid first report; more are refused
 MAX_SLAVES = 64
 
-#: refusals that mean that a replica needs its operator
+#: refusals after which a replica needs its operator
 ALARMING = frozenset({CloseKind.AHEAD, CloseKind.DIVERGED, CloseKind.TOO_FAR_BEHIND})
 
 
@@ -37,14 +39,104 @@ class _Meter:
     """What is measured of one connection."""
 
     connected_s: float
-    #: where the last look found the transfer, and what it made since the one before
+    #: next offset at the last tick, and how many bytes were sent between the last two
     seen_offset: int = -1
     bytes_per_second: int = 0
     ack_latency_ms: float = -1.0
-    #: it has had everything once
+    #: it has acknowledged the whole log once
     caught_up: bool = False
-    #: near enough to be waited for when that was looked at last
-    near: bool = True
+    #: whether its lag was below haSlaveFallbehindMax at the last tick
+    in_sync: bool = True
+
+
+class MasterConnection(Protocol):
+    """The connection of one slave, or of any other peer that dialled the port."""
+
+    _log = Logger()
+    transport: Any  # ITransport and IConsumer, which zope cannot say together
+
+    def __init__(self, hub: MasterHub, clock: IReactorTime, number: int) -> None:
+        self._hub = hub
+        self._clock = clock
+        self._later: IDelayedCall | None = None
+        #: unique in this process: one peer may have several connections
+        self.number = number
+        self.host = ""
+        self.addr = ""
+        self.session: MasterSession
+        self._output: Output
+
+    def connectionMade(self) -> None:
+        peer = self.transport.getPeer()
+        self.host = str(getattr(peer, "host", peer))
+        self.addr = f"{self.host}:{getattr(peer, 'port', 0)}"
+        no_delay(self.transport)
+        self.session = self._hub.opened(self)
+        self._output = output_for(self.transport, full=self.session.pause, free=self._room_again)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._perform(self.session.receive(data, steady_ms(self._clock)))
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._cancel()
+        self._output.stop()
+        self._hub.left(self, reason.getErrorMessage())
+        self._hub.lost(self)
+
+    def tick(self) -> None:
+        """To be called about once a second."""
+        self._perform(self.session.tick(steady_ms(self._clock)))
+
+    def pump(self) -> None:
+        """Send what the slave lacks: one slice now, the rest in later turns of the reactor or when there is room."""
+        try:
+            actions = self.session.pump(steady_ms(self._clock), SLICE_BYTES)
+        except (StoreError, DiskError) as error:
+            self._log.error(
+                "slave {addr} dropped, the log cannot be read at offset {offset}: {error}",
+                addr=self.addr,
+                offset=self.session.next_offset,
+                error=error,
+            )
+            self.drop(f"cannot read the log: {error}")
+            return
+        self._perform(actions)
+        if self.session.has_more and self._later is None:
+            self._later = self._clock.callLater(0, self._go_on)
+
+    def drop(self, why: str) -> None:
+        """End the connection at once; unsent bytes are lost."""
+        self._cancel()
+        self._output.stop()
+        self._hub.left(self, why)
+        abort(self.transport)
+
+    def _go_on(self) -> None:
+        self._later = None
+        self.pump()
+
+    def _room_again(self) -> None:
+        self.session.resume()
+        self.pump()
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(pieces):
+                    self._output.send(pieces)
+                case Acknowledge(offset):
+                    self._hub.acknowledged(self, offset)
+                case Close():
+                    self._hub.refused(self, action)
+                    self.drop(action.reason)
+                case Append():
+                    raise AssertionError("a master's session never appends")
+
+    def _cancel(self) -> None:
+        if self._later is not None:
+            if self._later.active():
+                self._later.cancel()
+            self._later = None
 
 
 class MasterHub(ServerFactory):
@@ -64,26 +156,25 @@ class MasterHub(ServerFactory):
         limits: SessionLimits,
         waits: ReplicaWaits,
         *,
-        allowed: AllowedPeers,
+        admits: Callable[[str], bool],
         is_source: bool,
     ) -> None:
         self._clock = clock
         self._commit_log = log
         self._limits = limits
         self._waits = waits
-        self._allowed = allowed
-        #: set by the first start; a slave passes on what another broker wrote, and so cannot know what is possible
-        self._given: Given | None = None
+        self._admits = admits
+        #: set by the first start; None on a slave: its log grows by bytes of its master
+        self._sent: SentWatermark | None = None
         self._is_source = is_source
-        self._alarms = Alarms()
-        self._marks = EndMarks()
+        self._throttle = LogThrottle()
+        self._lag = ReplicationLag()
         self._numbers = 0
         self._connections: dict[int, MasterConnection] = {}
         self._meters: dict[int, _Meter] = {}
         self._lost: dict[int, Deferred[None]] = {}
         self._pump_later: IDelayedCall | None = None
-        self._deadline: IDelayedCall | None = None
-        #: appends since the last push, and whether there was but one in front of that
+        #: appends since the last push, and whether there was only one before it
         self._burst = 0
         self._is_single = False
         self._stopped = False
@@ -93,16 +184,11 @@ class MasterHub(ServerFactory):
         #: milliseconds from a push to its acknowledgement
         self.ack_latency_ms = Histogram(ACK_LATENCY_MS)
 
-    # what the service calls
+    # calls of the service
 
     def wait_for_slaves(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
         """See `HAService.wait_for_slaves`."""
-        if self._stopped:
-            return PutStatus.SLAVE_NOT_AVAILABLE
-        result = self._waits.wait(next_offset, deadline_ms)
-        if isinstance(result, Deferred):
-            self._arm()
-        return result
+        return PutStatus.SLAVE_NOT_AVAILABLE if self._stopped else self._waits.wait(next_offset, deadline_ms)
 
     def appended(self) -> None:
         """
@@ -119,34 +205,33 @@ class MasterHub(ServerFactory):
         self._burst += 1
 
     def tick(self) -> None:
-        """Heartbeats, silence, and whatever a pump may have missed; to be called about once a second."""
+        """Send heartbeats, drop silent slaves, push what is left; to be called about once a second."""
         for connection in list(self._connections.values()):
             connection.tick()
         for number, meter in self._meters.items():
             session = self._connections[number].session
             meter.bytes_per_second = session.next_offset - meter.seen_offset if meter.seen_offset >= 0 else 0
             meter.seen_offset = session.next_offset
-            self._look_at_lag(self._connections[number], meter)
+            self._check_lag(self._connections[number], meter)
         self._pump_all()
 
     def stop(self) -> Deferred[None]:
-        """Drop everybody, answer every waiting put; fires when all connections are lost."""
+        """Drop all connections and complete all pending puts; fires when the connections are lost."""
         self._stopped = True
         self._cancel_pump()
         lost = list(self._lost.values())
-        self._waits.fail_all(PutStatus.FLUSH_SLAVE_TIMEOUT)
-        self._arm()
+        self._waits.stop(PutStatus.FLUSH_SLAVE_TIMEOUT)
         for connection in list(self._connections.values()):
-            connection.drop("this broker stops")
+            connection.drop("this broker is stopping")
         if not lost:
             return succeed(None)
         return DeferredList(lost).addCallback(lambda _: None)
 
     def start(self) -> None:
         """Serve (again); the log must be loaded."""
-        if self._is_source and self._given is None:
-            self._given = Given(self._commit_log.end_offset)
-        self._marks.note(self._commit_log.end_offset, self._clock.seconds())
+        if self._is_source and self._sent is None:
+            self._sent = SentWatermark(self._commit_log.end_offset)
+        self._lag.note(self._commit_log.end_offset, self._clock.seconds())
         self._stopped = False
 
     def status(self) -> tuple[SlaveStatus, ...]:
@@ -158,31 +243,31 @@ class MasterHub(ServerFactory):
         """Connections without a first report."""
         return len(self._without_report())
 
-    # what Twisted and the connections call
+    # calls of Twisted and of the connections
 
     def buildProtocol(self, addr: IAddress | None) -> MasterConnection | None:
         if self._stopped:
             return None
         host = str(getattr(addr, "host", ""))
-        if not self._allowed.admits(host):
-            self._complain(host, Close(CloseKind.FORBIDDEN, "it is in no network of haAllowedPeers"), host)
+        if not self._admits(host):
+            self._log_refusal(host, Close(CloseKind.FORBIDDEN, "its address is in no network of haAllowedPeers"), host)
             return None
         self._numbers += 1
         return MasterConnection(self, self._clock, self._numbers)
 
     def opened(self, connection: MasterConnection) -> MasterSession:
-        """Take a new connection in, at the cost of an idle one when there are too many."""
+        """Add a new connection; evict an idle one when there are too many."""
         waiting = self._without_report()
         if len(waiting) >= MAX_WAITING:
-            self._push_out(waiting)
+            self._evict(waiting)
         self._connections[connection.number] = connection
         self._meters[connection.number] = _Meter(self._clock.seconds())
         self._lost[connection.number] = Deferred()
         self._log.debug("{addr} connected to the HA port", addr=connection.addr)
-        return MasterSession(self._commit_log, self._limits, now_ms=steady_ms(self._clock), given=self._given)
+        return MasterSession(self._commit_log, self._limits, now_ms=steady_ms(self._clock), sent=self._sent)
 
     def acknowledged(self, connection: MasterConnection, offset: int) -> None:
-        """A slave holds everything below ``offset``; what a connection says after it has left is not heard."""
+        """A slave holds everything below ``offset``; reports of a connection that has left are ignored."""
         if connection.number not in self._connections:
             return
         acks = self._waits.acks
@@ -197,7 +282,7 @@ class MasterHub(ServerFactory):
             end = self._commit_log.end_offset
             acks.join(connection.number, connection.host, offset, start_offset=session.start_offset, end=end)
             self._log.info(
-                "slave {addr} holds the log up to {request_offset} of {end}; it is served from {start_offset} on",
+                "slave {addr} joined, acked {request_offset}, log end {end}, replication starts at {start_offset}",
                 addr=connection.addr,
                 request_offset=offset,
                 start_offset=session.start_offset,
@@ -207,35 +292,34 @@ class MasterHub(ServerFactory):
         if not meter.caught_up and offset >= self._commit_log.end_offset:
             meter.caught_up = True
             self._log.info(
-                "slave {addr} has caught up at {offset}, {seconds:.1f} s after it connected",
+                "slave {addr} caught up at offset {offset}, {seconds:.1f} s after it connected",
                 addr=connection.addr,
                 offset=offset,
                 seconds=self._clock.seconds() - meter.connected_s,
             )
         self._waits.advance()
-        self._arm()
         connection.pump()
 
     def refused(self, connection: MasterConnection, close: Close) -> None:
-        """Tell the operator why a peer is dropped, but not every five seconds again."""
+        """Log why a peer is dropped, throttled."""
         if close.kind is CloseKind.SILENT and connection.session.request_offset < 0:
-            self._log.debug("{addr} left the HA port without a report", addr=connection.addr)
+            self._log.debug("{addr} disconnected from the HA port without a report", addr=connection.addr)
             return
-        self._complain(connection.host, close, connection.addr)
+        self._log_refusal(connection.host, close, connection.addr)
 
-    def _complain(self, host: str, close: Close, addr: str) -> None:
+    def _log_refusal(self, host: str, close: Close, addr: str) -> None:
         self.refusals[close.kind] += 1
         self.last_refusal = f"{addr}: {close.kind.value}: {close.reason}"
-        withheld = self._alarms.admit((host, close.kind), steady_ms(self._clock))
-        if withheld is None:
+        suppressed = self._throttle.admit((host, close.kind), steady_ms(self._clock))
+        if suppressed is None:
             return
         write = self._log.error if close.kind in ALARMING else self._log.warn
         write(
-            "HA connection of {addr} dropped, {kind}: {reason} (the same {withheld} times unsaid before)",
+            "HA connection of {addr} dropped, {kind}: {reason} ({suppressed} identical messages suppressed)",
             addr=addr,
             kind=close.kind.value,
             reason=close.reason,
-            withheld=withheld,
+            suppressed=suppressed,
         )
 
     def left(self, connection: MasterConnection, why: str) -> None:
@@ -248,7 +332,7 @@ class MasterHub(ServerFactory):
             return
         acks.leave(connection.number)
         self._log.info(
-            "slave {addr} has left at offset {offset}, {lag} bytes before the end: {why}; slaves left: {slaves}",
+            "slave {addr} disconnected, acked {offset}, replication lag {lag} bytes: {why}; {slaves} slaves connected",
             addr=connection.addr,
             offset=connection.session.ack_offset,
             lag=self._commit_log.end_offset - connection.session.ack_offset,
@@ -257,7 +341,6 @@ class MasterHub(ServerFactory):
         )
         if len(acks) < acks.need:
             self._waits.fail_all(PutStatus.SLAVE_NOT_AVAILABLE)
-            self._arm()
 
     def lost(self, connection: MasterConnection) -> None:
         """The transport of a connection is closed for good."""
@@ -265,20 +348,18 @@ class MasterHub(ServerFactory):
         if done is not None:
             done.callback(None)
 
-    # own timers
-
     def _pump_all(self) -> None:
         self._cancel_pump()
         self._is_single = self._burst <= 1
         self._burst = 0
-        self._marks.note(self._commit_log.end_offset, self._clock.seconds())
+        self._lag.note(self._commit_log.end_offset, self._clock.seconds())
         for connection in list(self._connections.values()):
             connection.pump()
 
     def _measure(self, number: int, before: int, offset: int) -> None:
         """Note how long an acknowledgement took."""
         meter, now_s = self._meters[number], self._clock.seconds()
-        waited_s = self._marks.waited_s(before, offset, meter.connected_s, now_s)
+        waited_s = self._lag.waited_s(before, offset, meter.connected_s, now_s)
         if waited_s is not None:
             meter.ack_latency_ms = waited_s * 1000
             self.ack_latency_ms.observe(meter.ack_latency_ms)
@@ -289,54 +370,28 @@ class MasterHub(ServerFactory):
                 self._pump_later.cancel()
             self._pump_later = None
 
-    def _arm(self) -> None:
-        """
-        Have a timer that fires no later than the first deadline of a waiting put; none after the stop.
-
-        It stays when nobody waits any more, and then fires in vain: the next put comes long before that.
-        """
-        deadline_ms = self._waits.next_deadline_ms
-        if deadline_ms is None:
-            if self._stopped and self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-            return
-        due_s = deadline_ms / 1000
-        if self._deadline is not None:
-            if self._deadline.getTime() <= due_s:
-                return
-            self._deadline.cancel()
-        self._deadline = self._clock.callLater(max(0.0, due_s - self._clock.seconds()), self._expire)
-
-    def _expire(self) -> None:
-        self._deadline = None
-        # A millisecond more: the timer may go off a rounding error before the deadline.
-        self._waits.expire(steady_ms(self._clock) + 1)
-        self._arm()
-
-    # little things
-
-    def _look_at_lag(self, connection: MasterConnection, meter: _Meter) -> None:
-        """Say when a slave falls so far behind that a SYNC_MASTER does not wait for it, and when it is near again."""
+    def _check_lag(self, connection: MasterConnection, meter: _Meter) -> None:
+        """Log when the lag of a slave exceeds haSlaveFallbehindMax and when it is below it again."""
         end = self._commit_log.end_offset
         if connection.number not in self._waits.acks:
             return
-        near = self._waits.acks.is_near(connection.number, end)
-        if near != meter.near:
-            meter.near = near
-            write = self._log.info if near else self._log.warn
+        in_sync = self._waits.acks.is_in_sync(connection.number, end)
+        if in_sync != meter.in_sync:
+            meter.in_sync = in_sync
+            write = self._log.info if in_sync else self._log.warn
             write(
-                "slave {addr} is {lag} bytes behind, {limit} (haSlaveFallbehindMax): sends {do} wait for it",
+                "slave {addr} is {state} sync, replication lag {lag} bytes (haSlaveFallbehindMax={limit}): sends {do}",
                 addr=connection.addr,
+                state="in" if in_sync else "out of",
                 lag=end - connection.session.ack_offset,
-                limit="less than the limit again" if near else "too many",
-                do="do" if near else "do not",
+                limit=self._waits.acks.max_lag_bytes,
+                do="wait for it again" if in_sync else "do not wait for it",
             )
 
     def _without_report(self) -> list[MasterConnection]:
         return [c for c in self._connections.values() if c.session.state is MasterState.WAIT_FIRST]
 
-    def _push_out(self, waiting: list[MasterConnection]) -> None:
+    def _evict(self, waiting: list[MasterConnection]) -> None:
         busiest, _ = Counter(connection.host for connection in waiting).most_common(1)[0]
         victim = next(connection for connection in waiting if connection.host == busiest)
         self.refused(
@@ -350,7 +405,7 @@ class MasterHub(ServerFactory):
         meter = self._meters[connection.number]
         served = session.state is not MasterState.WAIT_FIRST
         end = self._commit_log.end_offset
-        age_s = self._marks.age_s(max(session.ack_offset, session.start_offset), self._clock.seconds())
+        age_s = self._lag.age_s(max(session.ack_offset, session.start_offset), self._clock.seconds())
         return SlaveStatus(
             addr=connection.addr,
             state=session.state,
@@ -360,7 +415,7 @@ class MasterHub(ServerFactory):
             next_offset=session.next_offset,
             lag_bytes=end - session.ack_offset if served else -1,
             lag_seconds=age_s if served else -1.0,
-            in_sync=self._waits.acks.is_near(connection.number, end),
+            in_sync=self._waits.acks.is_in_sync(connection.number, end),
             sent_bytes=session.next_offset - session.start_offset if served else 0,
             bytes_per_second=meter.bytes_per_second,
             ack_latency_ms=meter.ack_latency_ms,

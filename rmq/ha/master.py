@@ -36,10 +36,41 @@ class ReadableLog(Protocol):
         """Return 1 to ``limit`` bytes from ``phy_offset`` on, of one segment; nothing at the end of the log."""
 
 
-@attrs.define
-class Given:
+class FlushableLog(ReadableLog, Protocol):
+    """A log that knows how far it is on disk."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before is on disk."""
+
+
+class FlushedLog:
     """
-    Up to where a slave can hold this log: where it ended when this process began, then whatever was sent since.
+    The part of a log that is on disk, which is all that slaves may hold.
+
+    A slave can then never be ahead of a master that lost its power: what the master lost, no slave has.
+    """
+
+    def __init__(self, log: FlushableLog) -> None:
+        self._log = log
+
+    @property
+    def min_phy_offset(self) -> int:
+        return self._log.min_phy_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.flushed_offset
+
+    def read(self, phy_offset: int, limit: int) -> Piece:
+        """Return bytes that are on disk, as `ReadableLog.read`."""
+        return self._log.read(phy_offset, max(0, min(limit, self._log.flushed_offset - phy_offset)))
+
+
+@attrs.define
+class SentWatermark:
+    """
+    High-water mark of the bytes that any slave can have: the log's end when this process began, or what was sent since.
 
     A slave that reports more, though less than the end, has bytes of its own there: the master lost them in a crash
     and has written others in their place.
@@ -49,9 +80,9 @@ class Given:
 
 
 class MasterState(enum.Enum):
-    """Where a connection of a slave stands."""
+    """The state of a slave's connection."""
 
-    #: connected, has not said what it holds: gets nothing, counts as nobody
+    #: connected, without a report yet: gets nothing and does not count
     WAIT_FIRST = "waiting for the first report"
     TRANSFER = "transferring"
     #: refused or broken; nothing more is sent, read or counted
@@ -63,9 +94,9 @@ def looks_like_auto_switch(report: int) -> bool:
     return report >> 32 == AUTO_SWITCH_HANDSHAKE_STATE and report & 0xFFFF_FFFF in AUTO_SWITCH_FLAGS
 
 
-def stranger(report: int) -> str | None:
+def foreign_peer(report: int) -> str | None:
     """
-    Return what a peer is whose first eight bytes, read as a report, are ``report``: None when they may be a slave's.
+    Return what kind of peer sent ``report`` as its first eight bytes; None when it may be a slave.
 
     A remoting frame begins with its length, a byte for the kind of its header, and 3 bytes for the header's length.
     Real logs have such offsets too, a few bytes behind each multiple of 4 GiB: ask only for offsets that cannot be.
@@ -92,11 +123,13 @@ class MasterSession:
     Java: HAConnection, DefaultHAConnection
     """
 
-    def __init__(self, log: ReadableLog, limits: SessionLimits, *, now_ms: int, given: Given | None = None) -> None:
+    def __init__(
+        self, log: ReadableLog, limits: SessionLimits, *, now_ms: int, sent: SentWatermark | None = None
+    ) -> None:
         self._log = log
         self._limits = limits
-        #: shared by the sessions of a process; None where the log grows by somebody else's bytes (a slave's)
-        self._given = given
+        #: shared by the sessions of a process; None on a slave, whose log grows by bytes of its master
+        self._sent = sent
         self._batch_bytes = max(1, min(limits.batch_bytes, MAX_BATCH_BYTES))
         self._reports = ReportDecoder()
         self._paused = False
@@ -149,7 +182,7 @@ class MasterSession:
             return self._close(
                 Close(
                     CloseKind.TOO_FAR_BEHIND,
-                    f"the next byte of the slave is {self.next_offset}, but the log was deleted up to {minimum}",
+                    f"the slave needs offset {self.next_offset}, but the log of this master begins at {minimum}",
                 )
             )
         pieces: list[Piece] = []
@@ -172,8 +205,8 @@ class MasterSession:
             budget_bytes -= len(data)
         if not pieces:
             return []
-        if self._given is not None and self.next_offset > self._given.offset:
-            self._given.offset = self.next_offset
+        if self._sent is not None and self.next_offset > self._sent.offset:
+            self._sent.offset = self.next_offset
         self._last_write_ms = now_ms
         return [Send(tuple(pieces))]
 
@@ -201,7 +234,7 @@ class MasterSession:
 
     def _begin(self, report: int, end: int) -> None:
         # A slave without anything gets the last segment only, as Apache's masters do: older ones may be hundreds of
-        # gigabytes that nobody reads any more.
+        # gigabytes that no consumer reads any more.
         self.start_offset = self.next_offset = report or end - end % self._limits.segment_bytes
         self.request_offset = report
         self.state = MasterState.TRANSFER
@@ -217,9 +250,9 @@ class MasterSession:
             )
             return Close(CloseKind.PROTOCOL_ERROR, f"report of {report} after one of {self.ack_offset}{dialect}")
         if report > end:
-            peer = stranger(report) if self.state is MasterState.WAIT_FIRST else None
+            peer = foreign_peer(report) if self.state is MasterState.WAIT_FIRST else None
             if peer is not None:
-                # No alarm: AHEAD says that two histories exist, and whoever reaches the port could say so.
+                # Not AHEAD, which alarms about diverged logs: any client that finds the port could cause it.
                 return Close(CloseKind.PROTOCOL_ERROR, f"this is {peer}")
             dialect = (
                 " (or it speaks the AutoSwitch dialect of controller mode)" if looks_like_auto_switch(report) else ""
@@ -235,14 +268,14 @@ class MasterSession:
                 return Close(
                     CloseKind.TOO_FAR_BEHIND,
                     f"the slave asks for offset {report}, but the log of this master begins at {minimum}: "
-                    "move the slave's store aside, so that it starts anew",
+                    "move the slave's store aside, it then starts empty",
                 )
-            if self._given is not None and report > self._given.offset:
+            if self._sent is not None and report > self._sent.offset:
                 return Close(
                     CloseKind.DIVERGED,
                     f"the slave reports {report}, the log of this master ends at {end}, but since the start of this "
-                    f"master no slave was sent more than {self._given.offset}: the slave holds "
-                    f"{report - self._given.offset} bytes of another history. Compare and cut it (python -m "
+                    f"master no slave was sent more than {self._sent.offset}: the slave holds "
+                    f"{report - self._sent.offset} bytes of another history. Compare and cut it (python -m "
                     "rmq.ha.rejoin), or, if its store is a copy made of this running master, restart this master",
                 )
         elif report > self.next_offset:

@@ -1,8 +1,8 @@
 """
 How frames leave a master: through the transport, or, on a plain TCP socket, with one system call and no copy.
 
-Both keep the order, tell when the way is full and when it is free again, and never hold more than
-`OUTPUT_BOUND_BYTES`. `TransportOutput` works with every transport and is the oracle of the other.
+Both keep the order, notify when the output is full and when it has room again, and never hold more than
+`OUTPUT_BOUND_BYTES`. `TransportOutput` works with every transport and is the reference of the other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_PIECES = 512
 
 
 class Output(Protocol):
-    """The way out of a connection."""
+    """The output side of a connection."""
 
     def send(self, pieces: Sequence[Piece]) -> None:
         """Send whole frames, behind all that was given before; OSErrors are the transport's to find."""
@@ -60,7 +60,7 @@ class TransportOutput:
         self._free()
 
     def stopProducing(self) -> None:
-        """The connection is lost, its protocol hears of that, too."""
+        """The connection is lost; its protocol is notified, too."""
 
 
 class GatheringSocket(Protocol):
@@ -151,3 +151,18 @@ def output_for(transport: Any, *, full: Callable[[], None], free: Callable[[], N
         if isinstance(handle, socket.socket) and hasattr(handle, "sendmsg"):
             return SocketOutput(transport, handle, full=full, free=free)
     return TransportOutput(transport, full=full, free=free)
+
+
+def no_delay(transport: Any) -> None:
+    """Send small frames at once, and find out about a peer whose machine is gone."""
+    if ITCPTransport.providedBy(transport):
+        transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
+
+
+def abort(transport: Any) -> None:
+    """Close without waiting for unsent bytes to leave."""
+    if ITCPTransport.providedBy(transport):
+        transport.abortConnection()
+    elif transport is not None:
+        transport.loseConnection()

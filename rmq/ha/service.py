@@ -1,7 +1,8 @@
-"""Replication of one broker: the HA port, and on a slave the way to the master."""
+"""Replication of one broker: the HA port, and on a slave the connection to the master."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,23 +13,54 @@ from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamC
 from twisted.logger import Logger
 
 from rmq.ha.acks import Acks, ReplicaWaits
-from rmq.ha.backoff import Backoff
-from rmq.ha.flushed import FlushedLog
+from rmq.ha.follower import AppendableLog, Backoff, Follower
 from rmq.ha.hub import MasterHub
-from rmq.ha.link import AppendableLog, SlaveLink, parse_addr
-from rmq.ha.master import ReadableLog
-from rmq.ha.peers import AllowedPeers
+from rmq.ha.master import FlushedLog, ReadableLog
 from rmq.ha.session import SessionLimits
 from rmq.ha.status import HAStatus
 from rmq.ha.stream import MAX_BATCH_BYTES
 from rmq.runtime.clock import Periodic
-from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls, ServerTls, tls_around
+from rmq.runtime.platform import Platform, split_addr
+from rmq.runtime.tls.context import ClientTls, ServerTls, tls_around
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutStatus
 
-#: how often heartbeats, silence and idle reports are looked at
+#: how often heartbeats, silence and idle reports are checked
 TICK_S = 1.0
+
+
+class AllowedPeers:
+    """
+    Networks in CIDR notation or single addresses, separated by ``;`` or ``,``; an empty text admits every peer.
+
+    A ValueError names an item that is neither.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        items = [item.strip() for item in text.replace(",", ";").split(";")]
+        self._networks = []
+        for item in filter(None, items):
+            try:
+                self._networks.append(ipaddress.ip_network(item))
+            except ValueError as error:
+                raise ValueError(
+                    f"haAllowedPeers: {item!r} is no network (such as 10.1.0.0/16) or address: {error}"
+                ) from None
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._networks)) or "everybody"
+
+    def admits(self, host: str) -> bool:
+        """Tell whether a peer at ``host``, an IP address, may connect; IPv4-mapped IPv6 addresses match as IPv4."""
+        if not self._networks:
+            return True
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address.version == network.version and address in network for network in self._networks)
 
 
 class ReplicatedLog(ReadableLog, AppendableLog, Protocol):
@@ -114,7 +146,7 @@ class HAService(Service):
         # inSyncReplicas counts the master. Its default of 1 means one slave here, as SYNC_MASTER always did in 4.x;
         # 5.x would not wait at all.
         need = max(1, config.in_sync_replicas - 1)
-        self._waits = ReplicaWaits(Acks(need=need, max_lag_bytes=config.ha_slave_fallbehind_max))
+        self._waits = ReplicaWaits(clock, Acks(need=need, max_lag_bytes=config.ha_slave_fallbehind_max))
         self._secured = secured
         self._allowed = AllowedPeers(config.ha_allowed_peers)
         flushed_only = config.ha_transfer_flushed_only
@@ -123,10 +155,10 @@ class HAService(Service):
             FlushedLog(store) if flushed_only else store,
             limits,
             self._waits,
-            allowed=self._allowed,
+            admits=self._allowed.admits,
             is_source=role is not BrokerRole.SLAVE,
         )
-        self._link = SlaveLink(
+        self._follower = Follower(
             clock,
             store,
             limits,
@@ -135,9 +167,9 @@ class HAService(Service):
             appended=self._hub.appended,
             ack_after_flush=config.ha_ack_after_flush,
         )
-        store.on_flushed(self._link.synced)
+        store.on_flushed(self._follower.synced)
         if config.ha_master_address:
-            parse_addr(config.ha_master_address)
+            split_addr(config.ha_master_address)
         self._housekeeping = Periodic(clock, TICK_S, self._tick, name="HA housekeeping")
         self._port: Any = None
         if flushed_only:
@@ -179,11 +211,11 @@ class HAService(Service):
                 limit=MAX_BATCH_BYTES,
             )
         if self._role is BrokerRole.SLAVE and self._config.ha_master_address:
-            self._link.set_master(self._config.ha_master_address)
+            self._follower.set_master(self._config.ha_master_address)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        ending = [self._housekeeping.stop(), self._link.stop(), self._hub.stop()]
+        ending = [self._housekeeping.stop(), self._follower.stop(), self._hub.stop()]
         if self._port is not None:
             ending.append(maybeDeferred(self._port.stopListening))
             self._port = None
@@ -193,8 +225,9 @@ class HAService(Service):
         """
         Say when enough slaves hold everything below ``next_offset``.
 
-        PUT_OK at once or the moment the slave's report arrives; SLAVE_NOT_AVAILABLE at once when no slave is connected
-        and near enough, or when too few are left; FLUSH_SLAVE_TIMEOUT at ``deadline_ms`` (steady) and at the stop.
+        PUT_OK at once or the moment the slave's report arrives; SLAVE_NOT_AVAILABLE at once when too few slaves are
+        connected and in sync, or as soon as too few are left; FLUSH_SLAVE_TIMEOUT at ``deadline_ms`` (steady) and at
+        the stop.
 
         Java: HAService#putRequest, CommitLog#submitReplicaRequest
         """
@@ -202,7 +235,7 @@ class HAService(Service):
 
     def set_master(self, addr: str | None) -> None:
         """
-        Follow the master at ``addr`` ("host:port"), nobody when None; the same address again changes nothing.
+        Follow the master at ``addr`` ("host:port"), no master when None; the same address again changes nothing.
 
         Only a running SLAVE follows, and one with a configured ``haMasterAddress`` follows that alone. An address that
         is none (a NameServer said it) is logged and changes nothing.
@@ -213,14 +246,14 @@ class HAService(Service):
             self._log.debug("master {addr} not followed: haMasterAddress is configured", addr=addr)
         else:
             try:
-                self._link.set_master(addr)
+                self._follower.set_master(addr)
             except ValueError as error:
                 self._log.error("master not followed: {error}", error=error)
 
     @property
     def agrees_with_master(self) -> bool:
         """True while this slave follows a master whose log was compared with its own, up to its own end."""
-        return self._link.agrees
+        return self._follower.agrees
 
     def status(self) -> HAStatus:
         """Return every connection with its offsets, and the counters."""
@@ -235,9 +268,9 @@ class HAService(Service):
             pending_puts=len(self._waits),
             timeouts=self._waits.timeouts,
             ack_latency_ms=self._hub.ack_latency_ms,
-            link=self._link.status() if self._role is BrokerRole.SLAVE else None,
+            link=self._follower.status() if self._role is BrokerRole.SLAVE else None,
         )
 
     def _tick(self) -> None:
         self._hub.tick()
-        self._link.tick()
+        self._follower.tick()

@@ -38,7 +38,7 @@ class CloseKind(enum.Enum):
     SILENT = "silence"
 
 
-#: bytes that nobody changes any more
+#: bytes that do not change any more
 Piece = bytes | memoryview
 
 

@@ -18,14 +18,14 @@ class SlaveSession:
     The session keeps the end of the log by its own Append actions, so the shell must perform them in order and drop the
     session when one fails. It returns no Append that the checks did not let through; after a Close it returns nothing.
 
-    With ``flushed`` (how far the log is on disk) it reports no more than that, as :meth:`synced` tells it; the first
+    With ``flushed`` (how far the log is on disk) it reports no more than that, as reported by :meth:`synced`; the first
     report waits until all that is asked for behind is on disk, because a master sends from there on.
 
     Java: HAClient, DefaultHAClient
     """
 
     def __init__(
-        self, limits: SessionLimits, *, end_offset: int, now_ms: int, log_end: int = 0, flushed: int | None = None
+        self, limits: SessionLimits, *, end_offset: int, now_ms: int, log_end: int, flushed: int | None = None
     ) -> None:
         self._limits = limits
         self._frames = TransferDecoder()
@@ -40,7 +40,7 @@ class SlaveSession:
         self._idle_frames = 0
         self._last_read_ms = now_ms
         self._last_write_ms = now_ms
-        #: the next byte that is wanted of the master; 0 stands for an empty log, too
+        #: the next byte that is wanted of the master; also 0 for an empty log
         self.end_offset = end_offset
         #: frames that passed the checks, heartbeats included
         self.frames = 0

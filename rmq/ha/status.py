@@ -1,7 +1,8 @@
-"""What an operator may ask a replication service: plain values, and what metrics read when they are asked for."""
+"""The state of replication as plain values, for metrics, pages and commands, and the lag in time."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 
 import attrs
@@ -12,6 +13,69 @@ from rmq.runtime.histogram import Histogram
 
 #: upper ends of the classes of acknowledgement latencies, in milliseconds
 ACK_LATENCY_MS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 3000.0)
+
+
+#: places of the log whose time is remembered; then they are thinned out
+MAX_MARKS = 1024
+#: of marks that are older than so many times their distance one is enough; keeps about 700 of a month
+COARSENESS = 32
+
+
+class ReplicationLag:
+    """
+    When the end of the log was where. Times are seconds of one clock, offsets physical.
+
+    A mark is made at each push and each second, so answers are right to a second while the log rests, to a turn of the
+    reactor while it grows, and to some percent for what is long ago.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._times: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def note(self, end_offset: int, now_s: float) -> None:
+        """Everything below ``end_offset`` is there now."""
+        offsets = self._offsets
+        if offsets and end_offset <= offsets[-1]:
+            if end_offset == offsets[-1]:
+                return
+            # A shorter log than before: it was replaced, and what is known of the old one means nothing.
+            offsets.clear()
+            self._times.clear()
+        offsets.append(end_offset)
+        self._times.append(now_s)
+        if len(offsets) > MAX_MARKS:
+            self._thin_out(now_s)
+
+    def _thin_out(self, now_s: float) -> None:
+        """Keep the newest mark and, going back, those whose distance from the one kept before is worth their age."""
+        kept = [len(self._times) - 1]
+        for at in range(len(self._times) - 2, -1, -1):
+            time_s = self._times[at]
+            if (self._times[kept[-1]] - time_s) * COARSENESS >= now_s - time_s:
+                kept.append(at)
+        del kept[MAX_MARKS // 4 * 3 :]
+        kept.reverse()
+        self._offsets, self._times = [self._offsets[at] for at in kept], [self._times[at] for at in kept]
+
+    def age_s(self, offset: int, now_s: float) -> float:
+        """Return for how long the byte at ``offset`` has been there; 0 when there is none."""
+        at = bisect_right(self._offsets, offset)
+        return max(0.0, now_s - self._times[at]) if at < len(self._offsets) else 0.0
+
+    def waited_s(self, before: int, offset: int, since_s: float, now_s: float) -> float | None:
+        """
+        Return how long the first bytes between two acknowledgements have waited for the second one.
+
+        None when no mark lies between them, or one not after ``since_s``: that is catching up, not waiting.
+        """
+        at = bisect_right(self._offsets, before)
+        if at == len(self._offsets) or self._offsets[at] > offset or self._times[at] <= since_s:
+            return None
+        return max(0.0, now_s - self._times[at])
 
 
 @attrs.frozen(kw_only=True)
@@ -39,7 +103,7 @@ class SlaveStatus:
 
 @attrs.frozen(kw_only=True)
 class LinkStatus:
-    """A slave's way to its master. Times are milliseconds since 1970, 0 for never on the present connection."""
+    """A slave's connection to its master. Times are milliseconds since 1970, 0 for never on the present connection."""
 
     master_addr: str | None
     connected: bool
@@ -77,7 +141,7 @@ class HAStatus:
     last_refusal: str
     #: puts that wait for a slave now
     pending_puts: int
-    #: puts that waited in vain since the start
+    #: replica timeouts: puts that were answered with FLUSH_SLAVE_TIMEOUT since the start
     timeouts: int
     #: milliseconds from the push of fresh bytes to their acknowledgement, all slaves since the start; live
     ack_latency_ms: Histogram

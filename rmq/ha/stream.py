@@ -1,7 +1,7 @@
 """
 The two byte streams of a replication connection: offsets from the slave, pieces of the commit log from the master.
 
-No handshake, no magic, no version: whoever connects is a slave, and the first eight bytes are its first report.
+No handshake, no magic, no version: a peer that connects is a slave, and the first eight bytes are its first report.
 
 Java: DefaultHAConnection, DefaultHAClient (5.x), HAConnection, HAClient (4.9)
 """
@@ -92,13 +92,8 @@ class TransferDecoder:
         self._position = 0
         self._body_left = 0
 
-    @property
-    def body_left(self) -> int:
-        """Bytes of the current body that have not come out yet."""
-        return self._body_left
-
     def feed(self, data: bytes) -> None:
-        """Take ``data``; what the last feed left over stands before it."""
+        """Take ``data``; it follows the bytes that the last feed left over."""
         rest = self._data[self._position :]
         self._data = rest + data if rest else data
         self._position = 0

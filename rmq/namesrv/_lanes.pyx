@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """
-The compiled twin of the part of rmq.namesrv.lanes.RouteChunkLane that answers questions it knows already.
+The fast path of rmq.namesrv.lanes.RouteChunkLane for look-ups that it knows by their bytes.
 
 A chunk with anything else in it is left to Python as a whole.
 """
@@ -24,14 +24,14 @@ cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
 
 cdef enum:
-    #: frames of one chunk; a longer one goes the ordinary way
+    #: frames of one chunk; more are left to Python
     MAX_FRAMES = 64
     PREFIX_BYTES = 8
     OPAQUE_BYTES = 9
     MAX_CLASSES = 32
 
 cdef struct Piece:
-    #: what stands before the opaque of an answer, the opaque, and the rest
+    #: the bytes before the opaque of an answer, the opaque, and the rest
     const char *before
     const char *digits
     const char *rest
@@ -42,15 +42,15 @@ cdef struct Piece:
 
 cdef class KnownQuestions:
     """
-    What a chunk lane knows; made by it, and told of the table and the configuration that the answers are good for.
+    The look-ups that a chunk lane knows, with their answers.
 
-    ``questions`` and ``answers`` are the lane's own dictionaries. ``longest`` is the most that a request may have, in
-    bytes, ``most_digits`` its opaque, ``most_bytes`` about what one chunk may have in answers.
+    ``questions`` and ``answers`` are the lane's own dictionaries. Limits: ``longest`` for the bytes of a request,
+    ``most_digits`` for its opaque, ``most_bytes`` for the answers to one chunk, about.
     """
 
     cdef dict questions, answers
     cdef object routes, settings, version, config, stats, code
-    #: what was answered and not yet counted; see rmq.remoting.stats
+    #: answers that rmq.remoting.stats has not fetched yet
     cdef long count
     cdef long classes[MAX_CLASSES]
     cdef double seconds
@@ -86,7 +86,7 @@ cdef class KnownQuestions:
         memset(self.classes, 0, sizeof(self.classes))
 
     def count_into(self, stats, code):
-        """Have the answers counted as requests ``code``."""
+        """Count the answers in ``stats`` as requests ``code``."""
         if self.stats is None:
             self.stats, self.code = stats, code
             stats.add_source(self._take)
@@ -106,12 +106,12 @@ cdef class KnownQuestions:
         self.classes[index] += count
 
     def fresh(self, version, config):
-        """The answers are good for this version of the route table and this configuration, and for no other."""
+        """Note the version of the routes and the configuration for which the answers are valid."""
         self.version = version
         self.config = config
 
     cdef int find(self, bytes data, Py_ssize_t *position, Piece *piece) except -1:
-        """Find the answer to the frame at ``position`` and move behind it; 0 when it is not known."""
+        """Find the answer to the frame at ``position`` and move past it; 0 when it is not known."""
         cdef const char *start = PyBytes_AS_STRING(data) + position[0]
         cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position[0]
         cdef const unsigned char *head = <const unsigned char *>start
@@ -164,7 +164,7 @@ cdef class KnownQuestions:
         return 1
 
     def whole(self, bytes data):
-        """Return the answers to all that ``data`` asks for; None, with nothing done, when one of them is not known."""
+        """Return the answers to all requests in ``data``; None, with nothing done, when one of them is not known."""
         cdef Piece pieces[MAX_FRAMES]
         cdef Py_ssize_t position = 0
         cdef Py_ssize_t size = 0
@@ -174,7 +174,7 @@ cdef class KnownQuestions:
         cdef bytes answers
         cdef char *to
         cdef timespec began, ended
-        if self.settings.namesrv is not self.config or self.routes.version != self.version:
+        if end == 0 or self.settings.namesrv is not self.config or self.routes.version != self.version:
             return None
         clock_gettime(CLOCK_MONOTONIC, &began)
         while position < end:

@@ -37,10 +37,10 @@ def _path(factory: Any, doc: str) -> Any:
     return attrs.field(factory=factory, metadata={"doc": doc, "local": True})
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)  # methods that nobody calls would cost each start a millisecond
+@attrs.frozen(kw_only=True, eq=False, repr=False)  # unused methods would cost each start a millisecond
 class NamesrvConfig:
     """
-    What a NameServer does.
+    Configuration of the NameServer itself.
 
     Java: NamesrvConfig
     """
@@ -72,7 +72,7 @@ class NamesrvConfig:
     default_thread_pool_queue_capacity: int = _key(10000, _NO_THREADS)
     # Apache: 10 s, fixed, in 4.9; 5 s in 5.x.
     scan_not_active_broker_interval: int = _key(
-        10000, "milliseconds between two looks for silent brokers", range=(1, None)
+        10000, "milliseconds between two scans for silent brokers", range=(1, None)
     )
     un_register_broker_queue_capacity: int = _key(
         3000, "sizes a queue in Apache; brokers are unregistered at once here", key="unRegisterBrokerQueueCapacity"
@@ -81,12 +81,12 @@ class NamesrvConfig:
         False, "show the first slave of a 5.x group without master as its master, for reading"
     )
     notify_min_broker_id_changed: bool = _key(
-        False, "tell the brokers of a group (905) when another one has the smallest broker id"
+        False, "notify the brokers of a group (905) when its smallest broker id changes"
     )
     enable_controller_in_namesrv: bool = _key(False, _UNSUPPORTED, local=True)
     need_wait_for_service: bool = _key(False, "refuse route look-ups for waitSecondsForService after the start")
     delete_topic_with_broker_registration: bool = _key(
-        False, "forget topics of a broker that its registration lacks; not with 4.9 brokers, they register parts"
+        False, "delete topics of a broker that its registration lacks; not with 4.9 brokers, they register parts"
     )
     enable_all_topic_list: bool = _key(True, "answer the list of all topics (206)")
     enable_topic_list: bool = _key(True, "answer the lists of a cluster's and of unit topics (224, 311, 312, 313)")
@@ -129,17 +129,17 @@ class NettyServerConfig:
 #: In the order in which Apache prints them.
 CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig)
 
-#: What these keys switch on in Apache does not exist here; whoever sets them must hear of it.
+#: Features of Apache that do not exist here: a warning is logged when they are switched on.
 UNSUPPORTED_SWITCHES = ("enable_controller_in_namesrv",)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class NamesrvSetup:
     """
-    All that :func:`rmq.namesrv.service.build_namesrv` needs to know.
+    The arguments of :func:`rmq.namesrv.service.build_namesrv`.
 
-    ``extra`` are keys of the configuration file that nobody here knows; they are shown and kept. ``production_addrs``
-    are the NameServers (``host:port``) that clusterTest asks.
+    ``extra`` are unknown keys of the configuration file; they are shown and kept. ``production_addrs`` are the
+    NameServers (``host:port``) that clusterTest asks.
     """
 
     namesrv: NamesrvConfig = attrs.field(factory=NamesrvConfig)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk, DiskError
-from rmq.runtime.statefile import read_state, write_state
+from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.wire import fastjson
 from rmq.wire.extfields import java_string
 
@@ -26,15 +26,15 @@ class _KVFile(msgspec.Struct, rename="camel", kw_only=True):
     config_table: ConfigTable = {}
 
 
-#: how the tolerant parser says where it stopped
+#: the position in an error of the tolerant parser
 _AT_CHARACTER = re.compile(r"at character (\d+)")
 
 
 def parse_kv_file(data: bytes) -> ConfigTable:
     """
-    Return the table that a kvConfig.json holds.
+    Return the table in a kvConfig.json.
 
-    A ValueError names line and character, or line, namespace and key, of what cannot be read.
+    Raises ValueError with line and character, or line, namespace and key, of the bad part.
     """
     try:
         text = data.decode("utf-8")
@@ -44,7 +44,7 @@ def parse_kv_file(data: bytes) -> ConfigTable:
     try:
         return msgspec.json.decode(data, type=_KVFile).config_table
     except (msgspec.MsgspecError, RecursionError):
-        pass  # written by hand or by an old fastjson, or broken: the tolerant parser knows where
+        pass  # written by hand or by an old fastjson, or broken: the tolerant parser finds the place
     try:
         whole: Any = fastjson.parse(text)
     except fastjson.JsonError as error:
@@ -78,7 +78,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _line_of(text: str, *names: str) -> int:
-    """Return the line where the last of ``names`` stands behind the ones before."""
+    """Return the line of the last of ``names``, each searched after the one before."""
     at = 0
     for name in names:
         at = max(text.find(name, at), at)
@@ -87,7 +87,7 @@ def _line_of(text: str, *names: str) -> int:
 
 class KVConfig:
     """
-    Values by namespace and key, on disk before a change is answered.
+    Values by namespace and key; a change is on disk before it is answered.
 
     ``version`` grows with every change.
     """
@@ -104,7 +104,7 @@ class KVConfig:
         """
         Read the file, or its ``.bak``; without both the table is empty.
 
-        Raises StateFileError, naming the file, when what is there cannot be read.
+        Raises StateFileError, naming the file, when an existing file cannot be read.
         Java: KVConfigManager#load, which starts with an empty table then
         """
         found = read_state(self._disk, self.path, parse_kv_file)
@@ -115,15 +115,15 @@ class KVConfig:
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """
-        Set a value. Raises DiskError when it cannot be written, and then nothing has changed.
+        Set a value. Raises DiskError when the file cannot be written; then nothing has changed.
 
-        Java: KVConfigManager#putKVConfig, which only logs that
+        Java: KVConfigManager#putKVConfig, which only logs the error
         """
         self._change({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
 
     def delete(self, namespace: str, key: str) -> None:
         """
-        Forget a value; harmless when there is none. An emptied namespace stays. Raises DiskError like :meth:`put`.
+        Delete a value, if there is one. An emptied namespace stays. Raises DiskError like :meth:`put`.
 
         Java: KVConfigManager#deleteKVConfig
         """

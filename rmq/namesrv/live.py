@@ -1,5 +1,5 @@
 """
-Broker processes, and the connections that speak for them.
+Broker processes, and the connections that they use.
 
 Java: BrokerLiveInfo, RouteInfoManager's brokerLiveTable
 """
@@ -21,11 +21,10 @@ class LiveBroker:
     """
     One broker process, by the name and the address that it registered with.
 
-    ``channel`` is the connection over which it registered last; when that one ends the broker is gone, unless it has
-    shown itself over a newer one (``heir``) since. ``generation`` grows each time that somebody registers who was not
-    there, or over another connection. ``last_update_ms`` is epoch milliseconds, to be shown; ``heard_ms`` is the same
-    moment on the steady clock that silence is measured with. ``digest`` stands for the body that it registered with,
-    as long as the same body would change nothing.
+    ``channel`` is the connection of its last registration. When that connection closes the broker is removed, unless it
+    has used a newer one (``heir``) since. ``generation`` is a new number for each new broker and each new connection.
+    ``last_update_ms`` is epoch milliseconds, ``heard_ms`` the same moment on the steady clock. ``digest`` is that of
+    the last registration's body, None when the same body would change something.
     Java: BrokerLiveInfo
     """
 
@@ -38,10 +37,10 @@ class LiveBroker:
     channel: object
     generation: int
     expiry_ms: int
+    header: RegisterBrokerHeader
     last_update_ms: int
     heard_ms: int
     heir: object | None = None
-    header: RegisterBrokerHeader | None = None
     zone_name: str | None = None
     digest: BodyDigest | None = None
 
@@ -57,21 +56,21 @@ class LiveBroker:
 
 @attrs.define(eq=False, repr=False)
 class _Connection:
-    """A connection that spoke for a broker; ``number`` says when it did so first."""
+    """A connection that a broker used; ``number`` is the order of first use."""
 
     number: int
     holds: dict[Key, LiveBroker] = attrs.field(factory=dict)
     inherits: dict[Key, LiveBroker] = attrs.field(factory=dict)
-    #: brokers that it registered once, and that have registered over a newer connection since
+    #: brokers that registered here and have registered over a newer connection since
     lost: set[Key] = attrs.field(factory=set)
 
 
 class Connections:
     """
-    Which connection speaks for which broker, and which of two is the older one.
+    Which connection belongs to which broker, and which of two connections is older.
 
-    The order is that of their first registration or sign of life. What comes over an older connection than the one
-    that a broker has registered over is stale: sent before, or by a process that has been replaced.
+    The order is that of their first registration or sign of life. What arrives over an older connection than the
+    broker's own is stale: sent before, or by a process that has been replaced.
     """
 
     def __init__(self) -> None:
@@ -82,26 +81,26 @@ class Connections:
         return len(self._known)
 
     def is_older(self, channel: object, than: object) -> bool:
-        """Return whether ``channel`` spoke for a broker before ``than`` did; one never heard of is the newest."""
+        """Return whether a broker used ``channel`` before ``than``; an unknown one is the newest."""
         known, other = self._known.get(channel), self._known.get(than)
         return known is not None and other is not None and known.number < other.number
 
     def hold(self, live: LiveBroker) -> None:
-        """Let the broker hang on its ``channel`` alone."""
+        """Bind the broker to its ``channel`` alone."""
         self.release(live)
         connection = self._seen(live.channel)
         connection.holds[live.key] = live
         connection.lost.discard(live.key)
 
     def inherit(self, live: LiveBroker, channel: object) -> None:
-        """Let ``channel`` hold the broker when its own connection ends."""
+        """Let the broker move to ``channel`` when its own connection closes."""
         if live.heir is not None:
             self._seen(live.heir).inherits.pop(live.key, None)
         live.heir = channel
         self._seen(channel).inherits[live.key] = live
 
     def move(self, live: LiveBroker, channel: object) -> None:
-        """Let the broker hang on another connection from now on; the old one is remembered as having lost it."""
+        """Bind the broker to another connection; the old one remembers that it lost the broker."""
         before = self._known.get(live.channel)
         if before is not None:
             before.lost.add(live.key)
@@ -110,7 +109,7 @@ class Connections:
         self.hold(live)
 
     def release(self, live: LiveBroker) -> None:
-        """Let the broker hang on no connection."""
+        """Unbind the broker from all connections."""
         for channel in (live.channel, live.heir):
             connection = self._known.get(channel)
             if connection is not None:
@@ -118,16 +117,16 @@ class Connections:
                 connection.inherits.pop(live.key, None)
         live.heir = None
 
-    def held_by(self, channel: object) -> list[LiveBroker]:
-        """Return the brokers that hang on ``channel``."""
+    def is_bound(self, channel: object) -> bool:
+        """Return whether a broker is bound to ``channel``."""
         connection = self._known.get(channel)
-        return [] if connection is None else list(connection.holds.values())
+        return connection is not None and bool(connection.holds)
 
     def closed(self, channel: object) -> tuple[list[LiveBroker], list[Key]]:
         """
-        Forget a connection that ended; return the brokers that hung on it and those that it had lost before.
+        Forget a connection that closed; return the brokers bound to it, and those that it had lost before.
 
-        A broker with an heir is no longer among the first: it hangs on that one now.
+        A broker that has an ``heir`` is to be moved to that connection.
         """
         connection = self._known.pop(channel, None)
         if connection is None:
@@ -145,5 +144,5 @@ class Connections:
 
 
 def peer_of(channel: object) -> str:
-    """Return ``ip:port`` of a channel; empty for what is none."""
+    """Return ``ip:port`` of a channel; empty when it has none."""
     return str(getattr(channel, "peer", ""))

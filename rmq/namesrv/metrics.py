@@ -1,9 +1,8 @@
 """
 The metrics of a NameServer.
 
-Apache's NameServer has none. The names, units and labels that rocketmq-rust's NameServer uses (semantic.rs and
-metrics/catalog.rs of its rocketmq-observability) are kept where the same thing can be said; what is our own begins with
-``rocketmq_namesrv_`` too.
+Apache's NameServer has none. Where rocketmq-rust's NameServer has the same metric, its name, unit and labels are used
+(semantic.rs and metrics/catalog.rs of its rocketmq-observability). Our own begin with ``rocketmq_namesrv_`` too.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from rmq.namesrv.events import EventKind
+from rmq.namesrv.journal.events import EventKind
+from rmq.namesrv.pages import NamesrvPages
 from rmq.namesrv.service import NamesrvService
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import Timed, refusals_by_name, timed_by_name, timed_of
 from rmq.runtime.clock import steady_ms
-from rmq.runtime.metrics import COUNTER, GAUGE, HISTOGRAM, RUST, Collector, Row, family, rows_of
+from rmq.runtime.http.metrics import COUNTER, GAUGE, HISTOGRAM, RUST, Collector, ProcessMetrics, Row, family, rows_of
+from rmq.runtime.http.service import Face
 from rmq.wire.codes import RequestCode
 
 MS, US = 1e3, 1e6
@@ -33,7 +34,7 @@ _BROKER_CONTROL = frozenset(
         RequestCode.GET_BROKER_MEMBER_GROUP,
     )
 )
-#: what a registration may lead to
+#: events that a registration can cause
 _REGISTRATION_EVENTS = (
     EventKind.REGISTERED,
     EventKind.CHANGED,
@@ -41,6 +42,19 @@ _REGISTRATION_EVENTS = (
     EventKind.REPLACED,
     EventKind.FENCED,
 )
+
+
+def namesrv_face(namesrv: NamesrvService) -> Face:
+    """Return the metrics, pages and health of ``namesrv`` for its HTTP port."""
+
+    def health() -> str | None:
+        if not namesrv.running:
+            return "the NameServer is not running"
+        return None if namesrv.look_ups.ready else "look-ups are refused until waitSecondsForService after the start"
+
+    return Face(
+        collectors=(NamesrvCollector(namesrv), ProcessMetrics()), pages=NamesrvPages(namesrv).by_path(), health=health
+    )
 
 
 def request_type(name: str) -> str:
@@ -53,7 +67,7 @@ def _row(timed: Timed, scale: float, *labels: str) -> Row:
 
 
 class NamesrvCollector(Collector):
-    """Everything a NameServer tells about itself."""
+    """All metrics of a NameServer."""
 
     def __init__(self, namesrv: NamesrvService) -> None:
         super().__init__()
@@ -74,7 +88,7 @@ class NamesrvCollector(Collector):
     @family(
         "rocketmq_namesrv_broker_silence_seconds",
         GAUGE,
-        "Seconds since a broker was last heard of.",
+        "Seconds since the last heartbeat or registration of a broker.",
         labels=["cluster", "broker_name", "broker_id", "broker_addr"],
     )
     def broker_silence(self) -> Iterable[Row]:
@@ -85,21 +99,21 @@ class NamesrvCollector(Collector):
 
     @family("rocketmq_namesrv_topics", GAUGE, "Topics that have a route.")
     def topics(self) -> Iterable[Row]:
-        yield (), len(self._namesrv.routes.topics())
+        yield (), len(self._namesrv.routes.topology.topics())
 
     @family("rocketmq_namesrv_route_changes_total", COUNTER, "Changes of the route table that look-ups can see.")
     def route_changes(self) -> Iterable[Row]:
-        yield (), self._namesrv.routes.version
+        yield (), self._namesrv.routes.topology.version
 
     @family(
         "rocketmq_namesrv_registration_events_total",
         COUNTER,
-        "Registrations that changed something, by what they did; fenced ones came too late and were ignored.",
+        "Registrations that changed something, by result; fenced ones were out of date and ignored.",
         labels=["result"],
         origin=RUST,
     )
     def registration_events(self) -> Iterable[Row]:
-        events = self._namesrv.counts.events
+        events = self._namesrv.journal.log.counts
         return [((kind.value.lower(),), events[kind]) for kind in _REGISTRATION_EVENTS]
 
     @family(
@@ -109,7 +123,7 @@ class NamesrvCollector(Collector):
         labels=["event"],
     )
     def route_events(self) -> Iterable[Row]:
-        return [((kind.value.lower(),), number) for kind, number in self._namesrv.counts.events.items()]
+        return [((kind.value.lower(),), number) for kind, number in self._namesrv.journal.log.counts.items()]
 
     @family(
         "rocketmq_namesrv_expiry_events_total",
@@ -119,7 +133,7 @@ class NamesrvCollector(Collector):
         origin=RUST,
     )
     def expiry_events(self) -> Iterable[Row]:
-        yield ("expired",), self._namesrv.counts.events[EventKind.EXPIRED]
+        yield ("expired",), self._namesrv.journal.log.counts[EventKind.EXPIRED]
 
     @family(
         "rocketmq_namesrv_expiry_scan_duration",
@@ -128,7 +142,7 @@ class NamesrvCollector(Collector):
         origin=RUST,
     )
     def expiry_scans(self) -> Iterable[Row]:
-        return rows_of(self._namesrv.counts.scans, US)
+        return rows_of(self._namesrv.scans, US)
 
     # requests
 
@@ -183,7 +197,7 @@ class NamesrvCollector(Collector):
         for name, timed in timed_by_name(self._stats).items():
             failures = {result: refused.pop((name, result), 0) for result in ("rejected", "error")}
             yield (request_type(name), name, "success"), max(0, timed.count - sum(failures.values()))
-            # Zeros too: Prometheus sees no increase in a series that begins with 1.
+            # Zeros too: Prometheus sees no increase in a series that starts at 1.
             for result, number in failures.items():
                 yield (request_type(name), name, result), number
         for (name, result), number in refused.items():
@@ -211,14 +225,14 @@ class NamesrvCollector(Collector):
 
     # the rest
 
-    @family("rocketmq_namesrv_active_connections", GAUGE, "Connections of this moment.", origin=RUST)
+    @family("rocketmq_namesrv_active_connections", GAUGE, "Open connections.", origin=RUST)
     def connections(self) -> Iterable[Row]:
         yield (), len(self._namesrv.server.channels)
 
     @family(
         "rocketmq_namesrv_connection_events_total",
         COUNTER,
-        "Connections that were admitted, rejected (too many, or no file left), or have ended.",
+        "Connections that were admitted, rejected (a limit was reached), or closed.",
         labels=["event"],
         origin=RUST,
     )
@@ -228,9 +242,9 @@ class NamesrvCollector(Collector):
         yield ("rejected",), server.refused
         yield ("closed",), server.accepted - len(server.channels)
 
-    @family("rocketmq_namesrv_route_cache_bytes", GAUGE, "Bytes of whole route replies that are kept.", origin=RUST)
+    @family("rocketmq_namesrv_route_cache_bytes", GAUGE, "Bytes of encoded route replies in the cache.", origin=RUST)
     def memo_bytes(self) -> Iterable[Row]:
-        yield (), self._namesrv.lane.memo_bytes
+        yield (), self._namesrv.lane.replies.memo_bytes
 
     @family("rocketmq_namesrv_kv_entries", GAUGE, "Entries of the key-value table.", labels=["namespace"])
     def kv_entries(self) -> Iterable[Row]:

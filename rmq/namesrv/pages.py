@@ -1,19 +1,18 @@
 """
-The status page of a NameServer: who is registered, what leads where, what happened last, and why.
+The status pages of a NameServer: brokers, topics, routes, events with their reasons, requests, configuration.
 
-Everything that peers sent is escaped by `rmq.runtime.html`.
+`rmq.runtime.http.html` escapes all texts that peers sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rmq.namesrv.events import RouteEvent
 from rmq.namesrv.service import NamesrvService
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import refusals_by_name, timed_by_name
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.runtime.html import (
+from rmq.runtime.http.html import (
     Markup,
     Section,
     Text,
@@ -32,26 +31,28 @@ from rmq.runtime.html import (
     tagged,
     time_text,
 )
-from rmq.wire.api.common import DataVersion
+from rmq.wire.api.common import DataVersion, perm_text
+from rmq.wire.api.explain import RouteEventData
 
-#: of a list, so many are shown on one page
+#: entries of a list on one page
 MAX_EVENTS = 30
 MAX_TOPICS_IN_BRIEF = 60
 MAX_TOPICS = 2000
 
 NAVIGATION = {"/": "Status", "/topics": "Topics", "/requests": "Requests", "/config": "Configuration"}
 
-#: a broker silent for more than this part of its time is shown in red
+#: a broker silent for more than this part of its expiry time is shown in red
 WORRYING_SILENCE = 0.5
 
 Query = Mapping[str, str]
 
 
 class NamesrvPages:
-    """Makes the pages of one NameServer; each is made anew from live objects."""
+    """Makes the pages of one NameServer, each time from live objects."""
 
     def __init__(self, namesrv: NamesrvService) -> None:
         self._namesrv = namesrv
+        self._topology = namesrv.routes.topology
 
     def by_path(self) -> dict[str, Callable[[Query], str]]:
         return {
@@ -76,7 +77,7 @@ class NamesrvPages:
 
     def topics(self, query: Query) -> str:
         part = query.get("part", "")
-        found = [topic for topic in self._namesrv.routes.topics() if part in topic]
+        found = [topic for topic in self._topology.topics() if part in topic]
         shown = found[:MAX_TOPICS]
         said = f"{len(found):,} topics" + (f", the first {MAX_TOPICS:,} of them" if len(shown) < len(found) else "")
         body = form("/topics", "part", "Names that contain", part) + paragraph(said) + _topic_links(shown, "\n")
@@ -86,7 +87,10 @@ class NamesrvPages:
         name = query.get("name", "").strip()
         sections = [Section("Look up", form("/topic", "name", "Topic", name))]
         if name:
-            sections += [Section("Route", self._route(name)), Section("Why", self._why_topic(name))]
+            sections += [
+                Section("Route", self._route(name)),
+                Section("Why", preformatted(self._namesrv.journal.explain_topic(name).text)),
+            ]
         return self._page(f" · topic {name}", *sections)
 
     def broker(self, query: Query) -> str:
@@ -127,11 +131,11 @@ class NamesrvPages:
             [
                 ("Up for", f"{span_text(up_ms)}, since {time_text(now_ms(namesrv.clock) - up_ms)}"),
                 ("Brokers", len(namesrv.routes.live_brokers())),
-                ("Topics", len(namesrv.routes.topics())),
-                ("Changes of routes", namesrv.routes.version),
+                ("Topics", len(self._topology.topics())),
+                ("Changes of routes", self._topology.version),
                 ("Connections", len(namesrv.server.channels)),
                 ("Requests answered", sum(namesrv.responders.stats.counts.values())),
-                ("Replies kept", size_text(namesrv.lane.memo_bytes)),
+                ("Cached replies", size_text(namesrv.lane.replies.memo_bytes)),
                 ("Key-value entries", joined([f"{name}: {size}" for name, size in sizes.items()]) if sizes else 0),
             ]
         )
@@ -156,19 +160,19 @@ class NamesrvPages:
                     span_text(live.expiry_ms - silent_ms),
                 )
             )
-        head = ["Cluster", "Name", "Id", "Address", "HA address", "Data version", "Last heard of", "Expires in"]
+        head = ["Cluster", "Name", "Id", "Address", "HA address", "Data version", "Last heartbeat", "Expires in"]
         return table(head, rows, nothing="no broker is registered")
 
     def _topics_in_brief(self) -> Markup:
-        names = self._namesrv.routes.topics()
+        names = self._topology.topics()
         more = f" and {len(names) - MAX_TOPICS_IN_BRIEF:,} more" if len(names) > MAX_TOPICS_IN_BRIEF else ""
         listed = _topic_links(names[:MAX_TOPICS_IN_BRIEF], ", ")
-        return Markup(form("/topic", "name", "Why is a topic there, or not?") + paragraph(listed, more))
+        return Markup(form("/topic", "name", "Explain the route of a topic") + paragraph(listed, more))
 
     def _route(self, topic: str) -> Markup:
-        route = self._namesrv.routes.pick_route(topic)
+        route = self._topology.pick_route(topic)
         if route is None:
-            return paragraph(tagged("bad", "No route: no broker that is there has registered this topic."))
+            return paragraph(tagged("bad", "No route: no registered broker has this topic."))
         queues = {queue.broker_name: queue for queue in route.queue_datas}
         rows: list[tuple[Text, ...]] = []
         for data in route.broker_datas:
@@ -180,21 +184,18 @@ class NamesrvPages:
                     joined([f"{id_}: {addr}" for id_, addr in data.broker_addrs.items()]),
                     None if queue is None else str(queue.read_queue_nums),
                     None if queue is None else str(queue.write_queue_nums),
-                    None if queue is None else perm_text(queue.perm),
+                    None if queue is None else f"{perm_text(queue.perm)} ({queue.perm})",
                 )
             )
         return table(["Cluster", "Broker", "Addresses", "Read queues", "Write queues", "Permission"], rows)
 
-    def _why_topic(self, topic: str) -> Markup:
-        return preformatted(self._namesrv.journal.explain_topic(topic).text)
-
-    def _events(self, events: Sequence[RouteEvent]) -> Markup:
+    def _events(self, events: Sequence[RouteEventData]) -> Markup:
         return table(
             ["Time", "Event", "Broker", "Address", "Peer", "Topics", "Why"],
             [
                 (
                     tagged("whole", time_text(event.at_ms)),
-                    tagged("whole", event.kind.value),
+                    tagged("whole", event.kind),
                     tagged("whole", link("/broker", event.broker_name, name=event.broker_name)),
                     tagged("whole", event.broker_addr),
                     tagged("whole", event.peer),
@@ -203,21 +204,15 @@ class NamesrvPages:
                 )
                 for event in reversed(events)
             ],
-            nothing="nothing has happened yet",
+            nothing="no events yet",
         )
-
-
-def perm_text(perm: int) -> str:
-    """Return what queues may be used for, as mqadmin writes it.  Java: PermName#perm2String"""
-    text = ("R" if perm & 4 else "-") + ("W" if perm & 2 else "-") + ("X" if perm & 1 else "-")
-    return f"{text} ({perm})"
 
 
 def _version_text(version: DataVersion) -> str:
     return f"{version.counter} of {time_text(version.timestamp)}"
 
 
-def _event_topics(event: RouteEvent) -> Markup:
+def _event_topics(event: RouteEventData) -> Markup:
     if not event.topic_count:
         return esc(None)
     links = [link("/topic", topic, name=topic) for topic in event.topics]
@@ -237,7 +232,7 @@ def _mean_text(seconds: float, count: int) -> str:
 
 
 def _most_within(buckets: list[int]) -> str:
-    """Return the end of the class in which the slowest of 99 % lies."""
+    """Return the upper bound of the 99th percentile."""
     left = sum(buckets) * 0.99
     for number, bound in zip(buckets, BUCKETS_S, strict=False):
         left -= number

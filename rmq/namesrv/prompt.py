@@ -1,15 +1,15 @@
-"""What the manhole of a NameServer offers: ``namesrv``, ``routes``, ``journal`` and ``explain``."""
+"""The names in the manhole of a NameServer: ``namesrv``, ``routes``, ``journal`` and ``explain``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rmq.namesrv.journal import Journal
+from rmq.namesrv.journal.journal import Journal
 from rmq.namesrv.service import NamesrvService
 
 
 class Shown(str):
-    """Text that a Python prompt shows as it is, lines and all."""
+    """Text that a Python prompt shows in lines, without quotes."""
 
     __slots__ = ()
 
@@ -19,10 +19,9 @@ class Shown(str):
 
 class Explain:
     """
-    explain("NAME") says why a topic or a broker is there or not.
+    explain("NAME") explains why a topic has a route or none, or why a broker is registered or not.
 
-    explain.topic("NAME") and explain.broker("NAME") say which of both is meant; explain.recent(20) shows what happened
-    last.
+    explain.topic("NAME") and explain.broker("NAME") choose between both; explain.recent(20) shows the last events.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -45,6 +44,6 @@ class Explain:
 
 
 def prompt_names(namesrv: NamesrvService) -> dict[str, Any]:
-    """Return the names at hand at the prompt."""
+    """Return the names for the prompt."""
     journal = namesrv.journal
     return {"namesrv": namesrv, "routes": namesrv.routes, "journal": journal, "explain": Explain(journal)}

@@ -1,5 +1,5 @@
 """
-What a NameServer answers, one method per request code.
+The replies of a NameServer, one method per request code.
 
 Java: DefaultRequestProcessor, and of 5.x ClientRequestProcessor
 """
@@ -13,18 +13,19 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmq.namesrv.clustertest import ProductionRoutes
 from rmq.namesrv.kvconfig import KVConfig
-from rmq.namesrv.production import ProductionRoutes
-from rmq.namesrv.routes import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, RouteTable
+from rmq.namesrv.routes import RouteTable
 from rmq.namesrv.settings import Settings
+from rmq.namesrv.topology import Topology
 from rmq.namesrv.turns import Turns
 from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
-from rmq.runtime.clock import now_ms, steady_ms
+from rmq.runtime.clock import moment, steady_ms
 from rmq.runtime.config import ConfigError, decode_properties
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.wire import fastjson
-from rmq.wire.api.common import DataVersion, KVTable
+from rmq.wire.api.common import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, DataVersion, KVTable
 from rmq.wire.api.kv import (
     DELETE_KV_CONFIG,
     GET_KV_CONFIG,
@@ -85,17 +86,17 @@ from rmq.wire.api.routes import (
 from rmq.wire.codes import ResponseCode
 from rmq.wire.extfields import parse_boolean
 
-#: Senders from this version on (V4_9_4) read standard JSON.
+#: Clients from this version on (V4_9_4) read standard JSON.
 STRICT_JSON_SINCE = 401
-#: 5.x: extFields beside the header; a broker's zone, and a client that wants the brokers of its own zone only
+#: 5.x: extFields beside the header: a broker's zone, and a client that asks for the brokers of its own zone only
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
-#: registrations of this size, a thousand topics or so, take turns, two each: 3 ms and more
+#: registrations of this size, about a thousand topics, take two turns each: 3 ms and more
 LARGE_BODY_BYTES = 128 * 1024
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
 def no_route_remark(topic: str | None) -> str:
-    """Return what a look-up without result is told; clients go by the code."""
+    """Return the remark of TOPIC_NOT_EXIST; clients read the code only."""
     return f"No topic route info in name server for the topic: {'null' if topic is None else topic}{_FAQ}"
 
 
@@ -110,15 +111,15 @@ def encode_route(route: TopicRouteData, *, strict: bool) -> bytes:
 
 class RouteResponders:
     """
-    Route look-ups and lists: what clients and tools ask.
+    Route look-ups and lists, for clients and tools.
 
-    ``started_ms`` is the steady time from which ``waitSecondsForService`` counts. ``production`` is asked with
+    ``started_ms`` is the steady time from which ``waitSecondsForService`` counts. ``production`` is used with
     clusterTest.
     """
 
     def __init__(
         self,
-        routes: RouteTable,
+        routes: Topology,
         kv: KVConfig,
         settings: Settings,
         clock: IReactorTime,
@@ -133,7 +134,7 @@ class RouteResponders:
 
     @property
     def ready(self) -> bool:
-        """False while look-ups are refused because the brokers have not had the time to register."""
+        """False while look-ups are refused because brokers need time to register."""
         config = self._settings.namesrv
         waited_ms = steady_ms(self._clock) - self.started_ms
         return not config.need_wait_for_service or waited_ms >= config.wait_seconds_for_service * 1000
@@ -153,7 +154,7 @@ class RouteResponders:
         if config.order_message_enable or config.cluster_test:
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, topic)
         strict = request.command.version >= STRICT_JSON_SINCE or request.header.accept_standard_json_only
-        if zone_name is not None or config.cluster_test:  # always in the old form, whatever the client reads
+        if zone_name is not None or config.cluster_test:  # Apache writes the old form here for all clients
             strict = False
         return Reply(body=encode_route(route, strict=strict))
 
@@ -179,12 +180,11 @@ class RouteResponders:
     def get_all_topic_list(self, _: Request[None, None]) -> Reply:
         if not self._settings.namesrv.enable_all_topic_list:
             raise Refuse(ResponseCode.SYSTEM_ERROR, "disable")
-        return _topic_list(self._routes.topics())
+        return Reply(body=TopicList(topic_list=self._routes.topics()))
 
     @responds_to(GET_TOPICS_BY_CLUSTER)
     def get_topics_by_cluster(self, request: Request[GetTopicsByClusterHeader, None]) -> Reply:
-        self._refuse_disabled_list()
-        return _topic_list(self._routes.topics_of_cluster(request.header.cluster))
+        return self._topic_list(self._routes.topics_of_cluster(request.header.cluster))
 
     @responds_to(GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def get_system_topic_list(self, _: Request[None, None]) -> Reply:
@@ -193,26 +193,24 @@ class RouteResponders:
 
     @responds_to(GET_UNIT_TOPIC_LIST)
     def get_unit_topic_list(self, _: Request[None, None]) -> Reply:
-        self._refuse_disabled_list()
-        return _topic_list(self._routes.topics_by_flag(wanted=SYS_FLAG_UNIT))
+        return self._topic_list(self._routes.topics_by_flag(wanted=SYS_FLAG_UNIT))
 
     @responds_to(GET_HAS_UNIT_SUB_TOPIC_LIST)
     def get_has_unit_sub_topic_list(self, _: Request[None, None]) -> Reply:
-        self._refuse_disabled_list()
-        return _topic_list(self._routes.topics_by_flag(wanted=SYS_FLAG_UNIT_SUB))
+        return self._topic_list(self._routes.topics_by_flag(wanted=SYS_FLAG_UNIT_SUB))
 
     @responds_to(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST)
     def get_has_unit_sub_ununit_topic_list(self, _: Request[None, None]) -> Reply:
-        self._refuse_disabled_list()
-        return _topic_list(self._routes.topics_by_flag(wanted=SYS_FLAG_UNIT_SUB, unwanted=SYS_FLAG_UNIT))
+        return self._topic_list(self._routes.topics_by_flag(wanted=SYS_FLAG_UNIT_SUB, unwanted=SYS_FLAG_UNIT))
 
-    def _refuse_disabled_list(self) -> None:
+    def _topic_list(self, topics: list[str]) -> Reply:
         if not self._settings.namesrv.enable_topic_list:
             raise Refuse(ResponseCode.SYSTEM_ERROR, "disable")
+        return Reply(body=TopicList(topic_list=topics))
 
 
 class BrokerResponders:
-    """Registration and what goes with it: what brokers say, and what admins do to them."""
+    """Requests of brokers, and of admins about brokers and topics."""
 
     _log = Logger()
 
@@ -227,75 +225,64 @@ class BrokerResponders:
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
         is_large = len(request.body) >= LARGE_BODY_BYTES
         # A small one must not overtake a large one of the same broker that waits for its turn.
-        if is_large or self._turns.busy:
-            turn = self._turns.wait(len(request.body))
-            if is_large or turn is not None:
-                return self._register_in_turns(turn, request)
-        digest = self._digest(request)
-        return self._registered(self._renew(request, digest) or self._take_in(request, self._read(request), digest))
+        turn = self._turns.wait(len(request.body)) if is_large or self._turns.busy else None
+        if is_large or turn is not None:
+            return self._register_in_turns(turn, request)
+        return self._register(request, *self._read(request))
 
     async def _register_in_turns(
         self, turn: Deferred[None] | None, request: Request[RegisterBrokerHeader, bytes]
     ) -> Reply:
         await self._turn_of(request, turn)
-        digest = self._digest(request)
-        reply = self._renew(request, digest)
-        if reply is None:
-            body = self._read(request)
-            if len(request.body) >= LARGE_BODY_BYTES:
-                # That was half of the work: look-ups that came meanwhile are answered before the other half.
-                await self._turn_of(request, self._turns.wait(len(request.body), first=True))
-            reply = self._take_in(request, body, digest)
-        return self._registered(reply)
+        read, digest = self._read(request)
+        if isinstance(read, RegisterBrokerBody) and len(request.body) >= LARGE_BODY_BYTES:
+            # Half of the work is done: look-ups that arrived meanwhile are answered before the other half.
+            await self._turn_of(request, self._turns.wait(len(request.body), first=True))
+        return self._register(request, read, digest)
 
     async def _turn_of(self, request: Request[RegisterBrokerHeader, bytes], turn: Deferred[None] | None) -> None:
         if turn is None:
             return
         await turn
-        if not request.channel.is_open:  # its end was already told to the table
+        if not request.channel.is_open:  # the table has already removed what was bound to it
             raise Refuse(ResponseCode.SYSTEM_ERROR, "the connection closed before its registration had its turn")
 
-    def _digest(self, request: Request[RegisterBrokerHeader, bytes]) -> BodyDigest:
-        return body_digest(request.body, version=request.command.version)
-
-    def _renew(self, request: Request[RegisterBrokerHeader, bytes], digest: BodyDigest) -> RegisterBrokerReply | None:
-        """Take a registration that says nothing new; None for others."""
-        return self._routes.renew(
-            request.header,
-            digest,
-            channel=request.channel,
-            now_ms=now_ms(self._clock),
-            steady_ms=steady_ms(self._clock),
-            zone_name=request.command.ext_fields.get(ZONE_NAME),
-        )
-
-    def _read(self, request: Request[RegisterBrokerHeader, bytes]) -> RegisterBrokerBody:
-        """Return what the body says; refuse one that cannot be read."""
-        header, data = request.header, request.body
+    def _read(
+        self, request: Request[RegisterBrokerHeader, bytes]
+    ) -> tuple[RegisterBrokerBody | RegisterBrokerReply, BodyDigest]:
+        """Do the first half of a registration: return its body, or the reply when it is an unchanged one."""
+        header, data, version = request.header, request.body, request.command.version
+        digest = body_digest(data, version=version)
+        zone_name = request.command.ext_fields.get(ZONE_NAME)
+        reply = self._routes.renew(header, digest, channel=request.channel, at=moment(self._clock), zone_name=zone_name)
+        if reply is not None:
+            return reply, digest
         if header.body_crc32 != 0 and header.body_crc32 != body_crc32(data):
-            self._refused(header, request, "the checksum of its body is wrong")
+            self._log_refused(request, "the checksum of its body is wrong")
             raise Refuse(ResponseCode.SYSTEM_ERROR, "crc32 not match", header=RegisterBrokerReply())
         try:
-            return decode_register_body(data, compressed=header.compressed, version=request.command.version)
+            return decode_register_body(data, compressed=header.compressed, version=version), digest
         except RegisterBodyError as error:
-            self._refused(header, request, str(error))
+            self._log_refused(request, str(error))
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody, {error}") from error
 
-    def _take_in(
-        self, request: Request[RegisterBrokerHeader, bytes], body: RegisterBrokerBody, digest: BodyDigest
-    ) -> RegisterBrokerReply:
-        return self._routes.register_broker(
-            request.header,
-            body,
-            channel=request.channel,
-            now_ms=now_ms(self._clock),
-            steady_ms=steady_ms(self._clock),
-            zone_name=request.command.ext_fields.get(ZONE_NAME),
-            digest=digest,
-        )
-
-    def _registered(self, reply: RegisterBrokerReply) -> Reply:
-        return Reply(header=reply, body=self._order_topics())
+    def _register(
+        self,
+        request: Request[RegisterBrokerHeader, bytes],
+        read: RegisterBrokerBody | RegisterBrokerReply,
+        digest: BodyDigest,
+    ) -> Reply:
+        """Do the second half of a registration."""
+        if isinstance(read, RegisterBrokerBody):
+            read = self._routes.register_broker(
+                request.header,
+                read,
+                channel=request.channel,
+                at=moment(self._clock),
+                zone_name=request.command.ext_fields.get(ZONE_NAME),
+                digest=digest,
+            )
+        return Reply(header=read, body=self._order_topics())
 
     @responds_to(UNREGISTER_BROKER)
     def unregister_broker(self, request: Request[BrokerIdentityHeader, None]) -> Coroutine[Any, Any, None] | None:
@@ -308,60 +295,46 @@ class BrokerResponders:
 
     async def _unregister_in_turn(self, turn: Deferred[None], request: Request[BrokerIdentityHeader, None]) -> None:
         await turn
-        if request.channel.is_open:  # else its end was already told to the table, and the broker may be back
+        if request.channel.is_open:  # else the table knows that it closed, and the broker may have registered again
             self._unregister(request)
 
     def _unregister(self, request: Request[BrokerIdentityHeader, None]) -> None:
-        self._routes.unregister_broker(request.header, channel=request.channel, now_ms=now_ms(self._clock))
+        self._routes.unregister_broker(request.header, channel=request.channel, at=moment(self._clock))
 
     @responds_to(QUERY_DATA_VERSION)
     def query_data_version(self, request: Request[BrokerIdentityHeader, DataVersion]) -> Reply:
+        header, at = request.header, moment(self._clock)
         changed, known = self._routes.query_data_version(
-            request.header.broker_name,
-            request.header.broker_addr,
-            request.body,
-            channel=request.channel,
-            now_ms=now_ms(self._clock),
-            steady_ms=steady_ms(self._clock),
+            header.broker_name, header.broker_addr, request.body, channel=request.channel, at=at
         )
         return Reply(header=QueryDataVersionReply(changed=changed), body=known)
 
     @responds_to(BROKER_HEARTBEAT)
     def broker_heartbeat(self, request: Request[BrokerHeartbeatHeader, None]) -> None:
-        header = request.header
-        self._routes.heartbeat(
-            header.broker_name,
-            header.broker_addr,
-            channel=request.channel,
-            now_ms=now_ms(self._clock),
-            steady_ms=steady_ms(self._clock),
-        )
+        header, at = request.header, moment(self._clock)
+        self._routes.heartbeat(header.broker_name, header.broker_addr, channel=request.channel, at=at)
 
     @responds_to(WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, request: Request[BrokerNameHeader, None]) -> Reply:
-        count = self._routes.wipe_write_perm(
-            request.header.broker_name, peer=request.channel.peer, now_ms=now_ms(self._clock)
-        )
+        peer, at = request.channel.peer, moment(self._clock)
+        count = self._routes.wipe_write_perm(request.header.broker_name, peer=peer, at=at)
         return Reply(header=WipeWritePermReply(wipe_topic_count=count))
 
     @responds_to(ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, request: Request[BrokerNameHeader, None]) -> Reply:
-        count = self._routes.add_write_perm(
-            request.header.broker_name, peer=request.channel.peer, now_ms=now_ms(self._clock)
-        )
+        peer, at = request.channel.peer, moment(self._clock)
+        count = self._routes.add_write_perm(request.header.broker_name, peer=peer, at=at)
         return Reply(header=AddWritePermReply(add_topic_count=count))
 
     @responds_to(DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, request: Request[DeleteTopicInNamesrvHeader, None]) -> None:
-        self._routes.delete_topic(
-            request.header.topic, request.header.cluster_name, peer=request.channel.peer, now_ms=now_ms(self._clock)
-        )
+        header, peer = request.header, request.channel.peer
+        self._routes.delete_topic(header.topic, header.cluster_name, peer=peer, at=moment(self._clock))
 
     @responds_to(REGISTER_TOPIC_IN_NAMESRV)
     def register_topic(self, request: Request[RegisterTopicHeader, TopicRouteData]) -> None:
-        self._routes.register_topic(
-            request.header.topic, request.body.queue_datas, peer=request.channel.peer, now_ms=now_ms(self._clock)
-        )
+        queues, peer = request.body.queue_datas, request.channel.peer
+        self._routes.register_topic(request.header.topic, queues, peer=peer, at=moment(self._clock))
 
     def _order_topics(self) -> KVTable | None:
         if not self._settings.namesrv.return_order_topic_config_to_broker:
@@ -369,18 +342,18 @@ class BrokerResponders:
         table = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return None if table is None else KVTable(table=table)
 
-    def _refused(self, header: RegisterBrokerHeader, request: Request[RegisterBrokerHeader, bytes], why: str) -> None:
+    def _log_refused(self, request: Request[RegisterBrokerHeader, bytes], why: str) -> None:
         self._log.warn(
             "registration of {broker_name} at {broker_addr} by {peer} refused: {why}",
-            broker_name=header.broker_name,
-            broker_addr=header.broker_addr,
+            broker_name=request.header.broker_name,
+            broker_addr=request.header.broker_addr,
             peer=request.channel.peer,
             why=why,
         )
 
 
 class AdminResponders:
-    """The key-value table and the configuration."""
+    """Requests about the key-value table and the configuration."""
 
     def __init__(self, kv: KVConfig, settings: Settings) -> None:
         self._kv = kv
@@ -394,7 +367,7 @@ class AdminResponders:
         try:
             self._kv.put(header.namespace, header.key, header.value)
         except DiskError as error:
-            raise _unwritten(error) from error
+            raise _not_written(error) from error
 
     @responds_to(GET_KV_CONFIG)
     def get_kv_config(self, request: Request[KVConfigHeader, None]) -> Reply:
@@ -410,7 +383,7 @@ class AdminResponders:
         try:
             self._kv.delete(request.header.namespace, request.header.key)
         except DiskError as error:
-            raise _unwritten(error) from error
+            raise _not_written(error) from error
 
     @responds_to(GET_KVLIST_BY_NAMESPACE)
     def get_kvlist_by_namespace(self, request: Request[NamespaceHeader, None]) -> Reply:
@@ -434,7 +407,7 @@ class AdminResponders:
         except ConfigError as error:
             raise Refuse(ResponseCode.SYSTEM_ERROR, str(error)) from error
         except DiskError as error:
-            raise _unwritten(error) from error
+            raise _not_written(error) from error
 
     @responds_to(GET_NAMESRV_CONFIG)
     def get_namesrv_config(self, _: Request[None, None]) -> Reply:
@@ -442,14 +415,10 @@ class AdminResponders:
 
 
 def _zone_asked_for(fields: Mapping[str, str]) -> str | None:
-    """Return the zone that a client wants to stay in; None when it does not care.  Java: ZoneRouteRPCHook"""
+    """Return the zone of a client that asks for its own zone only, else None.  Java: ZoneRouteRPCHook"""
     zone_name = fields.get(ZONE_NAME, "")
     return zone_name if parse_boolean(fields.get(ZONE_MODE, "")) and zone_name.strip() else None
 
 
-def _topic_list(topics: list[str]) -> Reply:
-    return Reply(body=TopicList(topic_list=topics))
-
-
-def _unwritten(error: DiskError) -> Refuse:
-    return Refuse(ResponseCode.SYSTEM_ERROR, f"nothing was changed, because it cannot be written: {error}")
+def _not_written(error: DiskError) -> Refuse:
+    return Refuse(ResponseCode.SYSTEM_ERROR, f"nothing was changed: the file cannot be written: {error}")

@@ -1,5 +1,5 @@
 """
-The wiring of a NameServer: its tables, what answers, the port, and the two periodic jobs.
+The wiring of a NameServer: its tables, responders, port and two periodic jobs.
 
 Java: NamesrvController, BrokerHousekeepingService
 """
@@ -15,15 +15,15 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger, LogLevel
 
+from rmq.namesrv.clustertest import ProductionRoutes
 from rmq.namesrv.config import NamesrvSetup
-from rmq.namesrv.counts import NamesrvCounts
-from rmq.namesrv.events import EventKind, RouteEvent
-from rmq.namesrv.journal import Journal, JournalResponders
+from rmq.namesrv.journal.events import REMOVALS, RouteEvent
+from rmq.namesrv.journal.journal import Journal, JournalResponders
 from rmq.namesrv.kvconfig import KVConfig
 from rmq.namesrv.lanes import RouteChunkLane, RouteLane
-from rmq.namesrv.production import ProductionRoutes
+from rmq.namesrv.live import LiveBroker
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
-from rmq.namesrv.routes import LiveBroker, MinBrokerIdChange, RoutePolicy, RouteTable
+from rmq.namesrv.routes import MinBrokerIdChange, RoutePolicy, RouteTable
 from rmq.namesrv.settings import Settings
 from rmq.namesrv.turns import Turns
 from rmq.remoting.access import Access
@@ -32,8 +32,9 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
-from rmq.runtime.clock import Periodic, now_ms, steady_ms
+from rmq.runtime.clock import Periodic, moment, steady_ms
 from rmq.runtime.config import ConfigError
+from rmq.runtime.histogram import Histogram
 from rmq.runtime.platform import Platform
 from rmq.wire.api.routes import NOTIFY_MIN_BROKER_ID_CHANGE, NotifyMinBrokerIdChangeHeader
 from rmq.wire.codes import RequestCode
@@ -42,13 +43,12 @@ FIRST_SCAN_S = 5.0
 FIRST_KV_LOG_S = 60.0
 KV_LOG_INTERVAL_S = 600.0
 
-#: A scan that comes this much later than it should, in seconds, finds a process that stood still, not silent brokers.
+#: A scan that is later than this, in seconds, finds a process that was stalled, not silent brokers.
 LATE_SCAN_S = 1.0
-#: Brokers that a scan lets go before it lets others have their turn; one with 10,000 topics takes a few milliseconds.
+#: Brokers that expire in one reactor turn; one with 10,000 topics takes a few milliseconds.
 EXPIRED_AT_ONCE = 4
-
-#: events after which a broker is no longer in its routes
-_DEPARTURES = frozenset({EventKind.REPLACED, EventKind.UNREGISTERED, EventKind.CLOSED, EventKind.EXPIRED})
+#: Bounds of the histogram of scan times, in seconds; a scan reads every broker and normally takes microseconds.
+SCAN_BOUNDS_S = (0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)
 
 BOOT_LINE = "The Name Server boot success. serializeType=JSON"
 
@@ -69,7 +69,7 @@ class NamesrvService(MultiService):
         clock = platform.reactor
         self.clock = clock
         self._announce = announce
-        self.counts = NamesrvCounts()
+        self.scans = Histogram(SCAN_BOUNDS_S)
         self.settings = Settings(platform.disk, setup)
         self.kv = KVConfig(platform.disk, setup.namesrv.kv_config_path)
         self.routes = RouteTable(on_event=self._happened, on_min_broker_id=self._min_broker_id_changed)
@@ -79,11 +79,11 @@ class NamesrvService(MultiService):
             platform, setup.access, rocketmq_home=setup.namesrv.rocketmq_home, admin_codes=NAMESRV_ADMIN_CODES
         )
         self._client = RemotingClient(
-            platform, name="what the namesrv asks and tells", tls=self.access.client_tls, sign=self.access.sign
+            platform, name="requests of the namesrv", tls=self.access.client_tls, sign=self.access.sign
         )
         self._client.setServiceParent(self)
         production = ProductionRoutes(self._client, setup.production_addrs)
-        self.look_ups = RouteResponders(self.routes, self.kv, self.settings, clock, production)
+        self.look_ups = RouteResponders(self.routes.topology, self.kv, self.settings, clock, production)
         self._turns = Turns(clock)
         self._give_back_memory = platform.give_back_memory
         brokers = BrokerResponders(self.routes, self.kv, self.settings, clock, self._turns)
@@ -91,12 +91,12 @@ class NamesrvService(MultiService):
         self.responders = ResponderTable(
             self.look_ups, brokers, AdminResponders(self.kv, self.settings), JournalResponders(self.journal)
         )
-        self.lane = RouteLane(self.routes, self.settings)
+        self.lane = RouteLane(self.routes.topology, self.settings)
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
         self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
         self.responders.add_chunk_lane(
-            RouteChunkLane(self.lane.replies, self.routes, self.settings, self.responders.stats)
+            RouteChunkLane(self.lane.replies, self.routes.topology, self.settings, self.responders.stats)
         )
         self.server = RemotingServer(
             platform,
@@ -114,7 +114,7 @@ class NamesrvService(MultiService):
         self._scan_s = scan_s = setup.namesrv.scan_not_active_broker_interval / 1000
         self._scanned_s: float | None = None
         self._periodic = [
-            Periodic(clock, scan_s, self._scan, name="scan of silent brokers", first_s=FIRST_SCAN_S),
+            Periodic(clock, scan_s, self._scan, name="broker expiry scan", first_s=FIRST_SCAN_S),
             Periodic(clock, KV_LOG_INTERVAL_S, self.kv.log_all, name="log of kv table", first_s=FIRST_KV_LOG_S),
         ]
 
@@ -122,8 +122,8 @@ class NamesrvService(MultiService):
         """
         Load the key-value table and listen.
 
-        Raises StateFileError when its file is broken, DiskError when it cannot be read, CannotListenError; then nothing
-        is left running. ConfigError when certificates or accounts cannot be used.
+        Raises StateFileError when its file is broken, DiskError when it cannot be read, CannotListenError, ConfigError
+        when certificates or accounts cannot be used; then nothing is left running.
         Java: NamesrvController#initialize, #start
         """
         self.kv.load()
@@ -156,16 +156,16 @@ class NamesrvService(MultiService):
         began_s = self.clock.seconds()
         before_s, self._scanned_s = self._scanned_s, began_s
         if before_s is not None and began_s - before_s > self._scan_s + LATE_SCAN_S:
-            # What brokers said meanwhile waits in the sockets: it is read before the next scan.
+            # Heartbeats that arrived meanwhile are in the sockets: they are read before the next scan.
             self._log.warn(
-                "the scan of silent brokers is {late_s:.1f} s late, this process stood still: nobody expires this time",
+                "broker expiry scan ran {late_s:.1f} s late (process stalled), skipping this scan",
                 late_s=began_s - before_s - self._scan_s,
             )
             return
         gone = self._expire()
-        self.counts.scans.observe(self.clock.seconds() - began_s)
+        self.scans.observe(self.clock.seconds() - began_s)
         if self._turns.worked and not self._turns.busy:
-            # What large registrations were kept in lies between what has come to stay.
+            # The buffers of large registrations are free now, but scattered between objects that stay.
             self._turns.worked = False
             self._give_back_memory()
         while len(gone) == EXPIRED_AT_ONCE:
@@ -173,43 +173,42 @@ class NamesrvService(MultiService):
             gone = self._expire()
 
     def _expire(self) -> list[LiveBroker]:
-        gone = self.routes.expire(now_ms(self.clock), steady_ms(self.clock), EXPIRED_AT_ONCE)
+        gone = self.routes.expire(moment(self.clock), EXPIRED_AT_ONCE)
         for live in gone:
-            # Over one connection several brokers may speak: the others are alive.
-            if isinstance(live.channel, Channel) and not self.routes.speaks(live.channel):
+            # Several brokers may share a connection: the others are alive.
+            if isinstance(live.channel, Channel) and not self.routes.is_bound(live.channel):
                 live.channel.close(f"broker {live.broker_name} was silent for too long")
         return gone
 
     def _channel_closed(self, channel: Channel, reason: str) -> None:
-        self.routes.channel_closed(channel, now_ms(self.clock), reason)
+        self.routes.channel_closed(channel, moment(self.clock), reason)
 
     def _happened(self, event: RouteEvent) -> None:
-        """Log, count and remember what changed in the routes."""
-        self.counts.happened(event)
-        self.journal.record(event)
+        """Record and log an event."""
+        kept = self.journal.log.record(event)
         # One field for the whole line: Twisted needs 30 us longer for eight of them, a tenth of a changed registration.
-        broker_id = "-" if event.broker_id is None else event.broker_id
+        broker_id = "-" if kept.broker_id is None else kept.broker_id
         line = (
-            f"{event.kind.value} {event.broker_name} {broker_id} {event.broker_addr or '-'} in {event.cluster}, "
-            f"{event.topic_count} topics, by {event.peer or 'nobody'}: {event.reason}"
+            f"{kept.kind} {kept.broker_name} {broker_id} {kept.broker_addr or '-'} in {kept.cluster}, "
+            f"{kept.topic_count} topics, by {kept.peer or 'an unknown peer'}: {kept.reason}"
         )
         self._log.emit(
-            LogLevel.warn if event.kind in _DEPARTURES else LogLevel.info,
+            LogLevel.warn if event.kind in REMOVALS else LogLevel.info,
             "{line}",
             line=line,
-            kind=event.kind.value,
-            broker_name=event.broker_name,
+            kind=kept.kind,
+            broker_name=kept.broker_name,
             broker_id=broker_id,
-            broker_addr=event.broker_addr or "-",
-            cluster=event.cluster,
-            topic_count=event.topic_count,
-            peer=event.peer,
-            reason=event.reason,
+            broker_addr=kept.broker_addr or "-",
+            cluster=kept.cluster,
+            topic_count=kept.topic_count,
+            peer=kept.peer,
+            reason=kept.reason,
         )
 
     def _min_broker_id_changed(self, change: MinBrokerIdChange) -> None:
         """
-        Tell the brokers of a group who has the smallest id now, with notifyMinBrokerIdChanged.
+        Notify the brokers of a group which one has the smallest id now, with notifyMinBrokerIdChanged.
 
         Java: RouteInfoManager#notifyMinBrokerIdChanged, #chooseBrokerAddrsToNotify
         """
@@ -222,9 +221,9 @@ class NamesrvService(MultiService):
             offline_broker_addr=change.offline_addr,
             ha_broker_addr=change.ha_addr,
         )
-        everybody = change.offline_addr is not None or len(change.addrs) == 1
+        to_all = change.offline_addr is not None or len(change.addrs) == 1
         for broker_id, addr in change.addrs.items():
-            if everybody or broker_id != min_id:
+            if to_all or broker_id != min_id:
                 self._client.oneway(addr, NOTIFY_MIN_BROKER_ID_CHANGE, header, None)
 
 
@@ -235,5 +234,5 @@ def build_namesrv(
     announce: Callable[[str], object] | None = None,
     service: type[NamesrvService] = NamesrvService,
 ) -> NamesrvService:
-    """Return a NameServer that is ready to start; may be called many times in one process."""
+    """Return a NameServer, not started; may be called many times in one process."""
     return service(platform, setup or NamesrvSetup(), announce=announce)

@@ -13,15 +13,15 @@ from twisted.logger import Logger
 from rmq.namesrv.config import CONFIG_CLASSES, UNSUPPORTED_SWITCHES, NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.remoting.access import check_white_list, refused_keys
 from rmq.runtime.config import config_fields, to_properties, update
-from rmq.runtime.disk import Disk
-from rmq.runtime.statefile import write_state
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.disk.statefile import write_state
 
 
 class Settings:
     """
-    The present configuration; whoever needs a value asks for it when it is needed.
+    The present configuration; values are read when they are needed, not copied.
 
-    Ports, paths and the scan interval are read once, at the start; a change of theirs counts after the next one.
+    Ports, paths and the scan interval are read at the start only; their changes take effect with the next start.
     """
 
     _log = Logger()
@@ -33,7 +33,7 @@ class Settings:
         self.namesrv: NamesrvConfig = setup.namesrv
         self.netty: NettyServerConfig = setup.netty
         self._extra = dict(setup.extra)
-        # In the file, because it was read from there, but shown to nobody.
+        # Read from the file and written to it, but never shown.
         self._secret = dict(setup.access.changed())
         self._production_addrs = setup.production_addrs
         self._known = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
@@ -45,7 +45,7 @@ class Settings:
         self._listeners.append(listener)
 
     def text(self) -> str:
-        """Return all of it as properties, ``key=value`` lines.  Java: Configuration#getAllConfigsFormatString"""
+        """Return it as properties, ``key=value`` lines.  Java: Configuration#getAllConfigsFormatString"""
         return to_properties(self.namesrv, self.netty, extra=self._extra)
 
     def black_listed(self, values: Mapping[str, str]) -> list[str]:
@@ -57,7 +57,7 @@ class Settings:
 
     def update(self, values: Mapping[str, str]) -> None:
         """
-        Change what is known, skip what is not, and write all of it to ``configStorePath`` of the start.
+        Change the known keys, skip the others, and write the configuration to ``configStorePath`` of the start.
 
         Raises ConfigError naming the key for a bad value, DiskError for an unwritable file; then nothing has changed.
         Java: Configuration#update
@@ -68,9 +68,9 @@ class Settings:
         self.namesrv, self.netty = namesrv, netty
         for key in sorted(values):
             if key in self._known:
-                self._log.info("{key} is {value} now", key=key, value=values[key])
+                self._log.info("{key} changed to {value}", key=key, value=values[key])
             else:
-                self._log.warn("unknown key {key} was not changed", key=key)
+                self._log.warn("unknown key {key} skipped", key=key)
         self._warn_of_unsupported()
         for listener in self._listeners:
             listener()
@@ -81,6 +81,6 @@ class Settings:
                 self._log.warn("{key}=true has no effect: it is not supported", key=field.key)
         if self.namesrv.cluster_test and not self._production_addrs:
             self._log.warn(
-                "{key}=true has no effect without NameServers to ask: give them with -n, or in NAMESRV_ADDR",
+                "{key}=true has no effect: set production's NameServers with -n or NAMESRV_ADDR",
                 key="clusterTest",
             )

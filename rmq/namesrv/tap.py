@@ -19,19 +19,19 @@ from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
-from rmq.runtime.diskerror import DiskError
+from rmq.runtime.disk.error import DiskError
+from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import real_platform, the_reactor
-from rmq.runtime.statefile import StateFileError
 from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
 
 if TYPE_CHECKING:
-    from rmq.runtime.http import Face
+    from rmq.runtime.http.service import Face
 
 _log = Logger()
 
 
 class Options(RmqOptions):
-    """Options of a NameServer; ``-n`` matters to clusterTest alone."""
+    """Options of a NameServer; ``-n`` is used with clusterTest only."""
 
     synopsis = "[options]"
     longdesc = "An Apache RocketMQ compatible NameServer."
@@ -43,14 +43,14 @@ class Options(RmqOptions):
 
     def _load(self) -> None:
         super()._load()
-        # The file of -c is the one that updateNamesrvConfig writes; -p shows it too.
+        # updateNamesrvConfig writes the file of -c; -p shows that too.
         if self.config_file is not None:
             namesrv, *others = self.configs
             self.configs = (attrs.evolve(namesrv, config_store_path=self.config_file), *others)
 
 
 def setup_of(options: Options) -> NamesrvSetup:
-    """Return what parsed options say."""
+    """Return the setup that parsed options describe."""
     namesrv, netty, *access = options.configs
     given = options[NAMESRV_KEY] or os.environ.get("NAMESRV_ADDR", "")
     return NamesrvSetup(
@@ -70,8 +70,8 @@ def makeService(options: Options) -> IService:
         raise SystemExit(f"rmq-namesrv cannot start: {options.with_source(str(error))}") from error
 
     def face() -> Face:
-        # prometheus_client is not needed, and not installed, where nobody asks for metrics.
-        from rmq.namesrv.face import namesrv_face
+        # Lazy: prometheus_client is needed, and installed, only with --http.
+        from rmq.namesrv.metrics import namesrv_face
 
         return namesrv_face(namesrv)
 
@@ -90,5 +90,5 @@ def makeService(options: Options) -> IService:
 
 def _say(line: str) -> None:
     _log.info("{line}", line=line)
-    # sys.stdout is twistd's log by now; whoever waits for Apache's line waits for exactly that line.
+    # sys.stdout is twistd's log here; scripts wait for exactly Apache's line on standard output.
     print(line, file=sys.__stdout__, flush=True)

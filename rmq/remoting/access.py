@@ -1,4 +1,4 @@
-"""Who gets in, and what a process says about itself when it knocks elsewhere: TLS, accounts and limits together."""
+"""TLS, access control and resource limits of listeners and clients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rmq.remoting.aclconfig import AclConfig
 from rmq.remoting.limits import RemotingLimits, Seats
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.config import ConfigError, config_fields, format_value
-from rmq.runtime.openlimit import sockets_of
+from rmq.runtime.disk.openlimit import sockets_of
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls, ServerTls
-from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
+from rmq.runtime.tls.config import TlsConfig, resolve_tls
+from rmq.runtime.tls.context import ClientTls, ServerTls
 
 if TYPE_CHECKING:
     from rmq.remoting.acl import Acl
@@ -30,23 +30,22 @@ def _keys() -> frozenset[str]:
     return frozenset(field.key for kind in kinds for field in config_fields(kind))
 
 
-#: Never changed over the network, whatever configWhiteList says: who may change them can let himself in.
+#: Never changed over the network, even if configWhiteList has them: a change would give access to the process.
 NEVER = _keys() | {"configBlackList", "configWhiteList"}
 
 
 def local_keys(classes: Sequence[type]) -> frozenset[str]:
     """
-    Return the keys of ``classes`` that a request changes only where ``configWhiteList`` names them.
+    Return the keys of ``classes`` that a request may change only if ``configWhiteList`` names them.
 
-    They say where the process listens and is found, whom it connects to, who may use it, which role it has, where its
-    files are and which form they have; each is declared with ``local``.
+    These are addresses, access control, the role, paths and file formats; each is declared with ``local``.
     """
     fields = (field for cls in classes for field in config_fields(cls) if field.local)
     return frozenset(name for field in fields for name in (field.key, *field.aliases))
 
 
 def check_white_list(white_list: str, classes: Sequence[type]) -> None:
-    """Raise ConfigError for a ``configWhiteList`` that names anything but keys that it can allow."""
+    """Raise ConfigError for a ``configWhiteList`` with keys that it cannot allow."""
     for key in sorted(_listed(white_list) - (local_keys(classes) - NEVER)):
         why = "never changed over the network" if key in NEVER else "no key that needs to be allowed"
         raise ConfigError(f"configWhiteList={white_list!r} is wrong: {key} is {why}")
@@ -63,7 +62,7 @@ def refused_keys(changes: Collection[str], classes: Sequence[type], *, black_lis
 
 
 def refusal_remark(keys: Collection[str]) -> str:
-    """Return Apache's words, and which keys they are about."""
+    """Return Apache's remark with the refused keys."""
     return f"Can not update config in black list. Only the configuration file changes {', '.join(keys)}"
 
 
@@ -73,7 +72,7 @@ def _listed(text: str) -> set[str]:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class AccessSetup:
-    """The configuration of it, as loaded."""
+    """The loaded configuration of TLS, access control and limits."""
 
     tls: TlsConfig = attrs.field(factory=TlsConfig)
     acl: AclConfig = attrs.field(factory=AclConfig)
@@ -87,9 +86,9 @@ class AccessSetup:
 
     def changed(self) -> Mapping[str, str]:
         """
-        Return the keys that are not as by default.
+        Return the keys with other values than the default.
 
-        Who writes a configuration file anew has to keep them; they hold passwords and are not for the wire.
+        A rewritten configuration file has to keep them. They hold passwords and must not be sent to clients.
         """
         parts: tuple[Any, ...] = (self.tls, self.acl, self.limits)
         return {
@@ -102,7 +101,7 @@ class AccessSetup:
 
 class Access(MultiService):
     """
-    The parts made from an :class:`AccessSetup`; starts before the ports, so that they know certificates and accounts.
+    The parts made from an :class:`AccessSetup`; starts before the ports, so that certificates and accounts are loaded.
 
     Making one raises ConfigError for a setup that cannot work, starting it for files that cannot be used.
     """
@@ -121,7 +120,7 @@ class Access(MultiService):
         self.acl: Acl | None = None
         self.sign: Callable[[RemotingCommand], None] | None = None
         if setup.acl.acl_enable or setup.acl.acl_tools_file is not None:
-            # Accounts and what reads requests for them are not needed where nobody asks who asks.
+            # Lazy import: needed with aclEnable only.
             from rmq.remoting.acl import acl_of, signer_of
 
             self.acl = acl_of(setup.acl, rocketmq_home, disk, clock, admin_codes)
@@ -131,7 +130,7 @@ class Access(MultiService):
             self.acl.setServiceParent(self)
 
     def guard(self, responders: ResponderTable, codes: Collection[int] | None = None) -> None:
-        """Have requests of ``codes`` (default: all) checked, if access control is on."""
+        """Check requests of ``codes`` (default: all), if access control is on."""
         if self.acl is not None:
             responders.guard_with(self.acl.check, codes)
 

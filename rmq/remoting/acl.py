@@ -1,5 +1,5 @@
 """
-Access control with Apache's accounts and signatures: who may ask for what.
+Access control with Apache's accounts and signatures.
 
 Accounts come from files in the form of Apache's ``plain_acl.yml``, which may change while they are in use. PyYAML
 (extra ``acl``) is imported when the first one is read.
@@ -27,10 +27,11 @@ from rmq.remoting.aclconfig import AclConfig
 from rmq.remoting.addresses import AddressPattern
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
-from rmq.runtime.clock import Periodic
+from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.config import ConfigError
-from rmq.runtime.disk import Disk
-from rmq.runtime.diskerror import DiskError
+from rmq.runtime.disk.error import DiskError
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.logs import LogThrottle
 from rmq.wire import fastjson
 from rmq.wire.api.clients import HeartbeatData
 from rmq.wire.codes import RequestCode, ResponseCode
@@ -44,20 +45,16 @@ _UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
 
 #: accessKey and secretKey must be longer, as in Apache
 MIN_KEY_CHARS = 6
-#: how often the files are looked at
+#: how often the files are checked
 REFRESH_S = 5.0
-#: the same refusal is logged again after so long
-QUIET_S = 60.0
-#: refusals that are remembered for that
-MAX_TOLD = 1000
-#: longest text of one: peers choose names, and may choose megabytes
-MAX_TOLD_CHARS = 512
+#: longest text of a logged refusal: peers choose names, and may choose megabytes
+MAX_LOGGED_CHARS = 512
 
 DENY, PUB, SUB = 0, 4, 8
 _PERMS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 RETRY_PREFIX = "%RETRY%"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-#: what Apache's brokers of 4.9 put before the reason
+#: prefix of the reason in Apache's brokers of 4.9
 REMARK_PREFIX = "org.apache.rocketmq.acl.common.AclException: "
 
 # signatures
@@ -76,14 +73,14 @@ def signature(ext_fields: Mapping[str, str], body: bytes | None, secret_key: str
 
 @attrs.frozen(kw_only=True)
 class Credentials:
-    """What signs requests."""
+    """Signs requests with one account."""
 
     access_key: str
     secret_key: str = attrs.field(repr=False)
     security_token: str | None = attrs.field(default=None, repr=False)
 
     def sign(self, command: RemotingCommand) -> None:
-        """Add the account and the signature to a request that is otherwise complete.  Java: AclClientRPCHook"""
+        """Add the account and the signature to an otherwise complete request.  Java: AclClientRPCHook"""
         fields = dict(command.ext_fields)
         fields[ACCESS_KEY] = self.access_key
         if self.security_token is not None:
@@ -133,14 +130,14 @@ class Account:
 
 @attrs.frozen(kw_only=True)
 class AclRules:
-    """What a set of files says."""
+    """The rules of a set of files."""
 
     white: tuple[AddressPattern, ...] = ()
     accounts: Mapping[str, Account] = attrs.field(factory=dict)
 
     def problem(self, command: RemotingCommand, host: str, admin_codes: Collection[int]) -> str | None:
         """
-        Return why ``host`` may not make this request, in Apache's words; None when it may.
+        Return Apache's remark if ``host`` may not send this request; None if it may.
 
         Java: PlainPermissionManager#validate, PlainPermissionChecker#check
         """
@@ -156,7 +153,7 @@ class AclRules:
         if account.white.matches(host):
             return None
         expected = signature(fields, command.body, account.secret_key)
-        # Bytes, because compare_digest takes no text beyond ASCII, and the peer may send any.
+        # Bytes, because compare_digest accepts only ASCII text, and the peer may send any.
         if not hmac.compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected.encode()):
             return f"Check signature failed for accessKey={access_key}"
         if command.code in admin_codes and not account.admin:
@@ -203,7 +200,7 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
 
     match command.code:
         case RequestCode.SEND_MESSAGE | RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
-            # The code does not say which keys count: who sends both needs both.
+            # The code does not decide which keys count: a request with both needs both permissions.
             if "topic" in fields:
                 topic(fields["topic"], PUB, fields.get("group"))
             if "b" in fields or "topic" not in fields:
@@ -239,7 +236,7 @@ def parse_rules(files: Mapping[str, bytes]) -> AclRules:
             for entry in entries.accounts or ():
                 account = _account(entry)
                 if account.access_key in accounts:
-                    raise ValueError(f"the accessKey {account.access_key} is there twice")
+                    raise ValueError(f"the accessKey {account.access_key} is defined twice")
                 accounts[account.access_key] = account
         except ValueError as error:
             raise ConfigError(f"{path}: {error}") from error
@@ -298,14 +295,14 @@ def _perm(text: str) -> int:
         raise ValueError(f"{text!r} is no permission; one of {', '.join(_PERMS)} is expected") from None
 
 
-# the shell
+# files in use
 
 
 class Acl(Service):
     """
     The accounts of ``path`` (a file, or a folder of ``*.yml`` and ``*.yaml``) in use.
 
-    While the service runs, the files are read again every REFRESH_S; broken ones change nothing but the log.
+    While the service runs, the files are read again every REFRESH_S; broken ones are logged and change nothing.
     """
 
     _log = Logger()
@@ -318,7 +315,7 @@ class Acl(Service):
         self._admin_codes = admin_codes
         self._files: dict[str, bytes] = {}
         self._trouble = ""
-        self._told: dict[str, float] = {}
+        self._throttle = LogThrottle()
         self._refresh = Periodic(clock, REFRESH_S, self.refresh, name=f"refresh of {path}")
 
     def startService(self) -> None:
@@ -332,7 +329,7 @@ class Acl(Service):
         return self._refresh.stop()
 
     def refresh(self) -> None:
-        """Read the files again and use them if they have changed and are sound."""
+        """Read the files again and use them if they have changed and are valid."""
         try:
             files = self._read()
             if files != self._files:
@@ -346,30 +343,29 @@ class Acl(Service):
         self._trouble = ""
 
     def _check_emptied(self, files: Mapping[str, bytes]) -> None:
-        """Raise ConfigError for a file that was something and is nothing: who rewrites it has only begun."""
+        """Raise ConfigError for a file that became empty: it is probably being rewritten."""
         for path, data in files.items():
             if not data.strip() and self._files.get(path, b"").strip():
                 raise ConfigError(f"{path}: it is empty now; a file without accounts says accounts: []")
 
     def check(self, command: RemotingCommand, channel: Channel) -> None:
-        """Raise Refuse (NO_PERMISSION) unless this request may be made."""
+        """Raise Refuse (NO_PERMISSION) unless this request is allowed."""
         host = channel.peer.rpartition(":")[0]
         problem = self.rules.problem(command, host, self._admin_codes)
         if problem is None:
             return
-        self._tell(f"{host}, request {command.code}: {problem}")
+        self._log_refusal(f"{host}, request {command.code}: {problem}")
         raise Refuse(ResponseCode.NO_PERMISSION, REMARK_PREFIX + problem)
 
-    def _tell(self, text: str) -> None:
-        """Log a refusal, but not the same one with every retry of a client."""
-        text = text[:MAX_TOLD_CHARS]
-        now = self._clock.seconds()
-        if now < self._told.get(text, now):
-            return
-        if len(self._told) >= MAX_TOLD:
-            self._told.clear()
-        self._told[text] = now + QUIET_S
-        self._log.warn("access control refuses {text}", text=text)
+    def _log_refusal(self, text: str) -> None:
+        text = text[:MAX_LOGGED_CHARS]
+        suppressed = self._throttle.admit(text, steady_ms(self._clock))
+        if suppressed is not None:
+            self._log.warn(
+                "access control refuses {text} ({suppressed} identical messages suppressed)",
+                text=text,
+                suppressed=suppressed,
+            )
 
     def _read(self) -> dict[str, bytes]:
         disk, path = self._disk, self._path
@@ -395,7 +391,7 @@ class Acl(Service):
 def acl_of(
     config: AclConfig, rocketmq_home: str | None, disk: Disk, clock: IReactorTime, admin_codes: Collection[int]
 ) -> Acl | None:
-    """Return the service that ``config`` asks for, None for none; raises ConfigError when no file is named."""
+    """Return the service for ``config``, None without aclEnable; raises ConfigError when no file is named."""
     if not config.acl_enable:
         return None
     if config.acl_file is not None:
@@ -408,7 +404,7 @@ def acl_of(
 
 
 def signer_of(config: AclConfig, disk: Disk) -> Callable[[RemotingCommand], None] | None:
-    """Return what signs our own requests, None without aclToolsFile; raises ConfigError."""
+    """Return the signer of our own requests, None without aclToolsFile; raises ConfigError."""
     if config.acl_tools_file is None:
         return None
     try:

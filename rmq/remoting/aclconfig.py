@@ -1,5 +1,5 @@
 """
-Access control as it is configured: its keys, and which requests only an admin may make.
+The configuration keys of access control, and the request codes for admins only.
 
 Java: Permission
 """
@@ -10,7 +10,7 @@ import attrs
 
 from rmq.wire.codes import RequestCode
 
-#: Only admins may ask a Broker for these.  Java: Permission#ADMIN_CODE
+#: Only admins may send these to a broker.  Java: Permission#ADMIN_CODE
 BROKER_ADMIN_CODES = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -20,9 +20,9 @@ BROKER_ADMIN_CODES = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
     }
 )
-#: Only admins may ask a NameServer for these; nothing else is looked at there. What Brokers and clients ask stays open,
-#: and so does 217, which Brokers of 5.x send. An explanation names the addresses of everybody who ever registered, and
-#: nobody but an operator asks for one.
+#: Only admins may send these to a NameServer; other codes are not checked there. Requests of brokers and clients stay
+#: open, also 217, which brokers of 5.x send. An explanation has the addresses of all registered brokers, and only
+#: operators need it.
 NAMESRV_ADMIN_CODES = frozenset(
     {
         RequestCode.PUT_KV_CONFIG,
@@ -39,9 +39,9 @@ NAMESRV_ADMIN_CODES = frozenset(
 
 @attrs.frozen(kw_only=True)
 class AclConfig:
-    """Keys of access control. Apache finds its file by the location alone."""
+    """Keys of access control. Apache has a fixed location of the file."""
 
-    acl_enable: bool = attrs.field(default=False, metadata={"doc": "check who asks, by the accounts of aclFile"})
+    acl_enable: bool = attrs.field(default=False, metadata={"doc": "authenticate requests by the accounts of aclFile"})
     acl_file: str | None = attrs.field(
         default=None,
         metadata={

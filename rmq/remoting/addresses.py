@@ -1,5 +1,5 @@
 """
-Patterns of addresses, as the files of access control write them.
+Patterns of addresses in the files of access control.
 
 Java: RemoteAddressStrategyFactory
 """
@@ -18,18 +18,18 @@ class AddressPattern:
     Addresses as Apache's files write them: ``*``, ``192.0.2.7``, ``192.0.2.*``, ``192.0.2.1-10``, ``192.0.*.*``,
     ``192.0.2.{4,5}``, several of them joined by commas, and the same for IPv6.
 
-    ``alternatives`` hold a lowest and a highest number for each of the 4 or 8 segments; None is everybody.
+    ``alternatives`` hold a lowest and a highest number for each of the 4 or 8 segments; None matches every address.
     """
 
     alternatives: tuple[tuple[tuple[int, int], ...] | None, ...]
 
     @classmethod
     def parse(cls, text: str) -> AddressPattern:
-        """Raises ValueError, with the part that is wrong."""
+        """Raises ValueError with the wrong part."""
         return cls(tuple(_alternative(part) for part in _split_address(text)))
 
     def matches(self, host: str) -> bool:
-        """Say whether ``host``, an address without port, is one of them."""
+        """Return whether ``host``, an address without port, matches."""
         if None in self.alternatives:
             return True
         try:

@@ -1,5 +1,5 @@
 """
-One connection as the rest of the program sees it: somebody to answer, to ask and to say goodbye to.
+One connection for the rest of the program: replies, own requests, close.
 
 Java: io.netty.channel.Channel, NettyRemotingAbstract#invokeSyncImpl
 """
@@ -18,15 +18,16 @@ from twisted.logger import Logger
 from rmq.remoting.correlator import Correlator, TooManyWaiting
 from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
+from rmq.runtime.clock import DeadlineTimer
 from rmq.wire import fastjson
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, encode_ext
 from rmq.wire.frames import FrameDecoder, ProtocolError
 
-#: bytes written to a peer that does not read them; beyond that one-way requests to it are dropped
+#: unsent bytes of a peer that does not read; beyond that one-way requests to it are dropped
 MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
-#: seconds that a closing connection has for what is still unsent
+#: seconds that a closing connection has to send the rest
 CLOSE_GRACE_S = 5.0
 
 H = TypeVar("H")
@@ -38,7 +39,7 @@ Closed = Callable[["Channel", str], object]
 
 class Response(Generic[RH, RB]):
     """
-    The answer to a request, read by the classes of its contract.
+    The reply to a request, decoded by its contract.
 
     ``header`` and ``body`` are None where the contract has none. An absent JSON body reads as an object of defaults.
     ``code`` is one of the contract's ``answers``; anything else is raised as Refused.
@@ -67,13 +68,13 @@ class _Call:
 
 class Channel:
     """
-    A connection, from the moment it is made until it is lost; made by the protocol alone.
+    A connection, from its start until it is lost; created by the protocol only.
 
     ``peer`` is ``ip:port``, ``peer_host`` the raw address (4 or 16 bytes; an IPv4 address inside an IPv6 one counts as
     IPv4) with the port, ``id`` a number that no other channel of its server or client has.
 
-    Whatever waits for this peer ends when the connection does: each :meth:`invoke` fails with Unreachable, then the
-    callbacks of :meth:`when_closed` run.
+    When the connection is lost, each pending :meth:`invoke` fails with Unreachable, then the callbacks of
+    :meth:`when_closed` run.
     """
 
     _log = Logger()
@@ -89,12 +90,13 @@ class Channel:
     ) -> None:
         self.id = id
         self.peer, self.peer_host = describe_peer(transport.getPeer())
-        #: when something was last read or written, in seconds of the clock
+        #: time of the last read or write, in seconds of the clock
         self.last_active_s = clock.seconds()
         self._transport = transport
         self._clock = clock
         self._calls: Correlator[_Call] = Correlator()
-        self._timer: IDelayedCall | None = None
+        #: created with the first request: most channels of a server never send one
+        self._timer: DeadlineTimer | None = None
         self._cut: IDelayedCall | None = None
         self._closed_callbacks: list[Closed] = []
         self._reason: str | None = None
@@ -112,7 +114,7 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """False as soon as the connection is lost or :meth:`close` was called; then nothing is sent any more."""
+        """False once the connection is lost or :meth:`close` was called; then nothing is sent."""
         return self._reason is None
 
     @property
@@ -121,13 +123,8 @@ class Channel:
         return self._reason
 
     @property
-    def waiting_requests(self) -> int:
-        """How many of our requests this peer has not answered yet."""
-        return len(self._calls)
-
-    @property
     def held_bytes(self) -> int:
-        """How many bytes are kept because this peer is slow: answers it does not read, a frame it has not completed."""
+        """The bytes held for a slow peer: unread replies and an incomplete frame."""
         return self._unsent_bytes + (0 if self._decoder is None else self._decoder.buffered_bytes)
 
     # out
@@ -136,7 +133,7 @@ class Channel:
         """
         Send whole frames, as far as the channel is open.
 
-        When serverChannelMaxUnsentBytes are written to a peer that does not read, the connection is cut.
+        A peer that does not read is disconnected at serverChannelMaxUnsentBytes.
         """
         if self._reason is not None:
             return
@@ -146,11 +143,11 @@ class Channel:
             self._unsent_bytes += len(frames)
             if self._unsent_bytes > self._most_unsent_bytes:
                 self._log.warn(
-                    "{peer} is cut off: it does not read its answers, {unsent_bytes} bytes are waiting",
+                    "closing {peer}: it does not read its replies, {unsent_bytes} bytes are unsent",
                     peer=self.peer,
                     unsent_bytes=self._unsent_bytes,
                 )
-                self.abort("does not read its answers")
+                self.abort("does not read its replies")
             elif self._grew is not None:
                 self._grew(len(frames))
 
@@ -160,9 +157,9 @@ class Channel:
 
     def oneway(self, contract: Contract[H, B, Any, Any], header: H, body: B) -> bool:
         """
-        Send a request that is never answered.
+        Send a one-way request.
 
-        False when it was dropped, because the channel is closed or the peer has MAX_UNSENT_ONEWAY_BYTES to read.
+        False when it was dropped: the channel is closed, or MAX_UNSENT_ONEWAY_BYTES are unsent.
         """
         if self._reason is not None or self._unsent_bytes > MAX_UNSENT_ONEWAY_BYTES:
             return False
@@ -209,7 +206,9 @@ class Channel:
         except ProtocolError:
             self._calls.forget(opaque)
             raise
-        self._arm(deadline)
+        if self._timer is None:
+            self._timer = DeadlineTimer(self._clock, self._calls.next_deadline, self._expire)
+        self._timer.arm()
         self.write(frame)
         return done
 
@@ -217,7 +216,7 @@ class Channel:
         """
         Close the connection once everything written is sent, CLOSE_GRACE_S at most.
 
-        Calls that wait for this peer fail at once.
+        Pending requests fail at once.
         """
         if self._reason is not None:
             return
@@ -227,7 +226,7 @@ class Channel:
         self._transport.loseConnection()
 
     def abort(self, reason: str) -> None:
-        """Close the connection without sending what is unsent."""
+        """Close the connection without sending the rest."""
         if self._reason is None:
             self._end(reason)
         if not self._lost:
@@ -237,7 +236,7 @@ class Channel:
         """
         Call ``callback(channel, reason)`` once the connection is lost; at once when it is already.
 
-        A callback that raises is logged, the others run all the same.
+        A callback that raises is logged; the others still run.
         """
         if self._lost:
             self._call_closed(callback)
@@ -247,15 +246,17 @@ class Channel:
     # in: for the protocol
 
     def received(self, answer: RemotingCommand) -> None:
-        """Hand an answer to whoever waits for it; late and unknown ones are dropped."""
+        """Complete the request of an answer; late and unknown answers are dropped."""
         call = self._calls.answered(answer.opaque)
         if call is None:
-            self._log.debug("{peer} answered {opaque}, which nobody waits for", peer=self.peer, opaque=answer.opaque)
+            self._log.debug(
+                "{peer} answered {opaque}, which is not pending (late or unknown)", peer=self.peer, opaque=answer.opaque
+            )
             return
         call.done.callback(answer)
 
     def paused(self) -> None:
-        """The transport asks for no more: from now on count what is written."""
+        """The transport is full: count unsent bytes from now on."""
         self._paused = True
 
     def resumed(self) -> None:
@@ -278,9 +279,9 @@ class Channel:
     def _end(self, reason: str) -> None:
         if self._reason is None:
             self._reason = reason
-        if self._timer is not None and self._timer.active():
+        if self._timer is not None:
             self._timer.cancel()
-        self._timer = None
+            self._timer = None
         for call in self._calls.close():
             call.done.errback(
                 Unreachable(
@@ -297,25 +298,10 @@ class Channel:
     def _give_up(self, opaque: int) -> None:
         self._calls.forget(opaque)
 
-    # deadlines
-
-    def _arm(self, deadline: float) -> None:
-        """Have one timer stand at the earliest deadline."""
-        timer = self._timer
-        if timer is not None and timer.active():
-            if timer.getTime() <= deadline:
-                return
-            timer.cancel()
-        self._timer = self._clock.callLater(max(0.0, deadline - self._clock.seconds()), self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        for call in self._calls.expire(self._clock.seconds()):
+    def _expire(self, now_s: float) -> None:
+        for call in self._calls.expire(now_s):
             text = f"{self.peer} did not answer request {call.code} within {call.timeout_ms:g} ms"
             call.done.errback(RequestTimeout(self.peer, text))
-        deadline = self._calls.next_deadline()
-        if deadline is not None and self._reason is None:
-            self._arm(deadline)
 
 
 def describe_peer(address: Any) -> tuple[str, tuple[bytes, int]]:

@@ -1,5 +1,5 @@
 """
-Requests to servers by their address; one connection each, made when needed.
+Requests to servers by address, over one connection each, which is made when needed.
 
 Java: NettyRemotingClient
 """
@@ -20,8 +20,8 @@ from rmq.remoting.channel import Channel, Response
 from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import ResponderTable
-from rmq.runtime.platform import Platform
-from rmq.runtime.tls import ClientTls, loss_text
+from rmq.runtime.platform import Platform, split_addr
+from rmq.runtime.tls.context import ClientTls, loss_text
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 
@@ -35,9 +35,9 @@ __all__ = [
     "Unreachable",
 ]
 
-#: how long a dial may take. Java: connectTimeoutMillis
+#: timeout of a connection attempt.  Java: connectTimeoutMillis
 CONNECT_TIMEOUT_MS = 3_000
-#: requests that may wait for one dial
+#: requests that may wait for one connection attempt
 MAX_WAITING_FOR_DIAL = 10_000
 #: Java: clientChannelMaxIdleTimeSeconds
 IDLE_SECONDS = 120.0
@@ -50,10 +50,10 @@ RB = TypeVar("RB")
 
 class RemotingClient(Service):
     """
-    Ask servers; ``responders`` answers what they ask back (without it: code 3). With ``tls`` every connection is a TLS
-    connection; ``sign`` signs every request.
+    Send requests to servers; ``responders`` answers requests of the servers (without it: code 3). With ``tls`` every
+    connection uses TLS; ``sign`` signs every request.
 
-    A lost connection fails what waits for it at once and is made anew by the next request. Nothing is retried.
+    When a connection is lost its pending requests fail at once; the next request connects again. Nothing is retried.
     """
 
     _log = Logger()
@@ -85,7 +85,7 @@ class RemotingClient(Service):
         self._stopped = False
 
     def stopService(self) -> Deferred[None]:
-        """Fail what is waiting, close all connections; fires when they are gone (CLOSE_GRACE_S at most)."""
+        """Fail pending requests, close all connections; fires when they are closed (CLOSE_GRACE_S at most)."""
         super().stopService()
         self._stopped = True
         for dial in list(self._dials.values()):
@@ -102,7 +102,7 @@ class RemotingClient(Service):
         self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B, *, timeout_ms: float
     ) -> Deferred[Response[RH, RB]]:
         """
-        Ask ``addr`` (``host:port``) and wait for its answer; ``timeout_ms`` counts for dialling and answer together.
+        Send a request to ``addr`` (``host:port``) and wait for the answer; ``timeout_ms`` includes connecting.
 
         Fails with Refused, RequestTimeout, Unreachable or BadAnswer (all RequestFailed).
         """
@@ -125,7 +125,7 @@ class RemotingClient(Service):
         return opened.addCallback(ask)
 
     def oneway(self, addr: str, contract: Contract[H, B, Any, Any], header: H, body: B) -> None:
-        """Tell ``addr`` something, without waiting; logged when it cannot be sent."""
+        """Send a one-way request to ``addr``; it is logged when it cannot be sent."""
 
         def tell(channel: Channel) -> None:
             if not channel.oneway(contract, header, body):
@@ -142,7 +142,7 @@ class RemotingClient(Service):
         self._channel(addr).addCallback(tell).addErrback(report)
 
     def _channel(self, addr: str) -> Deferred[Channel]:
-        """Return the open channel to ``addr``, dialling if need be; fails with Unreachable."""
+        """Return the open channel to ``addr``, connecting if necessary; fails with Unreachable."""
         channel = self._channels.get(addr)
         if channel is not None and channel.is_open:
             opened: Deferred[Channel] = Deferred()
@@ -163,7 +163,7 @@ class RemotingClient(Service):
         return dial.wait()
 
     def _start(self, dial: _Dial, host: str, port: int) -> None:
-        # Whatever goes wrong, the dial ends: one that stayed would let all who ask later wait for nothing.
+        # End the attempt after every error: otherwise later requests would wait for it for ever.
         connecting: Deferred[Any] = maybeDeferred(self._connect, host, port)
         dial.connecting = connecting
         connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, self._platform.reactor)
@@ -225,16 +225,16 @@ def _firing(done: Deferred[None]) -> Callable[[Channel, str], None]:
 
 
 class _Dial:
-    """A connection in the making, and who waits for it."""
+    """A connection attempt and the requests that wait for it."""
 
     def __init__(self, addr: str) -> None:
         self.addr = addr
         self.connecting: Deferred[Any] | None = None
-        # in order of arrival; a dict because any of them may give up
+        # in order of arrival; a dict because any of them may be cancelled
         self._waiting: dict[Deferred[Channel], None] = {}
 
     def wait(self) -> Deferred[Channel]:
-        """Return a Deferred of the channel; cancelling it gives up waiting, not the dial."""
+        """Return a Deferred of the channel; cancelling it does not cancel the attempt."""
         if len(self._waiting) >= MAX_WAITING_FOR_DIAL:
             text = f"{len(self._waiting)} requests wait for the connection to {self.addr} already"
             return fail(Unreachable(self.addr, text))
@@ -267,12 +267,3 @@ class _Outgoing(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         return self._client.build_protocol()
-
-
-def split_addr(addr: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``, without brackets around IPv6; a ValueError for anything else."""
-    host, colon, port = addr.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{addr!r} is no address of the form host:port")
-    return host, int(port)

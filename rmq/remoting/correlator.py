@@ -1,5 +1,5 @@
 """
-Which request an answer belongs to: one table per connection and direction.
+Pending requests by opaque: one table per connection and direction.
 
 Java: NettyRemotingAbstract#responseTable, #scanResponseTable
 """
@@ -11,21 +11,21 @@ from typing import Generic, TypeVar
 
 W = TypeVar("W")
 
-#: requests of one connection that may wait for their answers at a time
+#: limit of pending requests of one connection
 MAX_WAITING_REQUESTS = 65_535
 _MAX_OPAQUE = 2**31
 
 
 class TooManyWaiting(Exception):
-    """The peer owes MAX_WAITING_REQUESTS answers already."""
+    """MAX_WAITING_REQUESTS requests are pending already."""
 
 
 class Correlator(Generic[W]):
     """
-    Requests that wait for an answer, by opaque; each has a deadline in seconds of whatever clock the caller uses.
+    Requests that wait for an answer, by opaque; each has a deadline in seconds of the caller's clock.
 
-    Every waiting request comes out exactly once: by its answer, by :meth:`expire`, :meth:`forget` or :meth:`close`.
-    ``late`` counts answers to requests that came out before, ``unknown`` those to opaques never given away.
+    Every pending request is removed exactly once: by its answer, by :meth:`expire`, :meth:`forget` or :meth:`close`.
+    ``late`` counts answers to removed requests, ``unknown`` those to opaques that were never used.
     """
 
     def __init__(self, limit: int = MAX_WAITING_REQUESTS) -> None:
@@ -42,7 +42,7 @@ class Correlator(Generic[W]):
         return len(self._waiting)
 
     def add(self, waiting: W, deadline: float) -> int:
-        """Keep a request and return its opaque; TooManyWaiting when the table is full."""
+        """Add a request and return its opaque; TooManyWaiting when the table is full."""
         if len(self._waiting) >= self._limit:
             raise TooManyWaiting(f"{self._limit} requests wait for an answer")
         opaque = self._opaque()
@@ -54,7 +54,7 @@ class Correlator(Generic[W]):
         return opaque
 
     def answered(self, opaque: int) -> W | None:
-        """Take out the request that an answer belongs to; None, and counted, when nobody waits for it."""
+        """Remove and return the request of an answer; None, and counted, when there is none."""
         entry = self._waiting.pop(opaque, None)
         if entry is not None:
             return entry[1]
@@ -65,12 +65,12 @@ class Correlator(Generic[W]):
         return None
 
     def forget(self, opaque: int) -> W | None:
-        """Take out a request that nobody is interested in any more."""
+        """Remove a request that is no longer needed."""
         entry = self._waiting.pop(opaque, None)
         return None if entry is None else entry[1]
 
     def next_deadline(self) -> float | None:
-        """Return when the next :meth:`expire` has something to do, None when nothing waits."""
+        """Return the earliest deadline, None when nothing is pending."""
         deadlines = self._deadlines
         while deadlines:
             deadline, opaque = deadlines[0]
@@ -81,7 +81,7 @@ class Correlator(Generic[W]):
         return None
 
     def expire(self, now: float) -> list[W]:
-        """Take out the requests whose deadline is ``now`` or earlier, the earliest first."""
+        """Remove and return the requests whose deadline is ``now`` or earlier, the earliest first."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             _, opaque = heappop(self._deadlines)
@@ -89,7 +89,7 @@ class Correlator(Generic[W]):
         return expired
 
     def close(self) -> list[W]:
-        """Take out all requests, in the order in which they were added."""
+        """Remove and return all requests, in the order in which they were added."""
         waiting = [request for _, request in self._waiting.values()]
         self._waiting.clear()
         self._deadlines.clear()

@@ -1,4 +1,4 @@
-"""What may become of a request that we send, other than an answer."""
+"""Failures of a request that we send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 
 class RequestFailed(Exception):
-    """A request has no answer that could be used; ``addr`` is the peer, as ``ip:port``."""
+    """A request has no usable answer; ``addr`` is the peer, as ``ip:port``."""
 
     def __init__(self, addr: str, text: str) -> None:
         super().__init__(text)
@@ -15,7 +15,7 @@ class RequestFailed(Exception):
 
 
 class Refused(RequestFailed):
-    """The peer answered with a response code that is no answer of the request's contract."""
+    """The peer answered with a response code that the request's contract does not have."""
 
     def __init__(
         self, code: int, remark: str, addr: str, ext: Mapping[str, str] = MappingProxyType({}), request_code: int = -1
@@ -28,7 +28,7 @@ class Refused(RequestFailed):
 
 
 class RequestTimeout(RequestFailed):
-    """No answer within the time that the caller gave; it may have been carried out all the same."""
+    """No answer within the caller's timeout; the request may have been executed."""
 
 
 class Unreachable(RequestFailed):

@@ -1,7 +1,7 @@
 """
-How much one peer, and all of them together, may cost: numbers of connections, bytes kept for them, patience.
+Resource limits of one peer and of all peers: connections, held bytes, idle time.
 
-Bytes are counted where they are kept, and only when there are more than usual, so ordinary traffic pays nothing.
+Bytes are counted where they are held, and only above the usual size, so ordinary traffic has no cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-#: room is made until so much of the limit is in use, that the next byte does not ask for the next victim
+#: connections are closed until the held bytes are below this share of the limit, so that the next byte closes none
 RELIEVED_RATIO = 0.75
 
 
@@ -30,13 +30,13 @@ class RemotingLimits:
     """
     Limits of a listening port; the keys are our own, Apache has none like them.
 
-    What takes too long is limited by ``serverChannelMaxIdleTimeSeconds``: a connection on which nothing moves for so
-    long is closed, and one whose frame has begun and is not complete after twice that time too.
+    ``serverChannelMaxIdleTimeSeconds`` limits time: an idle connection is closed after it, and one with an incomplete
+    frame after twice that time.
     """
 
     server_max_connections: int = _key(100_000, "connections of one port; more are closed at once", 1)
     server_channel_max_unsent_bytes: int = _key(
-        64 * MIB, "answers in bytes that wait for a peer that does not read them; beyond that it is cut off", MIB
+        64 * MIB, "unsent bytes for a peer that does not read; beyond that it is disconnected", MIB
     )
     server_max_held_bytes: int = _key(
         512 * MIB,
@@ -46,12 +46,12 @@ class RemotingLimits:
     )
 
 
-#: what a connection is subject to when nobody said anything
+#: the limits without configuration
 DEFAULT_LIMITS = RemotingLimits()
 
 
 class Seats:
-    """Connections of all ports of a process together; ``most`` None: as many as come."""
+    """Number of connections of all ports of a process; ``most`` None: without limit."""
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
@@ -64,9 +64,9 @@ class Seats:
 
 class HeldBytes:
     """
-    The bytes that a port keeps for its peers, bounded in sum.
+    The bytes that a port holds for its peers, with a limit of their sum.
 
-    Connections report growth only; what they still keep is looked up when the sum of the growth reaches the limit.
+    Connections report growth only; what they still hold is read when the sum of the growth reaches the limit.
     """
 
     _log = Logger()
@@ -77,7 +77,7 @@ class HeldBytes:
         self._grown_bytes = 0
 
     def grew(self, size_bytes: int) -> None:
-        """Count what a connection keeps now in addition; may cut connections off, that one too."""
+        """Add the growth of a connection; may close connections, also that one."""
         self._grown_bytes += size_bytes
         if self._grown_bytes > self._limit_bytes:
             self._relieve()
@@ -92,11 +92,11 @@ class HeldBytes:
                     break
                 total -= held
                 self._log.warn(
-                    "{peer} is cut off: {held_bytes} bytes are kept for it, the most of all, and the slow peers of "
-                    "this port have used up the {limit_bytes} bytes of serverMaxHeldBytes",
+                    "closing {peer}: it holds {held_bytes} bytes, more than any other peer, and all peers of this port "
+                    "together exceed serverMaxHeldBytes={limit_bytes}",
                     peer=channel.peer,
                     held_bytes=held,
                     limit_bytes=self._limit_bytes,
                 )
-                channel.abort("keeps too much memory busy")
+                channel.abort("holds too much memory")
         self._grown_bytes = total

@@ -1,9 +1,9 @@
 """
-The shell between a transport and the responder table: bytes in, one write of answers out.
+From the bytes of a transport to the responder table and back, with one write for all replies of a read.
 
-Everything that a chunk of input asks for is collected and written at once. When the peer does not read its answers, the
-transport asks us to pause, and we stop reading its requests until it has caught up; so neither its questions nor our
-answers pile up. A peer that breaks the protocol loses its connection, and nobody else anything.
+The replies to one chunk of input are collected and written at once. Back-pressure: while the peer does not read its
+replies, the transport pauses us and we do not read its requests, so neither requests nor replies pile up. A peer that
+violates the protocol loses its own connection only.
 
 Java: NettyRemotingServer.NettyServerHandler, NettyConnectManageHandler, IdleStateHandler
 """
@@ -24,29 +24,29 @@ from zope.interface import implementer
 from rmq.remoting.channel import Channel
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
-from rmq.runtime.tls import loss_text
+from rmq.runtime.tls.context import loss_text
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply, likely_code
 from rmq.wire.compiled import load
 from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
 
-#: requests of one connection that may wait for their answers at a time; beyond that they are answered with code 2
+#: limit of requests of one connection without a reply; further ones are answered with code 2
 MAX_WAITING_ANSWERS = 65_535
 
-#: seconds; a timer that goes off so much later than it should was not served in time, by this process or this machine
+#: seconds; a timer that fires later than this shows that the process or the machine was stalled
 LATE_CHECK_S = 1.0
 
-_direct: Any = load("rmq.remoting._direct")
+_compiled: Any = load("rmq.remoting._fastpath")
 OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
 TLS_HANDSHAKE = 0x16
 
-#: Asked once with the transport and the first bytes of a connection. True: they are frames. False: they were taken, and
-#: what they mean comes later (TLS). Raises ProtocolError for a peer that is not wanted.
+#: Called once with the transport and the first bytes of a connection. True: they are frames. False: they were consumed,
+#: and frames come later (TLS). Raises ProtocolError for a peer that is refused.
 Admit = Callable[[Any, bytes], bool]
 
 
 def plain_only(transport: Any, first: bytes) -> bool:
-    """Let no TLS in."""
+    """Refuse TLS."""
     if first[0] == TLS_HANDSHAKE:
         raise ProtocolError("it begins a TLS handshake, which this port does not offer")
     return True
@@ -58,8 +58,8 @@ class RemotingProtocol(Protocol):
     One connection of a server or a client.
 
     ``opened`` and ``closed`` are called with its channel, once each. ``idle_seconds`` after the last byte in either
-    direction the connection is closed, and also when a frame that has begun is not complete after twice that time.
-    ``grew`` is told the bytes that are kept for this peer because it is slow.
+    direction the connection is closed, and also when a frame is incomplete for twice that time. ``grew`` is called with
+    the growth of the bytes that are held for this slow peer.
     """
 
     _log = Logger()
@@ -87,14 +87,16 @@ class RemotingProtocol(Protocol):
         self._limits = limits
         self._grew = grew
         self._decoder = FrameDecoder()
-        #: the unfinished frame that the last look for idleness found
+        #: the unfinished frame at the last idle check
         self._seen_unfinished = 0
         self._idle: IDelayedCall | None = None
         self._sniffed = False
+        #: True while the next byte begins a frame that can be answered at once: admitted, none unfinished or held back
+        self.at_frame_start = False
         self._paused = False
-        #: frames of a chunk whose answers have to wait until the peer has read others
+        #: frames that wait until the peer has read earlier replies
         self._held: list[Frame] = []
-        #: answers of the chunk at hand, None between chunks
+        #: replies of the current chunk, None between chunks
         self._collected: list[bytes] | None = None
         self._collected_bytes = 0
         self._waiting_answers = 0
@@ -109,10 +111,10 @@ class RemotingProtocol(Protocol):
         self.channel = Channel(transport, self._clock, self._id, self._limits, self._decoder, self._grew)
         transport.registerProducer(self, True)
         self._idle = self._clock.callLater(self._idle_seconds, self._check_idle)
-        lanes = self._responders.chunk_lanes
-        if _direct is not None and lanes and getattr(transport, "lean", False):
-            # the reactor asks it before us
-            transport.direct = _direct.Direct(self, lanes)
+        if _compiled is not None and self._responders.chunk_lanes and getattr(transport, "lean", False):
+            # the reactor asks it before this protocol
+            lanes = self._responders.fast_lanes(_compiled.Lanes)
+            transport.fast_path = _compiled.FastPath(self, lanes, self._clock.seconds)
         self._opened(self.channel)
 
     def dataReceived(self, data: bytes) -> None:
@@ -128,10 +130,7 @@ class RemotingProtocol(Protocol):
             except ProtocolError as error:
                 self._drop(str(error))
                 return
-        if self._responders.chunk_lanes and not self._held and (whole := self._decoder.take_back(data)) is not None:
-            self.run_lanes(whole)
-        else:
-            self.cut(data)
+        self.receive(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._idle is not None and self._idle.active():
@@ -142,34 +141,50 @@ class RemotingProtocol(Protocol):
         self._closed(self.channel, self.channel.close_reason or text)
 
     def pauseProducing(self) -> None:
-        """The peer reads too slowly: read nothing more of it."""
+        """The peer reads too slowly: stop reading from it."""
         self._paused = True
+        self.at_frame_start = False
         self.channel.paused()
         transport: Any = self.transport
         transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Everything is sent: go on with what was held back, then with reading."""
+        """Everything is sent: process held frames, then read again."""
         self._paused = False
         self.channel.resumed()
         held, self._held = self._held, []
-        # A transport that sends at once may call us from within a write: then the chunk at hand just goes on.
+        # A transport that sends at once may call this within a write: then the current chunk continues.
         if held and self._collected is None:
             self._run(held)
+        self._settle()
         if not self._paused and self.channel.is_open:
             transport: Any = self.transport
             transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """The transport is going; connectionLost follows."""
+        """The transport is closing; connectionLost follows."""
 
     # one chunk
 
-    def run_lanes(self, data: bytes) -> None:
-        """
-        Have lanes answer what they can at the front of ``data``, a write for each, and go on with the rest.
+    def receive(self, data: bytes, with_lanes: bool = True) -> None:
+        """Answer received bytes, without lanes if one has just declined the front of ``data``."""
+        whole: bytes | None = None
+        if with_lanes and self._responders.chunk_lanes and not self._held:
+            whole = self._decoder.take_back(data)
+        if whole is None:
+            self._cut(data)
+        else:
+            self._run_lanes(whole)
+        self._settle()
 
-        No frame is unfinished and none held back.
+    def _settle(self) -> None:
+        self.at_frame_start = not (self._paused or self._held or self._decoder.buffered_bytes)
+
+    def _run_lanes(self, data: bytes) -> None:
+        """
+        Let lanes answer the front of ``data``, with a write for each, then continue with the rest.
+
+        There is no unfinished and no held frame.
         """
         channel, stats, lanes = self.channel, self._responders.stats, self._responders.chunk_lanes
         position, started_s = 0, channel.last_active_s
@@ -192,32 +207,32 @@ class RemotingProtocol(Protocol):
                 break
             position = stop
         if position < len(data) and channel.is_open:
-            self.cut(data[position:] if position else data, hold=self._paused)
+            self._cut(data[position:] if position else data, hold=self._paused)
 
     def lane_failed(self, answers: list[bytes], error: Exception) -> None:
-        """Send what was answered before a lane raised, and end the connection; while the exception is handled."""
-        self._log.failure("{peer}: received bytes could not be worked on", peer=self.channel.peer)
+        """Send the replies made before a lane raised, and close the connection; only in an except block."""
+        self._log.failure("{peer}: received bytes could not be processed", peer=self.channel.peer)
         self.channel.write(b"".join(answers))
-        self._drop(f"our own fault: {error}")
+        self._drop(f"internal error: {error}")
 
-    def cut(self, data: bytes, *, hold: bool = False) -> None:
-        """Cut ``data`` into frames and have them answered; only kept when ``hold`` says so or others are kept."""
+    def _cut(self, data: bytes, *, hold: bool = False) -> None:
+        """Cut ``data`` into frames and answer them; keep them if ``hold`` or if other frames are held."""
         try:
             frames = self._decoder.receive(data)
         except ProtocolError as error:
             self._drop(str(error))
             return
         if self._held or hold:
-            # The transport was told to pause and delivered what it had already read.
+            # The transport was paused and delivered bytes that it had already read.
             self._held += frames
         elif frames:
             self._run(frames)
-        # Behind whole frames, too, another one may have begun; what was kept before is counted already.
+        # After whole frames another one may have begun; bytes held before are counted already.
         if self._grew is not None and self._decoder.buffered_bytes and self.channel.is_open:
             self._grew(min(len(data), self._decoder.buffered_bytes))
 
     def _run(self, frames: list[Frame]) -> None:
-        """Have ``frames`` answered and write the answers, one write for all unless they are long."""
+        """Answer ``frames``, with one write for all replies unless they are long."""
         self._collected = []
         self._collected_bytes = 0
         error: str | None = None
@@ -234,15 +249,15 @@ class RemotingProtocol(Protocol):
         except ProtocolError as broken:
             error = str(broken)
         except Exception as ours:  # noqa: BLE001 - costs this connection, not the reactor's other ones
-            self._log.failure("{peer}: a frame could not be worked on", peer=self.channel.peer)
-            error = f"our own fault: {ours}"
+            self._log.failure("{peer}: a frame could not be processed", peer=self.channel.peer)
+            error = f"internal error: {ours}"
         self._flush()
         self._collected = None
         if error is not None:
             self._drop(error)
 
     def _take(self, frame: Frame) -> None:
-        """Have one frame answered, or hand it to who waits for it."""
+        """Answer one request, or complete the pending request of a reply."""
         channel = self.channel
         responders = self._responders
         command = decode_command(frame)
@@ -291,15 +306,15 @@ class RemotingProtocol(Protocol):
     # the end
 
     def _drop(self, why: str) -> None:
-        self._log.warn("{peer} is disconnected: {why}", peer=self.channel.peer, why=why)
+        self._log.warn("closing {peer}: {why}", peer=self.channel.peer, why=why)
         self._held.clear()
         self.channel.close(why)
 
     def _check_idle(self, again: bool = False) -> None:
         """
-        Close when nothing moved for idle_seconds, else look again when that could next be so.
+        Close an idle connection; otherwise check again when it could be idle.
 
-        A check that comes late finds a process that stood still: it looks ``again`` after what waits has been read.
+        A late check shows that the process was stalled: it checks ``again`` after pending bytes have been read.
         """
         self._idle = None
         channel = self.channel
@@ -309,7 +324,7 @@ class RemotingProtocol(Protocol):
         if rest < -LATE_CHECK_S and not again:
             self._idle = self._clock.callLater(LATE_CHECK_S, self._check_idle, True)
         elif rest <= 0:
-            self._log.info("{peer} is idle for {seconds} s and closed", peer=channel.peer, seconds=self._idle_seconds)
+            self._log.info("closing {peer}: idle for {seconds} s", peer=channel.peer, seconds=self._idle_seconds)
             channel.close(f"idle for {self._idle_seconds:g} s")
         elif self._decoder.buffered_bytes and self._decoder.unfinished == self._seen_unfinished:
             self._drop(

@@ -1,9 +1,9 @@
 """
-Who answers which request code.
+The table from request codes to responders.
 
 A responder is a method decorated with :func:`responds_to`; a :class:`ResponderTable` collects those of its owners,
-reads the request for them, writes their answers and turns whatever goes wrong into a response. Nobody else catches
-everything: an exception in one responder costs its request an answer of code 1, never a connection.
+decodes requests for them, encodes their replies and turns every error into a response. An exception in a responder is
+answered with code 1 and never closes a connection.
 
 Java: NettyRemotingAbstract#processRequestCommand, NettyRequestProcessor
 """
@@ -35,9 +35,9 @@ B = TypeVar("B")
 
 _NO_EXT: Mapping[str, str] = MappingProxyType({})
 
-#: answers to one chunk of input are written at the latest when they are this long
+#: replies to one chunk of input are written at the latest at this length
 MAX_COLLECTED_BYTES = 256 * 1024
-#: longest remark of a refusal that we write ourselves, in characters
+#: longest remark of our own refusals, in characters
 MAX_REMARK_CHARS = 2048
 
 
@@ -76,7 +76,7 @@ class NoReply:
     """The type of :data:`NO_REPLY`."""
 
 
-#: returned by a responder that must never answer, not even later
+#: returned by a responder that never answers
 NO_REPLY = NoReply()
 
 
@@ -94,7 +94,7 @@ class Request(Generic[H, B]):
 
 Outcome = Reply | NoReply | None
 Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Outcome]
-#: what becomes of a dispatched command: a frame to write, one that comes later (or never: None), or nothing
+#: the result of a dispatched command: a frame to write, a Deferred of it (None: no reply), or None
 Written = bytes | Deferred[bytes | None] | None
 Lane = Callable[[RemotingCommand, "Channel"], bytes | None]
 Guard = Callable[[RemotingCommand, "Channel"], None]
@@ -105,10 +105,9 @@ class ChunkLane(Protocol):
     Answers requests of one code in the bytes as they were received, before they are cut into frames.
 
     Called with what was received (it begins with a frame), the position of a frame in it, a list for the answers and
-    the channel. Adds the answers, in pieces as it likes and at most about MAX_COLLECTED_BYTES of them, and returns
-    behind which position they are all done and how many requests that were. It stops before the first frame that is
-    not for it, or not whole. All requests that it answers have the request code :attr:`code`; a one-way request is
-    never for it.
+    the channel. Adds the replies, in any pieces and at most about MAX_COLLECTED_BYTES, and returns the position after
+    the answered requests and their number. It stops before the first frame that is not for it or not whole. It answers
+    requests with the code :attr:`code` only, and no one-way requests.
     """
 
     code: int
@@ -117,10 +116,10 @@ class ChunkLane(Protocol):
 
 
 class WholeLane(ChunkLane, Protocol):
-    """A lane with a shorter way for chunks that hold nothing but requests for it."""
+    """A lane with a faster method for chunks that hold only requests for it."""
 
     def whole(self, data: bytes, /) -> bytes | None:
-        """Return the answers to all requests in ``data``, which count then; None, with nothing done, for others."""
+        """Return the replies to all requests in ``data`` and count them; None, without side effects, for other data."""
         ...
 
 
@@ -176,9 +175,9 @@ class _Responder:
 
 class ResponderTable:
     """
-    The responders of one listening port, or of one client for what servers ask it.
+    The responders of one listening port, or of one client for requests of servers.
 
-    ``refused`` names codes that are knowingly not answered, with the reason for the remark. A code in both places, or
+    ``refused`` maps codes that are deliberately not answered to the reason for the remark. A code in both places, or
     answered twice, is a ValueError.
     """
 
@@ -190,10 +189,11 @@ class ResponderTable:
         self._lanes: dict[int, Lane] = {}
         #: by request code, tried before anything else; replaced and never changed; see :meth:`add_chunk_lane`
         self.chunk_lanes: Mapping[int, ChunkLane] = {}
-        #: what was asked; the protocol counts requests here, the table itself refusals
+        self._fast_lanes: Any = None
+        #: statistics: the protocol counts requests here, the table refusals
         self.stats = RequestStats()
         self._guard: Guard | None = None
-        #: the codes before which the guard is asked, None for all
+        #: the codes that the guard checks, None for all
         self._guarded: frozenset[int] | None = frozenset()
         for owner in owners:
             for contract, method in _methods(owner):
@@ -201,9 +201,9 @@ class ResponderTable:
 
     def guard_with(self, guard: Guard, codes: Collection[int] | None = None) -> None:
         """
-        Ask ``guard`` before each request is answered, or only before those of ``codes``; it raises :class:`Refuse`.
+        Call ``guard`` before each request, or only before those of ``codes``; it raises :class:`Refuse`.
 
-        Guarded requests have no chunk lane any more: it answers what nobody has looked at.
+        Guarded requests have no chunk lane, because a lane answers before the guard.
         """
         if codes is None:
             self._guarded = None
@@ -222,13 +222,9 @@ class ResponderTable:
         """Return the request codes that are answered."""
         return frozenset(self._responders)
 
-    def refused_codes(self) -> frozenset[int]:
-        """Return the request codes that are knowingly refused."""
-        return frozenset(self._refused)
-
     def without(self, *codes: int) -> ResponderTable:
         """
-        Return a table like this one that answers all but ``codes``; for the VIP port, which knows no pulls.
+        Return a table like this one without ``codes``; for the VIP port, which has no pulls.
 
         Both count into the same :attr:`stats`.
         """
@@ -244,26 +240,32 @@ class ResponderTable:
         """
         Try ``lane`` before the responder of ``code``.
 
-        It returns the whole frame of the answer, or None for "take the ordinary way", with nothing done; of a one-way
-        request its answer is dropped.
+        It returns the whole frame of the reply, or None, without side effects, for the responder; of a one-way request
+        its reply is dropped.
         """
         self._lanes[int(code)] = lane
 
     def add_chunk_lane(self, lane: ChunkLane) -> None:
         """
-        Try ``lane`` on requests of its code before they are even cut into frames; the fastest way there is.
+        Try ``lane`` on requests of its code before they are cut into frames.
 
         Without effect when the requests that it answers are guarded.
         """
         if not self._is_guarded(lane.code):
             self.chunk_lanes = {**self.chunk_lanes, lane.code: lane}
 
+    def fast_lanes(self, make: Callable[[ResponderTable], Any]) -> Any:
+        """Return the result of ``make(table)`` for the fast paths of all connections; made once."""
+        if self._fast_lanes is None:
+            self._fast_lanes = make(self)
+        return self._fast_lanes
+
     def _is_guarded(self, code: int) -> bool:
         return self._guarded is None or code in self._guarded
 
     def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
         """
-        Have a request answered; never raises.
+        Answer a request; never raises.
 
         Returns the frame of the answer, a Deferred of it that never fails (None: no answer), or None for no answer.
         """
@@ -320,7 +322,7 @@ class ResponderTable:
         return self._failed(failure.value or RuntimeError(str(failure)), command, failure)
 
     def _failed(self, error: BaseException, command: RemotingCommand, failure: Failure | None = None) -> bytes | None:
-        """Return the answer for whatever was raised; log what is our own fault."""
+        """Return the reply to an exception; log internal errors."""
         ext: dict[str, str] | None = None
         code = int(ResponseCode.SYSTEM_ERROR)
         if isinstance(error, Refuse):
@@ -366,8 +368,6 @@ def _ext(header: msgspec.Struct | None, extra: Mapping[str, str]) -> dict[str, s
 def _frame(command: RemotingCommand, answer: Outcome) -> bytes | None:
     """Return the frame of an answer; a frame that would be too long is refused in its place."""
     if isinstance(answer, NoReply):
-        return None
-    if command.flag & ONEWAY:
         return None
     if answer is None:
         return encode_reply(command)

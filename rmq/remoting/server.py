@@ -21,22 +21,22 @@ from rmq.remoting.limits import DEFAULT_LIMITS, HeldBytes, RemotingLimits, Seats
 from rmq.remoting.protocol import RemotingProtocol, plain_only
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.tls import admission
+from rmq.runtime.clock import steady_ms
+from rmq.runtime.logs import LogThrottle
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import TLS_TROUBLE, ServerTls
+from rmq.runtime.tls.context import TLS_TROUBLE, ServerTls
 
 #: connections that wait to be accepted
 BACKLOG = 1024
-#: refused connections are worth a line in the log only so often
-QUIET_S = 60.0
 #: Java: serverChannelMaxIdleTimeSeconds
 IDLE_SECONDS = 120.0
 
 
 class RemotingServer(Service):
     """
-    Listen on ``host``:``port`` and have requests answered by ``responders`` while the service runs.
+    Listen on ``host``:``port`` and answer requests by ``responders`` while the service runs.
 
-    Port 0 takes a free one; :attr:`port` says which. ``name`` is for the log. Without ``tls`` the port is plain.
+    Port 0 takes a free one; :attr:`port` has its number. ``name`` is for the log. Without ``tls`` the port is plain.
     Several ports may share ``tls`` and ``seats``.
     """
 
@@ -70,9 +70,8 @@ class RemotingServer(Service):
         self._limits = limits
         self._held = HeldBytes(limits.server_max_held_bytes, self._channels.values)
         self._seats = Seats() if seats is None else seats
-        #: until when refused connections are not worth another line, in seconds of the clock
-        self._quiet_until_s = 0.0
-        #: connections that were refused since the start
+        self._throttle = LogThrottle()
+        #: refused connections since the start
         self.refused = 0
 
     @property
@@ -82,7 +81,7 @@ class RemotingServer(Service):
 
     @property
     def channels(self) -> Collection[Channel]:
-        """The connections of this moment."""
+        """The open connections."""
         return self._channels.values()
 
     def on_channel_closed(self, listener: Callable[[Channel, str], object]) -> None:
@@ -108,7 +107,7 @@ class RemotingServer(Service):
         self._log.info("{name} listens on {host}:{port}", name=self.name, host=self.host, port=self.port)
 
     def stopService(self) -> Deferred[None]:
-        """Stop listening and close all connections; fires when they are gone (CLOSE_GRACE_S at most)."""
+        """Stop listening and close all connections; fires when they are closed (CLOSE_GRACE_S at most)."""
         super().stopService()
         listening, self._listening = self._listening, None
         stopped = maybeDeferred(listening.stopListening) if listening is not None else maybeDeferred(lambda: None)
@@ -139,12 +138,15 @@ class RemotingServer(Service):
 
     def _refuse(self, address: IAddress | None, why: str) -> None:
         self.refused += 1
-        now = self._platform.reactor.seconds()
-        if now >= self._quiet_until_s:
-            self._quiet_until_s = now + QUIET_S
+        suppressed = self._throttle.admit(why, steady_ms(self._platform.reactor))
+        if suppressed is not None:
             peer, _ = describe_peer(address)
             self._log.warn(
-                "{name} refuses {peer}, and who follows while it is so: {why}", name=self.name, peer=peer, why=why
+                "{name} rejects {peer}: {why} ({suppressed} identical messages suppressed)",
+                name=self.name,
+                peer=peer,
+                why=why,
+                suppressed=suppressed,
             )
 
     def _opened(self, channel: Channel) -> None:
@@ -155,7 +157,7 @@ class RemotingServer(Service):
 
     def _closed(self, channel: Channel, reason: str) -> None:
         if reason.startswith(TLS_TROUBLE):
-            self._log.info("{peer} is gone: {reason}", peer=channel.peer, reason=reason)
+            self._log.info("{peer} disconnected: {reason}", peer=channel.peer, reason=reason)
         self._seats.taken -= 1
         self._channels.pop(channel.id, None)
         if not self._channels and self._emptied is not None:

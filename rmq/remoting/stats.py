@@ -1,7 +1,7 @@
 """
-What was asked, how often, how long the answers took and what was refused: plain numbers for whoever reports them.
+Request statistics: counts, durations and refusals by request code, as plain numbers.
 
-Java: BrokerStatsManager counts some of it for Brokers; a NameServer of Apache counts nothing.
+Java: BrokerStatsManager counts some of it for brokers; Apache's NameServer counts nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ BUCKETS_S = (
     10.0,
 )
 
-#: request codes that are counted apart; a peer that makes up more of them has those counted as OTHER_CODES
+#: request codes that are counted separately; further ones are counted as OTHER_CODES
 MAX_CODES = 512
-#: pairs of request code and response code that are counted apart; more are counted as (OTHER_CODES, response code)
+#: pairs of request and response code that are counted separately; further ones as (OTHER_CODES, response code)
 MAX_REFUSALS = 4096
 OTHER_CODES = -1
 
 
-#: the request code, and of the answers since the last call how many, the seconds they took, and how many in each class
+#: request code, and of the answers since the last call: number, seconds altogether, number in each class
 Source = Callable[[], tuple[int, int, float, Sequence[int]]]
 
 
@@ -46,8 +46,8 @@ class RequestStats:
     The requests of one responder table since the start.
 
     Readable: ``counts`` (requests by code), ``sums`` (seconds that their answers took, by code), ``buckets`` (by code,
-    how many answers took as long as each class of BUCKETS_S says, not cumulative) and ``refusals`` (by request code and
-    response code). Nothing of it ever shrinks; MAX_CODES bounds it.
+    how many answers were in each class of BUCKETS_S, not cumulative) and ``refusals`` (by request code and
+    response code). Counters never shrink; MAX_CODES limits their number.
     """
 
     __slots__ = ("_buckets", "_counts", "_sources", "_sums", "refusals")
@@ -75,12 +75,12 @@ class RequestStats:
         return self._buckets
 
     def add_source(self, source: Source) -> None:
-        """Have ``source`` asked for what it counted by itself, whenever somebody reads; it begins at 0 again then."""
+        """Add ``source``: each read of the statistics takes what it counted meanwhile and resets it to 0."""
         self._sources.append(source)
 
     def observe(self, code: int, seconds: float, n: int = 1) -> None:
         """Count ``n`` answers to requests ``code`` that took ``seconds`` together; less than 0 s is taken for 0."""
-        # a clock that was set back
+        # the clock was set back
         if seconds < 0.0:
             seconds = 0.0
         try:
@@ -92,7 +92,7 @@ class RequestStats:
         self._buckets[code][bisect_left(BUCKETS_S, seconds if n == 1 else seconds / n)] += n
 
     def refused(self, code: int, response_code: int) -> None:
-        """Count a request ``code`` that was answered with ``response_code``, another one than success."""
+        """Count a request ``code`` that was answered with ``response_code``, which is not success."""
         key = (code, response_code)
         if key not in self.refusals and len(self.refusals) >= MAX_REFUSALS:
             key = (OTHER_CODES, response_code)
@@ -111,7 +111,7 @@ class RequestStats:
                     own[index] += count
 
     def _new_code(self, code: int) -> int:
-        """Return what to count ``code`` as, after making room for it."""
+        """Return the code under which to count ``code``, with its counters created."""
         if len(self._counts) >= MAX_CODES:
             code = OTHER_CODES
         if code not in self._counts:

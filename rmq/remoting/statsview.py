@@ -1,4 +1,4 @@
-"""The counted requests of a port under the names of their codes, as Apache's metrics show them."""
+"""The request statistics of a port by names of codes, as in Apache's metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 from rmq.remoting.stats import BUCKETS_S, RequestStats
 from rmq.wire.codes import RequestCode, ResponseCode
 
-#: all codes that have no name: a peer may send any number
+#: all codes without a name: a peer may send any number
 UNKNOWN = "unknown"
 
 _REQUEST_NAMES = {int(code): code.name.lower() for code in RequestCode}
@@ -42,7 +42,7 @@ class Timed:
 
 
 def timed_by_name(stats: RequestStats) -> dict[str, Timed]:
-    """Return what was answered by name of its code; what has no name is one entry."""
+    """Return the answers by name of the request code; codes without a name are one entry."""
     found: dict[str, Timed] = {}
     for code in list(stats.counts):
         found.setdefault(request_name(code), Timed()).add(stats, code)
@@ -50,7 +50,7 @@ def timed_by_name(stats: RequestStats) -> dict[str, Timed]:
 
 
 def timed_of(stats: RequestStats, codes: Iterable[int]) -> Timed:
-    """Return what was answered to ``codes`` together."""
+    """Return the sum of the answers to ``codes``."""
     timed = Timed()
     for code in codes:
         timed.add(stats, int(code))
@@ -58,7 +58,7 @@ def timed_of(stats: RequestStats, codes: Iterable[int]) -> Timed:
 
 
 def refusals_by_name(stats: RequestStats) -> dict[tuple[str, str], int]:
-    """Return how often which request was refused with which response, by names."""
+    """Return the number of refusals by names of request and response code."""
     found: dict[tuple[str, str], int] = {}
     for (code, response), count in list(stats.refusals.items()):
         names = (request_name(code), response_name(response))

@@ -1,5 +1,5 @@
 """
-TLS and plain connections on one port: the first byte of a connection tells which it is.
+TLS and plain connections on one port, distinguished by the first byte of a connection.
 
 Java: NettyRemotingServer.TlsModeHandler
 """
@@ -12,14 +12,14 @@ from twisted.internet.interfaces import ITLSTransport
 
 from rmq.remoting.protocol import TLS_HANDSHAKE, Admit
 from rmq.runtime.config import ConfigError
-from rmq.runtime.tls import ServerTls
-from rmq.runtime.tlsconfig import TlsMode
+from rmq.runtime.tls.config import TlsMode
+from rmq.runtime.tls.context import ServerTls
 from rmq.wire.frames import ProtocolError
 
 
 def admission(tls: ServerTls) -> Admit:
     """
-    Return what a port asks about the first bytes of each connection.
+    Return the check of the first byte of each connection.
 
     A plain frame begins with 0 or 1, because no frame is longer than 16 MiB, a TLS handshake with 0x16.
     """
@@ -37,10 +37,10 @@ def admission(tls: ServerTls) -> Admit:
         except ConfigError as error:
             raise ProtocolError(f"it begins a TLS handshake: {error}") from error
         if not ITLSTransport.providedBy(transport):
-            raise ProtocolError("it begins a TLS handshake, which the reactor of this process cannot take")
+            raise ProtocolError("it begins a TLS handshake, which the reactor of this process does not support")
         stream: Any = transport
         stream.startTLS(creator)
-        # What stands between the transport and its protocol since then wants the bytes that were already read.
+        # The TLS layer, which is now between transport and protocol, needs the bytes that were already read.
         stream.protocol.dataReceived(first)
         return False
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """
-The compiled twin of what rmq.runtime.leanreactor does for every event; same order, same outcome, less time.
+The compiled form of the event loop of rmq.runtime.leanreactor; same order, same result, less time.
 
-A connection may carry ``direct``, a callable that is given the bytes received and returns bytes to send in answer, or
+A connection may carry ``fast_path``, a callable that is given the bytes received and returns bytes to send in answer, or
 None to have the protocol get them in the ordinary way.
 """
 
@@ -55,7 +55,7 @@ cdef char _received[BUFFER_BYTES]
 
 def keep_freed_memory():
     """
-    Have the C library keep freed blocks below 1 MiB, 8 MiB of them at most, for the next ones; False where it cannot.
+    Make the C library keep freed blocks below 1 MiB, at most 8 MiB, for reuse; False where it cannot.
 
     The registration of a broker with 5,000 topics is a frame of nearly 1 MiB, and each copy of it would be 200 pages that
     the kernel hands out, clears and takes back: 60 % of what an unchanged one costs.
@@ -100,7 +100,7 @@ cdef class Lean:
     """
     What the reactor and its transports call.
 
-    ``broken(transport)`` is told of a socket that send(2) found broken; ``lost`` and ``done`` are Twisted's reasons of a
+    ``broken(transport)`` is called for a socket that send(2) found broken; ``lost`` and ``done`` are Twisted's reasons of a
     connection's end; ``send_limit`` is the most that is sent at once, in bytes. ``kinds`` are the two classes of lean
     transports.
     """
@@ -115,15 +115,15 @@ cdef class Lean:
         self.send_limit = send_limit
 
     def set_kinds(self, server, client):
-        """Tell the classes of lean transports, a server's and a client's."""
+        """Set the classes of lean transports, a server's and a client's."""
         self.server = server
         self.client = client
 
     def poll(self, reactor, int epoll_fd, dict selectables, timeout):
         """
-        Wait ``timeout`` seconds at most (None: for ever) for events, and have them worked on.
+        Wait ``timeout`` seconds at most (None: for ever) for events, and process them.
 
-        Whatever is not a plain read of a lean transport is left to the methods _work, _end and _fail of ``reactor``.
+        Everything else than a plain read of a lean transport is left to the methods _work, _end and _fail of ``reactor``.
         """
         cdef epoll_event events[MAX_EVENTS]
         cdef int wait_ms = -1
@@ -134,7 +134,7 @@ cdef class Lean:
         cdef object selectable
         if timeout is not None:
             seconds = timeout
-            # never early; a week is as good as for ever
+            # never early; at most a week
             wait_ms = <int>ceil(min(seconds, 604800.0) * 1000.0) if seconds >= 0 else -1
         if wait_ms == 0:
             count = epoll_wait(epoll_fd, events, most, 0)
@@ -162,7 +162,7 @@ cdef class Lean:
         cdef ssize_t size
         cdef bytes data
         cdef object why, answer
-        cdef PyObject *direct
+        cdef PyObject *fast_path
         try:
             if transport.fileno() != fd:
                 reactor._work(transport, fd, EPOLLIN)
@@ -175,11 +175,11 @@ cdef class Lean:
                     size = recv(fd, _received, BUFFER_BYTES, 0)
                 if size > 0:
                     data = PyBytes_FromStringAndSize(_received, size)
-                    direct = PyDict_GetItem(state, "direct")
-                    if direct is not NULL and direct is not <PyObject *>None and _sends_now(state):
-                        answer = (<object>direct)(data)
+                    fast_path = PyDict_GetItem(state, "fast_path")
+                    if fast_path is not NULL and fast_path is not <PyObject *>None and _sends_now(state):
+                        answer = (<object>fast_path)(data)
                         if answer is not None:
-                            self._answer(transport, fd, <object>direct, answer)
+                            self._answer(transport, fd, <object>fast_path, answer)
                             return 0
                     transport.protocol.dataReceived(data)
                     return 0
@@ -195,7 +195,7 @@ cdef class Lean:
             reactor._fail(transport, error)
         return 0
 
-    cdef int _answer(self, object transport, int fd, object direct, bytes answer) except -1:
+    cdef int _answer(self, object transport, int fd, object fast_path, bytes answer) except -1:
         cdef ssize_t length = PyBytes_GET_SIZE(answer)
         cdef ssize_t sent = 0
         if length == 0:
@@ -203,7 +203,7 @@ cdef class Lean:
         if length <= self.send_limit:
             sent = self._send(transport, fd, answer)
         if sent < length:
-            direct.write(answer[sent:] if sent else answer)
+            fast_path.write(answer[sent:] if sent else answer)
         return 0
 
     cdef ssize_t _send(self, object transport, int fd, bytes data) except -1:
@@ -214,13 +214,13 @@ cdef class Lean:
             sent = send(fd, start, length, MSG_NOSIGNAL)
         if sent >= 0:
             return sent
-        # errors that reading is told too: full, or closed by the peer before
+        # errors after which reading reports the reason: buffer full, or closed by the peer before
         if errno != EAGAIN and errno != ENOBUFS and errno != EPIPE and errno != EINTR:
             self.broken(transport)
         return 0
 
     def send_now(self, transport, data):
-        """Give ``data`` to the socket if nothing speaks against it; return how many bytes of it were taken."""
+        """Send ``data`` if the transport is in its usual state; return how many bytes the socket took."""
         cdef dict state = transport.__dict__
         if (
             PyBytes_CheckExact(data)

@@ -1,16 +1,16 @@
 """
-Time in milliseconds, and the loop that every periodic job of a NameServer or Broker runs in.
+Time in milliseconds, the timer of many deadlines, and the loop of every periodic job.
 
-There are two times. The *steady* one, ``clock.seconds()``, only ever moves forward and at its own pace: timers,
-silence, deadlines and durations are measured with it. The *wall* time is what people and other machines call now; it
-stamps and shows, and it may be set by ten minutes at any moment. A clock whose wall time can differ from the steady one
-has a ``wall_seconds`` beside ``seconds``, as the reactor of a real process has (see :mod:`rmq.runtime.platform`).
+There are two times. The *steady* time, ``clock.seconds()``, only moves forward: timers, expiry, deadlines and
+durations use it. The *wall* time is for time stamps and for people; it may jump by minutes at any moment. A clock
+whose wall time can differ from the steady one has a ``wall_seconds`` beside ``seconds``, as the reactor of a real
+process has (see :mod:`rmq.runtime.platform`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -26,13 +26,69 @@ def now_ms(clock: IReactorTime) -> int:
 
 
 def steady_ms(clock: IReactorTime) -> int:
-    """Return the steady time of ``clock`` in milliseconds, for durations; its origin means nothing."""
+    """Return the steady time of ``clock`` in milliseconds, for durations; its origin is arbitrary."""
     return int(clock.seconds() * 1000)
 
 
 def wall_ms(clock: IReactorTime, at_steady_ms: int) -> int:
-    """Return what the wall clock, as it is set now, showed at a steady time, in milliseconds since the epoch."""
+    """Return the wall time, by the clock as set now, of a steady time, in milliseconds since the epoch."""
     return now_ms(clock) - (steady_ms(clock) - at_steady_ms)
+
+
+class DeadlineTimer:
+    """
+    One delayed call for many deadlines: it runs at the earliest of them.
+
+    ``next_deadline`` returns the earliest deadline in seconds of ``clock``, None when there is none; call :meth:`arm`
+    when one was added. ``fire(now_s)`` must take out all that are due at ``now_s``, which is never before the deadline,
+    though a delayed call may be early by a rounding error.
+
+    The call is not moved when a deadline is taken out: one that finds nothing due is cheaper than a new one each time.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, next_deadline: Callable[[], float | None], fire: Callable[[float], object]
+    ) -> None:
+        self._clock = clock
+        self._next_deadline = next_deadline
+        self._fire = fire
+        self._call: IDelayedCall | None = None
+        self._due_s = 0.0
+
+    def arm(self) -> None:
+        """Run no later than at the earliest deadline."""
+        due_s = self._next_deadline()
+        if due_s is None:
+            return
+        if self._call is not None:
+            if self._due_s <= due_s:
+                return
+            self._call.cancel()
+        self._due_s = due_s
+        self._call = self._clock.callLater(max(0.0, due_s - self._clock.seconds()), self._run)
+
+    def cancel(self) -> None:
+        """Run no more until :meth:`arm`."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _run(self) -> None:
+        self._call = None
+        self._fire(max(self._due_s, self._clock.seconds()))
+        self.arm()
+
+
+class Moment(NamedTuple):
+    """One moment on both clocks: epoch milliseconds, to be shown, and steady milliseconds, to measure with."""
+
+    now_ms: int
+    steady_ms: int
+
+
+def moment(clock: IReactorTime) -> Moment:
+    """Return the present moment of ``clock``."""
+    return Moment(now_ms(clock), steady_ms(clock))
 
 
 class Periodic:
@@ -40,9 +96,9 @@ class Periodic:
     Call a function again and again until stopped.
 
     The first run comes ``first_s`` seconds after :meth:`start` (default: one interval), the next ones every
-    ``interval_s`` seconds. A run whose Deferred or coroutine is still waiting is never overlapped: beats that fall into
-    it are left out. A run that fails is logged with ``name`` (once while the next ones fail in the same way) and the
-    loop goes on, where a bare LoopingCall stops for good.
+    ``interval_s`` seconds. Runs never overlap: while a Deferred or coroutine of a run is pending, further runs
+    are skipped. A run that fails is logged with ``name`` (once while the next ones fail in the same way) and the
+    loop continues, where a bare LoopingCall stops.
 
     Java: ScheduledExecutorService#scheduleAtFixedRate
     """
@@ -68,7 +124,7 @@ class Periodic:
         self._first: IDelayedCall | None = None
         self._loop: LoopingCall | None = None
         self._waiting: list[Deferred[None]] = []
-        #: how the last run failed, None when it did not, and how many runs in a row have failed so
+        #: the failure of the last run, None for success, and the number of equal failures in a row
         self._failing: str | None = None
         self._failures = 0
 
@@ -78,13 +134,13 @@ class Periodic:
         return self._first is not None or self._loop is not None
 
     def start(self) -> None:
-        """Begin; a ValueError when it runs already. A stopped Periodic may be started again."""
+        """Start; a ValueError when it already runs. A stopped Periodic may be started again."""
         if self.running:
             raise ValueError(f"{self.name} runs already")
         self._first = self._clock.callLater(self._first_s, self._begin)
 
     def stop(self) -> Deferred[None]:
-        """Start no further run; fires when none is going on any more. Harmless when not running."""
+        """Start no further run; fires when the current one has ended. Harmless when not running."""
         if self._first is not None:
             self._first.cancel()
             self._first = None
@@ -124,17 +180,15 @@ class Periodic:
 
     def _worked(self, _: object) -> None:
         if self._failing is not None:
-            self._log.info(
-                "{name} works again; it had failed {count} times in a row", name=self.name, count=self._failures
-            )
+            self._log.info("{name} recovered after {count} failures in a row", name=self.name, count=self._failures)
             self._failing, self._failures = None, 0
 
     def _report(self, failure: Failure) -> None:
-        """Log a failure; not once more while each run fails in the same way, as with a full disk for hours."""
+        """Log a failure, but only once while each run fails in the same way (a full disk for hours)."""
         text = f"{failure.type}: {failure.getErrorMessage()}"
         self._failures += 1
         if text != self._failing:
             self._failing = text
             self._log.failure(
-                "{name} failed; it runs again in {interval_s} s", failure, name=self.name, interval_s=self._interval_s
+                "{name} failed; retry in {interval_s} s", failure, name=self.name, interval_s=self._interval_s
             )

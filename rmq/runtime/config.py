@@ -1,7 +1,7 @@
 """
 Java-properties configuration as frozen attrs classes.
 
-A config class is frozen attrs, with one field per key of the Apache class it stands for::
+A config class is frozen attrs, with one field per key of the Apache class that it mirrors::
 
     @attrs.frozen(kw_only=True)
     class NamesrvConfig:
@@ -33,7 +33,7 @@ from rmq.runtime.properties import parse_properties as parse_properties
 
 _C = TypeVar("_C")
 
-#: how alike a key must be to be suggested, from 0 to 1
+#: similarity from which a key is suggested, from 0 to 1
 LIKENESS = 0.7
 
 
@@ -54,7 +54,7 @@ class ConfigField:
     local: bool = False
 
     def parse(self, text: str, source: str) -> Any:
-        """Return the value that ``text`` stands for; a ConfigError naming source, key and text when it is none."""
+        """Return the value of ``text``; a ConfigError with source, key and text when it is invalid."""
         if self.optional and text.strip() == "":
             return None
         try:
@@ -66,7 +66,7 @@ class ConfigField:
         return value
 
     def expected(self) -> str:
-        """What a value must look like, for people."""
+        """Return the form of a valid value, for people."""
         if issubclass(self.kind, enum.Enum):
             what = "one of " + ", ".join(member.name for member in self.kind)
         else:
@@ -94,11 +94,11 @@ class ConfigField:
 
 @attrs.frozen(eq=False, repr=False)
 class Loaded:
-    """What :func:`load` made: one instance per class in order, and what nobody knew."""
+    """The result of :func:`load`: one instance per class in order, and the unknown keys."""
 
     configs: tuple[Any, ...]
     unknown: dict[str, str]
-    #: legacy spelling found -> the key it stands for
+    #: legacy spelling found -> its key
     legacy: dict[str, str] = attrs.field(factory=dict)
 
 
@@ -106,10 +106,10 @@ def load(
     classes: Sequence[type], values: Mapping[str, str], source: str, *, sources: Mapping[str, str] | None = None
 ) -> Loaded:
     """
-    Make an instance of each class from ``values``; what is not given keeps its default.
+    Make an instance of each class from ``values``; missing keys keep their defaults.
 
-    A key that several classes have goes to all of them. ``source`` (or, key by key, ``sources``) says in errors where a
-    value came from. Raises ConfigError for a value that does not fit its key.
+    A key that several classes have goes to all of them. ``source`` (or, by key, ``sources``) names the origin of a
+    value in errors. Raises ConfigError for a value that does not fit its key.
     """
     configs = tuple(_build(cls, values, source, sources or {}) for cls in classes)
     known = {name for cls in classes for field in config_fields(cls) for name in (field.key, *field.aliases)}
@@ -125,7 +125,7 @@ def load(
 
 def update(config: _C, values: Mapping[str, str], source: str = "update") -> _C:
     """
-    Return ``config`` with those of ``values`` that are its keys; other keys are left to other classes.
+    Return ``config`` with those of ``values`` that are its keys; other keys are ignored.
 
     Raises ConfigError like :func:`load`, and then nothing has changed.
     """
@@ -138,7 +138,7 @@ def update(config: _C, values: Mapping[str, str], source: str = "update") -> _C:
 
 def did_you_mean(key: str, classes: Sequence[type]) -> str | None:
     """Return the key of ``classes`` that ``key`` was probably meant to be."""
-    # Only for who has made a mistake.
+    # Lazy import: needed after a mistake only.
     import difflib
 
     known = {field.key.lower(): field.key for cls in classes for field in config_fields(cls)}
@@ -217,7 +217,7 @@ def _build(cls: type, values: Mapping[str, str], source: str, sources: Mapping[s
 
 
 def _checked(make: Callable[[], Any], source: str) -> Any:
-    """Let an attrs validator's objection name the source."""
+    """Add the source to the error of an attrs validator."""
     try:
         return make()
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""How long something took, counted in classes: plain numbers that metrics read when they are asked for."""
+"""Histograms of durations and sizes: plain numbers that a scrape of the metrics reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Histogram:
     Counts of values by class; ``bounds`` are the classes' upper ends (included), in rising order.
 
     Readable: ``counts`` (one more than bounds, for the rest; not cumulative), ``total`` (how many values) and ``sum``.
-    The unit is that of whoever observes.
+    The unit is that of the observed values.
     """
 
     __slots__ = ("bounds", "counts", "sum", "total")

@@ -30,7 +30,7 @@ from typing import Any
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST, installReactor
 from twisted.python import log
 
-from rmq.runtime.latetls import tls_later
+from rmq.runtime.tls.late import tls_later
 from rmq.wire.compiled import load
 
 try:
@@ -40,9 +40,9 @@ try:
 except ImportError as error:
     raise ImportError("it needs epoll(7), which only Linux has") from error
 
-#: errors of send that reading is told too: full, or closed by the peer before
+#: errors of send(2) after which reading reports the reason: buffer full, or closed by the peer before
 _TELLS_LATER = (errno.EWOULDBLOCK, errno.ENOBUFS, errno.EPIPE)
-#: environment variables with which an operator tells glibc how to handle memory
+#: environment variables with which an operator configures glibc's memory allocation
 _MALLOC_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PRIVATE = (
@@ -60,16 +60,16 @@ for _owner, _names in _PRIVATE:
 
 def _read_broken(transport: Any) -> Any:
     """
-    Read from a socket whose error :meth:`EagerWrites.write` was told.
+    Read from a socket after :meth:`EagerWrites.write` got its error.
 
-    The kernel tells an error once and then pretends that the peer closed the connection in an orderly way.
+    The kernel reports an error once and afterwards an orderly close by the peer.
     """
     why = transport.__class__.doRead(transport)
     return CONNECTION_LOST if why is CONNECTION_DONE else why
 
 
 def send_now(transport: Any, data: bytes) -> int:
-    """Give ``data`` to the socket if nothing speaks against it; return how many bytes of it were taken."""
+    """Send ``data`` if the transport is in its usual state; return how many bytes the socket took."""
     if (
         data.__class__ is not bytes
         or transport._tempDataLen
@@ -77,20 +77,20 @@ def send_now(transport: Any, data: bytes) -> int:
         or not transport.connected
         or transport.disconnecting
         or transport._aborting
-        # a pull producer is asked for more when the reactor has written, so it must be the reactor that writes
+        # a pull producer is asked for more after the reactor has written, so the reactor must write
         or not (transport.producer is None or transport.streamingProducer)
         or transport.producerPaused
         or transport._writeDisconnecting
         or transport._writeDisconnected
         or transport.TLS
-        # long answers take turns with the other connections
+        # long answers alternate with other connections
         or not 0 < len(data) <= transport.SEND_LIMIT
     ):
         return 0
     try:
         sent: int = transport.socket.send(data)
     except OSError as error:
-        # Full, or broken: the reactor finds out which, and ends the connection outside of this call.
+        # Full or broken: the reactor finds out which, and closes a broken connection outside of this call.
         if error.errno not in _TELLS_LATER:
             _broken(transport)
         return 0
@@ -107,7 +107,7 @@ _send_now: Callable[[Any, bytes], int] = send_now if _LEAN is None else _LEAN.se
 
 
 class EagerWrites:
-    """A mixin before a TCP transport: bytes go to the socket at once where Twisted's way would only delay them."""
+    """A mixin before a TCP transport: bytes go to the socket at once where Twisted would only delay them."""
 
     #: LeanReactor may call doRead directly
     lean = True
@@ -150,7 +150,7 @@ class LeanReactor(EPollReactor):
 
     def doPoll(self, timeout: float | None) -> None:
         """
-        Wait for events and have them worked on.
+        Wait for events and process them.
 
         Twisted: EPollReactor#doPoll, _PollLikeMixin#_doReadOrWrite
         """
@@ -184,12 +184,12 @@ class LeanReactor(EPollReactor):
     doIteration = doPoll
 
     def give_back_memory(self) -> None:
-        """Give the system what :func:`install` has the C library keep; some milliseconds for each hundred MiB."""
+        """Return memory to the system that the C library keeps since :func:`install`; some ms for each 100 MiB."""
         if _compiled is not None:
             _compiled.give_back_memory()
 
     def _work(self, selectable: Any, fd: int, event: int) -> None:
-        """Work on an event in Twisted's way."""
+        """Process an event as Twisted does."""
         log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
 
     def _end(self, selectable: Any, why: Any, reading: bool = True) -> None:

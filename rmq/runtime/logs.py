@@ -7,7 +7,7 @@ import json as json_text
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -28,16 +28,21 @@ from rmq.runtime.properties import ConfigError
 
 CONSOLE = "-"
 
-#: below the home directory, where users of Apache look first
+#: below the home directory, as with Apache
 DEFAULT_FOLDER = os.path.join("logs", "rocketmqlogs")
 
-#: a smaller file would be rotated with every few lines
+#: lower limit: a smaller file would be rotated after a few lines
 MIN_ROTATE_BYTES = 10_000
 #: each rotation renames all old files
 MAX_OLD_FILES = 1000
 _FACTORS = {"k": 1000, "m": 1000_000, "g": 1000_000_000}
 
-#: what a terminal or a reader of lines obeys, and what UTF-8 cannot write
+#: a throttled line is written once in this time
+QUIET_MS = 60_000
+#: keys of throttled lines that are kept; the oldest are evicted
+MAX_QUIET_KEYS = 256
+
+#: control characters, line separators and surrogates
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 #: what twisted.logger itself puts into every event; the rest are the fields of the call
@@ -46,7 +51,7 @@ _OWN_FIELDS = frozenset({"log_logger", "log_level", "log_namespace", "log_source
 
 @attrs.frozen(kw_only=True)
 class Rotation:
-    """When a log file makes room for a new one, and how many full ones are kept: 5 of 100 MB."""
+    """The size at which a log file is rotated and the number of old files: 100 MB and 5."""
 
     size_bytes: int = 100_000_000
     old_files: int = 5
@@ -54,7 +59,7 @@ class Rotation:
 
 @attrs.frozen(kw_only=True)
 class TwistdLog:
-    """What the options of `twistd` itself say about the log; of a process without `twistd` nothing."""
+    """The log options of `twistd` itself; empty in a process without `twistd`."""
 
     is_daemon: bool = False
     #: ``--logfile``
@@ -64,13 +69,13 @@ class TwistdLog:
 
 
 def default_path(name: str, folder: str | None = None) -> str:
-    """Return where a role in the background logs to: ``~/logs/rocketmqlogs/NAME``, or NAME in ``folder``."""
+    """Return the log file of a role in the background: ``~/logs/rocketmqlogs/NAME``, or NAME in ``folder``."""
     return os.path.join(os.path.abspath(folder or os.path.join(os.path.expanduser("~"), DEFAULT_FOLDER)), name)
 
 
 def start_logging(*, path: str | None, json: bool, level: str) -> Callable[[], None]:
     """
-    Write the events of this process to ``path`` (None or ``-``: standard output) and return what stops that.
+    Write the events of this process to ``path`` (None or ``-``: standard output); return a function that stops it.
 
     ``level`` as for :func:`make_observer`. `twistd` has its own way: see `rmq.runtime.tap`.
     """
@@ -93,14 +98,14 @@ def make_observer(*, path: str | None, json: bool, level: str, rotation: Rotatio
 
 
 class TextLines:
-    """Format events as ``2026-11-21 10:00:00.123 INFO rmq.store.flush message``, local time, one event a line."""
+    """Format events as ``2026-11-21 10:00:00.123 INFO rmq.store.groupcommit message``, local time, one event a line."""
 
     def __init__(self) -> None:
         self._second = -1
         self._prefix = ""
 
     def format(self, event: Mapping[str, Any]) -> str | None:
-        """Return the line of ``event``; None when there is nothing to say."""
+        """Return the line of ``event``; None for an empty one."""
         text = _event_text(event)
         if not text:
             return None
@@ -109,7 +114,7 @@ class TextLines:
             self._second = int(when)
             self._prefix = datetime.fromtimestamp(self._second).strftime("%Y-%m-%d %H:%M:%S")
         level = _level_name(event).upper()
-        # Further lines are indented, so that no peer's text can pass for a line of the log.
+        # Further lines are indented, so that a peer's text cannot look like a line of the log.
         text = _CONTROL.sub(_escape, text).replace("\n", "\n\t")
         return f"{self._prefix}.{int(when % 1 * 1000):03} {level} {event.get('log_namespace') or '-'} {text}\n"
 
@@ -165,7 +170,7 @@ def _levels(level: str) -> LogLevelFilterPredicate:
 
 
 def parse_rotation(size: str | None, count: str | None) -> Rotation:
-    """Return the rotation that the options --logFileSize (bytes, or with k, M, G) and --logFileCount say."""
+    """Return the rotation of the options --logFileSize (bytes, or with k, M, G) and --logFileCount."""
     rotation = Rotation()
     if size is not None:
         number, factor = size.strip(), 1
@@ -181,8 +186,27 @@ def parse_rotation(size: str | None, count: str | None) -> Rotation:
     return rotation
 
 
+class LogThrottle:
+    """Write a log line that repeats once in QUIET_MS; what counts as the same line is the caller's key."""
+
+    def __init__(self) -> None:
+        self._written: dict[Hashable, tuple[int, int]] = {}
+
+    def admit(self, key: Hashable, now_ms: int) -> int | None:
+        """Return how many lines of ``key`` were suppressed since the last one written; None: suppress this one too."""
+        written_ms, suppressed = self._written.get(key, (None, 0))
+        if written_ms is not None and 0 <= now_ms - written_ms < QUIET_MS:
+            self._written[key] = (written_ms, suppressed + 1)
+            return None
+        self._written.pop(key, None)
+        while len(self._written) >= MAX_QUIET_KEYS:
+            del self._written[next(iter(self._written))]
+        self._written[key] = (now_ms, 0)
+        return suppressed
+
+
 class CrashLogFile(LogFile):
-    """A log file that also gets the Python stack of a process that dies of a signal, as SIGSEGV or SIGBUS."""
+    """A log file that also gets the Python stack when a signal such as SIGSEGV or SIGBUS ends the process."""
 
     def _openFile(self) -> None:
         super()._openFile()

@@ -1,8 +1,8 @@
 """
-A Python prompt into the running process, off unless asked for.
+A Python prompt into the running process, off by default.
 
 ``PORT`` opens it over telnet, ``ssh:PORT:AUTHORIZED_KEYS`` over ssh for the owners of the listed keys. Both listen on
-127.0.0.1 only. Telnet asks nobody who they are: whoever may open a connection on this machine then *is* this process.
+127.0.0.1 only. Telnet has no authentication: every user of this machine can control the process.
 Every line that is typed goes to the log with the peer's address.
 """
 
@@ -39,7 +39,7 @@ def parse_manhole(spec: str) -> ManholeAddress:
 
 def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any = None) -> ManholeService:
     """
-    Return the service that listens as ``spec`` says and offers ``namespace`` at its prompt.
+    Return the service that listens at ``spec``; its prompt has the names of ``namespace``.
 
     Raises ConfigError for a wrong ``spec``, for unusable key files and when Twisted's conch cannot be imported.
     """
@@ -47,7 +47,7 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
     if reactor is None:
         from twisted.internet import reactor
     try:
-        # Not needed, and not installed, where nobody asks for a manhole.
+        # Lazy import: conch is an extra, needed with a manhole only.
         from rmq.runtime import prompt
     except ImportError as error:
         raise ConfigError(f"the manhole needs the extra rmq[manhole]: pip install 'rmq[manhole]' ({error})") from error
@@ -62,8 +62,8 @@ class ManholeService(Service):
     """
     Listen on 127.0.0.1 while the service runs.
 
-    Not Twisted's StreamServerEndpointService: that one logs a traceback for a port that is taken, and the process would
-    serve on without the prompt that was asked for.
+    Not Twisted's StreamServerEndpointService: for a port in use that one only logs a traceback, and the process would
+    continue without the prompt.
     """
 
     name = "manhole"

@@ -1,4 +1,4 @@
-"""What one NameServer or Broker stands on: reactor, disk, chance and the way to dial."""
+"""The environment of one NameServer or broker: reactor, disk, random numbers and connections."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import attrs
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk, RealDisk
-from rmq.runtime.latetls import tls_later
-from rmq.runtime.openlimit import raise_open_files_limit
+from rmq.runtime.disk.files import Disk, RealDisk
+from rmq.runtime.disk.openlimit import raise_open_files_limit
+from rmq.runtime.tls.late import tls_later
 
-#: how long a dial may take, as the connect timeout of Apache's clients
+#: timeout of a connection attempt, as in Apache's clients
 CONNECT_TIMEOUT_S = 3.0
 
-#: an environment variable (any text): files are read without maps, for a disk with blocks that cannot be read
+#: environment variable (any text): read files without mmap, for a disk with unreadable blocks
 WITHOUT_MAPS = "RMQ_READ_WITHOUT_MAPS"
 
 _log = Logger()
@@ -43,9 +43,9 @@ class Platform:
     disk: Disk
     rng: random.Random
     endpoint_factory: EndpointFactory
-    #: open files and sockets that the process may have; None: no matter
+    #: limit of open files and sockets; None: unlimited
     max_open_files: int | None = None
-    #: to be called now and then by whoever frees memory in large amounts
+    #: returns freed memory to the system; to be called now and then after large frees
     give_back_memory: Callable[[], object] = lambda: None
 
 
@@ -69,12 +69,12 @@ def the_reactor() -> Any:
 
 def keep_steady(reactor: Any) -> None:
     """
-    Let the timers of a real reactor go by the monotonic clock.
+    Make the timers of a real reactor use the monotonic clock.
 
-    Twisted's own go by the wall clock: when that is set forward by ten minutes all timers go off at once, every idle
-    connection is closed and every broker expires; when it is set back nothing happens for ten minutes.
-    ``reactor.seconds()`` starts at the wall time, so that it reads like one; ``reactor.wall_seconds()`` is that time.
-    Harmless when done already.
+    Twisted's own use the wall clock: when that is set forward by ten minutes all timers fire at once, every idle
+    connection is closed and every broker expires; when it is set back no timer fires for ten minutes.
+    ``reactor.seconds()`` starts at the wall time, so it looks like one; ``reactor.wall_seconds()`` is that time.
+    A second call is harmless.
     """
     if hasattr(reactor, "wall_seconds"):
         return
@@ -85,7 +85,7 @@ def keep_steady(reactor: Any) -> None:
 
 def dial_by_name(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
     """Return the endpoint of ``host`` (a name, an IPv4 or an IPv6 address) and ``port``."""
-    # Brings pyOpenSSL where that is installed, and most NameServers never dial.
+    # Imports pyOpenSSL where that is installed, and most NameServers make no connections.
     from twisted.internet.endpoints import HostnameEndpoint
 
     return HostnameEndpoint(reactor, host.strip("[]"), port, timeout=CONNECT_TIMEOUT_S)
@@ -96,15 +96,15 @@ def real_platform(reactor: Any) -> Platform:
     Return the platform of a real process; its disk closes itself after the reactor has shut down.
 
     From now on the timers of ``reactor`` are steady, and a signal that ends the process (SIGSEGV, SIGBUS) leaves the
-    Python stack on standard error, or in the log file where there is one. What is there when the reactor begins to run
-    is no longer looked at by the garbage collector.
+    Python stack on standard error, or in the log file where there is one. Objects that exist when the reactor starts
+    are no longer checked by the garbage collector.
     """
     keep_steady(reactor)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     disk = RealDisk(reactor, map_files=not os.environ.get(WITHOUT_MAPS))
     reactor.addSystemEventTrigger("after", "shutdown", disk.close)
-    # What was imported stays: full collections, during which nobody is answered, need not look through it.
+    # Imported modules stay: full collections, which block the reactor, need not check them.
     reactor.callWhenRunning(gc.freeze)
     return Platform(
         reactor=reactor,
@@ -114,3 +114,12 @@ def real_platform(reactor: Any) -> Platform:
         max_open_files=raise_open_files_limit(),
         give_back_memory=getattr(reactor, "give_back_memory", lambda: None),
     )
+
+
+def split_addr(addr: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``, without brackets around IPv6; a ValueError for anything else."""
+    host, colon, port = addr.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        raise ValueError(f"{addr!r} is no address of the form host:port")
+    return host, int(port)

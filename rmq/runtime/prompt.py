@@ -1,4 +1,4 @@
-"""The conch side of the manhole; `rmq.runtime.manhole` imports it when somebody wants one."""
+"""The conch side of the manhole; `rmq.runtime.manhole` imports it when one is configured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from rmq.runtime.properties import ConfigError
 
-#: kept beside the authorized keys, so that ssh clients meet the same host again after a restart
+#: kept beside the authorized keys, so that ssh clients see the same host key after a restart
 HOST_KEY_NAME = "rmq_manhole_host_key"
 
 
@@ -43,7 +43,7 @@ class LoggedManhole(manhole.ColoredManhole):
         super().connectionLost(reason)
 
     def _peer(self) -> str:
-        # over ssh the transport is a channel, which does not tell its connection
+        # over ssh the transport is a channel, which does not have its connection
         known: str | None = getattr(self.terminal, "ssh_peer", None)
         return _peer_text(self.terminal.transport.getPeer()) if known is None else known
 
@@ -53,7 +53,7 @@ def _peer_text(address: Any) -> str:
 
 
 def _ssh_session(proto: Any, terminal: Any, avatar: Any, width: int, height: int) -> Any:
-    """Begin a session whose prompt knows where it comes from, and learns of its end: conch tells only the channel."""
+    """Begin a session whose prompt knows its peer and is notified of its end: conch notifies only the channel."""
     terminal.ssh_peer = "ssh " + _peer_text(avatar.conn.transport.transport.getPeer())
     channel = proto.session
     closed = channel.closed
@@ -68,7 +68,7 @@ def _ssh_session(proto: Any, terminal: Any, avatar: Any, width: int, height: int
 
 @implementer(IAuthorizedKeysDB)
 class KeyList:
-    """The keys of one file, for whatever user name the client gives: all are the same process."""
+    """The keys of one file, for any user name: all users get the same process."""
 
     def __init__(self, allowed: list[keys.Key]) -> None:
         self._allowed = allowed

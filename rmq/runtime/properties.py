@@ -1,4 +1,4 @@
-"""The text of Java properties files: what ``java.util.Properties`` reads, with errors where it guesses."""
+"""The text of Java properties files, as ``java.util.Properties`` reads them, but with errors where Java guesses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decode_properties(data: bytes, source: str) -> dict[str, str]:
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
     r"""
-    Return the entries of a properties text; of a key that comes twice the last one counts, as in Java.
+    Return the entries of a properties text; of equal keys the last counts, as in Java.
 
     Comments (``#``, ``!``), continuation lines, ``=``, ``:`` or blanks between key and value, and the escapes ``\t \n
     \r \f \uXXXX`` are understood. Raises ConfigError naming ``source`` and the line for a value without key, a broken

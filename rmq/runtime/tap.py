@@ -33,21 +33,21 @@ from rmq.runtime.config import (
 from rmq.runtime.properties import format_properties
 
 if TYPE_CHECKING:
-    from rmq.runtime.http import Face
+    from rmq.runtime.http.service import Face
 
 COMMAND_LINE = "command line"
 NAMESRV_KEY = "namesrvAddr"
 
-#: what has an effect on the log, in the order in which they are named in complaints
+#: options of the log, in the order in which errors name them
 LOG_OPTIONS = ("logFile", "logDir", "logFileSize", "logFileCount", "logJson", "logLevel")
 
-#: where the text of an option begins in --help
+#: column of the text of an option in --help
 INDENT = 30
 
-#: what errors call values of which they do not know where they came from
+#: name of the source of a value in errors that do not know it
 CONFIGURATION = "configuration"
 
-#: a complaint about a key: with or without the word above, then ``key=value`` or ``key:``
+#: an error about a key: with or without the word above, then ``key=value`` or ``key:``
 COMPLAINT = re.compile(rf"(?:{CONFIGURATION}: )?(?P<text>(?P<key>[\w.]+)(?:=|: ).*)", re.ASCII | re.DOTALL)
 
 
@@ -56,9 +56,9 @@ class RmqOptions(usage.Options):
     Options of a role; a role's ``Options`` calls ``super().__init__(config_classes, defaults, environment)``.
 
     ``defaults`` are values (as text) of the role that differ from those of the classes: ``{"listenPort": "9876"}``.
-    ``environment`` says by which variable an operator can give a key. After parsing, ``configs`` holds one instance per
+    ``environment`` maps keys to environment variables. After parsing, ``configs`` holds one instance per
     class in order, ``unknown`` the keys of the file that no class has (they were reported), ``config_file`` the path
-    given with ``-c`` or None. Whatever is wrong becomes a SystemExit with one line, which Python prints on standard
+    given with ``-c`` or None. Every error becomes a SystemExit with one line, which Python prints on standard
     error before it exits with 1 (a UsageError would make `twistd` print the help first, and all of it on standard
     output); ``-p``, ``-m`` and ``-h`` exit with 0.
 
@@ -67,7 +67,7 @@ class RmqOptions(usage.Options):
 
     _log = Logger()
 
-    #: what operators call the role
+    #: name of the role for operators
     role_name = "rmq"
     #: the name of the role's log file; a role without one logs where `twistd` does
     log_name: str | None = None
@@ -83,7 +83,7 @@ class RmqOptions(usage.Options):
         ["logFile", None, None, "Write the log to this file ('-': standard output)."],
         ["logDir", None, None, "Write the log to a file in this folder; in the background ~/logs/rocketmqlogs."],
         ["logFileSize", None, None, "Rotate the log file at this size in bytes, or with k, M, G (default: 100M)."],
-        ["logFileCount", None, None, "Keep so many rotated log files (default: 5)."],
+        ["logFileCount", None, None, "Number of rotated log files to keep (default: 5)."],
         ["logLevel", None, None, "Level to log: info, or info,rmq.store=debug."],
         ["http", None, None, "Status page, metrics for Prometheus and health check at [HOST:]PORT; HOST is 127.0.0.1."],
         ["manhole", None, None, "Python prompt into the process on 127.0.0.1: PORT, or ssh:PORT:AUTHORIZED_KEYS."],
@@ -110,7 +110,7 @@ class RmqOptions(usage.Options):
         self.unknown: dict[str, str] = {}
         self.config_file: str | None = None
         self.log_observer: ILogObserver | None = None
-        #: key -> where its value came from, for people
+        #: key -> source of its value, for people
         self._sources: dict[str, str] = {}
 
     def opt_version(self) -> None:
@@ -140,7 +140,7 @@ class RmqOptions(usage.Options):
 
                 parse_manhole(self["manhole"])
             if self["http"] is not None:
-                from rmq.runtime.http import parse_http
+                from rmq.runtime.http.service import parse_http
 
                 parse_http(self["http"])
             self._print_and_exit()
@@ -150,9 +150,9 @@ class RmqOptions(usage.Options):
 
     def with_source(self, text: str) -> str:
         """
-        Return a complaint about a key with the file, option or variable that its value came from in front.
+        Return an error about a key, preceded by the file, option or variable of its value.
 
-        Who checks what belongs together knows keys and values, and not where they were written.
+        Checks across keys know keys and values, but not their source.
         """
         found = COMPLAINT.fullmatch(text)
         if found is None or found["key"] not in self._sources:
@@ -168,18 +168,18 @@ class RmqOptions(usage.Options):
         start_errors: tuple[type[Exception], ...] = (),
     ) -> MultiService:
         """
-        Return what ``makeService`` hands to `twistd`: ``role`` with log, HTTP port and manhole of the command line.
+        Return the service for `twistd`: ``role`` with log, HTTP port and manhole of the command line.
 
-        ``namespace`` makes what the manhole's prompt offers, ``face`` what HTTP shows, each when it is asked for. A
-        start that fails with one of ``start_errors`` ends the process with one line, and so does a manhole or HTTP port
-        that cannot be made.
+        ``namespace`` makes the names of the manhole's prompt and ``face`` the contents of the HTTP port, each only if
+        it is configured. A start that fails with one of ``start_errors`` ends the process with one line, and so does a
+        manhole or HTTP port that cannot be made.
         """
         top = TopService(self.role_name, self.log_observer, start_errors, is_daemon=self._twistd_log.is_daemon)
         try:
             if self["http"] is not None and face is not None:
-                from rmq.runtime.http import make_http_service
+                from rmq.runtime.http.service import make_http_service
 
-                # First, so that a port that is taken is found before the role begins, and answers until it has ended.
+                # First: a port in use is found before the role starts, and the port answers until the role ends.
                 make_http_service(self["http"], face).setServiceParent(top)
             if self["manhole"] is not None:
                 from rmq.runtime.manhole import make_manhole_service
@@ -204,7 +204,7 @@ class RmqOptions(usage.Options):
         return "\n".join([*lines, ""])
 
     def _gather_parameters(self) -> Any:
-        # usage.Options takes its options from class attributes; ours are known per instance, and this is where it asks.
+        # usage.Options reads class attributes; our options are known per instance, and it reads them here.
         longs, shorts, docs, settings, synonyms, dispatch = super()._gather_parameters()
         for key in self._fields:
             if key not in self._ordinary:
@@ -249,7 +249,7 @@ class RmqOptions(usage.Options):
 
     @property
     def _twistd_log(self) -> logs.TwistdLog:
-        """What `twistd`'s own options before the name of the role say about the log."""
+        """The log options of `twistd` before the name of the role."""
         twistd = getattr(self, "parent", None)
         if twistd is None:
             return logs.TwistdLog()
@@ -260,10 +260,10 @@ class RmqOptions(usage.Options):
 
     def _make_observer(self) -> ILogObserver | None:
         """
-        Return where the log goes, None for where `twistd` sends it.
+        Return the destination of the log, None for `twistd`'s own.
 
-        What the operator told `twistd` counts. Without that, a role in the background has a file of its own, where
-        Apache's users look for it; one in the foreground has the console.
+        Options of `twistd` win. Without them a role in the background has its own file, at Apache's place; one in the
+        foreground writes to the console.
         """
         twistd = self._twistd_log
         rotation = logs.parse_rotation(self["logFileSize"], self["logFileCount"])
@@ -305,7 +305,7 @@ class RmqOptions(usage.Options):
         return bool(self["printConfigItem"] or self["printImportantConfig"])
 
     def _warn(self, text: str, **fields: str) -> None:
-        if self._prints:  # no log will ever be written
+        if self._prints:  # there is no log
             print(text.format(**fields), file=sys.stderr)
         else:
             self._log.warn(text, **fields)
@@ -328,7 +328,7 @@ class RmqOptions(usage.Options):
         return format_properties(entries)
 
     def _explained(self, text: str) -> str:
-        """Add the option that was probably meant to getopt's complaint."""
+        """Add the option that was probably meant to getopt's error."""
         prefix, suffix = "option --", " not recognized"
         if text.startswith(prefix) and text.endswith(suffix):
             close = did_you_mean(text.removeprefix(prefix).removesuffix(suffix), self.config_classes)
@@ -367,8 +367,8 @@ class TopService(MultiService):
     """
     The outermost service of a process.
 
-    It gives `twistd`'s application the log observer of the command line, and turns ``start_errors`` and a port that is
-    taken into one line.
+    It gives `twistd`'s application the log observer of the command line, and turns ``start_errors`` and a port in use
+    into one line.
     """
 
     _log = Logger()
@@ -388,7 +388,7 @@ class TopService(MultiService):
         self._is_daemon = is_daemon
 
     def setServiceParent(self, parent: Any) -> None:
-        # makeService has no other way to the application, and an observer added later would double twistd's own.
+        # makeService cannot reach the application otherwise, and an observer added later would double twistd's own.
         if self._log_observer is not None and isinstance(parent, Componentized):
             parent.setComponent(ILogObserver, self._log_observer)
         super().setServiceParent(parent)
@@ -408,7 +408,7 @@ class TopService(MultiService):
 
 def check_addresses(text: str, source: str) -> None:
     """Raise ConfigError, which names ``source``, unless ``text`` is ``host:port`` or several joined by semicolons."""
-    # As in Java, which drops empty parts at the end, one semicolon too many at the end is no mistake.
+    # As in Java, which drops empty parts at the end, one more semicolon at the end is allowed.
     for address in text.rstrip("; ").split(";"):
         host, _, port = address.strip().rpartition(":")
         is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= 65535
@@ -417,7 +417,7 @@ def check_addresses(text: str, source: str) -> None:
 
 
 def _version(distribution: str) -> str:
-    # As textwrap below: what only --version and --help need, every start would pay for.
+    # Lazy import, as textwrap below: needed for --version and --help only.
     import importlib.metadata
 
     try:

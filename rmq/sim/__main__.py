@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from rmq.sim.scenario import CAMPAIGN_S, CHAOS_S, PLANS, Run, plan_of
 
-#: a campaign tells how far it is after so many seeds
+#: a campaign reports its progress after so many seeds
 TELL_EVERY = 100
 
 

@@ -139,7 +139,7 @@ class Losses:
         )
 
     def forget(self, member: Member) -> None:
-        """A slave has begun anew: from now on it must agree with its master."""
+        """Note a slave with an emptied store: from now on it must agree with its master."""
         self.failures = [
             attrs.evolve(each, ahead=tuple(name for name in each.ahead if name != member.node.name))
             for each in self.failures
@@ -220,7 +220,7 @@ def holds(image: LogImage, sent: Sent) -> bool:
 
 
 class ReplicaWatch:
-    """Look, the moment a SYNC_MASTER's producer is told "done", whether a slave has the message in its file."""
+    """Check, at the moment a SYNC_MASTER acknowledges, that a slave has the message in its file."""
 
     def __init__(self, cluster: Cluster, losses: Losses) -> None:
         self._cluster = cluster
@@ -250,12 +250,12 @@ def replicas_agree(master: Member, slave: Member) -> Iterator[str]:
     one, other = LogImage(master.node), LogImage(slave.node)
     start, end = max(one.start, other.start), min(one.end, other.end)
     step = 4096
-    told = 0
+    found = 0
     for offset in range(start, end, step):
         size = min(step, end - offset)
         left, right = one.read(offset, size), other.read(offset, size)
-        if left != right and told < 3:
-            told += 1
+        if left != right and found < 3:
+            found += 1
             wrong = [offset + n for n in range(size) if left[n : n + 1] != right[n : n + 1]]
             yield f"{slave.node.name} differs from its master at {wrong[0]} ({len(wrong)} bytes of this page)"
 

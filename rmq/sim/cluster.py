@@ -24,12 +24,12 @@ from rmq.sim.node import Builder, Node
 from rmq.sim.world import SimError, World
 from rmq.store import layout
 from rmq.store.config import BrokerRole, FlushDiskType
+from rmq.wire.api.common import MASTER_ID
 
 CLUSTER_NAME = "sim"
 ROOT = "/store"
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
-MASTER_ID = 0
 
 #: Keys of every broker. Files are never deleted here: what was acknowledged must be found at the end.
 FIXED = {

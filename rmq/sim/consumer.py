@@ -224,7 +224,7 @@ class Consumer(Client):
 
 
 class Observer(Client):
-    """Somebody who reads everything by pulling, and changes nothing."""
+    """An observer that pulls everything and changes nothing."""
 
     async def read_queue(self, addr: str, topic: str, queue_id: int) -> Copy:
         """Pull a queue from its beginning to its end; RequestFailed when the broker does not answer."""

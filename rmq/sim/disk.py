@@ -1,5 +1,5 @@
 """
-A simulated disk: everything that `rmq.runtime.disk` promises, and no more than that.
+A simulated disk: everything that `rmq.runtime.disk.files` promises, and no more than that.
 
 At a power failure each write since the last sync of its file is kept, dropped, torn at sectors or turned to garbage,
 and each name created, renamed or deleted since the last ``sync_dir`` of its folder is there or not. Sectors have 512
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred, fail
 
-from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, SyncFailed
-from rmq.runtime.realfile import Bytes
+from rmq.runtime.disk.files import DiskError, DiskFull, DiskLocked, DiskUsage, SyncFailed
+from rmq.runtime.disk.realfile import Bytes
 from rmq.sim.inode import PAGE_BYTES, SECTOR_BYTES, CrashOdds, Inode, Resize, Write
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class SimDisk:
                 change.apply(self._durable_names)
         self._note("sync_dir failed" if failed else "sync_dir", path)
         if failed:
-            raise SyncFailed(path, "cannot sync: Input/output error")
+            raise SyncFailed(path, "cannot fsync: Input/output error")
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
         done: Deferred[None] = Deferred()
@@ -411,7 +411,7 @@ class SimDisk:
         if self._sync_fails(path):
             self._note("sync failed", path)
             inode.lose_some(count, self._rng)
-            return SyncFailed(path, "cannot sync: Input/output error")
+            return SyncFailed(path, "cannot fsync: Input/output error")
         inode.make_durable(count)
         self._note("sync", path, count)
         return None
@@ -565,7 +565,7 @@ class SimFile:
             done.errback(self._failed(error))
 
     def _failed(self, error: DiskError) -> DiskError:
-        self._refusal = f"an earlier sync failed ({error.text}); what was written since the one before may be lost"
+        self._refusal = f"an earlier fsync failed ({error.text}); bytes written since the last good fsync may be lost"
         return error
 
     def _check_open(self, offset: int | None) -> None:

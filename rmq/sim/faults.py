@@ -12,8 +12,8 @@ from typing import Protocol
 
 import attrs
 
-from rmq.runtime.disk import DiskError
-from rmq.runtime.statefile import StateFileError
+from rmq.runtime.disk.files import DiskError
+from rmq.runtime.disk.statefile import StateFileError
 from rmq.sim.disk import HEALTHY_CAPACITY_BYTES
 from rmq.sim.node import Node
 from rmq.sim.world import World
@@ -197,7 +197,7 @@ class PowerFailureInSync:
 
 @attrs.frozen
 class KillInSync(PowerFailureInSync):
-    """kill -9 before the next sync has ended: it never does, and nobody is told."""
+    """kill -9 before the next fsync has ended; it never completes."""
 
     @property
     def name(self) -> str:

@@ -1,5 +1,5 @@
 """
-What clients did in a run: what they sent, what they were told, what they got. It outlives every simulated process.
+The history of the clients in a run: sends, acknowledgements, received messages. It outlives every simulated process.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from zope.interface import implementer
 
 from rmq.remoting.client import RequestFailed
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.runtime.platform import Platform
 from rmq.sim import checkers
 from rmq.sim.cluster import Cluster, LogImage, Member, Options, draw_options
@@ -91,8 +91,8 @@ SYNC_S = 25.0
 LOOK_EVERY_S = 1.0
 #: a stop syncs every queue file one after the other, here hundreds of tiny ones on a slow disk
 STOP_S = 900.0
-#: violations of one kind that are told one by one
-MAX_TOLD = 5
+#: violations of one kind that are reported one by one
+MAX_REPORTED = 5
 
 
 #: A campaign's seeds take these in turn; the dear bugs live where power fails and processes die.
@@ -183,7 +183,7 @@ class Run:
         self.kinds = draw_kinds(self.world, plan)
         self._chaos_s = chaos_s
         self._retired: list[Member] = []
-        #: logs of slaves as they were before an operator let them begin anew
+        #: logs of slaves before an operator emptied their stores
         self._old_images: dict[str, list[LogImage]] = {}
         self.outcome = Outcome(seed=seed, plan_name=plan, options=self.options, plan=[])
 
@@ -306,7 +306,7 @@ class Run:
 
     def _begin_anew(self, slave: Member) -> None:
         """Do what an operator does with a slave that holds what its master has lost: an empty store, and a start."""
-        self.outcome.remarks.append(f"{slave.node.name} has parted from its master and begins anew")
+        self.outcome.remarks.append(f"{slave.node.name} has diverged from its master and restarts with an empty store")
         self.world.settle(slave.node.stop(), STOP_S)
         self._old_images.setdefault(slave.group.name, []).append(LogImage(slave.node).keep())
         slave.node.disk.replace()
@@ -490,14 +490,13 @@ class Run:
 def few(violations: Iterator[str]) -> list[str]:
     """Return the first violations of a kind and how many there are."""
     found = list(violations)
-    return found if len(found) <= MAX_TOLD else [*found[:MAX_TOLD], f"… and {len(found) - MAX_TOLD} more like that"]
+    return (
+        found
+        if len(found) <= MAX_REPORTED
+        else [*found[:MAX_REPORTED], f"… and {len(found) - MAX_REPORTED} more like that"]
+    )
 
 
 def runs(node: Node) -> bool:
     """Tell whether a process runs that is not about to end."""
     return node.process is not None and not node.is_ending
-
-
-def run_seed(seed: int, *, plan: str = "all", chaos_s: float = CHAOS_S, options: Options | None = None) -> Outcome:
-    """Do one run."""
-    return Run(seed, plan=plan, chaos_s=chaos_s, options=options).go()

@@ -171,7 +171,7 @@ class SimTransport:
     # -- the dial
 
     def dial(self, host: str) -> None:
-        """Try to reach ``host``, again and again until somebody answers or the connector's time is up."""
+        """Try to reach ``host`` until it answers or the connector times out."""
         self._dial(host, 0)
 
     def _dial(self, host: str, attempt: int) -> None:

@@ -19,13 +19,14 @@ from twisted.logger import Logger
 from rmq.remoting.client import Refused, RemotingClient, RequestFailed, Response
 from rmq.runtime.clock import now_ms
 from rmq.runtime.platform import Platform
-from rmq.sim.cluster import MASTER_ID, Options
+from rmq.sim.cluster import Options
 from rmq.sim.history import Ack, History, Sent, properties_of
 from rmq.wire.api.clients import (
     HEART_BEAT,
     HeartbeatData,
     ProducerData,
 )
+from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
 from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SendMessageReply, SendMessageV2Header
 from rmq.wire.record import BatchEntry, decode_offset_msg_id, encode_batch

@@ -1,19 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, infer_types=False
 """
-The compiled twin of the hot loops: ordinary sends from received bytes to stored records and answers, and records of the
-log to units of queues and entries of the index.
+The hot loops of the store, compiled: from the bytes of received sends to records, units, keys and answers (SendBatch),
+from records of the log to units and keys (walk_records), and from keys to entries of an index file (add_entries).
 
-Whatever is unusual in any way is left, untouched, to the Python code, which is complete and the reference:
-`rmq.broker.lanes.SendChunkLane` with `rmq.store.appender.Appender` and `rmq.store.dispatch.Dispatcher`, and
-`rmq.store.index.Index`. Tests compare both byte by byte.
+They compute and change nothing outside of themselves (add_entries: the index file that it is given); what they return
+is written and shown by `rmq.store.appender.Appender` and `rmq.store.dispatch.Dispatcher`. Whatever is unusual in any way
+is left to the Python code, which is complete and the reference: `rmq.broker.responders.sending.SendResponder`,
+`Dispatcher.frame` and `rmq.store.index.Index`. Tests compare both byte by byte.
 """
 
 from cpython.array cimport array
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from posix.unistd cimport pwrite
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from zlib import crc32 as _zlib_crc32
@@ -24,6 +25,7 @@ cdef enum:
     MAX_PIECES = 64                 # properties of one message
     MAX_HEADER = 60000              # longer headers are left to Python
     MAX_BATCH = 256                 # messages written together
+    MAX_QUEUES = 64                 # queues that they go to
     MAX_BATCH_BYTES = 1 << 20       # a batch ends when so many bytes of records are in it
     MAX_FRAME = 16 * 1024 * 1024 - 4
     UNIT = 20
@@ -154,6 +156,19 @@ cdef struct Send:
     const uint8_t* raw
     Py_ssize_t raw_size
     bint escaped
+    const uint8_t* body
+    Py_ssize_t body_size
+    # behind its frame in the received bytes
+    Py_ssize_t stop
+    # which of the batch's queues it goes to
+    Py_ssize_t queue
+    # of its record, once it is encoded
+    int64_t phy
+    int64_t size
+    int64_t number
+    int64_t tags_code
+    int first_hash
+    int hashes
 
 
 cdef inline const uint8_t* skip(const uint8_t* p, const uint8_t* end) noexcept nogil:
@@ -496,105 +511,91 @@ cdef bint store_properties(
 
 # ---- sends ----
 
-cdef struct Placed:
-    int64_t phy
-    int64_t size
-    int64_t number
-    int64_t queue_id
-    int64_t opaque
-    int64_t sys_flag
-    int64_t code
-    # in the buffer of records
-    Py_ssize_t properties
-    Py_ssize_t properties_size
-    int first_hash
-    int hashes
+cdef class SendTopic:
+    """
+    A topic whose messages need nothing but to be stored; made by a send lane, found by the bytes of its name.
 
+    ``queues`` are its consume queues by queue id, None for one that does not exist yet.
+    """
 
-cdef class _Topic:
-    """A topic that was looked at and found ordinary."""
-
-    cdef object config
-    cdef str name
+    cdef readonly str name
+    cdef readonly list queues
+    #: stored messages and bytes of their records since :meth:`take_counts`
+    cdef int64_t messages, size
     cdef bytes field
     cdef uint32_t prefix
-    cdef int64_t queues
-    # since the statistics were told: messages and their bytes
-    cdef int64_t messages, size
+
+    def __init__(self, str name, list queues):
+        cdef bytes key = name.encode("ascii")
+        self.name = name
+        self.queues = queues
+        self.field = bytes((len(key),)) + key
+        self.prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(key), len(key)) * 31 + 35
+
+    def take_counts(self):
+        """Return stored messages and bytes of their records since the last call."""
+        counts = self.messages, self.size
+        self.messages = self.size = 0
+        return counts
 
 
-cdef class SendLane:
+cdef class SendBatch:
     """
-    Take ordinary single messages from the bytes as they were received; see `rmq.broker.lanes.SendChunkLane`, the twin,
-    which is asked to take the first message that this one leaves.
+    The ordinary sends at the front of received bytes: read, made into records, units and keys, and answered.
 
-    All messages that a chunk of input brings are written in one go.
+    It is used again for each chunk: :meth:`parse`, then :meth:`encode`, then what else is wanted. It changes nothing but
+    itself; of a queue it reads ``next`` and ``end``. ``around`` is what stands before and behind offset message id, queue
+    id, queue offset and opaque in the header of an answer; ``cluster`` goes into the properties of each message.
+    With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one. Unless the store ``hides``
+    messages until they are on disk, a queue that does not end at its next number is not for the batch.
+
+    Java: SendMessageProcessor#sendMessage, CommitLog#asyncPutMessage
     """
 
-    cdef readonly int code
-    #: how many messages were taken here
-    cdef readonly int64_t taken
-    cdef readonly object twin
-    cdef object taker, state, store, appender, log, dispatcher, queue_table, completion, clock, index, later
-    cdef object disk_error
-    cdef dict queues
-    cdef dict topics
-    cdef list noted, appended
-    cdef type real_file
-    cdef _Topic last
+    cdef readonly int count
+    #: where the frame behind the last send of the batch begins
+    cdef readonly Py_ssize_t stop
+    #: the topic at which parse() stopped, of which it does not know all; None when it stopped for another reason
+    cdef readonly bytes unknown
+    #: bytes of all records
+    cdef readonly Py_ssize_t size
+    #: offset and bytes of the last record
+    cdef readonly int64_t last_phy, last_size
+    cdef int64_t code, max_body
     cdef bint waits, hides
-    cdef bytes cluster, head, middle, offset, tail, tail_end
+    cdef bytes data, cluster, head, middle, offset, tail, tail_end
+    cdef Send sends[MAX_BATCH]
+    #: (topic, queue) of the sends
+    cdef list topics
+    #: the queues of the batch, once each, and the number of the next message of each
+    cdef list queues
+    cdef int64_t numbers[MAX_QUEUES]
+    cdef int32_t hashes[MAX_BATCH * 2 + MAX_KEYS]
+    cdef int64_t store_ms
     cdef object store_host
     cdef uint8_t store_address[8]
-    cdef uint8_t prefix[16]
+    cdef uint8_t id_prefix[16]
     cdef uint8_t* records
     cdef Py_ssize_t room
     cdef uint8_t* text
     cdef uint8_t* out
-    cdef Py_ssize_t out_room
-    cdef Placed placed[MAX_BATCH]
-    cdef int32_t hashes[MAX_BATCH * 2 + MAX_KEYS]
-    cdef int64_t max_body
 
     def __cinit__(self):
         self.records = NULL
         self.text = NULL
         self.out = NULL
 
-    def __init__(self, twin, taker, state, parts, later, code):
-        """``later`` makes what answers a chunk once its messages are safe; None where nothing is waited for."""
-        self.twin = twin
-        self.taker = taker
-        self.state = state
-        self.later = later
+    def __init__(self, int code, int64_t max_body, str cluster, around, bint waits, bint hides):
         self.code = code
-        self.store = parts.store
-        self.disk_error = parts.disk_error
-        self.appender = parts.appender
-        self.log = parts.log
-        self.dispatcher = parts.dispatcher
-        self.queue_table = parts.queues
-        self.queues = parts.queues._queues
-        self.completion = parts.completion
-        self.clock = parts.clock
-        self.index = parts.index
-        self.hides = parts.appender.hides
-        self.waits = later is not None
-        self.max_body = parts.max_message_size
-        self.topics = {}
-        self.noted = []
-        self.appended = parts.store._appended
-        self.real_file = parts.real_file
-        self.cluster = taker.cluster.encode()
-        self.head, self.middle, self.offset, self.tail, self.tail_end = (text.encode() for text in taker.template)
-        self.store_host = None
+        self.max_body = max_body
+        self.waits = waits
+        self.hides = hides
+        self.cluster = cluster.encode()
+        self.head, self.middle, self.offset, self.tail, self.tail_end = (text.encode() for text in around)
         self.room = MAX_BATCH_BYTES
         self.records = <uint8_t*>malloc(self.room)
         self.text = <uint8_t*>malloc(MAX_HEADER + 16)
-        self.out_room = MAX_BATCH * (
-            len(self.head) + len(self.middle) + len(self.offset) + len(self.tail) + len(self.tail_end) + ANSWER_ROOM
-        )
-        self.out = <uint8_t*>malloc(self.out_room)
+        self.out = <uint8_t*>malloc(MAX_BATCH * (sum(len(text.encode()) for text in around) + ANSWER_ROOM))
         if self.records == NULL or self.text == NULL or self.out == NULL:
             raise MemoryError
 
@@ -603,190 +604,103 @@ cdef class SendLane:
         free(self.text)
         free(self.out)
 
-    def __call__(self, bytes data, Py_ssize_t position, list answers, channel):
-        """See :class:`rmq.remoting.responders.ChunkLane`."""
-        cdef Py_ssize_t stop = position
-        cdef int count = 0
-        if self._may_try():
-            count = self._take(data, position, &stop, answers, channel)
-        if stop == position:
-            return self.twin(data, position, answers, channel)
-        return stop, 0 if self.waits else count
+    def parse(self, bytes data, Py_ssize_t position, dict known):
+        """
+        Read the ordinary sends from ``data[position]`` on, of the topics in ``known`` (name -> SendTopic).
 
-    cdef bint _may_try(self) except -1:
-        broker = self.state.setup.broker
-        if not <int64_t>broker.broker_permission & 2 or broker.start_accept_send_request_time_stamp:
-            return False
-        if self.appender.refusal is not None or self.log._soiled or self.appender._in_trouble:
-            return False
-        if self.waits and (self.completion.is_full or self.later.is_full):
-            return False
-        if not self.hides and (
-            self.dispatcher._is_busy or <int64_t>self.dispatcher.dispatched != <int64_t>self.log.end
-        ):
-            return False
-        return True
-
-    cdef bint _set_host(self, host) except -1:
-        cdef bytes address = host[0]
-        cdef int64_t port = host[1]
-        if len(address) != 4:
-            return False
-        memcpy(self.store_address, PyBytes_AS_STRING(address), 4)
-        put32(self.store_address + 4, <uint32_t>port)
-        text = f"{address.hex().upper()}{port:08X}".encode()
-        memcpy(self.prefix, PyBytes_AS_STRING(text), 16)
-        self.store_host = host
-        return True
-
-    cdef _Topic _topic(self, const uint8_t* name, Py_ssize_t size, dict entries):
-        """Return an ordinary topic; None for any other."""
-        cdef _Topic topic = self.last
-        cdef bytes key
-        if topic is None or PyBytes_GET_SIZE(topic.field) != size + 1 or memcmp(
-            PyBytes_AS_STRING(topic.field) + 1, name, size
-        ):
-            key = PyBytes_FromStringAndSize(<const char*>name, size)
-            topic = self.topics.get(key)
-            if topic is None:
-                topic = self._learn(key)
-                if topic is None:
-                    return None
-        if entries.get(topic.name) is not topic.config:
-            self.topics.pop(topic.field[1:], None)
-            self.last = None
-            topic = self._learn(topic.field[1:])
-            if topic is None:
-                return None
-        self.last = topic
-        return topic
-
-    cdef _Topic _learn(self, bytes key):
-        cdef _Topic topic
-        name = key.decode("ascii")
-        config = self.taker.ordinary(name)
-        if config is None or not 0 < len(key) < 128:
-            return None
-        topic = _Topic.__new__(_Topic)
-        topic.name = name
-        topic.config = config
-        topic.field = bytes((len(key),)) + key
-        topic.prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(key), len(key)) * 31 + 35
-        topic.queues = max(config.read_queue_nums, config.write_queue_nums)
-        if len(self.topics) >= 10_000:
-            self.topics.clear()
-        self.topics[key] = topic
-        return topic
-
-    cdef int _take(self, bytes data, Py_ssize_t position, Py_ssize_t* stop, list answers, channel) except -1:
-        """Store what can be stored of a chunk; return how many messages that were, and where they end."""
+        Returns how many there are. It stops before the first frame that is not whole, is no plain send, is longer than
+        a message may be, or goes to a queue that does not exist yet.
+        """
         cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, used = 0
-        cdef int64_t log_end, tail_end, store_ms
-        cdef int count = 0, i
-        cdef uint8_t born[8]
-        cdef bytes address
-        host = self.state.store_host
-        if host is not self.store_host and not self._set_host(host):
-            return 0
-        born_host = channel.peer_host
-        address = born_host[0]
-        if PyBytes_GET_SIZE(address) != 4:
-            return 0
-        memcpy(born, PyBytes_AS_STRING(address), 4)
-        put32(born + 4, <uint32_t><int64_t>born_host[1])
-        entries = self.state.topics._entries
-        log = self.log
-        log_end = log.end
-        tail_end = log.tail_end
-        wall = getattr(self.clock, "wall_seconds", None)
-        store_ms = <int64_t>(<double>(self.clock.seconds() if wall is None else wall()) * 1000)
-        queues = []
-        topics = []
-        try:
-            count = self._build(chunk, end, &at, &used, &log_end, tail_end, store_ms, born, entries, queues, topics)
-            if count:
-                self._write(log, used, log_end)
-        except BaseException as error:
-            # Nothing of it is in the log. A full disk is the business of the ordinary way, which says so.
-            for i in range(len(queues) - 1, -1, -1):
-                queues[i].next = self.placed[i].number
-            if isinstance(error, self.disk_error):
-                return 0
-            raise
-        if count == 0:
-            return 0
-        stop[0] = at
-        self.taken += count
-        answer = self._answer(count)
-        if self.waits:
-            counts = self._counts(count, topics)
-            if not self.hides:
-                # Otherwise they are read back from the log once they are on disk.
-                self._show(count, log_end, store_ms, queues)
-            self.completion.wait(log_end, self.later(channel, answer, counts))
-            for callback in self.appended:
-                callback()
-        else:
-            self._note(count, topics)
-            self._show(count, log_end, store_ms, queues)
-            for callback in self.appended:
-                callback()
-            answers.append(answer)
-        return count
-
-    cdef int _write(self, log, Py_ssize_t size, int64_t log_end) except -1:
-        """Append what was built, as `CommitLog.append` does; a file of the system is written without ceremony."""
-        cdef int64_t at
-        tail = log._tail
-        if type(tail) is self.real_file and tail._refusal is None and not log._soiled:
-            at = log_end - size - <int64_t>log._tail_start
-            if at + size <= <int64_t>tail._size:
-                if pwrite(tail._fd, self.records, size, at) == size:
-                    log.end = log_end
-                    return 0
-        # Whatever is the matter, this writes the same bytes to the same place once more, and finds out.
-        log.append(PyBytes_FromStringAndSize(<const char*>self.records, size))
-        return 0
-
-    cdef int _build(
-        self, const uint8_t* chunk, Py_ssize_t end, Py_ssize_t* position, Py_ssize_t* bytes_used, int64_t* log_end_at,
-        int64_t tail_end, int64_t store_ms, const uint8_t* born, entries, list queues, list topics
-    ) except -1:
-        """Make the records of the messages at the front of a chunk, and take their numbers; return how many."""
-        cdef Py_ssize_t at = position[0], used = 0, frame_end, needed
-        cdef const uint8_t* header
-        cdef const uint8_t* body
-        cdef const uint8_t* text
-        cdef Py_ssize_t body_size, text_size
+        cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, size = 0
         cdef uint32_t word
-        cdef int64_t length, log_end = log_end_at[0], size, number
-        cdef Send send
-        cdef Properties properties
-        cdef int count = 0, hashes = 0
-        cdef _Topic topic
-        cdef uint8_t* record
-        cdef Placed* placed
-        while end - at > 8 and count < MAX_BATCH and used < MAX_BATCH_BYTES:
-            memset(&send, 0, sizeof(send))
+        cdef int64_t length
+        cdef Send* send
+        cdef SendTopic topic = None
+        cdef bytes name
+        cdef int count = 0
+        self.data = data
+        self.unknown = None
+        self.topics = []
+        self.queues = []
+        while end - at > 8 and count < MAX_BATCH and size < MAX_BATCH_BYTES:
+            send = &self.sends[count]
             length = <int32_t>get32(chunk + at)
             word = get32(chunk + at + 4)
             if word > MAX_HEADER or length < 4 + <int64_t>word or length > MAX_FRAME or length > end - at - 4:
                 break
-            frame_end = at + 4 + <Py_ssize_t>length
-            header = chunk + at + 8
-            body = header + word
-            body_size = frame_end - (at + 8 + word)
-            if not read_header(header, body, self.code, &send) or body_size > self.max_body:
+            send.body = chunk + at + 8 + word
+            send.body_size = <Py_ssize_t>length - 4 - <Py_ssize_t>word
+            if not read_header(chunk + at + 8, send.body, self.code, send) or send.body_size > self.max_body:
                 break
-            if send.sys_flag & (0xC | 0x30) or send.queue_id < 0 or send.sys_flag < 0:
+            if send.sys_flag & (0xC | 0x30) or send.sys_flag < 0:
                 break
-            topic = self._topic(send.topic, send.topic_size, entries)
-            if topic is None or send.queue_id >= topic.queues:
+            if topic is None or PyBytes_GET_SIZE(topic.field) != send.topic_size + 1 or memcmp(
+                PyBytes_AS_STRING(topic.field) + 1, send.topic, send.topic_size
+            ):
+                name = PyBytes_FromStringAndSize(<const char*>send.topic, send.topic_size)
+                topic = <SendTopic>known.get(name)
+                if topic is None:
+                    self.unknown = name
+                    break
+            if not 0 <= send.queue_id < PyList_GET_SIZE(topic.queues):
                 break
-            queue = self.queues.get((topic.name, send.queue_id))
-            if queue is None or queue.ext is not None:
+            queue = <object>PyList_GET_ITEM(topic.queues, <Py_ssize_t>send.queue_id)
+            if queue is None:
+                self.unknown = topic.field[1:]
                 break
+            if not self._enter(send, queue):
+                break
+            at += 4 + <Py_ssize_t>length
+            send.stop = at
+            self.topics.append(topic)
+            size += HEAD + send.body_size + send.raw_size
+            count += 1
+        self.count = count
+        self.stop = at
+        return count
+
+    cdef bint _enter(self, Send* send, queue) except -1:
+        """Note to which of the batch's queues a send goes; False for a queue that is not shown as it grows."""
+        cdef Py_ssize_t i
+        for i in range(PyList_GET_SIZE(self.queues)):
+            if <object>PyList_GET_ITEM(self.queues, i) is queue:
+                send.queue = i
+                return True
+        i = PyList_GET_SIZE(self.queues)
+        if i == MAX_QUEUES:
+            return False
+        self.numbers[i] = queue.next
+        if not self.hides and <int64_t>queue.end != self.numbers[i]:
+            return False
+        self.queues.append(queue)
+        send.queue = i
+        return True
+
+    def encode(self, int64_t phy_offset, int64_t room, int64_t store_ms, born_host, store_host):
+        """
+        Return what stores the batch at ``phy_offset`` of the log: its records, units and keys; None for nothing.
+
+        Messages from the first one on that does not fit into ``room`` bytes, or whose properties are no plain list, are
+        dropped from the batch. Units are (queue, units, end of the last record) for each queue, keys the index entries of
+        all messages, PENDING bytes each. Hosts are (4 bytes, port).
+        """
+        cdef uint8_t born[8]
+        cdef uint8_t* record
+        cdef const uint8_t* text
+        cdef Py_ssize_t text_size, used = 0, size, needed
+        cdef Send* send
+        cdef SendTopic topic
+        cdef Properties found
+        cdef int i, hashes = 0
+        if store_host is not self.store_host and not self._set_host(store_host):
+            return None
+        if not put_host(born, born_host):
+            return None
+        self.store_ms = store_ms
+        for i in range(self.count):
+            send = &self.sends[i]
+            topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
             text = send.raw
             text_size = send.raw_size
             if send.escaped:
@@ -794,226 +708,207 @@ cdef class SendLane:
                 if text_size < 0:
                     break
                 text = self.text
-            needed = HEAD + body_size + PyBytes_GET_SIZE(topic.field) + 2 + MAX_PROPERTIES + 16
-            if used + needed > self.room:
-                record = <uint8_t*>realloc(self.records, used + needed)
+            size = HEAD + send.body_size + PyBytes_GET_SIZE(topic.field)
+            needed = used + size + 2 + MAX_PROPERTIES + 16
+            if needed > self.room:
+                record = <uint8_t*>realloc(self.records, needed)
                 if record == NULL:
                     raise MemoryError
                 self.records = record
-                self.room = used + needed
+                self.room = needed
             record = self.records + used
-            size = HEAD + body_size + PyBytes_GET_SIZE(topic.field)
             if not store_properties(
                 text, text_size, <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster),
-                self.waits, record + size + 2, &properties
+                self.waits, record + size + 2, &found
             ):
                 break
-            record[size] = <uint8_t>(properties.size >> 8)
-            record[size + 1] = <uint8_t>properties.size
-            placed = &self.placed[count]
-            placed.properties = used + <Py_ssize_t>size + 2
-            placed.properties_size = properties.size
-            size += 2 + properties.size
-            if log_end + size + BLANK_BYTES > tail_end:
+            text = record + size + 2
+            if used + size + 2 + found.size > room:
                 break
-            number = queue.next
-            placed.first_hash = hashes
-            placed.hashes = 0
-            if not self._hash_keys(topic.prefix, self.records + placed.properties, &properties, placed):
+            record[size] = <uint8_t>(found.size >> 8)
+            record[size + 1] = <uint8_t>found.size
+            send.first_hash = hashes
+            send.hashes = hash_keys(topic.prefix, text, &found, self.hashes + hashes, MAX_BATCH * 2 + MAX_KEYS - hashes)
+            if send.hashes < 0 or hashes + send.hashes > MAX_BATCH * 2:
                 break
-            hashes += placed.hashes
-            put32(record, <uint32_t>size)
-            put32(record + 4, MAGIC_V1)
-            put32(record + 8, crc_of(body, body_size))
-            put32(record + 12, <uint32_t>send.queue_id)
-            put32(record + 16, <uint32_t>send.flag)
-            put64(record + 20, <uint64_t>number)
-            put64(record + 28, <uint64_t>log_end)
-            put32(record + 36, <uint32_t>send.sys_flag)
-            put64(record + 40, <uint64_t>send.born)
-            memcpy(record + 48, born, 8)
-            put64(record + 56, <uint64_t>store_ms)
-            memcpy(record + 64, self.store_address, 8)
-            put32(record + 72, <uint32_t>send.reconsume)
-            put64(record + 76, 0)
-            put32(record + 84, <uint32_t>body_size)
-            memcpy(record + HEAD, body, body_size)
-            memcpy(record + HEAD + body_size, PyBytes_AS_STRING(topic.field), PyBytes_GET_SIZE(topic.field))
-            placed.phy = log_end
-            placed.size = size
-            placed.number = number
-            placed.queue_id = send.queue_id
-            placed.opaque = send.opaque
-            placed.sys_flag = send.sys_flag
-            placed.code = 0
-            if properties.tags_size > 0:
-                placed.code = <int32_t>hash_on(
-                    0, self.records + placed.properties + properties.tags, properties.tags_size
-                )
-            # Given back below when the records cannot be written.
-            queue.next = number + 1
-            queues.append(queue)
-            topics.append(topic)
-            used += <Py_ssize_t>size
-            log_end += size
-            count += 1
-            at = frame_end
-        position[0] = at
-        bytes_used[0] = used
-        log_end_at[0] = log_end
-        return count
+            hashes += send.hashes
+            send.tags_code = 0
+            if found.tags_size > 0:
+                send.tags_code = <int32_t>hash_on(0, text + found.tags, found.tags_size)
+            size += 2 + found.size
+            send.phy = phy_offset + used
+            send.size = size
+            send.number = self.numbers[send.queue]
+            self.numbers[send.queue] += 1
+            put_head(record, send, born, self.store_address, store_ms)
+            memcpy(record + HEAD, send.body, send.body_size)
+            memcpy(record + HEAD + send.body_size, PyBytes_AS_STRING(topic.field), PyBytes_GET_SIZE(topic.field))
+            used += size
+        else:
+            i = self.count
+        self.size = used
+        self.count = i
+        if i == 0:
+            return None
+        self.stop = self.sends[i - 1].stop
+        self.last_phy = self.sends[i - 1].phy
+        self.last_size = self.sends[i - 1].size
+        return PyBytes_FromStringAndSize(<const char*>self.records, used), self._units(), self._keys(hashes)
 
-    cdef bint _hash_keys(
-        self, uint32_t prefix, const uint8_t* text, Properties* properties, Placed* placed
-    ) noexcept:
-        """Note the hashes of a message's keys; False when there are too many."""
-        cdef int32_t* hashes = self.hashes + placed.first_hash
-        cdef int count = 0
-        cdef const uint8_t* key
-        cdef const uint8_t* stop
-        cdef const uint8_t* end
-        if properties.unique_size > 0:
-            hashes[0] = index_hash(hash_on(prefix, text + properties.unique, properties.unique_size))
-            count = 1
-        if properties.keys_size > 0:
-            key = text + properties.keys
-            end = key + properties.keys_size
-            while key < end:
-                stop = <const uint8_t*>memchr(key, c' ', end - key)
-                if stop == NULL:
-                    stop = end
-                if stop > key:
-                    # room for two of each message, and for MAX_KEYS of the last
-                    if placed.first_hash + count >= MAX_BATCH * 2 + MAX_KEYS:
-                        return False
-                    hashes[count] = index_hash(hash_on(prefix, key, stop - key))
-                    count += 1
-                key = stop + 1
-        placed.hashes = count
-        return placed.first_hash + count <= MAX_BATCH * 2
+    cdef bint _set_host(self, host) except -1:
+        if not put_host(self.store_address, host):
+            return False
+        text = f"{host[0].hex().upper()}{host[1]:08X}".encode()
+        memcpy(self.id_prefix, PyBytes_AS_STRING(text), 16)
+        self.store_host = host
+        return True
 
-    cdef int _show(self, int count, int64_t log_end, int64_t store_ms, list queues) except -1:
-        """Let consumers see the messages: units, entries, and whoever waits for them."""
-        cdef Placed* placed
-        cdef bytearray buffer
-        cdef Py_ssize_t size
-        cdef uint8_t* unit
-        cdef int i
-        cdef bytearray pending = None if self.index is None else self.index._pending
-        dispatcher = self.dispatcher
-        for i in range(count):
-            placed = &self.placed[i]
-            queue = queues[i]
-            if <int64_t>queue.end != placed.number:
-                # A queue that has stopped for some reason; Python knows which.
-                dispatcher.message(
-                    placed.phy, placed.size, queue, placed.number, placed.sys_flag, store_ms, self._properties(i)
-                )
+    cdef list _units(self):
+        cdef list found = []
+        cdef bytes units
+        cdef uint8_t* at
+        cdef Send* send
+        cdef Py_ssize_t i, j, count
+        cdef int64_t end = 0
+        for i in range(PyList_GET_SIZE(self.queues)):
+            count = 0
+            for j in range(self.count):
+                count += self.sends[j].queue == i
+            if count == 0:
                 continue
-            buffer = queue._buffer
-            size = PyByteArray_GET_SIZE(buffer)
-            PyByteArray_Resize(buffer, size + UNIT)
-            unit = <uint8_t*>PyByteArray_AS_STRING(buffer) + size
-            put64(unit, <uint64_t>placed.phy)
-            put32(unit + 8, <uint32_t>placed.size)
-            put64(unit + 12, <uint64_t>placed.code)
-            queue.end = placed.number + 1
-            queue.max_phy = placed.phy + placed.size
-            if not queue.dirty:
-                self.queue_table.touched(queue)
-            if pending is not None and placed.hashes:
-                add_pending(pending, self.hashes + placed.first_hash, placed.hashes, placed.phy, store_ms)
-        if pending is not None and PyByteArray_GET_SIZE(pending) >= PENDING * 65536:
-            self.index.settle()
-        placed = &self.placed[count - 1]
-        dispatcher.last_phy = placed.phy
-        dispatcher.last_size = placed.size
-        dispatcher.store_timestamp = store_ms
-        dispatcher.dispatched = log_end
-        if not dispatcher.watches:
-            return 0
-        told_queues = []
-        told = []
-        for i in range(count):
-            queue = queues[i]
-            for watch in dispatcher.watches:
-                if (
-                    queue.key in <dict>watch.queues
-                    if type(watch.queues) is dict
-                    else watch.topic is None or queue.topic == watch.topic
-                ):
-                    placed = &self.placed[i]
-                    told_queues.append(queue)
-                    told.append((placed.number + 1, placed.code))
-                    break
-        if told:
-            dispatcher.tell(told_queues, told)
-        return 0
+            units = PyBytes_FromStringAndSize(NULL, count * UNIT)
+            at = <uint8_t*>PyBytes_AS_STRING(units)
+            for j in range(self.count):
+                send = &self.sends[j]
+                if send.queue == i:
+                    put64(at, <uint64_t>send.phy)
+                    put32(at + 8, <uint32_t>send.size)
+                    put64(at + 12, <uint64_t>send.tags_code)
+                    at += UNIT
+                    end = send.phy + send.size
+            found.append((<object>PyList_GET_ITEM(self.queues, i), units, end))
+        return found
 
-    cdef bytes _answer(self, int count):
+    cdef bytes _keys(self, Py_ssize_t count):
+        cdef int i, j
+        cdef bytes entries
+        cdef uint8_t* at
+        cdef Send* send
+        entries = PyBytes_FromStringAndSize(NULL, count * PENDING)
+        at = <uint8_t*>PyBytes_AS_STRING(entries)
+        for i in range(self.count):
+            send = &self.sends[i]
+            for j in range(send.hashes):
+                at = add_pending(at, self.hashes[send.first_hash + j], send.phy, self.store_ms)
+        return entries
+
+    def answers(self, list counted=None):
+        """
+        Return the frames that answer the encoded messages with SUCCESS.
+
+        With ``counted`` it adds them to the counts of their topics, and topics that had none to that list.
+        """
         cdef uint8_t* out = self.out
         cdef uint8_t* begin
         cdef int i
-        cdef Placed* placed
-        for i in range(count):
-            placed = &self.placed[i]
+        cdef Send* send
+        cdef SendTopic topic
+        for i in range(self.count):
+            send = &self.sends[i]
+            if counted is not None:
+                topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
+                if topic.messages == 0:
+                    counted.append(topic)
+                topic.messages += 1
+                topic.size += send.size
             begin = out
-            out += 8
-            out = add_bytes(out, self.head)
-            memcpy(out, self.prefix, 16)
-            put_hex(out + 16, <uint64_t>placed.phy)
+            out = add_bytes(out + 8, self.head)
+            memcpy(out, self.id_prefix, 16)
+            put_hex(out + 16, <uint64_t>send.phy)
             out = add_bytes(out + 32, self.middle)
-            out += put_decimal(out, placed.queue_id)
+            out += put_decimal(out, send.queue_id)
             out = add_bytes(out, self.offset)
-            out += put_decimal(out, placed.number)
+            out += put_decimal(out, send.number)
             out = add_bytes(out, self.tail)
-            out += put_decimal(out, placed.opaque)
+            out += put_decimal(out, send.opaque)
             out = add_bytes(out, self.tail_end)
             put32(begin, <uint32_t>(out - begin - 4))
             put32(begin + 4, <uint32_t>(out - begin - 8))
         return PyBytes_FromStringAndSize(<const char*>self.out, out - self.out)
 
-    cdef void _note(self, int count, list topics) noexcept:
-        """Count messages that are stored; :meth:`settle` tells the statistics."""
-        cdef int i
-        cdef _Topic topic
-        for i in range(count):
-            topic = <_Topic>topics[i]
-            if topic.messages == 0:
-                self.noted.append(topic)
-            topic.messages += 1
-            topic.size += self.placed[i].size
-
-    def settle(self):
-        """Tell the statistics what was stored since the last time."""
-        cdef _Topic topic
-        noted = self.noted
-        self.noted = []
-        for topic in noted:
-            messages, size = topic.messages, topic.size
-            topic.messages = topic.size = 0
-            self.taker.count(topic.name, messages, size, messages)
-
-    cdef list _counts(self, int count, list topics):
-        """Return (topic, messages, bytes) of each run of messages of one topic."""
+    def counts(self):
+        """Return (topic, messages, bytes) of each run of encoded messages of one topic."""
+        cdef list counts = []
         cdef int i, messages = 0
         cdef int64_t size = 0
-        cdef _Topic topic = topics[0]
-        cdef list counts = []
-        for i in range(count):
-            if topics[i] is not topic:
-                counts.append((topic.name, messages, size))
-                topic = topics[i]
+        for i in range(self.count):
+            messages += 1
+            size += self.sends[i].size
+            if i + 1 == self.count or self.topics[i + 1] is not self.topics[i]:
+                counts.append(((<SendTopic>self.topics[i]).name, messages, size))
                 messages = 0
                 size = 0
-            messages += 1
-            size += self.placed[i].size
-        counts.append((topic.name, messages, size))
         return counts
 
-    cdef str _properties(self, int i):
-        cdef Placed* placed = &self.placed[i]
-        return (<char*>self.records)[placed.properties : placed.properties + placed.properties_size].decode("ascii")
+
+cdef inline bint put_host(uint8_t* at, host) except -1:
+    """Write a host as a record has it; False for one that is not IPv4."""
+    cdef bytes address = host[0]
+    if PyBytes_GET_SIZE(address) != 4:
+        return False
+    memcpy(at, PyBytes_AS_STRING(address), 4)
+    put32(at + 4, <uint32_t><int64_t>host[1])
+    return True
+
+
+cdef inline void put_head(
+    uint8_t* record, Send* send, const uint8_t* born, const uint8_t* stored, int64_t store_ms
+) noexcept:
+    """Write what stands in front of the body."""
+    put32(record, <uint32_t>send.size)
+    put32(record + 4, MAGIC_V1)
+    put32(record + 8, crc_of(send.body, send.body_size))
+    put32(record + 12, <uint32_t>send.queue_id)
+    put32(record + 16, <uint32_t>send.flag)
+    put64(record + 20, <uint64_t>send.number)
+    put64(record + 28, <uint64_t>send.phy)
+    put32(record + 36, <uint32_t>send.sys_flag)
+    put64(record + 40, <uint64_t>send.born)
+    memcpy(record + 48, born, 8)
+    put64(record + 56, <uint64_t>store_ms)
+    memcpy(record + 64, stored, 8)
+    put32(record + 72, <uint32_t>send.reconsume)
+    put64(record + 76, 0)
+    put32(record + 84, <uint32_t>send.body_size)
+
+
+cdef int hash_keys(
+    uint32_t prefix, const uint8_t* text, Properties* found, int32_t* hashes, int room
+) noexcept nogil:
+    """Write the index hashes of a message's unique key and keys; return how many, -1 when there are too many."""
+    cdef int count = 0
+    cdef const uint8_t* key
+    cdef const uint8_t* stop
+    cdef const uint8_t* end
+    if found.unique_size > 0:
+        if room < 1:
+            return -1
+        hashes[0] = index_hash(hash_on(prefix, text + found.unique, found.unique_size))
+        count = 1
+    if found.keys_size > 0:
+        key = text + found.keys
+        end = key + found.keys_size
+        while key < end:
+            stop = <const uint8_t*>memchr(key, c' ', end - key)
+            if stop == NULL:
+                stop = end
+            if stop > key:
+                if count == room:
+                    return -1
+                hashes[count] = index_hash(hash_on(prefix, key, stop - key))
+                count += 1
+            key = stop + 1
+    return count
 
 
 cdef inline uint8_t* add_bytes(uint8_t* out, bytes data) noexcept:
@@ -1031,18 +926,11 @@ cdef inline void put_hex(uint8_t* at, uint64_t value) noexcept nogil:
 
 # ---- the index ----
 
-cdef int add_pending(bytearray pending, const int32_t* hashes, int count, int64_t phy, int64_t store_ms) except -1:
-    cdef Py_ssize_t size = PyByteArray_GET_SIZE(pending)
-    cdef uint8_t* at
-    cdef int i
-    PyByteArray_Resize(pending, size + count * PENDING)
-    at = <uint8_t*>PyByteArray_AS_STRING(pending) + size
-    for i in range(count):
-        memcpy(at, &hashes[i], 4)
-        memcpy(at + 4, &phy, 8)
-        memcpy(at + 12, &store_ms, 8)
-        at += PENDING
-    return 0
+cdef inline uint8_t* add_pending(uint8_t* at, int32_t key_hash, int64_t phy, int64_t store_ms) noexcept nogil:
+    memcpy(at, &key_hash, 4)
+    memcpy(at + 4, &phy, 8)
+    memcpy(at + 12, &store_ms, 8)
+    return at + PENDING
 
 
 def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
@@ -1055,15 +943,15 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
     cdef const uint8_t* data = &pending[0]
     cdef const uint8_t* entry
     header = file.header
-    cdef array slots = file._slots
+    cdef array slots = file.table
     cdef int32_t* table = <int32_t*>slots.data.as_ints
     cdef int64_t slot_count = file.slots, limit = file.entries, at = header.index_count
     cdef int64_t begin_phy = header.begin_phy_offset, begin_ms = header.begin_timestamp
     cdef int64_t end_phy = header.end_phy_offset, end_ms = header.end_timestamp
     cdef int64_t used = header.hash_slot_count, phy = 0, store_ms = 0, seconds, page, last_page = -1
     cdef int32_t key_hash = 0, before
-    cdef bytearray entries = file._entries
-    cdef set dirty = file._dirty_pages
+    cdef bytearray entries = file.buffered
+    cdef set dirty = file.dirty_pages
     cdef Py_ssize_t size = PyByteArray_GET_SIZE(entries), most = count - first
     cdef uint8_t* out
     if most > limit - at:
@@ -1120,13 +1008,12 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
 # ---- from the log to queues and index ----
 
 cdef class _Queue:
-    """A queue while records of one piece of the log are added to it."""
+    """A queue to which records of one piece of the log are added, and the units for it."""
 
     cdef object queue
-    cdef bytearray buffer
+    cdef bytearray units
     cdef int64_t end, max_phy
     cdef uint32_t prefix
-    cdef bint grew, wanted
 
 
 cdef struct Span:
@@ -1165,172 +1052,147 @@ cdef void find_properties(const uint8_t* text, Py_ssize_t size, Span* unique, Sp
         at = stop + 1
 
 
-cdef class Walker:
+cdef _Queue _find(dict known, bytes key, const uint8_t* name, Py_ssize_t size, int64_t queue_id, queue_for):
+    """Return a queue that can be added to; None for any other."""
+    cdef _Queue found
+    queue = queue_for((<const char*>name)[:size].decode("ascii"), queue_id)
+    if queue is None or queue.ext is not None:
+        return None
+    found = _Queue.__new__(_Queue)
+    found.queue = queue
+    found.units = bytearray()
+    found.end = queue.end
+    found.max_phy = queue.max_phy
+    found.prefix = hash_on(0, name, size) * 31 + 35
+    known[key] = found
+    return found
+
+
+def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, bint indexed, queue_for):
     """
-    The way of ordinary records from the log into queues and index: what `rmq.store.dispatch.Dispatcher.frame` does.
+    Read ordinary records from ``data[position]`` on, which lies at ``base`` of the log.
 
-    Python looks at each record that this one stops at, and comes back with the next.
+    Returns (position behind them, units by queue, keys, offset of the last record, its size, its store time), or None
+    when the first record is not ordinary. Units are (queue, units that continue it, end of the last record); keys are
+    index entries, PENDING bytes each, none unless ``indexed``. ``queue_for(topic, queue id)`` returns the queue of a record, None for a record
+    that is not ordinary. It does what `rmq.store.dispatch.Dispatcher.frame` does, which takes the record that it stops at.
     """
-
-    cdef object dispatcher, table, index
-    #: how many records were dispatched here
-    cdef readonly int64_t taken
-
-    def __init__(self, dispatcher, table, index):
-        self.dispatcher = dispatcher
-        self.table = table
-        self.index = index
-
-    cdef _Queue _find(self, dict known, bytes key, const uint8_t* name, Py_ssize_t size, int64_t queue_id):
-        """Return a queue that can be added to here; None for any other."""
-        cdef _Queue found
-        topic = (<const char*>name)[:size].decode("ascii")
-        queue = self.dispatcher.queue_for(topic, queue_id)
-        if queue is None or queue.ext is not None:
-            return None
-        found = _Queue.__new__(_Queue)
-        found.queue = queue
-        found.buffer = queue._buffer
-        found.end = queue.end
-        found.max_phy = queue.max_phy
-        found.prefix = hash_on(0, name, size) * 31 + 35
-        found.wanted = any([watch.wants(queue) for watch in self.dispatcher.watches])
-        known[key] = found
-        return found
-
-    def __call__(self, bytes data, Py_ssize_t position, int64_t base, bint check_crc):
-        """Dispatch records from ``data[position]`` on, which lies at ``base`` of the log; return where it stops."""
-        cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, left
-        cdef Span unique, keys, tags
-        cdef const uint8_t* record
-        cdef const uint8_t* topic
-        cdef const uint8_t* text
-        cdef const uint8_t* stop
-        cdef int64_t size, head, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
-        cdef int64_t last_phy = -1, last_size = 0
-        cdef uint32_t sys_flag
-        cdef Py_ssize_t topic_size, text_size
-        cdef uint8_t key[132]
-        cdef bytes name
-        cdef dict known = {}
-        cdef list told = []
-        cdef _Queue queue
-        cdef int32_t hashes[MAX_KEYS + 1]
-        cdef int count
-        cdef bint is_new
-        cdef Py_ssize_t unit_at
-        cdef uint8_t* unit
-        cdef bytearray pending = None if self.index is None else self.index._pending
-        cdef bytearray buffer
-        dispatcher = self.dispatcher
-        # A record where others wait to be added to the index must find it settled: it counts from its end.
-        while end - at >= 92:
-            record = chunk + at
-            size = <int32_t>get32(record)
-            if size < 92 or size > end - at or get32(record + 4) != MAGIC_V1:
-                break
-            sys_flag = get32(record + 36)
-            phy = <int64_t>get64(record + 28)
-            if phy != base + at or sys_flag & 0xC:
-                break
-            head = HEAD + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
-            if head + 4 > size:
-                break
-            body_size = <int32_t>get32(record + head - 4)
-            if body_size < 0 or head + body_size + 3 > size:
-                break
-            topic = record + head + body_size
-            topic_size = topic[0]
-            topic += 1
-            if topic_size < 1 or topic_size > 127 or head + body_size + 1 + topic_size + 2 > size:
-                break
-            text = topic + topic_size + 2
-            text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
-            if text_size > MAX_PROPERTIES or head + body_size + 1 + topic_size + 2 + text_size != size:
-                break
-            if not is_plain(topic, topic_size) or not is_plain(text, text_size):
-                break
-            queue_id = <int32_t>get32(record + 12)
-            queue_offset = <int64_t>get64(record + 20)
-            if queue_id < 0 or queue_offset < 0:
-                break
-            if check_crc and body_size and crc_of(record + head, <Py_ssize_t>body_size) != get32(record + 8):
-                break
-            memcpy(key, record + 12, 4)
-            memcpy(key + 4, topic, topic_size)
-            name = PyBytes_FromStringAndSize(<const char*>key, 4 + topic_size)
-            queue = <_Queue>known.get(name)
+    cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, left
+    cdef Span unique, keys, tags
+    cdef const uint8_t* record
+    cdef const uint8_t* topic
+    cdef const uint8_t* text
+    cdef const uint8_t* stop
+    cdef int64_t size, head, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
+    cdef int64_t last_phy = -1, last_size = 0
+    cdef uint32_t sys_flag
+    cdef Py_ssize_t topic_size, text_size
+    cdef uint8_t key[132]
+    cdef bytes name
+    cdef dict known = {}
+    cdef _Queue queue
+    cdef int32_t hashes[MAX_KEYS + 1]
+    cdef int count, i
+    cdef bint is_new
+    cdef Py_ssize_t unit_at
+    cdef uint8_t* unit
+    cdef bytearray entries = bytearray()
+    cdef bytearray buffer
+    while end - at >= 92:
+        record = chunk + at
+        size = <int32_t>get32(record)
+        if size < 92 or size > end - at or get32(record + 4) != MAGIC_V1:
+            break
+        sys_flag = get32(record + 36)
+        phy = <int64_t>get64(record + 28)
+        if phy != base + at or sys_flag & 0xC:
+            break
+        head = HEAD + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+        if head + 4 > size:
+            break
+        body_size = <int32_t>get32(record + head - 4)
+        if body_size < 0 or head + body_size + 3 > size:
+            break
+        topic = record + head + body_size
+        topic_size = topic[0]
+        topic += 1
+        if topic_size < 1 or topic_size > 127 or head + body_size + 1 + topic_size + 2 > size:
+            break
+        text = topic + topic_size + 2
+        text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
+        if text_size > MAX_PROPERTIES or head + body_size + 1 + topic_size + 2 + text_size != size:
+            break
+        if not is_plain(topic, topic_size) or not is_plain(text, text_size):
+            break
+        queue_id = <int32_t>get32(record + 12)
+        queue_offset = <int64_t>get64(record + 20)
+        if queue_id < 0 or queue_offset < 0:
+            break
+        if check_crc and body_size and crc_of(record + head, <Py_ssize_t>body_size) != get32(record + 8):
+            break
+        memcpy(key, record + 12, 4)
+        memcpy(key + 4, topic, topic_size)
+        name = PyBytes_FromStringAndSize(<const char*>key, 4 + topic_size)
+        queue = <_Queue>known.get(name)
+        if queue is None:
+            queue = _find(known, name, topic, topic_size, queue_id, queue_for)
             if queue is None:
-                queue = self._find(known, name, topic, topic_size, queue_id)
-                if queue is None:
-                    break
-            if phy + size <= queue.max_phy:
-                # It has this one, whatever its number: those of a topic that was made again come twice.
-                is_new = False
-            elif queue_offset == queue.end:
-                is_new = True
-            else:
                 break
-            find_properties(text, text_size, &unique, &keys, &tags)
-            if unique.size == 0 or keys.size == 0 or tags.size == 0:
+        if phy + size <= queue.max_phy:
+            # It has this one, whatever its number: those of a topic that was made again come twice.
+            is_new = False
+        elif queue_offset == queue.end:
+            is_new = True
+        else:
+            break
+        find_properties(text, text_size, &unique, &keys, &tags)
+        if unique.size == 0 or keys.size == 0 or tags.size == 0:
+            break
+        count = 0
+        if indexed:
+            if unique.size > 0:
+                hashes[0] = index_hash(hash_on(queue.prefix, text + unique.at, unique.size))
+                count = 1
+            while keys.size > 0 and count <= MAX_KEYS:
+                stop = <const uint8_t*>memchr(text + keys.at, c' ', keys.size)
+                left = keys.size if stop == NULL else stop - (text + keys.at)
+                if left > 0:
+                    hashes[count] = index_hash(hash_on(queue.prefix, text + keys.at, left))
+                    count += 1
+                keys.at += left + 1
+                keys.size -= left + 1
+            if keys.size > 0:
                 break
-            count = 0
-            if pending is not None:
-                if unique.size > 0:
-                    hashes[0] = index_hash(hash_on(queue.prefix, text + unique.at, unique.size))
-                    count = 1
-                while keys.size > 0 and count <= MAX_KEYS:
-                    stop = <const uint8_t*>memchr(text + keys.at, c' ', keys.size)
-                    left = keys.size if stop == NULL else stop - (text + keys.at)
-                    if left > 0:
-                        hashes[count] = index_hash(hash_on(queue.prefix, text + keys.at, left))
-                        count += 1
-                    keys.at += left + 1
-                    keys.size -= left + 1
-                if keys.size > 0:
-                    break
-            code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
-            store_ms = <int64_t>get64(record + head - 4 - 8 - 4 - 4 - (16 if sys_flag & 0x20 else 4) - 8)
-            if is_new:
-                buffer = queue.buffer
-                unit_at = PyByteArray_GET_SIZE(buffer)
-                PyByteArray_Resize(buffer, unit_at + UNIT)
-                unit = <uint8_t*>PyByteArray_AS_STRING(buffer) + unit_at
-                put64(unit, <uint64_t>phy)
-                put32(unit + 8, <uint32_t>size)
-                put64(unit + 12, <uint64_t>code)
-                queue.end += 1
-                queue.max_phy = phy + size
-                queue.grew = True
-                if queue.wanted:
-                    told.append((queue.queue, queue.end, code))
-            if count:
-                add_pending(pending, hashes, count, phy, store_ms)
-            last_phy = phy
-            last_size = size
-            last_ms = store_ms
-            self.taken += 1
-            at += <Py_ssize_t>size
-        if last_phy < 0:
-            return position
-        for queue in known.values():
-            if queue.grew:
-                queue.queue.end = queue.end
-                queue.queue.max_phy = queue.max_phy
-                if <int64_t>queue.queue.next < queue.end:
-                    queue.queue.next = queue.end
-                if not queue.queue.dirty:
-                    self.table.touched(queue.queue)
-        dispatcher.last_phy = last_phy
-        dispatcher.last_size = last_size
-        dispatcher.store_timestamp = last_ms
-        dispatcher.dispatched = last_phy + last_size
-        if pending is not None and PyByteArray_GET_SIZE(pending) >= PENDING * 65536:
-            self.index.settle()
-        for where, number, tag in told:
-            dispatcher._tell(where, number, tag)
-        return at
+        code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
+        store_ms = <int64_t>get64(record + head - 4 - 8 - 4 - 4 - (16 if sys_flag & 0x20 else 4) - 8)
+        if is_new:
+            buffer = queue.units
+            unit_at = PyByteArray_GET_SIZE(buffer)
+            PyByteArray_Resize(buffer, unit_at + UNIT)
+            unit = <uint8_t*>PyByteArray_AS_STRING(buffer) + unit_at
+            put64(unit, <uint64_t>phy)
+            put32(unit + 8, <uint32_t>size)
+            put64(unit + 12, <uint64_t>code)
+            queue.end += 1
+            queue.max_phy = phy + size
+        if count:
+            unit_at = PyByteArray_GET_SIZE(entries)
+            PyByteArray_Resize(entries, unit_at + count * PENDING)
+            unit = <uint8_t*>PyByteArray_AS_STRING(entries) + unit_at
+            for i in range(count):
+                unit = add_pending(unit, hashes[i], phy, store_ms)
+        last_phy = phy
+        last_size = size
+        last_ms = store_ms
+        at += <Py_ssize_t>size
+    if last_phy < 0:
+        return None
+    units = [
+        ((<_Queue>each).queue, (<_Queue>each).units, (<_Queue>each).max_phy)
+        for each in known.values() if (<_Queue>each).units
+    ]
+    return at, units, entries, last_phy, last_size, last_ms
 
 
 cdef inline bint is_plain(const uint8_t* at, Py_ssize_t size) noexcept nogil:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.runtime.disk import DiskError, SyncFailed
+from rmq.runtime.disk.files import DiskError, SyncFailed
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
-from rmq.store.dispatch import Dispatcher
+from rmq.store.dispatch import Dispatcher, Units
+from rmq.store.layout import CQ_UNIT_BYTES
 from rmq.store.messages import BatchEntry, Message, PutResult, PutStatus
 from rmq.store.queues import QueueTable, is_storable_topic
 from rmq.wire.record import (
@@ -44,6 +46,24 @@ _crc32 = zlib.crc32
 
 #: a file for which there is no room is not asked for again sooner: trying to reserve it can take a while
 GROW_AGAIN_MS = 1000
+
+
+Host = tuple[bytes, int]
+
+
+class SendBatch(Protocol):
+    """Sends that were read from received bytes: `rmq.store._record.SendBatch`."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def last_phy(self) -> int: ...
+    @property
+    def last_size(self) -> int: ...
+
+    def encode(
+        self, phy_offset: int, room: int, store_ms: int, born_host: Host, store_host: Host, /
+    ) -> tuple[bytes, Units, bytes] | None: ...
 
 
 def hides_unsynced(config: StoreConfig) -> bool:
@@ -79,6 +99,7 @@ class Appender:
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
         #: messages are hidden from consumers until they are on disk
         self.hides = hides_unsynced(config)
+        self._dispatcher = dispatcher
         self._dispatch = dispatcher.remember if self.hides else dispatcher.appended
         self._in_trouble = False
         #: before this steady time the log does not try to grow
@@ -174,6 +195,32 @@ class Appender:
             store_timestamp,
             1,
         )
+
+    def put_many(self, sends: SendBatch, born_host: Host, store_host: Host) -> int:
+        """
+        Append the ordinary messages at the front of ``sends`` together, in one file; return how many.
+
+        0, and nothing done, where :meth:`put` must say why, or when the dispatcher has not come as far as the log.
+        """
+        log = self._commit_log
+        end = log.end
+        if self.refusal is not None or self._in_trouble or not (self.hides or self._dispatcher.is_at(end)):
+            return 0
+        store_timestamp = now_ms(self._clock)
+        encoded = sends.encode(end, log.tail_end - end - BLANK_BYTES, store_timestamp, born_host, store_host)
+        if encoded is None:
+            return 0
+        records, units, keys = encoded
+        try:
+            log.append(records)
+        except DiskError:
+            return 0
+        if self.hides:
+            for queue, more, _ in units:
+                queue.next += len(more) // CQ_UNIT_BYTES
+        else:
+            self._dispatcher.appended_many(units, keys, (sends.last_phy, sends.last_size, store_timestamp))
+        return sends.count
 
     def put_batch(self, message: Message, entries: Sequence[BatchEntry]) -> PutResult:
         """
@@ -318,7 +365,7 @@ def _encode(properties: str) -> bytes:
         stored = properties.encode()
     except UnicodeEncodeError:
         stored = properties.encode("utf-8", "replace")  # lone surrogates; Java writes `?` too
-    # A record that ends with NUL could not be told from one whose last bytes were never written.
+    # A record that ends with NUL would look like a torn one.
     return stored if not stored.endswith(b"\0") else stored + PROPERTY_SEPARATOR.encode()
 
 

@@ -16,13 +16,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from rmq.runtime.disk import Disk, DiskError, RealDisk
+from rmq.runtime.disk.files import Disk, DiskError, RealDisk
 from rmq.store import layout
 from rmq.store.config import StoreConfig
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_FILLER, CQ_UNIT, CQ_UNIT_BYTES
-from rmq.store.openfiles import OpenFiles
-from rmq.store.scan import find_continuation, scan
+from rmq.store.scan import CHECK, LogFiles, LogScanner
 from rmq.wire.record import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -35,12 +34,12 @@ from rmq.wire.record import (
     Frame,
     find_property,
     index_key_hash,
-    is_torso,
+    is_torn,
     split_keys,
     tags_code,
 )
 
-#: of each kind so many findings are told one by one
+#: findings of one kind that are listed one by one
 MAX_OF_A_KIND = 20
 
 
@@ -67,42 +66,15 @@ class _Entry:
     key_hashes: frozenset[int]
     has_unit: bool
     covered: bool = False
-    #: its topic was made again behind it: a later record of the queue has number 0
+    #: its topic was created again behind it: a later record of the queue has number 0
     is_former: bool = False
-
-
-class LogFiles:
-    """The commit log of a store as scanning wants it; read only."""
-
-    def __init__(self, disk: Disk, folder: str) -> None:
-        self._disk = disk
-        self.folder = folder
-        names = [name for name in disk.list_dir(folder) if layout.file_start(name) is not None]
-        self.starts = [int(name) for name in names]
-        self._files = OpenFiles(disk, 64)
-        self.sizes = {int(name): self._files.get(layout.join(folder, name)).size for name in names}
-        self.segment_bytes = max(self.sizes.values(), default=0)
-        self.end = max((start + self.segment_bytes for start in self.starts), default=0)
-
-    def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes:
-        start = offset - offset % self.segment_bytes
-        if start not in self.sizes:
-            return b""
-        end = min(start + self.sizes[start], self.end if until is None else until)
-        if end <= offset:
-            return b""
-        file = self._files.get(layout.join(self.folder, layout.file_name(start)))
-        return file.read_at(offset - start, min(limit, end - offset))
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def check_store(disk: Disk, root: str, config: StoreConfig | None = None) -> list[Finding]:
     """
     Return all that is wrong with the store in ``root``, empty when it is sound. DiskError when it cannot be read.
 
-    ``config`` tells where the commit log is and how large index files are; the sizes of the others are seen from them.
+    ``config`` says where the commit log is and how large index files are; other files show their own sizes.
     """
     return StoreCheck(disk, root, config or StoreConfig(store_path_root_dir=root)).run()
 
@@ -118,7 +90,7 @@ class StoreCheck:
         self._counts: Counter[str] = Counter()
         self._records: dict[int, _Entry] = {}
         self._is_clean = not disk.exists(layout.abort_path(root))
-        #: what `config/topics.json` knows; None where it cannot be read
+        #: the topics of `config/topics.json`; None where it cannot be read
         self._topics = _topics(disk, layout.join(layout.config_dir(root), "topics.json"))
         self.min_offset = 0
         self.end_offset = 0
@@ -149,7 +121,7 @@ class StoreCheck:
             self._findings.append(Finding(severity, kind, where, offset, text))
 
     def _lag(self) -> str:
-        """After a kill queues and index may lack what recovery will make again."""
+        """Return the severity of entries that queues and index lack: after a kill recovery rebuilds them."""
         return "error" if self._is_clean else "note"
 
     # ---- commit log ----
@@ -164,30 +136,22 @@ class StoreCheck:
 
     def _check_log(self, log: LogFiles) -> None:
         self.min_offset = log.starts[0]
-        begin: int | None = log.starts[0]
-        last_ms = 0
-        while begin is not None:
-            flaw: Flaw | None = None
-            for at, frame in scan(log, begin, log.end, check_crc=True):
-                self.end_offset = at
-                if isinstance(frame, Flaw):
-                    flaw = frame
-                    break
-                last_ms = frame.store_timestamp
-                if is_torso(frame, (at + frame.size) % log.segment_bytes):
-                    self._find(self._lag(), "torso", frame.topic, at, Flaw.TORSO.value)
+        for at, found in LogScanner(log, CHECK).records(self.min_offset, log.end):
+            self.end_offset = at
+            if isinstance(found, Frame):
+                if is_torn(found, (at + found.size) % log.segment_bytes):
+                    self._find(self._lag(), "torn-record", found.topic, at, Flaw.TORN.value)
                 else:
-                    self._remember(at, frame)
-            if flaw is None:
-                self.end_offset = log.end
+                    self._remember(at, found)
+            elif found.resumes:
+                text = f"{found.flaw.value}; intact again at {found.end}"
+                self._find("error", "damaged-record", log.folder, at, text)
+            else:
+                if found.flaw is not Flaw.EMPTY:
+                    self._find(self._lag(), "torn-tail", log.folder, at, found.flaw.value)
+                self._check_tail(log)
                 return
-            begin = find_continuation(log, self.end_offset + 1, log.end, last_ms=last_ms)
-            if begin is not None:
-                text = f"{flaw.value}; intact again at {begin}"
-                self._find("error", "damaged-record", log.folder, self.end_offset, text)
-            elif flaw is not Flaw.EMPTY:
-                self._find(self._lag(), "torn-tail", log.folder, self.end_offset, flaw.value)
-        self._check_tail(log)
+        self.end_offset = log.end
 
     def _remember(self, phy_offset: int, frame: Frame) -> None:
         properties = frame.properties.decode("utf-8", "replace")
@@ -214,7 +178,7 @@ class StoreCheck:
             self._find("note", "stale-bytes", log.folder, self.end_offset, f"{dirty} bytes behind the end are not zero")
 
     def _check_numbers(self) -> None:
-        """Numbers of a queue follow one another in the log; they begin anew with a topic that was deleted before."""
+        """Check that numbers of a queue follow one another; they begin again with a topic that was deleted before."""
         following: dict[tuple[str, int], int] = {}
         lives: dict[tuple[str, int], list[_Entry]] = {}
         for phy_offset, record in self._records.items():
@@ -224,7 +188,7 @@ class StoreCheck:
             expected = following.get(key, record.queue_offset)
             if record.queue_offset == 0 and expected:
                 where = f"{record.topic}-{record.queue_id}"
-                self._find("note", "queue-anew", where, phy_offset, f"begins anew where number {expected} was due")
+                self._find("note", "queue-reset", where, phy_offset, f"begins again where number {expected} was due")
                 for former in lives.pop(key):
                     former.is_former = True
             elif record.queue_offset != expected:
@@ -245,7 +209,7 @@ class StoreCheck:
         for topic in self._disk.list_dir(base):
             folder = layout.join(base, topic)
             for name in self._disk.list_dir(folder) if self._disk.is_dir(folder) else ():
-                # As the broker does: whatever else lies here is no queue.
+                # As in the broker: any other name is no queue.
                 if layout.is_queue_name(name) and self._disk.is_dir(layout.join(folder, name)):
                     self._check_queue(topic, int(name))
         deleted: dict[str, tuple[int, int]] = {}
@@ -307,7 +271,7 @@ class StoreCheck:
             if found != (topic, queue_id, size) or phy_offset < last_phy:
                 self._find("error", "wrong-unit", where, phy_offset, f"number {number} is for {size} bytes: {found}")
             elif number < record.queue_offset:
-                self._find("note", "filled-unit", where, phy_offset, f"number {number} stands for a missing message")
+                self._find("note", "filled-unit", where, phy_offset, f"number {number} fills in for a missing message")
                 continue
             elif number != record.queue_offset:
                 text = f"number {number} points at number {record.queue_offset}"

@@ -1,5 +1,5 @@
 """
-How far everything was surely on disk: Apache's `checkpoint`, and our own `checkpoint.rmq` beside it.
+How far log, queues and index are synced: Apache's `checkpoint`, and our recovery point `checkpoint.rmq` beside it.
 
 Java: StoreCheckpoint
 """
@@ -12,7 +12,7 @@ import zlib
 import attrs
 from twisted.internet.defer import Deferred
 
-from rmq.runtime.disk import Disk, File
+from rmq.runtime.disk.files import Disk, File
 from rmq.store import layout
 from rmq.store.index import IndexState
 from rmq.store.indexfile import IndexHeader
@@ -45,7 +45,7 @@ class CheckpointFile:
         self._file: File | None = None
 
     def load(self) -> Checkpoint:
-        """Read it; a file that is missing or too short counts as zeros and is made anew."""
+        """Read it; a file that is missing or too short counts as zeros and is created again."""
         if not self._disk.exists(self._path):
             self._file = self._disk.create(self._path, layout.CHECKPOINT_BYTES)
             return Checkpoint()
@@ -72,13 +72,13 @@ class CheckpointFile:
 
 
 @attrs.frozen(kw_only=True)
-class Progress:
+class RecoveryPoint:
     """
-    The log up to ``offset`` is synced, and so are queues and index as far as they come from it.
+    Where recovery starts: the log up to ``offset`` is synced, and so are queues and index as far as built from it.
 
     The last record before ``offset`` is kept as an anchor: when it is no longer there, another broker has changed the
     store since, and nothing here counts. ``anchor_phy`` -1 stands for a log without any record. ``queue_units`` is the
-    sum of all queue ends at ``offset``, and ``is_end`` means that nothing follows: written by a clean stop.
+    sum of all queue ends at ``offset``, and ``is_end`` means that a clean stop wrote it.
     """
 
     segment_bytes: int
@@ -106,41 +106,41 @@ class Progress:
 
 #: Magic, sequence, commit log file size, queue file size, offset, anchor: offset, size, store time; queue units, of
 #: which the complement stands while more may follow.
-_PROGRESS = struct.Struct(">8sqqqqqiqq")
-_PROGRESS_MAGIC = b"rmqckpt1"
+_POINT = struct.Struct(">8sqqqqqiqq")
+_POINT_MAGIC = b"rmqckpt1"
 #: name of the newest index file, padded with NULs; its header follows, and the CRC-32 of all that
 _INDEX_NAME = struct.Struct(f">{layout.INDEX_NAME_DIGITS}s")
 _HALF_BYTES = 512
-_ENTRY_BYTES = _PROGRESS.size + _INDEX_NAME.size + layout.INDEX_HEADER_BYTES
+_ENTRY_BYTES = _POINT.size + _INDEX_NAME.size + layout.INDEX_HEADER_BYTES
 
 
-def encode_progress(progress: Progress, sequence: int) -> bytes:
-    """Return one half of the progress file."""
-    data = _PROGRESS.pack(
-        _PROGRESS_MAGIC,
+def encode_recovery_point(point: RecoveryPoint, sequence: int) -> bytes:
+    """Return one half of `checkpoint.rmq`."""
+    data = _POINT.pack(
+        _POINT_MAGIC,
         sequence,
-        progress.segment_bytes,
-        progress.queue_file_bytes,
-        progress.offset,
-        progress.anchor_phy,
-        progress.anchor_size,
-        progress.anchor_timestamp,
-        progress.queue_units if progress.is_end else ~progress.queue_units,
+        point.segment_bytes,
+        point.queue_file_bytes,
+        point.offset,
+        point.anchor_phy,
+        point.anchor_size,
+        point.anchor_timestamp,
+        point.queue_units if point.is_end else ~point.queue_units,
     )
-    data += _INDEX_NAME.pack(progress.index.name.encode("ascii")) + progress.index.header.pack()
+    data += _INDEX_NAME.pack(point.index.name.encode("ascii")) + point.index.header.pack()
     return data + zlib.crc32(data).to_bytes(4, "big")
 
 
-def decode_progress(data: bytes) -> tuple[int, Progress] | None:
-    """Return (sequence, progress) of one half; None when it is empty or torn."""
+def decode_recovery_point(data: bytes) -> tuple[int, RecoveryPoint] | None:
+    """Return (sequence, point) of one half; None when it is empty or torn."""
     entry = data[:_ENTRY_BYTES]
     if zlib.crc32(entry) != int.from_bytes(data[_ENTRY_BYTES : _ENTRY_BYTES + 4], "big"):
         return None
-    magic, sequence, segment_bytes, queue_file_bytes, offset, phy, size, timestamp, units = _PROGRESS.unpack_from(entry)
-    if magic != _PROGRESS_MAGIC:
+    magic, sequence, segment_bytes, queue_file_bytes, offset, phy, size, timestamp, units = _POINT.unpack_from(entry)
+    if magic != _POINT_MAGIC:
         return None
-    (name,) = _INDEX_NAME.unpack_from(entry, _PROGRESS.size)
-    progress = Progress(
+    (name,) = _INDEX_NAME.unpack_from(entry, _POINT.size)
+    point = RecoveryPoint(
         segment_bytes=segment_bytes,
         queue_file_bytes=queue_file_bytes,
         offset=offset,
@@ -151,10 +151,10 @@ def decode_progress(data: bytes) -> tuple[int, Progress] | None:
         is_end=units >= 0,
         index=IndexState(name.rstrip(b"\0").decode("ascii"), IndexHeader.unpack(entry[-layout.INDEX_HEADER_BYTES :])),
     )
-    return sequence, progress
+    return sequence, point
 
 
-class ProgressFile:
+class RecoveryPointFile:
     """The file `checkpoint.rmq`: two halves written in turn, so that one is whole whatever happens."""
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -163,7 +163,7 @@ class ProgressFile:
         self._file: File | None = None
         self._sequence = 0
 
-    def load(self) -> Progress | None:
+    def load(self) -> RecoveryPoint | None:
         """Return the newest whole half; None when there is none."""
         if not self._disk.exists(self._path):
             self._file = self._disk.create(self._path, 2 * _HALF_BYTES)
@@ -171,18 +171,18 @@ class ProgressFile:
         self._file = self._disk.open(self._path)
         if self._file.size < 2 * _HALF_BYTES:
             self._file.truncate(2 * _HALF_BYTES)
-        halves = [decode_progress(self._file.read_at(at, _HALF_BYTES)) for at in (0, _HALF_BYTES)]
+        halves = [decode_recovery_point(self._file.read_at(at, _HALF_BYTES)) for at in (0, _HALF_BYTES)]
         whole = [half for half in halves if half is not None]
         if not whole:
             return None
-        self._sequence, progress = max(whole, key=lambda half: half[0])
-        return progress
+        self._sequence, point = max(whole, key=lambda half: half[0])
+        return point
 
-    def write(self, progress: Progress) -> File:
+    def write(self, point: RecoveryPoint) -> File:
         """Write the older half; the caller syncs the file returned before the next write."""
         assert self._file is not None, "load comes first"
         self._sequence += 1
-        self._file.write_at(self._sequence % 2 * _HALF_BYTES, encode_progress(progress, self._sequence))
+        self._file.write_at(self._sequence % 2 * _HALF_BYTES, encode_recovery_point(point, self._sequence))
         return self._file
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import itertools
 
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk, DiskError, File, SyncFailed
+from rmq.runtime.disk.files import Disk, DiskError, File, SyncFailed
 from rmq.store import layout
 from rmq.store.messages import StoreError
 from rmq.store.openfiles import OpenFiles
@@ -183,7 +183,7 @@ class CommitLog:
         del self._starts[0]
 
     def modified_ms(self, start: int) -> int:
-        """Return when a file was last written; 0 when it is gone, which somebody short of room may have seen to."""
+        """Return when a file was last written; 0 if the file no longer exists."""
         path = self.path(start)
         return self._disk.modified_ms(path) if self._disk.exists(path) else 0
 

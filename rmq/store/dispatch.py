@@ -1,8 +1,8 @@
 """
 From the commit log into consume queues and index.
 
-A master dispatches each message as it is appended, from what it has at hand. What must wait (for a sync), what a slave
-received and what recovery finds is read back from the log.
+A master dispatches each message from memory, when it is appended or fsynced. What is not in memory (too many pending
+messages, bytes that a slave received, the log at recovery) is read from the log.
 
 Java: DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuildConsumeQueue, CommitLogDispatcherBuildIndex
 """
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from twisted.logger import Logger
 
 from rmq.store.commitlog import CommitLog
 from rmq.store.consumequeue import ConsumeQueue, QueueGap
 from rmq.store.index import Index
+from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.messages import StoreError
 from rmq.store.queues import QueueTable, is_storable_topic
-from rmq.store.scan import behind_damage, find_record, scan
+from rmq.store.scan import Damage, DispatchPolicy, LogScanner, Walk
 from rmq.wire.compiled import load as load_compiled
 from rmq.wire.record import (
     PROPERTY_DELAY,
@@ -31,14 +33,13 @@ from rmq.wire.record import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Flaw,
     Frame,
     find_marked,
     property_mark,
     tags_code,
 )
 
-#: messages that wait for their sync and are kept at hand; beyond, they are read back from the log
+#: pending messages (they wait for an fsync) that are kept in memory; more are read back from the log
 MAX_PENDING = 65_536
 MAX_TAGS = 4096
 
@@ -49,7 +50,7 @@ Key = tuple[str, int]
 
 
 class Watch:
-    """Who is told of messages that can be read: of all, of those of one topic, or of queues in a live table."""
+    """A listener for new messages: of all topics, of one topic, or of queues in a live table."""
 
     __slots__ = ("callback", "queues", "topic")
 
@@ -59,7 +60,7 @@ class Watch:
         self.queues = queues
 
     def wants(self, queue: ConsumeQueue) -> bool:
-        """Tell whether a message of this queue is of interest now."""
+        """Return whether the listener wants messages of this queue now."""
         if self.queues is not None:
             return queue.key in self.queues
         return self.topic is None or queue.topic == self.topic
@@ -71,10 +72,10 @@ _Pending = tuple[int, int, ConsumeQueue, int, int, int, str]
 #: phyOffset, size, storeTimestamp
 LastRecord = tuple[int, int, int]
 
-#: Dispatches records of a piece of the log from a position on: (piece, position, offset of the piece, check CRCs)
-Walk = Callable[[bytes, int, int, bool], int]
+#: queues, the units of messages that continue each, and the physical end of the last of them
+Units = Sequence[tuple[ConsumeQueue, bytes, int]]
 
-_compiled = load_compiled("rmq.store._record")
+_compiled: Any = load_compiled("rmq.store._record")
 _UNIQ_KEY = property_mark(PROPERTY_UNIQ_KEY)
 _KEYS = property_mark(PROPERTY_KEYS)
 _TAGS = property_mark(PROPERTY_TAGS)
@@ -100,8 +101,8 @@ class Dispatcher:
     Numbers that are missing in a queue are filled with copies of the unit behind them and logged, unless ``fills_gaps``
     is False (recovery, which can still start earlier).
 
-    Numbers of a topic that was deleted and made again begin at 0 again, and the log has both lives of it. A queue that
-    meets number 0 behind its last message drops the old life.
+    The log may have messages of a topic that was deleted and created again; their numbers begin at 0 again. A queue
+    that gets number 0 behind its last message is reset: it drops all units.
     """
 
     _log = Logger()
@@ -117,7 +118,7 @@ class Dispatcher:
         self._pending: deque[_Pending] = deque()
         #: topics that were deleted while messages waited: where the log ended then, and a queue that they had
         self._deleted: dict[str, tuple[int, ConsumeQueue]] = {}
-        #: how often a queue dropped what it had and began anew
+        #: how often a queue was reset
         self.renewals = 0
         #: everything before is dispatched
         self.dispatched = 0
@@ -127,16 +128,16 @@ class Dispatcher:
         self.last_phy = -1
         self.last_size = 0
         self.fills_gaps = True
-        #: where damaged bytes stop the way of a slave; None when nothing does
+        #: where damaged bytes stall the dispatch of a slave; None when nothing does
         self.stalled_at: int | None = None
-        self._searched_to = 0
-        #: damaged places that were passed over: (offset, offset of the next intact record)
+        self._scanner = LogScanner(log, DispatchPolicy())
+        #: damaged places that were skipped: (offset, offset of the next intact record)
         self.damage: list[tuple[int, int]] = []
         self.watches: list[Watch] = []
         #: a listener is being called
         self._is_busy = False
         #: dispatches ordinary records of the log in a row; None where it is not compiled
-        self.walk: Walk | None = None if _compiled is None else _compiled.Walker(self, queues, index)
+        self.walk: Walk | None = None if _compiled is None else self._walk
 
     def begin_at(self, phy_offset: int, last: LastRecord | None = None) -> None:
         """Go on from an offset that recovery found; ``last`` is the record in front of it, None when it is known."""
@@ -145,9 +146,9 @@ class Dispatcher:
         self.dispatched = phy_offset
         self._pending.clear()
         self._deleted.clear()
-        self.stalled_at = None
+        self._stall(DispatchPolicy())
 
-    # ---- what the master has at hand ----
+    # ---- messages in memory ----
 
     def remember(
         self,
@@ -159,7 +160,7 @@ class Dispatcher:
         store_timestamp: int,
         properties: str,
     ) -> None:
-        """Keep a message at hand until :meth:`run` may dispatch it; too many are read from the log again."""
+        """Keep a pending message until :meth:`run` may dispatch it; beyond MAX_PENDING it is read from the log."""
         if len(self._pending) < MAX_PENDING:
             self._pending.append((phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties))
 
@@ -185,16 +186,69 @@ class Dispatcher:
             while self._pending and self.dispatched < self._commit_log.end:
                 self.run(self._commit_log.end)
 
-    def tell(self, queues: Sequence[ConsumeQueue], arrived: Sequence[tuple[int, int]]) -> None:
-        """Tell of messages that were dispatched by others: their queues, new ends and tagsCodes."""
+    def is_at(self, phy_offset: int) -> bool:
+        """True when a message at ``phy_offset`` can be dispatched now, by :meth:`appended_many`."""
+        return self.dispatched == phy_offset and not self._is_busy
+
+    def appended_many(self, units: Units, keys: bytes, last: LastRecord) -> None:
+        """Dispatch ordinary messages that were just appended at :attr:`dispatched`; see :meth:`extend`."""
+        self.extend(units, keys, last)
+        for watch in self.watches:
+            wanted = watch.queues
+            for queue, _, _ in units:
+                # Watch.wants, without a call for each message
+                if watch.topic in (None, queue.topic) if wanted is None else queue.key in wanted:
+                    self._notify_busy(units)
+                    return
+
+    def _notify_busy(self, units: Units) -> None:
+        """Call the listeners, and dispatch what they put meanwhile."""
         self._is_busy = True
         try:
-            for queue, (end, code) in zip(queues, arrived, strict=True):
-                self._tell(queue, end, code)
+            self._notify(units)
         finally:
             self._is_busy = False
         while self._pending and self.dispatched < self._commit_log.end:
             self.run(self._commit_log.end)
+
+    def extend(self, units: Units, keys: bytes, last: LastRecord) -> None:
+        """
+        Add messages to queues that they continue, and their keys to the index.
+
+        ``keys`` are the entries of all messages as :meth:`Index.extend` takes them, ``last`` is the record behind which
+        :attr:`dispatched` is then.
+        """
+        for queue, more, max_phy in units:
+            queue.extend(more, max_phy)
+            if not queue.dirty:
+                self._queues.touched(queue)
+        if self._index is not None and keys:
+            self._index.extend(keys)
+        self.last_phy, self.last_size, self.store_timestamp = last
+        self.dispatched = self.last_phy + self.last_size
+
+    def _notify(self, units: Units) -> None:
+        """Call the listeners for messages that were added by :meth:`extend`."""
+        for watch in self.watches:
+            for queue, more, _ in units:
+                if watch.wants(queue):
+                    end = queue.end - len(more) // CQ_UNIT_BYTES
+                    for number, (_, _, code) in enumerate(CQ_UNIT.iter_unpack(more), end + 1):
+                        watch.callback(queue.topic, queue.queue_id, number, code)
+
+    def _walk(self, data: bytes, position: int, base: int, check_crc: bool) -> int:
+        """
+        Dispatch ordinary records from ``data[position]`` on, which lies at ``base`` of the log; return where it stops.
+
+        It does what :meth:`frame` does, which takes the record at which it stops.
+        """
+        found = _compiled.walk_records(data, position, base, check_crc, self._index is not None, self.queue_for)
+        if found is None:
+            return position
+        stop, units, keys, *last = found
+        self.extend(units, keys, last)
+        self._notify(units)
+        return int(stop)
 
     def message(
         self,
@@ -269,12 +323,12 @@ class Dispatcher:
         """Append a unit that may be there already, begin a new life of its queue, or leave a gap."""
         if queue_offset == 0 and queue.end and phy_offset >= queue.max_phy:
             # Only 0: no CRC covers the number, and a flipped bit in another must not roll the queue back.
-            self._begin_anew(queue, 0, phy_offset, "its topic was deleted and made again")
+            self._reset(queue, 0, phy_offset, "its topic was deleted and created again")
         elif queue_offset < queue.end and queue.max_phy <= self._commit_log.min_offset <= phy_offset:
-            # None of its messages is left, yet one of the log has the number of one: a power failure tore its files.
-            self._begin_anew(queue, queue_offset, phy_offset, "it gives the number of a message to one that is gone")
+            # None of its messages is left, but the log has one with such a number: a power failure tore its files.
+            self._reset(queue, queue_offset, phy_offset, "its units are of messages that are gone")
         if not self.fills_gaps and queue_offset and not queue.end:
-            # Either the queue is as young as the log that is here, or its files are gone; only the whole log knows.
+            # Either the log begins within the queue, or the queue's files are missing; only the whole log shows which.
             raise QueueGap(queue, queue_offset)
         try:
             return queue.append(queue_offset, phy_offset, size, code, store_timestamp)
@@ -283,28 +337,27 @@ class Dispatcher:
                 raise
         if queue.max_phy <= self._commit_log.min_offset:
             # What is missing has gone from the log too. Deleted files can come back with a power failure.
-            self._begin_anew(queue, queue_offset, phy_offset, "all that it knew has gone from the commit log")
+            self._reset(queue, queue_offset, phy_offset, "all its messages are gone from the commit log")
             return queue.append(queue_offset, phy_offset, size, code, store_timestamp)
         first = queue.end
         filled = queue.fill_gap(queue_offset, phy_offset, size, code)
         self._log.error(
-            "queue {topic}-{queue_id}: numbers {first} to {last} have no message in the commit log; {what}",
+            "queue {topic}-{queue_id}: the commit log has no messages with numbers {first} to {last}; {what}",
             topic=queue.topic,
             queue_id=queue.queue_id,
             first=first,
             last=queue_offset - 1,
             phy_offset=phy_offset,
-            what="the one behind them is shown in their place" if filled else "too many to fill, the queue stops here",
+            what="consumers get the next message in their place" if filled else "too many to fill, the queue ends here",
         )
         return filled and queue.append(queue_offset, phy_offset, size, code, store_timestamp)
 
-    def _begin_anew(self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, why: str) -> None:
+    def _reset(self, queue: ConsumeQueue, queue_offset: int, phy_offset: int, why: str) -> None:
         end = queue.end
         queue.begin_anew()
         self.renewals += 1
         self._log.warn(
-            "queue {topic}-{queue_id} ended at {end} and begins anew with the message {queue_offset} at {phy_offset}: "
-            "{why}",
+            "queue {topic}-{queue_id} reset from its end {end} to message {queue_offset} at {phy_offset}: {why}",
             topic=queue.topic,
             queue_id=queue.queue_id,
             end=end,
@@ -315,9 +368,9 @@ class Dispatcher:
 
     def forget(self, topic: str) -> None:
         """
-        Drop what waits for the queues of a topic that is about to be deleted.
+        Drop pending messages of a topic that is about to be deleted.
 
-        It is in the log, and will be passed there: only the index takes it then, as it has taken what was before.
+        They are in the log, and will be read there: only the index takes them then, as it has taken those before.
         """
         kept = [pending for pending in self._pending if pending[2].topic != topic]
         self._pending.clear()
@@ -333,11 +386,11 @@ class Dispatcher:
         return bool(self._deleted)
 
     def _deleted_queue(self, topic: str, phy_offset: int) -> ConsumeQueue | None:
-        """Return what stands for the queues of a topic that was deleted after a record was appended, else None."""
+        """Return a queue that the topic of a record had, if it was deleted after the record was appended, else None."""
         until, queue = self._deleted.get(topic, (0, None))
         return queue if phy_offset < until else None
 
-    # ---- what is in the log ----
+    # ---- records of the log ----
 
     def frame(self, phy_offset: int, frame: Frame) -> None:
         """Dispatch a record that was read from the log."""
@@ -361,7 +414,7 @@ class Dispatcher:
             )
             return
         self._log.error(
-            "record at {phy_offset} has topic {topic!r} and queue {queue_id}, which cannot be files: not dispatched",
+            "record at {phy_offset} not dispatched: topic {topic!r} and queue {queue_id} cannot be file names",
             phy_offset=phy_offset,
             topic=frame.topic,
             queue_id=frame.queue_id,
@@ -377,7 +430,7 @@ class Dispatcher:
     def run(self, until: int) -> None:
         """Dispatch everything that ends at or before ``until``."""
         if self._is_busy:
-            return  # whoever is at it goes on to the end
+            return  # the outer call dispatches everything
         self._is_busy = True
         try:
             self._run(until)
@@ -399,53 +452,42 @@ class Dispatcher:
         self._run_log(until)
 
     def _run_log(self, until: int) -> None:
-        while self.dispatched < until:
-            flaw: Flaw | None = None
-            at = self.dispatched
-            for at, frame in scan(self._commit_log, self.dispatched, until, check_crc=False, walk=self.walk):
-                if isinstance(frame, Flaw):
-                    flaw = frame
-                else:
-                    self.frame(at, frame)
-            if flaw is None:
-                self._pass_blank(until)
+        for at, found in self._scanner.records(self.dispatched, until, self.walk):
+            if isinstance(found, Frame):
+                self.frame(at, found)
+            elif not self._skip(found):
                 return
-            if flaw is Flaw.INCOMPLETE:
-                return
-            if not self._pass_over(at, flaw, until):
-                return
-
-    def _pass_blank(self, until: int) -> None:
-        """Count a BLANK as dispatched when all before it is."""
+        # Only a BLANK can be left.
         if self.dispatched < until and until % self._commit_log.segment_bytes == 0:
             self.dispatched = until
 
-    def _pass_over(self, at: int, flaw: Flaw, until: int) -> bool:
-        """Look for the next intact record behind a damaged place; False when there is none (yet)."""
+    def _skip(self, damage: Damage) -> bool:
+        """Go on with the next intact record behind a damaged place; False when there is none (yet)."""
+        at = damage.start
         if self.stalled_at != at:
             self._log.error(
-                "commit log damaged at {phy_offset}: {flaw}; what follows is searched for the next intact record",
+                "commit log damaged at {phy_offset}: {flaw}; searching for the next intact record",
                 phy_offset=at,
-                flaw=flaw.value,
+                flaw=damage.flaw.value,
             )
-            self.stalled_at = at
-            self._searched_to = behind_damage(self._commit_log, at)
-        # Whatever is intact counts, also from before a step of the clock: all below the log's end is of this life.
-        found = find_record(self._commit_log, self._searched_to, until)
-        if found is None:
-            # A record that reaches beyond `until` is met again from its start.
-            self._searched_to = max(at + 1, until - (8 << 20))
+        if not damage.resumes:
+            # A record that reaches beyond the end is found from its start next time.
+            self._stall(DispatchPolicy(stalled_at=at, searched_to=max(at + 1, damage.end - (8 << 20))))
             return False
-        self.note_damage(at, found)
-        self.dispatched = found
-        self.stalled_at = None
+        self.note_damage(at, damage.end)
+        self.dispatched = damage.end
+        self._stall(DispatchPolicy())
         return True
 
+    def _stall(self, policy: DispatchPolicy) -> None:
+        """Note where damage stalls the dispatch (None: nowhere), and where the next search behind it begins."""
+        self.stalled_at = policy.stalled_at
+        self._scanner = LogScanner(self._commit_log, policy)
+
     def note_damage(self, at: int, found: int) -> None:
-        """Report bytes that are no records; the first places are kept for the operator."""
+        """Report skipped bytes; the first hundred places are kept for the operator."""
         self._log.error(
-            "commit log bytes {first} to {last} are no intact records and are passed over; "
-            "the record at {next_phy_offset} is intact again",
+            "skipped damaged bytes {first} to {last} of the commit log; the next intact record is at {next_phy_offset}",
             first=at,
             last=found - 1,
             next_phy_offset=found,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from rmq.runtime.disk import DiskUsage
+from rmq.runtime.disk.files import DiskUsage
 from rmq.runtime.histogram import Histogram
 
 

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import now_ms
-from rmq.runtime.disk import Disk, File
+from rmq.runtime.disk.files import Disk, File
 from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.indexfile import IndexFile, IndexHeader
@@ -28,6 +28,8 @@ MAX_PREFIXES = 256
 #: keyHash, phyOffset and storeTimestamp of an entry that has no file yet
 PENDING = struct.Struct("=iqq")
 MAX_BLOCKS = 1 << 17
+#: entries that wait for the index file to be needed
+MAX_PENDING_BYTES = 65_536 * PENDING.size
 _31_POW_4 = 31**4
 _POWERS = tuple(pow(31, n, 1 << 32) for n in range(256))
 
@@ -143,12 +145,18 @@ class Index:
             self.settle()
         return self._indexes
 
-    def settle(self) -> None:
+    def extend(self, entries: bytes) -> None:
         """
-        Add what the compiled send lane left in ``_pending`` to its file.
+        Add entries, PENDING bytes each, of messages behind all that are indexed.
 
-        It costs less to do this for many entries at once; whoever looks at the files has it done before.
+        They are kept until many can be added to their file at once, which costs less, or a reader needs the file.
         """
+        self._pending += entries
+        if len(self._pending) >= MAX_PENDING_BYTES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add the pending entries to their file."""
         pending = bytes(self._pending)
         del self._pending[:]
         number, count = 0, len(pending) // PENDING.size

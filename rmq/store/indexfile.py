@@ -16,7 +16,7 @@ from array import array
 
 import attrs
 
-from rmq.runtime.disk import File
+from rmq.runtime.disk.files import File
 from rmq.store.layout import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -69,15 +69,15 @@ class IndexFile:
     """
 
     __slots__ = (
-        "_dirty_pages",
-        "_entries",
-        "_slots",
         "_written",
+        "buffered",
+        "dirty_pages",
         "entries",
         "header",
         "on_disk",
         "path",
         "slots",
+        "table",
         "unsynced",
     )
 
@@ -86,11 +86,11 @@ class IndexFile:
         self.slots = slots
         self.entries = entries
         self.header = header
-        self._slots: array[int] | None = None
+        self.table: array[int] | None = None
         #: entries from number ``_written`` on
-        self._entries = bytearray()
+        self.buffered = bytearray()
         self._written = header.index_count
-        self._dirty_pages: set[int] = set()
+        self.dirty_pages: set[int] = set()
         self.unsynced = False
         self.on_disk = True
 
@@ -101,13 +101,13 @@ class IndexFile:
     @property
     def is_dirty(self) -> bool:
         """True when there is something to write."""
-        return bool(self._entries or self._dirty_pages)
+        return bool(self.buffered or self.dirty_pages)
 
     # ---- adding ----
 
     def begin(self) -> None:
         """Prepare a new, empty file for adding."""
-        self._slots = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
+        self.table = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
         self.on_disk = False
 
     def resume(self, file: File, *, in_order: bool | None) -> None:
@@ -122,12 +122,12 @@ class IndexFile:
         slots = array(_SLOT_TYPE, file.read_at(INDEX_HEADER_BYTES, self.slots * INDEX_SLOT_BYTES))
         if sys.byteorder == "little":
             slots.byteswap()
-        self._slots = slots
+        self.table = slots
         count = self.header.index_count
         self.header.hash_slot_count = self.slots - slots.count(0)
         if in_order is not False and max(slots) < count and min(slots) >= 0:
             if file.read_at(0, INDEX_HEADER_BYTES) != self.header.pack():
-                self._dirty_pages.add(0)  # entries were cut off that no slot names: the header must say so
+                self.dirty_pages.add(0)  # entries were cut off that no slot names: the header must say so
             return
         for slot, number in enumerate(slots):
             if in_order is False or (
@@ -136,10 +136,10 @@ class IndexFile:
                 self._rebuild_slots(file)
                 break
         self.header.hash_slot_count = self.slots - slots.count(0)
-        self._dirty_pages.update(range(-(-self.slots // SLOTS_OF_PAGE)))
+        self.dirty_pages.update(range(-(-self.slots // SLOTS_OF_PAGE)))
 
     def _walk_back(self, file: File, slot: int, number: int) -> bool:
-        assert self._slots is not None
+        assert self.table is not None
         while number >= self.header.index_count:
             if number >= self.entries:
                 return False
@@ -147,22 +147,22 @@ class IndexFile:
             if key_hash % self.slots != slot or not 0 <= before < number:
                 return False
             number = before
-        self._slots[slot] = number
+        self.table[slot] = number
         return number >= 0
 
     def _rebuild_slots(self, file: File) -> None:
         """Derive every slot from the entries; the slow way, for files that a power failure left half written."""
-        assert self._slots is not None
-        self._slots[:] = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
+        assert self.table is not None
+        self.table[:] = array(_SLOT_TYPE, bytes(self.slots * INDEX_SLOT_BYTES))
         data = file.read_at(index_entry_at(self.slots, 0), self.header.index_count * INDEX_ENTRY_BYTES)
         for number, (key_hash, _, _, _) in enumerate(INDEX_ENTRY.iter_unpack(data)):
             if number:
-                self._slots[key_hash % self.slots] = number
+                self.table[key_hash % self.slots] = number
 
     def add(self, key_hash: int, phy_offset: int, store_timestamp: int) -> None:
         """Add an entry; the caller has looked at :attr:`is_full`."""
         header = self.header
-        slots = self._slots
+        slots = self.table
         assert slots is not None
         number = header.index_count
         slot = key_hash % self.slots
@@ -173,9 +173,9 @@ class IndexFile:
         seconds = (store_timestamp - header.begin_timestamp) // 1000 if header.begin_timestamp > 0 else 0
         if not 0 <= seconds <= _MAX_SECONDS:
             seconds = 0 if seconds < 0 else _MAX_SECONDS
-        self._entries += INDEX_ENTRY.pack(key_hash, phy_offset, seconds, before)
+        self.buffered += INDEX_ENTRY.pack(key_hash, phy_offset, seconds, before)
         slots[slot] = number
-        self._dirty_pages.add(slot // SLOTS_OF_PAGE)
+        self.dirty_pages.add(slot // SLOTS_OF_PAGE)
         if before == 0:
             header.hash_slot_count += 1
         header.index_count = number + 1
@@ -186,23 +186,23 @@ class IndexFile:
         """Write entries, then slots, then the header; DiskError leaves the file to be written again."""
         if not self.is_dirty:
             return
-        assert self._slots is not None
-        if self._entries:
-            file.write_at(index_entry_at(self.slots, self._written), self._entries)
-        for page in sorted(self._dirty_pages):
-            piece = self._slots[page * SLOTS_OF_PAGE : (page + 1) * SLOTS_OF_PAGE]
+        assert self.table is not None
+        if self.buffered:
+            file.write_at(index_entry_at(self.slots, self._written), self.buffered)
+        for page in sorted(self.dirty_pages):
+            piece = self.table[page * SLOTS_OF_PAGE : (page + 1) * SLOTS_OF_PAGE]
             if sys.byteorder == "little":
                 piece.byteswap()
             file.write_at(index_slot_at(page * SLOTS_OF_PAGE), piece.tobytes())
         file.write_at(0, self.header.pack())
         self._written = self.header.index_count
-        self._entries.clear()
-        self._dirty_pages.clear()
+        self.buffered.clear()
+        self.dirty_pages.clear()
         self.unsynced = True
 
     def rest(self) -> None:
         """Give the memory of the slots back; the file is full and written."""
-        self._slots = None
+        self.table = None
 
     # ---- reading ----
 
@@ -252,13 +252,13 @@ class IndexFile:
         return self._slot(file, slot)
 
     def _slot(self, file: File | None, slot: int) -> int:
-        if self._slots is not None:
-            return self._slots[slot]
+        if self.table is not None:
+            return self.table[slot]
         assert file is not None
         return int.from_bytes(file.read_at(index_slot_at(slot), INDEX_SLOT_BYTES), "big", signed=True)
 
     def _entry(self, file: File | None, number: int) -> tuple[int, int, int, int]:
-        if number >= self._written and self._entries:
-            return INDEX_ENTRY.unpack_from(self._entries, (number - self._written) * INDEX_ENTRY_BYTES)
+        if number >= self._written and self.buffered:
+            return INDEX_ENTRY.unpack_from(self.buffered, (number - self._written) * INDEX_ENTRY_BYTES)
         assert file is not None
         return INDEX_ENTRY.unpack(file.read_at(index_entry_at(self.slots, number), INDEX_ENTRY_BYTES))

@@ -14,16 +14,16 @@ from rmq.wire.record import BatchEntry as BatchEntry
 class PutStatus(enum.Enum):
     """How a put went.  Java: PutMessageStatus"""
 
-    PUT_OK = 0
-    FLUSH_DISK_TIMEOUT = 1
-    FLUSH_SLAVE_TIMEOUT = 2
-    SLAVE_NOT_AVAILABLE = 3
-    SERVICE_NOT_AVAILABLE = 4
-    CREATE_MAPPED_FILE_FAILED = 5
-    MESSAGE_ILLEGAL = 6
-    PROPERTIES_SIZE_EXCEEDED = 7
-    OS_PAGE_CACHE_BUSY = 8
-    UNKNOWN_ERROR = 9
+    PUT_OK = enum.auto()
+    FLUSH_DISK_TIMEOUT = enum.auto()
+    FLUSH_SLAVE_TIMEOUT = enum.auto()
+    SLAVE_NOT_AVAILABLE = enum.auto()
+    SERVICE_NOT_AVAILABLE = enum.auto()
+    CREATE_MAPPED_FILE_FAILED = enum.auto()
+    MESSAGE_ILLEGAL = enum.auto()
+    PROPERTIES_SIZE_EXCEEDED = enum.auto()
+    OS_PAGE_CACHE_BUSY = enum.auto()
+    UNKNOWN_ERROR = enum.auto()
 
 
 #: with these the message is in the log and will be consumed
@@ -85,15 +85,15 @@ class PutResult:
 class GetStatus(enum.Enum):
     """How a get went.  Java: GetMessageStatus"""
 
-    FOUND = 0
-    NO_MATCHED_MESSAGE = 1
-    MESSAGE_WAS_REMOVING = 2
-    OFFSET_FOUND_NULL = 3
-    OFFSET_OVERFLOW_BADLY = 4
-    OFFSET_OVERFLOW_ONE = 5
-    OFFSET_TOO_SMALL = 6
-    NO_MATCHED_LOGIC_QUEUE = 7
-    NO_MESSAGE_IN_QUEUE = 8
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    OFFSET_FOUND_NULL = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
 
 
 @attrs.define

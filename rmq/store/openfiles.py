@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from rmq.runtime.disk import Disk, File
+from rmq.runtime.disk.files import Disk, File
 
 
 class OpenFiles:

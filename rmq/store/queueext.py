@@ -12,7 +12,7 @@ Java: ConsumeQueueExt
 
 from __future__ import annotations
 
-from rmq.runtime.disk import File
+from rmq.runtime.disk.files import File
 from rmq.store import layout
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_EXT_BASE, CQ_EXT_END, CQ_EXT_END_BYTES, CQ_EXT_UNIT
 from rmq.store.messages import StoreError

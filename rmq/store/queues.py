@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from rmq.runtime.disk import Disk
+from rmq.runtime.disk.files import Disk
 from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.openfiles import OpenFiles

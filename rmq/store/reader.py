@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import now_ms
-from rmq.runtime.disk import Disk, DiskUsage
+from rmq.runtime.disk.files import Disk, DiskUsage
 from rmq.store import layout
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig

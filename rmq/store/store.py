@@ -10,23 +10,22 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import Periodic, steady_ms
-from rmq.runtime.disk import Disk, DiskError, DiskUsage, Lock, SyncFailed
-from rmq.runtime.realfile import RealFile
+from rmq.runtime.disk.files import Disk, DiskError, DiskUsage, Lock, SyncFailed
 from rmq.store import layout
-from rmq.store.appender import Appender
-from rmq.store.checkpoint import CheckpointFile, ProgressFile
+from rmq.store.abortfile import AbortFile
+from rmq.store.appender import Appender, Host, SendBatch
+from rmq.store.checkpoint import CheckpointFile, RecoveryPointFile
+from rmq.store.checkpointer import Checkpointer
 from rmq.store.commitlog import CommitLog
-from rmq.store.completion import Completion
 from rmq.store.config import StoreConfig
+from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import ArrivalListener, Dispatcher, Watch, delay_levels
-from rmq.store.flush import LogSync
-from rmq.store.groupcommit import Waiter
+from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.health import LoadReport, StoreHealth
 from rmq.store.index import Index
 from rmq.store.messages import (
@@ -43,8 +42,6 @@ from rmq.store.queues import QueueTable
 from rmq.store.reader import Reader
 from rmq.store.recovery import Recovery
 from rmq.store.retention import Retention
-from rmq.store.runningmark import RunningMark
-from rmq.store.upkeep import Upkeep
 
 #: bytes of dirty log that are one "page" of flushCommitLogLeastPages
 PAGE_BYTES = 4096
@@ -60,23 +57,6 @@ MAX_COMPARED_BYTES = 8 << 20
 def physical_memory_bytes() -> int:
     """Return how much memory this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-@attrs.frozen(kw_only=True)
-class StoreParts:
-    """The insides of a store, for the compiled twin of the way of a message through them."""
-
-    store: MessageStore
-    log: CommitLog
-    queues: QueueTable
-    index: Index | None
-    dispatcher: Dispatcher
-    appender: Appender
-    completion: Completion
-    clock: IReactorTime
-    max_message_size: int
-    disk_error: type[Exception] = DiskError
-    real_file: type[RealFile] = RealFile
 
 
 class MessageStore:
@@ -126,10 +106,10 @@ class MessageStore:
             physical_memory_bytes() if memory_bytes is None else memory_bytes,
         )
         self._sync = LogSync(self._commit_log, clock, on_synced=self._synced, on_failure=self._fail)
-        self._running = RunningMark(disk, self._root)
+        self._abort_file = AbortFile(disk, self._root)
         self._checkpoint_file = CheckpointFile(disk, self._root)
-        self._progress_file = ProgressFile(disk, self._root)
-        self._upkeep = Upkeep(
+        self._point_file = RecoveryPointFile(disk, self._root)
+        self._checkpointer = Checkpointer(
             clock,
             config,
             self._commit_log,
@@ -138,7 +118,7 @@ class MessageStore:
             self._dispatcher,
             self._sync,
             self._checkpoint_file,
-            self._progress_file,
+            self._point_file,
             on_failure=self._fail,
         )
         self._retention = Retention(
@@ -150,11 +130,13 @@ class MessageStore:
             self._index,
             dispatched=lambda: self._dispatcher.dispatched,
         )
-        self._completion = Completion(clock, config, self._sync)
+        self._completion = GroupCommit(clock, config, self._sync)
         self._lock: Lock | None = None
         self._periodic: list[Periodic] = []
         self._loaded = False
         self._started = False
+        #: changes when queues are deleted: what :meth:`ordinary_queue` returned before is then void
+        self.queue_deletions = 0
         self._appended: list[Callable[[], None]] = []
         self._flushed: list[Callable[[], None]] = []
         self._failed: list[Callable[[], None]] = []
@@ -191,7 +173,7 @@ class MessageStore:
             self._loaded = True
         except DiskError as error:
             if isinstance(error, SyncFailed):
-                self._running.doubt()
+                self._abort_file.mark_sync_failed()
             raise StoreError(f"the store in {self._root} cannot be loaded: {error}") from error
         finally:
             if not self._loaded:
@@ -199,8 +181,8 @@ class MessageStore:
 
     def _recover(self) -> None:
         began_s = self._clock.seconds()
-        is_clean = not self._running.exists()
-        progress = self._progress_file.load()
+        is_clean = not self._abort_file.exists()
+        progress = self._point_file.load()
         if progress is not None and self._disk.list_dir(self._commit_log.folder):
             progress.check(self.config.mapped_file_size_commit_log, self.config.consume_queue_file_bytes)
         self._commit_log.load()
@@ -218,19 +200,19 @@ class MessageStore:
             progress=progress,
             is_clean=is_clean,
             is_slave=self.config.is_slave,
-            lost_power=None if is_clean else self._running.lost_power(),
+            lost_power=None if is_clean else self._abort_file.lost_power(),
             acks_after_flush=self.config.ha_ack_after_flush,
             check_crc=self.config.check_crc_on_recover,
         )
         if is_clean:
             # From here on files change; a crash must not look like a clean stop.
-            self._running.begin_cautiously()
+            self._abort_file.create_empty()
         recovery.run()
         # Not before: should the process be killed until then, the next one must know of the power failure.
         if recovery.suspect_from is not None:
             self._suspect = recovery.suspect_from, self._commit_log.end
         if self._suspect[0] == self._suspect[1]:
-            self._running.begin()
+            self._abort_file.create()
         self._load_report = LoadReport(
             is_clean=is_clean,
             seconds=self._clock.seconds() - began_s,
@@ -242,7 +224,7 @@ class MessageStore:
         assert self._loaded, "load comes first"
         config = self.config
         self._started = True
-        self._upkeep.begin()
+        self._checkpointer.begin()
         self._look_at_disk()
         self._periodic = [
             Periodic(
@@ -251,7 +233,7 @@ class MessageStore:
             Periodic(
                 self._clock,
                 config.flush_interval_consume_queue / 1000,
-                self._upkeep_tick,
+                self._checkpointer_tick,
                 name="flush of consume queues and index",
             ),
             Periodic(self._clock, config.clean_resource_interval / 1000, self._clean, name="deletion of expired files"),
@@ -279,7 +261,7 @@ class MessageStore:
                 await self._write_everything()
             except DiskError as error:
                 if isinstance(error, SyncFailed):
-                    self._running.doubt()
+                    self._abort_file.mark_sync_failed()
                 self._log.error("the store could not be stopped cleanly: {error}", error=str(error))
         self._completion.fail_all()
         self._close()
@@ -289,7 +271,7 @@ class MessageStore:
             self._sync.request()
             await self._sync.idle()
         self._dispatcher.run(self.confirm_offset)
-        if self._failure is not None or not self._upkeep.write():
+        if self._failure is not None or not self._checkpointer.write():
             return
         if self.config.is_slave and self._dispatcher.stalled_at is None:
             cut = self._commit_log.end - self._dispatcher.dispatched
@@ -297,9 +279,9 @@ class MessageStore:
                 self._log.info("{cut} bytes of a record that was received in part are cut off", cut=cut)
                 self._commit_log.cut(self._dispatcher.dispatched, synced=self._commit_log.flushed)
         self._commit_log.drop_unused_file()
-        await self._upkeep.record(is_end=True)
+        await self._checkpointer.record(is_end=True)
         if self._failure is None and self._dispatcher.dispatched == self._commit_log.end:
-            self._running.end()
+            self._abort_file.delete()
 
     def _close(self) -> None:
         self._loaded = False
@@ -308,7 +290,7 @@ class MessageStore:
         if self._index is not None:
             self._index.close()
         self._checkpoint_file.close()
-        self._progress_file.close()
+        self._point_file.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -330,25 +312,25 @@ class MessageStore:
             return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
         return self._complete(self._appender.put_batch(message, entries), message.wait_store_msg_ok)
 
-    def append(self, message: Message) -> PutResult | None:
+    def append_many(self, sends: SendBatch, born_host: Host, store_host: Host) -> int:
         """
-        Store a message without waiting for disk or slaves; None, and nothing done, when it is refused.
+        Store the ordinary messages at the front of ``sends`` without waiting for disk or slaves; return how many.
 
-        Its producer must not be answered before :meth:`wait_for` says so, where :attr:`waits` is True.
+        0, and nothing done, for what :meth:`put` must take. Where a put waits, their producer must not be answered
+        before :meth:`wait_for` reports what ends at the last one.
         """
         if self._completion.is_needed and self._completion.is_full:
-            return None
-        result = self._appender.put(message)
-        if result.status is not PutStatus.PUT_OK:
-            return None
-        for callback in self._appended:
-            callback()
-        return result
+            return 0
+        count = self._appender.put_many(sends, born_host, store_host)
+        if count:
+            for callback in self._appended:
+                callback()
+        return count
 
-    @property
-    def waits(self) -> bool:
-        """True when a put waits for something before it is answered."""
-        return self._completion.is_needed
+    def ordinary_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue for :meth:`append_many`; None when it does not exist yet or has an extension."""
+        queue = self._queues.get(topic, queue_id)
+        return queue if queue is not None and queue.ext is None else None
 
     @property
     def can_wait_for(self) -> bool:
@@ -356,22 +338,8 @@ class MessageStore:
         return self._completion.is_single
 
     def wait_for(self, next_offset: int, done: Waiter) -> None:
-        """Have ``done`` called when what ends at ``next_offset`` is as safe as it must be; see `Completion.wait`."""
+        """Have ``done`` called when what ends at ``next_offset`` is as safe as it must be; see `GroupCommit.wait`."""
         self._completion.wait(next_offset, done)
-
-    def parts(self) -> StoreParts:
-        """Return what the compiled send lane works on."""
-        return StoreParts(
-            store=self,
-            log=self._commit_log,
-            queues=self._queues,
-            index=self._index,
-            dispatcher=self._dispatcher,
-            appender=self._appender,
-            completion=self._completion,
-            clock=self._clock,
-            max_message_size=self.config.max_message_size,
-        )
 
     def _complete(self, result: PutResult, waits: bool) -> PutResult | Deferred[PutResult]:
         if result.status is not PutStatus.PUT_OK:
@@ -407,14 +375,14 @@ class MessageStore:
         try:
             self._dispatcher.run(until)
         except DiskError as error:
-            self._fail(error, "a queue could not begin anew")
+            self._fail(error, "a queue could not be reset")
 
     def _fail(self, error: DiskError, what: str = "") -> None:
         """What a sync should have made durable may be lost, and nothing after it can be promised."""
         if self._failure is not None:
             return
         self._failure = error
-        self._running.doubt()
+        self._abort_file.mark_sync_failed()
         self._log.critical(
             "{what}, the store takes no more messages and the broker must be restarted: {error}",
             what=what or _failure_text(error),
@@ -441,13 +409,13 @@ class MessageStore:
             or self.config.is_slave
             or self._failure is not None
             or self._retention.is_disk_full
-            or self._upkeep.is_full
+            or self._checkpointer.is_full
         )
         self._appender.refusal = PutStatus.SERVICE_NOT_AVAILABLE if refuses else None
 
-    async def _upkeep_tick(self) -> None:
+    async def _checkpointer_tick(self) -> None:
         if self._failure is None:
-            await self._upkeep.tick()
+            await self._checkpointer.tick()
             self._decide()
 
     def _look_at_disk(self) -> None:
@@ -466,7 +434,7 @@ class MessageStore:
         """
         Return up to ``limit`` bytes of the log from an offset on, never over the end of a file; b"" at the end.
 
-        Perhaps they are not copied: whoever keeps them keeps the file from being cut. StoreError below
+        They may be views of the file, which cannot be truncated while they are kept. StoreError below
         :attr:`min_phy_offset`.
         """
         return self._commit_log.view_some(phy_offset, limit)
@@ -486,13 +454,16 @@ class MessageStore:
         if self._suspect[1] and self._suspect[0] <= phy_offset and phy_offset + len(data) >= self._suspect[1]:
             self._suspect = (0, 0)
             with self._failing():
-                self._running.begin()
+                self._abort_file.create()
         if known and known == len(data):
             return
-        with self._failing():
-            self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)
-        if self._dispatcher.dispatched < self._commit_log.min_offset:
-            self._dispatcher.begin_at(self._commit_log.min_offset)
+        try:
+            with self._failing():
+                self._commit_log.append_raw(phy_offset + known, data[known:] if known else data)
+        finally:
+            # also when the write failed: the empty log begins with the file that was made for it
+            if self._dispatcher.dispatched < self._commit_log.min_offset:
+                self._dispatcher.begin_at(self._commit_log.min_offset)
         if self._sync_flush:
             self._sync.request()
         if self._dispatch_later is None:
@@ -616,7 +587,8 @@ class MessageStore:
         """Delete the queues of a topic; its records stay in the log until their file expires."""
         self._dispatcher.forget(topic)
         queue_ids = self._queues.delete_topic(topic)
-        self._upkeep.record_soon()
+        self.queue_deletions += 1
+        self._checkpointer.record_soon()
         for folder in (layout.consume_queue_dir(self._root), layout.consume_queue_ext_dir(self._root)):
             # Once this is recorded a power failure must not bring back a part of them: numbers would go on from there.
             if queue_ids and self._disk.exists(folder):
@@ -635,7 +607,7 @@ class MessageStore:
         False when there was no room; DiskError when a write failed.
         """
         with self._failing():
-            return self._upkeep.write()
+            return self._checkpointer.write()
 
     @property
     def min_phy_offset(self) -> int:
@@ -704,7 +676,7 @@ class MessageStore:
         """What is wrong with the disk while messages are refused for it: path, limit and key, or the error."""
         if self._failure is not None:
             return f"{_failure_text(self._failure)}: {self._failure}"
-        return self._retention.full_because or self._upkeep.full_because or self._appender.trouble
+        return self._retention.full_because or self._checkpointer.full_because or self._appender.trouble
 
     @property
     def disk_usage(self) -> DiskUsage:

@@ -44,9 +44,9 @@ class RemotingCommand:
     """
     One request or response.
 
-    ``body`` is None when there is none; an empty one cannot be told from none on the wire. ``serialize_type`` says how
+    ``body`` is None when there is none; on the wire an empty one looks the same. ``serialize_type`` says how
     the header was, or will be, written. ``ext_fields`` is an empty mapping when there are none; ``has_ext_fields``
-    tells an empty map from no map.
+    distinguishes an empty map from no map.
     """
 
     __slots__ = ("_ext", "body", "code", "flag", "language", "opaque", "remark", "serialize_type", "version")
@@ -71,7 +71,7 @@ class RemotingCommand:
         self.remark = remark
         self.body = body
         self.serialize_type = serialize_type
-        # a JSON object as it came (bytes, read when somebody asks), or strings, or nothing
+        # a JSON object as received (bytes, parsed at the first access), or strings, or nothing
         self._ext = ext_fields
 
     @property
@@ -107,7 +107,7 @@ class RemotingCommand:
         return self.read_header(header_codec(header))
 
     def read_header(self, codec: HeaderCodec[H]) -> H:
-        """Like :meth:`decode_header`, for who keeps the codec."""
+        """Like :meth:`decode_header`, for callers that keep the codec."""
         ext = self._ext
         if isinstance(ext, bytes):
             return codec.decode_json(ext)
@@ -148,7 +148,7 @@ _NO_LANGUAGE = "OTHER"
 
 
 def decode_command(frame: Frame) -> RemotingCommand:
-    """Return the command of a frame; a ProtocolError says why it is none."""
+    """Return the command of a frame; a ProtocolError has the reason if it is invalid."""
     serialize_type, header, body = frame
     if serialize_type == 0:
         command = _decode_json(header)
@@ -266,7 +266,7 @@ class _LooseHeader(msgspec.Struct, rename={"ext_fields": "extFields"}):
 
 
 def _decode_json_tolerantly(header: bytes, first: Exception) -> _JsonHeader:
-    """Read a header that msgspec refused as fastjson would; give up with the first error."""
+    """Read a header that msgspec refused as fastjson would; fails at the first error."""
     if len(header) > MAX_TOLERANT_HEADER_BYTES:
         raise ProtocolError(f"header: {first}") from first
     try:

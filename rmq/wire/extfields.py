@@ -39,7 +39,7 @@ class BadField(Exception):
 
 
 def missing(field: str) -> BadField:
-    """Return the error of a required field that is not there, in Java's words."""
+    """Return the error of a missing required field, with Java's text."""
     return BadField(field, f"the custom field <{field}> is null")
 
 
@@ -179,11 +179,6 @@ def encode_ext(header: msgspec.Struct, extra: Mapping[str, str] | None = None) -
     return fields
 
 
-def decode_ext(header: type[H], fields: Mapping[str, str]) -> H:
-    """Read a header class from strings; a BadField names what is missing or wrong."""
-    return header_codec(header).decode_map(fields)
-
-
 _STRINGS = msgspec.json.Decoder(dict[str, str])
 _VALUES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -208,7 +203,7 @@ def _text(value: msgspec.Raw) -> str | None:
     try:
         return java_string(msgspec.json.decode(value))
     except (msgspec.ValidationError, RecursionError):
-        # numbers that fit no type, nesting without end: let whoever needs the field refuse the text
+        # numbers out of range, endless nesting: the reader of the field refuses the text
         return bytes(value).decode()
 
 

@@ -1,5 +1,5 @@
 """
-Frames: how commands lie on a TCP stream.
+Frames: the form of commands on a TCP stream.
 
 ::
 
@@ -31,7 +31,7 @@ _HEADER_MASK = 0xFFFFFF
 
 
 class ProtocolError(Exception):
-    """The peer broke the rules of the protocol; its connection cannot go on."""
+    """The peer violated the protocol; its connection must be closed."""
 
 
 class Frame(NamedTuple):
@@ -46,8 +46,8 @@ class FrameDecoder:
     """
     Cut a stream into frames; linear in the size of the stream, whatever the sizes of its pieces.
 
-    At most one unfinished frame (``max_frame_bytes``) is kept. A complete frame is never held back because of what
-    comes behind it: :meth:`receive` raises for a bad frame only after all frames before it have been handed out.
+    At most one unfinished frame (``max_frame_bytes``) is kept. A complete frame is never delayed by later bytes:
+    :meth:`receive` raises for a bad frame only after it has returned all frames before it.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -57,7 +57,7 @@ class FrameDecoder:
         self._kept = 0
         self._need = _LENGTH.size
         self._broken: ProtocolError | None = None
-        #: changes with every frame that is left unfinished, so who looks twice can tell a slow frame from many frames
+        #: changes with every unfinished frame: distinguishes one slow frame from many frames
         self.unfinished = 0
 
     @property
@@ -84,8 +84,8 @@ class FrameDecoder:
         """
         Return the frames that ``data`` completes, in order.
 
-        Raises ProtocolError, naming the bad length, when the stream goes wrong and nothing sound came before it;
-        otherwise the error is kept for the next call.
+        Raises ProtocolError, naming the bad length, when the stream is invalid and no valid frame came before;
+        otherwise the error is raised by the next call.
         """
         if self._broken is not None:
             raise self._broken

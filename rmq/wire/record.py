@@ -30,9 +30,9 @@ MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
 
-#: length of a BLANK; so many bytes stay free behind every record of a file
+#: length of a BLANK; at least so many bytes stay free after every record of a file
 BLANK_BYTES = 8
-#: everything of a V1 record but addresses beyond IPv4, body, topic and properties
+#: size of a V1 record with IPv4 addresses, without body, topic and properties
 FIXED_BYTES = 91
 #: an IPv6 address is so much longer than an IPv4 address
 IPV6_EXTRA_BYTES = 12
@@ -40,10 +40,10 @@ MIN_RECORD_BYTES = FIXED_BYTES + 1
 MAX_TOPIC_BYTES = 127
 MAX_PROPERTIES_BYTES = 32767
 
-#: what a disk writes whole or not at all
+#: the unit that a disk writes atomically
 SECTOR_BYTES = 512
 
-#: where the fields lie whose place does not depend on the addresses
+#: offsets of the fields before the addresses
 BODY_CRC_AT = 8
 QUEUE_ID_AT = 12
 QUEUE_OFFSET_AT = 20
@@ -65,12 +65,21 @@ HEADS = tuple(
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 
-PROPERTY_KEYS = "KEYS"
-PROPERTY_TAGS = "TAGS"
-PROPERTY_UNIQ_KEY = "UNIQ_KEY"
+# names of message properties that the broker itself reads or writes.  Java: MessageConst
+PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_DELAY = "DELAY"
+PROPERTY_KEYS = "KEYS"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_UNIQ_KEY = "UNIQ_KEY"
+PROPERTY_WAIT = "WAIT"
 
-#: parked messages wait here; the tagsCode of their consume queue units is the time of delivery
+#: topic of delayed messages; the tagsCode of their consume queue units is the delivery time
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
@@ -100,12 +109,12 @@ class Flaw(enum.Enum):
     TOPIC = "the topic is not text"
     PHY_OFFSET = "the physical offset is that of another place"
     BODY_CRC = "the body does not match its CRC"
-    TORSO = "bytes of its topic, properties or number are zeros that were never written"
+    TORN = "the record is torn: zeros in place of bytes of its topic, properties or queue offset"
 
 
 @attrs.define
 class Frame:
-    """What indexing a record takes; the body was left where it was."""
+    """The fields of a record that dispatch needs; without the body."""
 
     size: int
     queue_id: int
@@ -140,7 +149,7 @@ class Record:
 
     @property
     def property_map(self) -> dict[str, str]:
-        """The properties, decoded anew at each use."""
+        """The properties, decoded at each use."""
         return decode_properties(self.properties.decode("utf-8", "replace"))
 
     @property
@@ -150,7 +159,7 @@ class Record:
 
 
 class RecordError(ValueError):
-    """Bytes that are no record; says at which position of the buffer and why."""
+    """Bytes that are not a record, with their position in the buffer and the reason."""
 
     def __init__(self, at: int, flaw: Flaw) -> None:
         super().__init__(f"no record at byte {at}: {flaw.value}")
@@ -169,7 +178,7 @@ def blank(size: int) -> bytes:
 
 
 def host_flags(born_host: tuple[bytes, int], store_host: tuple[bytes, int]) -> int:
-    """Return the sysFlag bits that say how long the two addresses are."""
+    """Return the sysFlag bits for the lengths of the two addresses."""
     return (BORN_HOST_V6 if len(born_host[0]) == 16 else 0) | (STORE_HOST_V6 if len(store_host[0]) == 16 else 0)
 
 
@@ -191,7 +200,7 @@ def encode_record(
     prepared_transaction_offset: int = 0,
 ) -> bytes:
     """
-    Return a V1 record. The address bits of ``sys_flag`` are set from the hosts, whatever the caller says.
+    Return a V1 record. The address bits of ``sys_flag`` are set from the hosts.
 
     The caller has checked that ``topic`` has 1 to 127 bytes and ``properties`` at most 32767.
     """
@@ -230,11 +239,11 @@ def read_frame(
     data: bytes | memoryview, at: int, limit: int, *, phy_offset: int | None, check_crc: bool
 ) -> Frame | Flaw:
     """
-    Look at the record that starts at ``data[at]``; bytes from ``limit`` on do not count.
+    Check the record that starts at ``data[at]``; bytes from ``limit`` on do not count.
 
     With ``phy_offset`` the record must carry that physical offset (else Flaw.PHY_OFFSET). A record that continues
-    behind ``limit`` is Flaw.INCOMPLETE as long as what is there makes sense, so a cut record and a broken one can be
-    told apart. ``check_crc`` compares the body with its CRC. Never raises, whatever the bytes.
+    after ``limit`` is Flaw.INCOMPLETE as long as its existing bytes are valid: this distinguishes a truncated record
+    from a damaged one. ``check_crc`` compares the body with its CRC. Never raises, whatever the bytes.
     """
     if at + SIZE_AND_MAGIC.size > limit:
         return Flaw.INCOMPLETE
@@ -292,14 +301,14 @@ def _read_whole(
     return Frame(size, queue_id, queue_offset, sys_flag, store_timestamp, topic, bytes(data[properties_at:end]))
 
 
-def is_torso(frame: Frame, end: int) -> bool:
+def is_torn(frame: Frame, end: int) -> bool:
     """
-    Tell whether a record that parses, and ends at byte ``end`` of its file, lacks bytes that were never written.
+    Return whether a record that parses, and ends at byte ``end`` of its file, is torn.
 
-    New files are zeros, so bytes that were never received, or lost by a power failure, read as NUL: lengths and body
-    CRC can hold while topic or properties have NULs for them. Lost are the last bytes, or whole disk sectors. A NUL
-    that a client put into a value looks different, but for one at the very end: no broker ends a record so (Apache
-    ends properties with CLUSTER or 0x02, and ours adds 0x02 where the last value ends with NUL).
+    In a new file, bytes that were never received, or lost by a power failure, read as NUL. Lengths and body CRC can
+    be valid while topic or properties have NULs. A torn record lacks its last bytes or whole disk sectors. A NUL that a
+    client put into a value looks different, except at the very end, where no broker writes one (Apache ends
+    properties with CLUSTER or 0x02, and ours adds 0x02 if the last value ends with NUL).
     """
     if "\0" in frame.topic:
         return True
@@ -396,7 +405,7 @@ def find_property(text: str, name: str) -> str | None:
 
 
 def property_mark(name: str) -> str:
-    """Return what :func:`find_marked` looks for; worth keeping where it is called for every message."""
+    """Return the search text of :func:`find_marked`; callers with many messages keep it."""
     return f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}"
 
 
@@ -418,7 +427,7 @@ def find_marked(text: str, mark: str) -> str | None:
 
 
 def offset_msg_id(store_host: tuple[bytes, int], phy_offset: int) -> str:
-    """Return the id that names a place: address, port and physical offset in upper-case hexadecimal."""
+    """Return an offset message id: address, port and physical offset in upper-case hexadecimal."""
     return f"{store_host[0].hex().upper()}{store_host[1]:08X}{phy_offset:016X}"
 
 
@@ -507,7 +516,7 @@ def decode_batch(data: bytes) -> list[BatchEntry]:
     at = 0
     while at < len(data):
         if at + _BATCH_HEAD.size > len(data):
-            raise ValueError(f"batch entry at byte {at} is cut off")
+            raise ValueError(f"batch entry at byte {at} is truncated")
         _, _, _, flag, body_size = _BATCH_HEAD.unpack_from(data, at)
         body_at = at + _BATCH_HEAD.size
         properties_at = body_at + body_size + 2

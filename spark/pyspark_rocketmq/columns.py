@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-from rmq_audit.files import Window
-from rmq_audit.kernel import Columns
-from rmq_audit.records import Record, record_at
+from rmq_audit.worker.files import Window
+from rmq_audit.worker.kernel import Columns
+from rmq_audit.worker.records import Record, record_at
 
 from rmq.wire.record import decode_properties
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from rmq_audit.files import read_at
-from rmq_audit.inventory import InputError, take_inventory
-from rmq_audit.units import UNIT
+from rmq_audit.driver.inventory import take_inventory
+from rmq_audit.worker.files import read_at
+from rmq_audit.worker.location import InputError
+from rmq_audit.worker.queues import UNIT
 
 from rmq.store.layout import CQ_FILLER_SIZE, CQ_UNIT_BYTES
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from rmq_audit.files import Window
-from rmq_audit.inventory import InputError, take_inventory
-from rmq_audit.kernel import Columns
-from rmq_audit.scan import Frames
+from rmq_audit.driver.inventory import take_inventory
+from rmq_audit.worker.files import Window
+from rmq_audit.worker.frames import Frames
+from rmq_audit.worker.kernel import Columns
+from rmq_audit.worker.location import InputError
 
 from pyspark_rocketmq.columns import COLUMNS, DDL
 
@@ -32,7 +33,7 @@ BATCH_ROWS = 10_000
 
 @attrs.frozen
 class SegmentPartition(InputPartition):
-    """One segment; nothing at or behind ``limit`` belongs to the log."""
+    """One segment; nothing at or after ``limit`` belongs to the log."""
 
     path: str
     start: int
@@ -102,7 +103,7 @@ def stretches(partition: SegmentPartition) -> Iterator[tuple[Window, Columns]]:
     """
     Yield the sound records of a segment in order, window by window.
 
-    Behind a break records only count as long as store time does not step back: old ones behind the end of the log do.
+    Behind a break records only count as long as store time does not step back: old ones after the end of the log do.
     """
     at, newest, broken = partition.start, 0, False
     end = min(partition.start + partition.size_bytes, partition.limit)

@@ -11,8 +11,8 @@ def main() -> None:
     """Run the command line; the process exits with its status."""
     _find_packages()
     try:
-        from rmq_audit.cli import EXIT_CRASH, EXIT_USAGE
-        from rmq_audit.cli import main as run
+        from rmq_audit.cli.commands import EXIT_CRASH, EXIT_USAGE
+        from rmq_audit.cli.commands import main as run
     except ImportError as error:
         print(f"rmq-audit: {error}; the audit needs its extra packages: pip install 'rmq[audit]'", file=sys.stderr)
         sys.exit(64)
@@ -23,7 +23,7 @@ def main() -> None:
     except Exception:  # noqa: BLE001 (an escaping exception would exit with 1, which means "warnings")
         traceback.print_exc()
         print(
-            "rmq-audit: this is a defect of the audit, not of your stores; the lines above belong in a report",
+            "rmq-audit: this is a defect of the audit, not of your stores; please report it with the lines above",
             file=sys.stderr,
         )
         status = EXIT_CRASH

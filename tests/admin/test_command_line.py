@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import build_namesrv
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent

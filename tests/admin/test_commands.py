@@ -15,7 +15,7 @@ from rmq.remoting.errors import Refused, RequestFailed, RequestTimeout, Unreacha
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HAClientInfo, HAConnectionInfo, HARuntimeInfo
 from rmq.wire.api.routes import REGISTER_BROKER
 from rmq.wire.contract import Contract
-from tests.namesrv.talk import Talk
+from tests.namesrv.talk import Talk, by_admin
 from tests.namesrv.test_responders import HEADER, body
 
 
@@ -87,7 +87,7 @@ class RouteDiffTests(AdminCase):
     def test_permissions(self) -> None:
         """Queues and permissions are compared where both know the topic."""
         wiped = self.namesrv("T")
-        wiped.service.routes.wipe_write_perm("a")
+        wiped.service.routes.wipe_write_perm("a", **by_admin())
         outcome = self.run_command(Answers(a=self.namesrv("T"), b=wiped), "routeDiff", "-n", "a:1;b:1", "-t", "T")
         (one,) = outcome.data["differences"]
         self.assertEqual((one["name"], sorted(one["values"])), ("T on a", ["a:1", "b:1"]))
@@ -154,7 +154,7 @@ class HaStatusTests(AdminCase):
         )
         outcome = self.run_command(Answers(m=info), "haStatus", "-b", "m:1")
         self.assertEqual(outcome.status, 0)
-        for part in ("m:1: master", "100 bytes and 1.5 s behind", "10.0.0.2:4711", "2 connections were refused"):
+        for part in ("m:1: master", "replication lag 100 bytes, 1.5 s", "10.0.0.2:4711", "2 connections were refused"):
             self.assertIn(part, outcome.text)
         self.assertEqual(self.run_command(Answers(m=info), "haStatus", "-b", "m:1", "--maxLag", "100").status, 0)
         self.assertEqual(self.run_command(Answers(m=info), "haStatus", "-b", "m:1", "--maxLag", "99").status, 2)

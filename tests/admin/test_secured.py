@@ -17,9 +17,9 @@ from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.access import AccessSetup
 from rmq.remoting.aclconfig import AclConfig
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
-from rmq.runtime.tlsconfig import TlsConfig
+from rmq.runtime.tls.config import TlsConfig
 from rmq.store.config import StoreConfig
 from tests.admin.test_command_line import rmq_admin
 from tests.ports import free_port

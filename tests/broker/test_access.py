@@ -16,7 +16,7 @@ from rmq.remoting.aclconfig import AclConfig
 from rmq.runtime.config import ConfigError, config_fields
 from rmq.runtime.platform import Platform
 from rmq.runtime.properties import format_properties, parse_properties
-from rmq.runtime.tlsconfig import TlsConfig
+from rmq.runtime.tls.config import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from tests.broker import harness
@@ -242,7 +242,7 @@ class DenyListTests(SynchronousTestCase):
             self.assertEqual(self.update({key: ""}).code, ResponseCode.NO_PERMISSION, key)
         self.assertIn("needs a brokerId above 0", str(self.update({"brokerRole": "SLAVE"}).remark))
         self.one.state.config_path = None
-        self.assertIn("haAllowedPeers: this broker was started", str(self.update({"haAllowedPeers": ""}).remark))
+        self.assertIn("haAllowedPeers. This broker has no", str(self.update({"haAllowedPeers": ""}).remark))
 
     def test_bad_white_list(self) -> None:
         """A list that could not work ends the start and names the key."""

@@ -274,12 +274,44 @@ class RuntimeInfoTests(AdminCase):
         self.assertEqual((answer.code, answer.remark), (1, "The stats <TOPIC_PUT_NUMS> <Nope> not exist"))
 
 
+class CleaningTests(AdminCase):
+    def test_delete_expired_files(self) -> None:
+        """deleteExpiredCommitLog (329): expired files go within the next rounds, though deleteWhen is hours away."""
+        self.one.end()
+        values = {"deleteWhen": "04", "fileReservedTime": "1", "mappedFileSizeCommitLog": "16384"}
+        self.one = one = OneBroker(values)
+        client = one.connect()
+        while one.state.store.end_offset < 3 * 16384:
+            client.ask(310, send_ext(), b"x" * 2000)
+        one.world.run_for(2 * 3600)
+        self.assertEqual(one.state.store.min_phy_offset, 0)
+        client = one.connect()
+        self.assertEqual(client.ask(329).code, 0)
+        one.world.run_for(30)
+        self.assertGreater(one.state.store.min_phy_offset, 0)
+
+    def test_clone_offsets(self) -> None:
+        """314: a group gets another's committed offsets, of one topic or all that exist, and of no other."""
+        self.client.ask(310, send_ext("T"))
+        self.client.ask(310, send_ext("U"))
+        for topic, offset in (("T", 1), ("U", 2), ("gone", 3)):
+            self.client.ask(15, {"consumerGroup": "g", "topic": topic, "queueId": "0", "commitOffset": str(offset)})
+        offsets = self.one.state.offsets
+        self.assertEqual(self.client.ask(314, {"srcGroup": "g", "destGroup": "h", "topic": "T"}).code, 0)
+        self.assertEqual(offsets.topics_of("h"), {"T"})
+        for offline in ("true", "false"):
+            ext = {"srcGroup": "g", "destGroup": f"all-{offline}", "offline": offline}
+            self.assertEqual(self.client.ask(314, ext).code, 0)
+            self.assertEqual(offsets.topics_of(f"all-{offline}"), {"T", "U"})
+        self.assertEqual((offsets.query("all-true", "T", 0), offsets.query("all-true", "U", 0)), (1, 2))
+
+
 class CodeTableTests(AdminCase):
     def test_every_code_is_answered_or_refused(self) -> None:
         """No request code of the protocol is forgotten: each is answered, or refused in one table."""
         table = self.one.service.responders
-        self.assertEqual(table.codes() | table.refused_codes(), frozenset(int(code) for code in RequestCode))
-        self.assertEqual(table.codes() & table.refused_codes(), frozenset())
+        self.assertEqual(table.codes() | table._refused.keys(), frozenset(int(code) for code in RequestCode))
+        self.assertEqual(table.codes() & table._refused.keys(), frozenset())
 
     def test_every_contract_of_the_broker_has_a_responder(self) -> None:
         """What is declared as answered by a broker is answered."""

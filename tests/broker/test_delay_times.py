@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from rmq.broker.delays import Delays
+from rmq.runtime.clock import DeadlineTimer
 from rmq.store.messages import GetResult, GetStatus
 from tests.broker.test_delays import DelayCase
 
@@ -62,13 +62,14 @@ class TimesOfOneLevelTests(DelayCase):
     def test_one_look_for_one_message(self) -> None:
         """A parked message costs one timer at its time, not a series of them that come nearer and nearer."""
         runs: list[float] = []
-        run = Delays._run
+        run, delays = DeadlineTimer._run, self.one.state.delays
 
-        def counted(delays: Delays) -> None:
-            runs.append(self.one.world.now_s)
-            run(delays)
+        def counted(timer: DeadlineTimer) -> None:
+            if timer is delays._timer:
+                runs.append(self.one.world.now_s)
+            run(timer)
 
-        self.patch(Delays, "_run", counted)
+        self.patch(DeadlineTimer, "_run", counted)
         self.send(2)
         sent_s = self.one.world.now_s
         self.one.world.run_for(10)

@@ -9,10 +9,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker import properties
 from rmq.broker.delays import park
 from rmq.store.messages import Message, PutResult
-from rmq.wire.record import Record, decode_records
+from rmq.wire.record import PROPERTY_DELAY, Record, decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -178,7 +177,7 @@ class UndeliverableTests(DelayCase):
             self.one.world.run_for(10)
         self.assertEqual([record.body for record in self.stored("Good")], [b"good"])
         delays = self.one.state.delays
-        self.assertEqual((delays.passed_over, delays.table().offset_table[2]), (number, number + 1))
+        self.assertEqual((delays.skipped, delays.table().offset_table[2]), (number, number + 1))
         self.assertEqual(len(lines), number, lines)
         for offset, line in enumerate(lines):
             self.assertIn(f"delay level 2, queue offset {offset}: message ", line)
@@ -196,7 +195,7 @@ class UndeliverableTests(DelayCase):
 
     def parked(self, topic: str) -> str:
         """Park a message as a broker would that does not look at the topic's name; return its id."""
-        pairs = {properties.DELAY: "2"}
+        pairs = {PROPERTY_DELAY: "2"}
         message = Message(
             topic=topic,
             queue_id=0,
@@ -246,7 +245,7 @@ class UndeliverableTests(DelayCase):
         self.restart(maxMessageSize="100000")
         self.one.world.run_for(10)
         store = self.one.state.store
-        self.assertEqual((store.max_offset("Big", 1), self.one.state.delays.passed_over), (1, 0))
+        self.assertEqual((store.max_offset("Big", 1), self.one.state.delays.skipped), (1, 0))
 
     def test_forbidden_topic(self) -> None:
         """One that would be parked again, for ever."""
@@ -275,12 +274,24 @@ class UndeliverableTests(DelayCase):
         self.one.world.run_for(6)
         self.assertEqual(self.stored()[-1].body, b"next")
 
+    def test_expired(self) -> None:
+        """A message whose log file was deleted before its delay ended holds up no other one of its level."""
+        self.send(2, b"expired")
+        store = self.one.state.store
+        end = store.end_offset
+        self.send(2, b"good")
+        queue = store._queues.get(SCHEDULE, 1)
+        assert queue is not None
+        queue.correct_min(end)
+        self.one.world.run_for(6)
+        self.assertEqual([record.body for record in self.stored()], [b"good"])
+
     def test_refusals_that_pass(self) -> None:
         """What the store refuses for now, because its disk is full, is tried until it is taken."""
         self.send(2, b"waits")
         self.one.node.disk.fill()
         self.one.world.run_for(60)
-        self.assertEqual((self.stored(), self.one.state.delays.passed_over), ([], 0))
+        self.assertEqual((self.stored(), self.one.state.delays.skipped), ([], 0))
         self.one.node.disk.recover()
         self.one.world.run_for(60)
         self.assertEqual([record.body for record in self.stored()], [b"waits"])

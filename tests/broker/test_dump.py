@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.dump import SLICE_BYTES, DumpError, Dumps
-from rmq.runtime.disk import Disk, DiskError
+from rmq.runtime.disk.files import Disk, DiskError
 from rmq.store import layout
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.wire.record import decode_records, index_key_hash
@@ -258,7 +258,7 @@ class HarmlessTests(DumpCase):
         making = self.one.service.dumps.make()
         (partial,) = self.disk.list_dir("/store-dumps")
         self.disk.delete(f"/store-dumps/{partial}/commitlog/{0:020d}")
-        self.assertIn(f"commitlog/{0:020d} is gone", self.failure_of(making))
+        self.assertIn(f"commitlog/{0:020d} is missing", self.failure_of(making))
         self.assertEqual(self.disk.list_dir("/store-dumps"), [])
 
     def test_disk_errors(self) -> None:

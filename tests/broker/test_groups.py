@@ -92,3 +92,11 @@ class DefaultGroupTests(GroupCase):
         table.replace(fastjson.encode(wrapper))
         again = self.groups()
         self.assertEqual((again.names(), again.get("g"), again.data_version), (["g"], config, version))
+
+    def test_a_group_without_its_name(self) -> None:
+        """A group has the name under which it is listed, whatever its own entry says."""
+        config = SubscriptionGroupConfig(group_name="other", retry_max_times=3)
+        wrapper = SubscriptionGroupWrapper(data_version=DataVersion(counter=7), subscription_group_table={"g": config})
+        table = self.groups()
+        table.replace(fastjson.encode(wrapper))
+        self.assertEqual(table.get("g"), SubscriptionGroupConfig(group_name="g", retry_max_times=3))

@@ -17,7 +17,7 @@ from rmq.broker.topics import TopicTable
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, ResponderTable, responds_to
 from rmq.remoting.server import RemotingServer
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform
 from rmq.store.messages import GetResult, GetStatus
 from rmq.wire.api.common import DataVersion, TopicConfig

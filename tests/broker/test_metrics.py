@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from prometheus_client import generate_latest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker import pages
-from rmq.broker.face import broker_face
-from rmq.broker.metrics import BrokerCollector
+from rmq.broker.http import pages
+from rmq.broker.http.face import broker_face
+from rmq.broker.http.metrics import BrokerCollector
 from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.platform import Platform
 from rmq.sim.node import Node
@@ -213,7 +213,7 @@ class FailedStoreTests(SynchronousTestCase):
         )
         self.assertIn("stopped: ", face.pages["/"]({}))
         one.stop()
-        self.assertEqual(face.health(), "the broker does not run")
+        self.assertEqual(face.health(), "the broker is not running")
         self.flushLoggedErrors()
 
 

@@ -282,6 +282,12 @@ class SlaveReadTests(PullCase):
         self.send()
         self.assertEqual(self.pull().ext_fields["suggestWhichBrokerId"], "0")
 
+    def test_a_consumer_that_waits_stays(self) -> None:
+        """A pull that finds nothing new is answered with the same broker id."""
+        self.send()
+        answer = self.pull(offset=1)
+        self.assertEqual((answer.code, answer.ext_fields["suggestWhichBrokerId"]), (19, "0"))
+
 
 class SlaveTests(PullCase):
     values = {"brokerRole": "SLAVE", "brokerId": "1"}

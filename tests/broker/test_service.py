@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker.config import BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.config import ConfigError
-from rmq.runtime.disk import DiskLocked
+from rmq.runtime.disk.files import DiskLocked
+from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import Platform
-from rmq.runtime.statefile import StateFileError
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World

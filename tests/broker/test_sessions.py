@@ -219,6 +219,7 @@ class ChangeNoticeTests(SynchronousTestCase):
         """After the stop nothing is left to run."""
         clock = Clock()
         notices = ChangeNotices(clock, enabled=True)
-        notices.soon(self.group(Link("a")))
+        for _ in range(2):
+            notices.soon(self.group(Link("a")))
         notices.stop()
         self.assertEqual(clock.getDelayedCalls(), [])

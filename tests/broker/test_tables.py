@@ -15,8 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.tables import next_version
 from rmq.broker.topics import TopicTable, topic
-from rmq.runtime.disk import DiskError, RealDisk
-from rmq.runtime.statefile import StateFileError, read_state
+from rmq.runtime.disk.files import DiskError, RealDisk
+from rmq.runtime.disk.statefile import StateFileError, read_state
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 

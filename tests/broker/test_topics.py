@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.topics import (
@@ -81,6 +82,8 @@ class NameTests(SynchronousTestCase):
         for name in (*FORBIDDEN_TOPICS, "TBW102", "DefaultCluster", "broker-a", "rmq_sys_x", "RMQ_SYS_TRACE_TOPIC"):
             self.assertEqual(system_topic_problem(name, DEFAULTS), f"The topic[{name}] is conflict with system topic.")
         self.assertIsNone(system_topic_problem("orders", DEFAULTS))
+        traced = attrs.evolve(DEFAULTS, trace_topic_enable=True, msg_trace_topic_name="traces")
+        self.assertEqual([is_system_topic(name, traced) for name in ("traces", "orders")], [True, False])
         self.assertTrue(is_system_topic("DefaultCluster_REPLY_TOPIC", DEFAULTS))
         self.assertEqual(
             sending_problem("SCHEDULE_TOPIC_XXXX"), "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden."

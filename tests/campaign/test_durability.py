@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.sim.checkers import holds
 from rmq.sim.cluster import ROOT as DATA
 from rmq.sim.cluster import GroupOptions, LogImage, Member, Options
@@ -237,14 +237,14 @@ class ModeTests(SynchronousTestCase):
     def test_flushed_only(self) -> None:
         """With haTransferFlushedOnly a slave never has what its master may lose, and never parts from it."""
         for run, outcome in self.suffer(lambda run: run.master.node.crash(), haTransferFlushedOnly="true"):
-            self.assertEqual([text for text in outcome.remarks if "parted" in text], [])
+            self.assertEqual([text for text in outcome.remarks if "diverged" in text], [])
             self.assertEqual([each.ahead for each in run.losses.of_master("broker-a") if each.ahead], [])
 
     def test_parted(self) -> None:
         """A slave that holds what its master lost in a power failure is refused, until an operator decides."""
         parted = 0
         for _, outcome in self.suffer(lambda run: run.master.node.crash()):
-            parted += any("has parted from its master" in text for text in outcome.remarks)
+            parted += any("has diverged from its master" in text for text in outcome.remarks)
         self.assertGreater(parted, 0)
 
     def test_failed_sync(self) -> None:
@@ -253,7 +253,7 @@ class ModeTests(SynchronousTestCase):
         def hurt(run: Accident) -> None:
             run.master.node.disk.fail_syncs = 1
 
-        for run, _ in self.suffer(hurt, "failed sync", row="a sync of the master fails (EIO)"):
+        for run, _ in self.suffer(hurt, "failed sync", row="an fsync of the master fails (EIO)"):
             self.assertGreater(run.master.node.incarnation, 1)
 
     def test_full_disk(self) -> None:

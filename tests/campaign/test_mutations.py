@@ -15,19 +15,17 @@ from rmq.ha.session import Action, Close, Send
 from rmq.ha.slave import SlaveSession
 from rmq.ha.stream import encode_report
 from rmq.namesrv.routes import RouteTable
-from rmq.runtime.clock import Periodic
-from rmq.runtime.disk import Disk, File
+from rmq.runtime.clock import Moment, Periodic
+from rmq.runtime.disk.files import Disk, File
 from rmq.sim.cluster import Options
 from rmq.sim.scenario import Run
 from rmq.store import appender as appender_module
-from rmq.store import recovery as recovery_module
-from rmq.store.completion import Completion
-from rmq.store.flush import LogSync
-from rmq.store.groupcommit import Waiter
+from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.indexfile import IndexFile
 from rmq.store.messages import PutStatus
 from rmq.store.queues import QueueTable
 from rmq.store.recovery import Recovery
+from rmq.store.scan import RecoveryPolicy
 from rmq.store.store import MessageStore
 from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, SYNC_FLUSH, SYNC_MASTER, options
 
@@ -72,10 +70,10 @@ class MutationTests(SynchronousTestCase):
     def test_acknowledged_before_the_sync(self) -> None:
         """A SYNC_FLUSH broker that does not wait for its disk loses acknowledged messages in a power failure."""
 
-        def enter(self: Completion, next_offset: int, done: Waiter) -> None:
+        def enter(self: GroupCommit, next_offset: int, done: Waiter) -> None:
             done.callback(PutStatus.PUT_OK)
 
-        self.plant(Completion, "_enter", enter)
+        self.plant(GroupCommit, "_wait_for_disk", enter)
         self.find("power", "was acknowledged (0) at broker-a", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
 
     def test_flushed_before_the_sync(self) -> None:
@@ -111,7 +109,7 @@ class MutationTests(SynchronousTestCase):
         honest = SlaveSession._report
 
         def report(self: SlaveSession, now_ms: int) -> list[Action]:
-            ahead = self.end_offset + self._frames.body_left
+            ahead = self.end_offset + self._frames._body_left
             return [Send((encode_report(ahead),)) for _ in honest(self, now_ms)]
 
         self.plant(SlaveSession, "_report", report)
@@ -124,7 +122,7 @@ class MutationTests(SynchronousTestCase):
         def reached(self: Acks) -> int:
             return max((slave.offset for slave in self._counted()), default=-1) if len(self) >= self.need else -1
 
-        self.plant(Acks, "reached", reached)
+        self.plant(Acks, "quorum_offset", reached)
         two = options(SYNC_MASTER, ASYNC_FLUSH, slaves=2, send_every_s=0.1, store={"inSyncReplicas": "3"})
         self.find("network", "but 1 of 2 slaves have it", two)
 
@@ -139,13 +137,13 @@ class MutationTests(SynchronousTestCase):
             run(self)
 
         self.plant(Recovery, "run", trusting)
-        self.plant(recovery_module, "is_torso", lambda frame, end: False)
+        self.plant(RecoveryPolicy, "is_torn", lambda self, at, frame, end_in_file: False)
         long = options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, body_bytes=4000, send_every_s=0.05)
         self.find("power", "broker-a-0: damaged-record /store/commitlog", long)
 
     def test_holes_are_kept(self) -> None:
         """A master that keeps what it finds behind unsynced damage has another history than its slave."""
-        self.plant(Recovery, "_is_cut_at", lambda self, phy_offset: False)
+        self.plant(RecoveryPolicy, "ends_log", lambda self, at: False)
         self.find("power", "differs from its master", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05))
 
     def test_queues_are_not_cut(self) -> None:
@@ -208,7 +206,7 @@ class MutationTests(SynchronousTestCase):
         refusal = MasterSession._refusal
 
         def blind(self: MasterSession, report: int, end: int) -> Close | None:
-            self._given = None
+            self._sent = None
             return refusal(self, report, end)
 
         self.plant(MasterSession, "_refusal", blind)
@@ -242,7 +240,8 @@ class MutationTests(SynchronousTestCase):
         heartbeat = RouteTable.heartbeat
 
         def stamped(self: RouteTable, name: str, addr: str, **values: Any) -> bool:
-            return heartbeat(self, name, addr, **{**values, "steady_ms": values["now_ms"]})
+            at: Moment = values["at"]
+            return heartbeat(self, name, addr, **{**values, "at": at._replace(steady_ms=at.now_ms)})
 
         self.plant(RouteTable, "heartbeat", stamped)
         self.find("power", "routes, 25 s later: ", None, first=3)

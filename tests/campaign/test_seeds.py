@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.sim.scenario import CAMPAIGN_S, Run, plan_of
 
 #: Seeds that found a bug: (seed, plan, seconds) and what it was. A change of the simulator may lead a seed elsewhere;
@@ -23,6 +23,11 @@ FOUND: dict[tuple[int, str, float], str] = {
     (104995, "power", 20): "a unit that lost its offset, in the sector before, was taken for one of an older message",
     (1, "power", 20): "a queue whose torn first file named no messages that were left hid all that came",
     (205729, "power", 20): "files of a queue that came back with a power failure led to copies of a message",
+    (400005, "network", 20): "a slave with forceRegister=false never learned its master",
+    (400013, "network", 20): "a slave with forceRegister=false never learned its master",
+    (400019, "power", 20): "a slave with forceRegister=false never learned its master",
+    (400039, "quiet", 20): "a slave with forceRegister=false never learned its master",
+    (406276, "all", 20): "a late slave whose first write failed did not stop cleanly",
 }
 
 

@@ -6,9 +6,11 @@ import random
 from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.ha.acks import Acks, ReplicaWaits
+from rmq.runtime.clock import steady_ms
 from rmq.store.messages import PutStatus
 
 
@@ -30,74 +32,74 @@ class AcksTests(SynchronousTestCase):
     def test_without_slaves(self) -> None:
         """Nobody holds anything, and waiting makes no sense."""
         nobody = acks()
-        self.assertEqual(nobody.reached(), -1)
-        self.assertFalse(nobody.healthy(0))
+        self.assertEqual(nobody.quorum_offset(), -1)
+        self.assertFalse(nobody.is_quorum_in_sync(0))
 
     def test_the_furthest_live_slave_counts(self) -> None:
         """One slave is enough; a slave that left counts no more, however far it was."""
         some = acks()
         some.join(1, "a", 100, start_offset=100, end=0)
         some.join(2, "b", 300, start_offset=300, end=0)
-        self.assertEqual(some.reached(), 300)
+        self.assertEqual(some.quorum_offset(), 300)
         some.leave(2)
-        self.assertEqual(some.reached(), 100)
+        self.assertEqual(some.quorum_offset(), 100)
         some.leave(2)
         some.report(1, 250)
-        self.assertEqual(some.reached(), 250)
+        self.assertEqual(some.quorum_offset(), 250)
 
     def test_acknowledgements_never_go_back(self) -> None:
         """A lower report changes nothing."""
         some = acks()
         some.join(1, "a", 100, start_offset=100, end=0)
         some.report(1, 90)
-        self.assertEqual(some.reached(), 100)
+        self.assertEqual(some.quorum_offset(), 100)
 
     def test_health_is_the_lag(self) -> None:
         """A slave that lags haSlaveFallbehindMax or more is not waited for."""
         some = acks(max_lag_bytes=1000)
         some.join(1, "a", 100, start_offset=100, end=0)
-        self.assertTrue(some.healthy(1099))
-        self.assertFalse(some.healthy(1100))
+        self.assertTrue(some.is_quorum_in_sync(1099))
+        self.assertFalse(some.is_quorum_in_sync(1100))
 
     def test_a_dead_fast_slave_does_not_vouch_for_a_slow_one(self) -> None:
         """Health is that of the slaves that live."""
         some = acks(max_lag_bytes=1000)
         some.join(1, "a", 10, start_offset=10, end=0)
         some.join(2, "b", 5000, start_offset=5000, end=0)
-        self.assertTrue(some.healthy(5001))
+        self.assertTrue(some.is_quorum_in_sync(5001))
         some.leave(2)
-        self.assertFalse(some.healthy(5001))
+        self.assertFalse(some.is_quorum_in_sync(5001))
 
     def test_a_latecomer_lags_from_where_its_copy_begins(self) -> None:
         """An empty slave of a long log misses only the last segment."""
         some = acks(max_lag_bytes=1000)
         some.join(1, "a", 0, start_offset=1_000_000, end=0)
-        self.assertTrue(some.healthy(1_000_100))
-        self.assertEqual(some.reached(), 0)
+        self.assertTrue(some.is_quorum_in_sync(1_000_100))
+        self.assertEqual(some.quorum_offset(), 0)
 
     def test_quorum(self) -> None:
         """With two slaves wanted the second furthest counts."""
         some = acks(need=2)
         some.join(1, "a", 100, start_offset=100, end=0)
-        self.assertEqual(some.reached(), -1)
-        self.assertFalse(some.healthy(100))
+        self.assertEqual(some.quorum_offset(), -1)
+        self.assertFalse(some.is_quorum_in_sync(100))
         some.join(2, "b", 300, start_offset=300, end=0)
         some.join(3, "c", 200, start_offset=200, end=0)
-        self.assertEqual(some.reached(), 200)
-        self.assertTrue(some.healthy(300))
+        self.assertEqual(some.quorum_offset(), 200)
+        self.assertTrue(some.is_quorum_in_sync(300))
 
     def test_a_slave_connected_twice_counts_once(self) -> None:
         """A slave that came back is no second slave until its first connection proves that it lives."""
         some = acks(need=2)
         some.join(1, "a", 100, start_offset=100, end=0)
         some.join(2, "a", 150, start_offset=150, end=150)
-        self.assertEqual(some.reached(), -1)
-        self.assertFalse(some.healthy(150))
+        self.assertEqual(some.quorum_offset(), -1)
+        self.assertFalse(some.is_quorum_in_sync(150))
         some.report(1, 150)
-        self.assertEqual(some.reached(), -1)
-        self.assertTrue(some.healthy(150))
+        self.assertEqual(some.quorum_offset(), -1)
+        self.assertTrue(some.is_quorum_in_sync(150))
         some.report(1, 160)
-        self.assertEqual(some.reached(), 150)
+        self.assertEqual(some.quorum_offset(), 150)
 
     def test_a_slave_that_came_back_from_another_address_counts_once(self) -> None:
         """
@@ -109,17 +111,20 @@ class AcksTests(SynchronousTestCase):
         some.join(1, "a", 100, start_offset=100, end=200)
         some.join(2, "b", 200, start_offset=200, end=200)
         some.report(1, 200)
-        self.assertEqual((some.reached(), some.holds(200)), (-1, False))
-        self.assertTrue(some.healthy(201))
+        self.assertEqual((some.quorum_offset(), some.holds(200)), (-1, False))
+        self.assertTrue(some.is_quorum_in_sync(201))
         some.report(2, 300)
-        self.assertEqual((some.reached(), some.holds(200)), (-1, False))
+        self.assertEqual((some.quorum_offset(), some.holds(200)), (-1, False))
         some.report(1, 250)
-        self.assertEqual((some.reached(), some.holds(200)), (250, True))
+        self.assertEqual((some.quorum_offset(), some.holds(200)), (250, True))
 
 
 class ReplicaWaitsTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+
     def waits(self, need: int = 1) -> ReplicaWaits:
-        return ReplicaWaits(acks(need=need))
+        return ReplicaWaits(self.clock, acks(need=need))
 
     def waiting(self, waits: ReplicaWaits, next_offset: int, deadline_ms: int = 3000) -> Deferred[PutStatus]:
         result = waits.wait(next_offset, deadline_ms)
@@ -166,17 +171,17 @@ class ReplicaWaitsTests(SynchronousTestCase):
         waits = self.waits()
         waits.acks.join(1, "a", 0, start_offset=0, end=0)
         first, second = self.waiting(waits, 10, 3000), self.waiting(waits, 20, 3500)
-        self.assertEqual(waits.next_deadline_ms, 3000)
-        waits.expire(2999)
+        self.clock.advance(2.999)
         self.assertNoResult(first)
-        waits.expire(3000)
+        self.clock.advance(0.001)
         self.assertIs(self.successResultOf(first), PutStatus.FLUSH_SLAVE_TIMEOUT)
         self.assertNoResult(second)
         self.assertEqual(waits.timeouts, 1)
         waits.acks.report(1, 20)
         waits.advance()
         self.assertIs(self.successResultOf(second), PutStatus.PUT_OK)
-        self.assertIsNone(waits.next_deadline_ms)
+        self.clock.advance(10)
+        self.assertEqual((waits.timeouts, self.clock.getDelayedCalls()), (1, []))
 
     def test_quorum_of_two(self) -> None:
         """The first of two wanted slaves answers nothing."""
@@ -195,7 +200,7 @@ class ReplicaWaitsTests(SynchronousTestCase):
         """A slave with a new disk begins with the last segment; puts that waited for what lies before get no OK."""
         some = acks(max_lag_bytes=10_000)
         some.join(1, "a", 100, start_offset=100, end=0)
-        waits = ReplicaWaits(some)
+        waits = ReplicaWaits(Clock(), some)
         answers: list[PutStatus] = []
         for next_offset in (500, 1000, 1500):
             waiting = waits.wait(next_offset, 5000)
@@ -233,7 +238,7 @@ class ReplicaWaitsTests(SynchronousTestCase):
             rng = random.Random(seed)
             waits = self.waits(need=rng.choice((1, 1, 2)))
             answers: list[list[PutStatus]] = []
-            end, now, live = 0, 0, list[int]()
+            end, live = 0, list[int]()
             for number in range(200):
                 match rng.randrange(6):
                     case 0:
@@ -247,11 +252,10 @@ class ReplicaWaitsTests(SynchronousTestCase):
                         waits.acks.report(rng.choice(live), rng.randrange(end + 1))
                         waits.advance()
                     case 3:
-                        now += rng.randrange(500)
-                        waits.expire(now)
+                        self.clock.advance(rng.randrange(500) / 1000)
                     case _:
                         end += rng.randrange(1, 50)
-                        result = waits.wait(end, now + 1000)
+                        result = waits.wait(end, steady_ms(self.clock) + 1000)
                         answers.append([])
                         if isinstance(result, Deferred):
                             result.addCallback(answers[-1].append)

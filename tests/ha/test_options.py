@@ -16,9 +16,9 @@ from rmq.ha.session import Action, Close, CloseKind, Send, SessionLimits
 from rmq.ha.slave import SlaveSession
 from rmq.ha.stream import encode_report, encode_transfer_header
 from rmq.runtime.clock import now_ms
-from rmq.runtime.disk import RealDisk
-from rmq.runtime.tls import ClientTls, ServerTls
-from rmq.runtime.tlsconfig import TlsConfig, resolve_tls
+from rmq.runtime.disk.files import RealDisk
+from rmq.runtime.tls.config import TlsConfig, resolve_tls
+from rmq.runtime.tls.context import ClientTls, ServerTls
 from rmq.store.config import BrokerRole
 from rmq.store.messages import PutStatus
 from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, ServiceCase
@@ -217,6 +217,22 @@ class FiguresTests(ServiceCase):
         latency = master.ha.status().ack_latency_ms
         self.assertEqual((latency.total, latency.counts[-1]), (1, 1))
 
+    def test_before_the_first_report(self) -> None:
+        """Of a peer that has not reported nothing is known: no lag, no rate, and no bytes that it was sent."""
+        master = self.master(1000)
+        self.peer()
+        self.net.run(2)
+        (status,) = master.ha.status().slaves
+        self.assertEqual((status.lag_bytes, status.lag_seconds), (-1, -1.0))
+        self.assertEqual((status.sent_bytes, status.bytes_per_second), (0, 0))
+
+    def test_rate_of_the_first_second(self) -> None:
+        """A slave that joins with a long log has no rate of gigabytes in its first second."""
+        master = self.master(1000)
+        self.slave()
+        self.net.run(1)
+        self.assertEqual(master.ha.status().slaves[0].bytes_per_second, 0)
+
     def test_catching_up_is_no_latency(self) -> None:
         """What was in the log before the slave came does not count as slowly acknowledged."""
         master = self.master(30_000)
@@ -291,25 +307,29 @@ class LogTests(ServiceCase):
         """Each change of a slave's state is one line with its address and offsets, and none is repeated."""
         master, _ = self.master(5000, ha_slave_fallbehind_max=1000), self.slave()
         self.net.run(3)
-        self.assertEqual(self.said("slave 10.0.0.1:40000 holds the log up to 0 of 5000"), 1)
-        self.assertEqual(self.said("slave 10.0.0.1:40000 has caught up at 5000"), 1)
+        self.assertEqual(self.said("slave 10.0.0.1:40000 joined, acked 0, log end 5000"), 1)
+        self.assertEqual(self.said("slave 10.0.0.1:40000 caught up at offset 5000"), 1)
         self.net.ends[0].stuck = True
         master.log.grow(b"x" * 1500)
         self.net.run(5)
-        self.assertEqual(self.said("is 1500 bytes behind, too many", "haSlaveFallbehindMax", "do not wait"), 1)
+        self.assertEqual(
+            self.said("is out of sync, replication lag 1500 bytes", "haSlaveFallbehindMax", "do not wait"), 1
+        )
         self.net.ends[0].stuck = False
         self.net.run(5)
-        self.assertEqual(self.said("is 0 bytes behind", "again", "sends do wait"), 1)
+        self.assertEqual(self.said("is in sync, replication lag 0 bytes", "sends wait for it again"), 1)
         self.net.ends[0].end(ConnectionError("cable"))
-        self.assertEqual(self.said("has left at offset 6500, 0 bytes before the end", "cable", "slaves left: 0"), 0)
-        self.assertEqual(self.said("has left at offset 6500, 0 bytes before the end", "slaves left: 0"), 1)
-        self.assertEqual(self.said("has caught up"), 1)
+        self.assertEqual(
+            self.said("disconnected, acked 6500, replication lag 0 bytes", "cable", "; 0 slaves connected"), 0
+        )
+        self.assertEqual(self.said("disconnected, acked 6500, replication lag 0 bytes", "; 0 slaves connected"), 1)
+        self.assertEqual(self.said("caught up"), 1)
 
 
 class SessionFlagTests(SynchronousTestCase):
     def test_without_the_option_nothing_waits(self) -> None:
         """A session that was not told of a disk reports what it appended, as ever."""
-        session = SlaveSession(LIMITS, end_offset=500, now_ms=0)
+        session = SlaveSession(LIMITS, end_offset=500, log_end=500, now_ms=0)
         self.assertEqual(session.connected(0), [Send((encode_report(500),))])
 
 

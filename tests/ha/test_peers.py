@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.ha.peers import AllowedPeers
+from rmq.ha.service import AllowedPeers
 from rmq.ha.session import CloseKind
 from rmq.store.config import BrokerRole
 from tests.ha.brokers import OTHER_PORT, ServiceCase

@@ -10,14 +10,13 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.ha.history import StoredRecords, find_parting, written_end
-from rmq.ha.rejoin import compare, cut
-from rmq.runtime.disk import DiskError
+from rmq.ha.rejoin.__main__ import compare, cut
+from rmq.ha.rejoin.divergence import StoredRecords, find_divergence, written_end
+from rmq.runtime.disk.files import DiskError
 from rmq.store import layout
-from rmq.store.check import LogFiles
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
-from rmq.store.scan import scan
+from rmq.store.scan import STRICT, LogFiles, LogScanner
 from rmq.wire.record import Flaw, Frame
 from tests.ha.test_rejoin import NEW, Pair
 from tests.store.support import ROOT, SMALL, message
@@ -29,13 +28,19 @@ OLD = 30
 Place = tuple[int, Frame]
 
 
+def all_frames(log: LogFiles, start: int) -> list[Place]:
+    """Return the intact records of a log from an offset to its end."""
+    records = LogScanner(log, STRICT).records(start, log.end)
+    return [(offset, found) for offset, found in records if isinstance(found, Frame)]
+
+
 class DamagedPair(Pair):
     """A pair of stores whose bytes can be changed, and of which all records are known from before."""
 
     def __init__(self, common: int, old: int, new: int, *, end: str = "stop") -> None:
         super().__init__(common, old, new, end=end)
         log = LogFiles(self.box.disk, self.folder(ROOT))
-        found = [(offset, frame) for offset, frame in scan(log, 0, log.end, check_crc=True) if isinstance(frame, Frame)]
+        found = all_frames(log, 0)
         log.close()
         self.common, self.old = found[:common], found[common:]
         self.keep = self.old[0][0] if old else self.old_end
@@ -111,7 +116,7 @@ KINDS: dict[Callable[[DamagedPair, Place], None], Flaw] = {
     wrong_body: Flaw.BODY_CRC,
     lost: Flaw.EMPTY,
     lost_end: Flaw.LENGTHS,
-    lost_properties: Flaw.TORSO,
+    lost_properties: Flaw.TORN,
     wrong_size: Flaw.SIZE,
     garbage: Flaw.MAGIC,
 }
@@ -206,8 +211,8 @@ class DamageTests(SynchronousTestCase):
         _, text = pair.rejoin()
         self.assertIn(f"{OLD - 2} messages ({pair.old_end - pair.keep} bytes) are in this store only", text)
         self.assertIn(f"damaged from {first} to {first + frame.size} ({Flaw.BODY_CRC.value})", text)
-        self.assertRegex(text, f"damaged from {first} .* intact records lie behind it")
-        self.assertRegex(text, f"damaged from {last} to {pair.old_end} .* no intact record behind it")
+        self.assertRegex(text, f"damaged from {first} .* intact records follow it")
+        self.assertRegex(text, f"damaged from {last} to {pair.old_end} .* no intact record follows it")
         self.assertRegex(text, f"damaged from {pair.common[5][0]} .* in the common part")
         self.assertIn("--list 2 shows all", pair.rejoin(list=1)[1])
 
@@ -312,16 +317,16 @@ class KeptFirstTests(SynchronousTestCase):
         pair.box.disk.create_sparse = create_sparse
 
     def test_a_copy_that_is_too_short(self) -> None:
-        """A copy of another size stops everything."""
+        """A copy that lacks its last byte stops everything."""
         pair = DamagedPair(COMMON, OLD, 8)
         self.losing(pair, lambda data: data[:-1])
-        self.refused(pair, StoreError, "5009 bytes where 5010 were to be saved; nothing was cut")
+        self.refused(pair, StoreError, "differs from the log at offset .*; nothing was truncated")
 
     def test_a_copy_that_is_not_equal(self) -> None:
         """So does one with other bytes."""
         pair = DamagedPair(COMMON, OLD, 8)
         self.losing(pair, lambda data: data[:-1] + b"?")
-        self.refused(pair, StoreError, "does not hold the bytes of the log")
+        self.refused(pair, StoreError, "differs from the log at offset")
 
     def test_a_copy_that_cannot_be_synced(self) -> None:
         """So does one that may not be on disk."""
@@ -334,8 +339,8 @@ class KeptFirstTests(SynchronousTestCase):
         """Saved is what will be cleared, even if the comparison had ended too early."""
         pair = DamagedPair(COMMON, 300, 8)
         before = pair.content()
-        parting = attrs.evolve(compare(pair.box.disk, pair.folder(ROOT), NEW), cut_end=pair.keep + 1)
-        cut(pair.box.disk, ROOT, pair.folder(ROOT), parting)
+        divergence = attrs.evolve(compare(pair.box.disk, pair.folder(ROOT), NEW), cut_end=pair.keep + 1)
+        cut(pair.box.disk, ROOT, pair.folder(ROOT), divergence)
         self.assertEqual(pair.saved(), [before[pair.keep : pair.old_end]])
 
     def test_a_file_is_missing(self) -> None:
@@ -383,7 +388,7 @@ class BlankTests(SynchronousTestCase):
         """Return how many bytes are to be cut, by the new master's directory and by the running broker."""
         old, new = (LogFiles(pair.box.disk, pair.folder(root)) for root in (ROOT, NEW))
         stored = StoredRecords(new)
-        found = [find_parting(StoredRecords(old), other).cut_bytes for other in (stored, Broker(stored))]
+        found = [find_divergence(StoredRecords(old), other).cut_bytes for other in (stored, Broker(stored))]
         old.close()
         new.close()
         return found[0], found[1]
@@ -456,4 +461,4 @@ class BlankTests(SynchronousTestCase):
         log = LogFiles(pair.box.disk, pair.folder(NEW))
         self.addCleanup(log.close)
         self.assertEqual(written_end(log), pair.new_end)
-        return [(at, frame) for at, frame in scan(log, pair.keep, log.end, check_crc=True) if isinstance(frame, Frame)]
+        return all_frames(log, pair.keep)

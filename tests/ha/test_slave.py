@@ -17,7 +17,7 @@ LIMITS = SessionLimits(segment_bytes=SEGMENT)
 
 
 def session(end_offset: int = 0, limits: SessionLimits = LIMITS) -> SlaveSession:
-    return SlaveSession(limits, end_offset=end_offset, now_ms=0)
+    return SlaveSession(limits, end_offset=end_offset, log_end=end_offset, now_ms=0)
 
 
 def frame(offset: int, body: bytes) -> bytes:
@@ -218,7 +218,7 @@ class GoldenSlaveTests(SynchronousTestCase):
         theirs: list[int] = []
         for event in conversation("slave-4.9.7_master-4.9.7_ha"):
             if event.name == "CONNECT":
-                slave = SlaveSession(LIMITS, end_offset=log.end_offset, now_ms=event.ms)
+                slave = SlaveSession(LIMITS, end_offset=log.end_offset, log_end=log.end_offset, now_ms=event.ms)
                 actions = slave.connected(event.ms)
             elif event.name == "CLOSE":
                 continue

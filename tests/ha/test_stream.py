@@ -122,7 +122,7 @@ class TransferDecoderTests(SynchronousTestCase):
         part = b"12345"
         decoder.feed(part)
         self.assertIs(decoder.next_piece(), part)
-        self.assertEqual(decoder.body_left, 5)
+        self.assertEqual(decoder._body_left, 5)
         self.assertIsNone(decoder.next_header())
 
     def test_impossible_sizes_are_named(self) -> None:

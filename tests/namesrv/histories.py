@@ -11,13 +11,14 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rmq.namesrv.events import EventKind, RouteEvent
+from rmq.namesrv.journal.eventlog import event_data
+from rmq.namesrv.journal.events import REMOVALS, EventKind, RouteEvent
 from rmq.namesrv.routes import RoutePolicy, RouteTable
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import RegisterBrokerBody, body_digest, encode_register_body
 from rmq.wire.api.routes import BrokerIdentityHeader, QueueData, RegisterBrokerHeader
 from tests.namesrv.model import Queues, RouteModel
-from tests.namesrv.talk import at
+from tests.namesrv.talk import at, by_admin
 
 Step = tuple[str, tuple[Any, ...]]
 MakeTable = Callable[..., RouteTable]
@@ -30,7 +31,6 @@ CLUSTERS = ("K", "L")
 ADDRS = ("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "127.0.0.1:1")
 TOPICS = ("T0", "T1", "T2", "T3")
 CHANNELS = 4
-_GONE = {EventKind.REPLACED, EventKind.UNREGISTERED, EventKind.CLOSED, EventKind.EXPIRED}
 
 
 class Mismatch(Exception):
@@ -60,11 +60,11 @@ class Pair:
         self.places: dict[tuple[str, int], str] = {}
         self.served: set[tuple[str, str]] = set()
         self.last_routes: object = None
-        self.last_version = self.table.version
+        self.last_version = self.table.topology.version
 
     @property
     def wall_ms(self) -> int:
-        return at(self.now_ms)["now_ms"]
+        return at(self.now_ms)["at"].now_ms
 
     def same(self, what: str, ours: object, model: object) -> None:
         if ours != model:
@@ -126,7 +126,7 @@ class Pair:
 
     def unregister(self, name: str, addr: str, broker_id: int, channel: int) -> None:
         header = BrokerIdentityHeader(broker_name=name, broker_addr=addr, cluster_name="K", broker_id=broker_id)
-        went = self.table.unregister_broker(header, channel=self.channels[channel], now_ms=self.wall_ms)
+        went = self.table.unregister_broker(header, channel=self.channels[channel], **at(self.now_ms))
         number = self.numbers[channel]
         self.same("went", went, self.model.unregister(name=name, addr=addr, broker_id=broker_id, channel=number))
 
@@ -142,17 +142,18 @@ class Pair:
         self.same("changed", changed, self.model.query(name, addr, version, self.numbers[channel], self.now_ms))
 
     def close(self, channel: int) -> None:
-        self.table.channel_closed(self.channels[channel], self.wall_ms, "closed by the peer")
+        self.table.channel_closed(self.channels[channel], **at(self.now_ms), reason="closed by the peer")
         self.model.close(self.numbers[channel])
         self.channels[channel], self.numbers[channel] = Peer(self.opened), self.opened
         self.opened += 1
 
     def change_perms(self, name: str, wipe: bool) -> None:
-        count = self.table.wipe_write_perm(name) if wipe else self.table.add_write_perm(name)
+        change = self.table.wipe_write_perm if wipe else self.table.add_write_perm
+        count = change(name, **by_admin(self.now_ms))
         self.same("topics changed", count, self.model.change_perms(name, wipe=wipe))
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        self.table.delete_topic(topic, cluster)
+        self.table.delete_topic(topic, cluster, **by_admin(self.now_ms))
         self.model.delete_topic(topic, cluster)
 
     def register_topic(self, topic: str, name: str, queues: Queues) -> None:
@@ -160,7 +161,7 @@ class Pair:
         queue = QueueData(
             broker_name=name, perm=perm, read_queue_nums=read, topic_sys_flag=flag, write_queue_nums=write
         )
-        done = self.table.register_topic(topic, [queue])
+        done = self.table.register_topic(topic, [queue], **by_admin(self.now_ms))
         self.same("registered", done, self.model.register_topic(topic, name, queues))
 
     def wait(self, ms: int) -> None:
@@ -172,18 +173,19 @@ class Pair:
 
     def happened(self, event: RouteEvent) -> None:
         kind, name = event.kind, event.broker_name
-        if event.topic_count != len(event.concerns) or event.topics != tuple(event.concerns)[: len(event.topics)]:
+        kept = event_data(event)
+        if kept.topic_count != len(event.topics) or kept.topics != list(event.topics)[: len(kept.topics)]:
             raise Mismatch(f"{event!r} does not say what it concerns")
-        if not event.reason or event.at_ms not in (0, self.wall_ms):
+        if not kept.reason or event.at_ms != self.wall_ms:
             raise Mismatch(f"{event!r} lacks its reason or time")
         if kind in (EventKind.REGISTERED, EventKind.CHANGED):
             assert event.broker_id is not None
             self.forget(name, event.broker_addr)
             self.places[name, event.broker_id] = event.broker_addr
-        elif kind in _GONE:
+        elif kind in REMOVALS:
             self.forget(name, event.broker_addr)
-        changed = {(topic, name) for topic in event.concerns}
-        if kind in _GONE or kind is EventKind.TOPIC_DELETED:
+        changed = {(topic, name) for topic in event.topics}
+        if kind in REMOVALS or kind is EventKind.TOPIC_DELETED:
             self.served -= changed
         else:
             self.served |= changed
@@ -197,15 +199,16 @@ class Pair:
         table, model = self.table, self.model
         routes = {topic: self.route(topic) for topic in TOPICS}
         self.same("routes", routes, {topic: model.route(topic) for topic in TOPICS})
-        self.same("topics", table.topics(), model.topics())
+        self.same("topics", table.topology.topics(), model.topics())
         live = {(broker.broker_name, broker.broker_addr): broker for broker in table.live_brokers()}
         self.same("live", live.keys(), model.processes.keys())
         held = {key: broker.channel for key, broker in live.items()}
         peers = dict(zip(self.numbers, self.channels, strict=True))
         self.same("connections", held, {key: peers[each.channel] for key, each in model.processes.items()})
         for cluster in CLUSTERS:
-            self.same(f"topics of {cluster}", table.topics_of_cluster(cluster), model.topics_of_cluster(cluster))
-        info = table.cluster_info()
+            topics = table.topology.topics_of_cluster(cluster)
+            self.same(f"topics of {cluster}", topics, model.topics_of_cluster(cluster))
+        info = table.topology.cluster_info()
         members = {(cluster, name) for cluster, names in info.cluster_addr_table.items() for name in names}
         self.same("clusters", members, model.members)
         places = {(n, i, a) for n, group in info.broker_addr_table.items() for i, a in group.broker_addrs.items()}
@@ -213,12 +216,12 @@ class Pair:
         self.same("addresses without a live broker", {(n, a) for n, _, a in places} - live.keys(), set())
         self.same("places by the events", places, {(n, i, a) for (n, i), a in self.places.items()})
         self.same("topics by the events", self.served, model.queues.keys())
-        if routes != self.last_routes and self.last_routes is not None and table.version == self.last_version:
+        if routes != self.last_routes and self.last_routes is not None and table.topology.version == self.last_version:
             raise Mismatch("the routes changed, the version did not")
-        self.last_routes, self.last_version = routes, table.version
+        self.last_routes, self.last_version = routes, table.topology.version
 
     def route(self, topic: str) -> object:
-        found = self.table.pick_route(topic)
+        found = self.table.topology.pick_route(topic)
         if found is None:
             return None
         groups = [(b.broker_name, b.cluster, sorted(b.broker_addrs.items())) for b in found.broker_datas]

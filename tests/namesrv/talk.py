@@ -14,9 +14,12 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.namesrv.live import LiveBroker
+from rmq.namesrv.routes import RouteTable
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.remoting.channel import Channel
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.clock import Moment
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform
 from rmq.wire.command import RemotingCommand, decode_command, decode_commands, encode_command
 from rmq.wire.contract import Contract
@@ -27,16 +30,31 @@ from rmq.wire.frames import FrameDecoder
 NOW_S, STEADY_S = 1_800_000_000, 5_000
 
 
-class Times(TypedDict):
-    """The two times that a route table is given."""
+class At(TypedDict):
+    """The moment that a route table is given."""
 
-    now_ms: int
-    steady_ms: int
+    at: Moment
 
 
-def at(steady_ms: int) -> Times:
-    """Return the arguments of a route table for this steady time: both clocks, far from each other."""
-    return {"now_ms": steady_ms + (NOW_S - STEADY_S) * 1000, "steady_ms": steady_ms}
+class Order(At):
+    """What a route table is given with the request of an admin."""
+
+    peer: str
+
+
+def at(steady_ms: int) -> At:
+    """Return the argument of a route table for this steady time: both clocks, far from each other."""
+    return {"at": Moment(steady_ms + (NOW_S - STEADY_S) * 1000, steady_ms)}
+
+
+def by_admin(steady_ms: int = 0) -> Order:
+    """Return the arguments of a route table for an admin's request."""
+    return {"peer": "10.1.1.1:40000", **at(steady_ms)}
+
+
+def closed(table: RouteTable, channel: object) -> list[LiveBroker]:
+    """Have a route table notified that a connection closed."""
+    return table.channel_closed(channel, **at(0), reason="closed by the peer")
 
 
 def one_turn(clock: Clock) -> None:

@@ -15,10 +15,10 @@ from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.acl import Credentials
 from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES, AclConfig
 from rmq.runtime.config import ConfigError, config_fields
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.properties import format_properties, parse_properties
-from rmq.runtime.tlsconfig import TlsConfig
+from rmq.runtime.tls.config import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from tests.remoting.guarded import NEVER, documented, words

@@ -33,7 +33,7 @@ from rmq.wire.codes import RequestCode
 from rmq.wire.command import RemotingCommand, decode_command, decode_commands, encode_command
 from rmq.wire.extfields import encode_ext
 from rmq.wire.frames import FrameDecoder
-from tests.namesrv.talk import NOW_S, Talk
+from tests.namesrv.talk import NOW_S, Talk, closed
 from tests.seeds import SEED
 
 
@@ -84,7 +84,7 @@ class RegistrationTests(FiveCase):
         rival = msgspec.structs.replace(header(), broker_addr="10.0.0.2:10911")
         answer = self.register(rival, body("T", "U", state=1))
         self.assertEqual((answer.code, dict(answer.ext_fields)), (0, {}))
-        self.assertEqual(self.talk.service.routes.topics(), ["T"])
+        self.assertEqual(self.talk.service.routes.topology.topics(), ["T"])
 
     def test_unchanged_body_is_not_read(self) -> None:
         """The same body again is a sign of life and costs no parsing; its answer is the same, order topics included."""
@@ -124,7 +124,7 @@ class RegistrationTests(FiveCase):
         """An empty clusterName means every cluster."""
         self.register(header(), body("T"))
         self.talk.ask(DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": ""})
-        self.assertEqual(self.talk.service.routes.topics(), [])
+        self.assertEqual(self.talk.service.routes.topology.topics(), [])
 
 
 class ZoneTests(FiveCase):
@@ -155,12 +155,12 @@ class SwitchTests(FiveCase):
         """Switches that updateNamesrvConfig changes count from then on."""
         self.register(header(), body("T", "U"))
         self.register(header(), body("T", version=2))
-        self.assertEqual(self.talk.service.routes.topics(), ["T", "U"])
+        self.assertEqual(self.talk.service.routes.topology.topics(), ["T", "U"])
         self.assertEqual(
             self.talk.ask(UPDATE_NAMESRV_CONFIG, None, b"deleteTopicWithBrokerRegistration=true\n").code, 0
         )
         self.register(header(), body("T", version=2))
-        self.assertEqual(self.talk.service.routes.topics(), ["T"])
+        self.assertEqual(self.talk.service.routes.topology.topics(), ["T"])
 
     def test_min_broker_id(self) -> None:
         """
@@ -174,7 +174,7 @@ class SwitchTests(FiveCase):
             self.register(header(2), body("T"))
             self.register(header(0), body("T"))
             came = told(talk)
-            talk.service.routes.channel_closed(talk.channel)  # they all spoke over one connection: 1, 2 and 0 go
+            closed(talk.service.routes, talk.channel)  # they all spoke over one connection: 1, 2 and 0 go
             if not switched_on:
                 self.assertEqual((came, told(talk)), ({}, {}))
                 continue
@@ -201,7 +201,7 @@ class SwitchTests(FiveCase):
         self.register(header(0), body("T"))
         own, talk.channel = talk.channel, talk.connect()
         self.register(header(1), body("T"))
-        talk.service.routes.channel_closed(own)
+        closed(talk.service.routes, own)
         change = NotifyMinBrokerIdChangeHeader(
             min_broker_id=1, min_broker_addr="10.0.0.1:11011", offline_broker_addr="10.0.0.1:10911"
         )

@@ -83,7 +83,7 @@ class BrokerConversationTests(GoldenCase):
     def test_start_changes_and_stop(self) -> None:
         """A 4.9.7 broker registers, tells of new topics (also one-way) and unregisters."""
         self.assertEqual(self.replay("broker-4.9.7_namesrv-4.9.7_register"), 7)
-        self.assertEqual(self.talk.service.routes.topics(), [])
+        self.assertEqual(self.talk.service.routes.topology.topics(), [])
 
     def test_force_register_false(self) -> None:
         """A broker that only asks for its data version hears `changed` false and its own version back."""
@@ -94,11 +94,11 @@ class BrokerConversationTests(GoldenCase):
         recorded = exchanges("broker-4.9.7_namesrv-4.9.7_compressedRegister")
         for exchange in recorded[:-1]:
             self.compare(exchange)
-        route = self.talk.service.routes.pick_route("TBW102")
+        route = self.talk.service.routes.topology.pick_route("TBW102")
         assert route is not None
         self.assertEqual((route.queue_datas[0].perm, route.queue_datas[0].read_queue_nums), (7, 8))
         self.compare(recorded[-1])
-        self.assertIsNone(self.talk.service.routes.pick_route("TBW102"))
+        self.assertIsNone(self.talk.service.routes.topology.pick_route("TBW102"))
 
     def test_broker_5_3_3(self) -> None:
         """A 5.3.3 broker's longer headers and bodies are read, and its questions for the cluster answered."""

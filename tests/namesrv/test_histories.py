@@ -65,7 +65,7 @@ class UnregisterAnybody(RouteTable):
         went = super().unregister_broker(broker, **context)
         holder = self._holder(broker.broker_name, broker.broker_id)
         if holder is not None and not went:
-            self._remove_addr(self._groups[broker.broker_name], broker.broker_id)
+            self.topology.remove_addr(self.topology.groups[broker.broker_name], broker.broker_id)
         return went
 
 
@@ -120,9 +120,9 @@ class ForgottenVersion(RouteTable):
     """A change that no memo would hear of."""
 
     def wipe_write_perm(self, broker_name: str, **context: Any) -> int:
-        version = self.version
+        version = self.topology.version
         count = super().wipe_write_perm(broker_name, **context)
-        self.version = version
+        self.topology.version = version
         return count
 
 

@@ -7,10 +7,10 @@ import random
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.namesrv.eventlog import EventLog, Limits, cost_of
-from rmq.namesrv.events import EventKind
-from rmq.namesrv.face import namesrv_face
+from rmq.namesrv.journal.eventlog import EventLog, Limits, cost_of, event_data
+from rmq.namesrv.journal.events import EventKind
 from rmq.namesrv.lanes import RouteReplies
+from rmq.namesrv.metrics import namesrv_face
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import RegisterBrokerBody, encode_register_body
 from rmq.wire.api.routes import REGISTER_BROKER
@@ -44,8 +44,14 @@ class SizeTests(SynchronousTestCase):
         for at_ms in range(500):
             concerns = tuple(chance.sample(topics, chance.randrange(4)))
             reason = "r" * chance.randrange(300)
-            log.record(event(at_ms, chance.choice(brokers), chance.choice(KINDS), concerns=concerns, reason=reason))
+            log.record(event(at_ms, chance.choice(brokers), chance.choice(KINDS), topics=concerns, reason=reason))
             self.assertEqual(log.size_bytes, size_of(log, brokers, topics))
+
+    def test_long_texts_cost_more(self) -> None:
+        """Each character that a peer sends as a name counts: with long names fewer events are kept."""
+        plain = cost_of(event_data(event()))
+        long = event(0, "x" * 101, broker_addr="x" * 100, cluster="x" * 100, peer="x" * 100, topics=("x" * 100,) * 5)
+        self.assertEqual(cost_of(event_data(long)), plain + 900)
 
 
 class HintTests(ExplainCase):
@@ -60,7 +66,7 @@ class HintTests(ExplainCase):
 
     def test_nowhere_to_send(self) -> None:
         """A topic whose only writable broker has no write queues: the text names this as the reason why sends fail."""
-        hint = "nobody can send to it: it has no write queues"
+        hint = "sends fail: the topic has no write queues"
         for number, (perm, queues) in enumerate(((6, 0), (4, 8))):
             header = msgspec.structs.replace(HEADER, broker_name=f"b{number}", broker_addr=f"10.0.0.{number}:10911")
             config = TopicConfig(topic_name="T", perm=perm, read_queue_nums=8, write_queue_nums=queues)
@@ -90,7 +96,7 @@ class ConfigurationPageTests(ExplainCase):
 class KeptReplyTests(ExplainCase):
     def test_a_changed_topic_is_encoded_once(self) -> None:
         """After a change of its topics a route is encoded for the first look-up only, however many follow."""
-        replies = RouteReplies(self.talk.service.routes)
+        replies = RouteReplies(self.talk.service.routes.topology)
         self.register("T")
         first = replies.get("T", False)
         self.register("T", "U", version=2)

@@ -8,9 +8,9 @@ import os
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.kvconfig import KVConfig, parse_kv_file
-from rmq.runtime import osfile
-from rmq.runtime.disk import DiskError
-from rmq.runtime.diskerror import DiskFull
+from rmq.runtime.disk import syscalls
+from rmq.runtime.disk.error import DiskFull
+from rmq.runtime.disk.files import DiskError
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
@@ -49,7 +49,7 @@ class FullDiskTests(SynchronousTestCase):
         """On a full disk a change fails, file and table stay as they were, and nothing is left beside them."""
         talk = Talk(self.mktemp())
         talk.service.kv.put("N", "k", "old")
-        write_fully = osfile.write_fully
+        write_fully = syscalls.write_fully
 
         def half(fd: int, data: bytes, offset: int) -> None:
             write_fully(fd, data[: len(data) // 2], offset)
@@ -57,7 +57,7 @@ class FullDiskTests(SynchronousTestCase):
 
         with open(talk.path("kvConfig.json"), "rb") as file:
             before = file.read()
-        patch = self.patch(osfile, "write_fully", half)
+        patch = self.patch(syscalls, "write_fully", half)
         for contract, header in (
             (PUT_KV_CONFIG, PutKVConfigHeader(namespace="N", key="k", value="new")),
             (DELETE_KV_CONFIG, KVConfigHeader(namespace="N", key="k")),

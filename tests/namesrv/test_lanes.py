@@ -12,8 +12,8 @@ from rmq.remoting.responders import ResponderTable
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER
 from rmq.wire.codes import SerializeType
 from rmq.wire.command import RemotingCommand, decode_command, encode_command
-from rmq.wire.frames import FrameDecoder, encode_frame
-from tests.namesrv.talk import Talk
+from rmq.wire.frames import Frame, FrameDecoder, encode_frame
+from tests.namesrv.talk import Talk, by_admin, closed
 from tests.namesrv.test_responders import HEADER, body
 from tests.needs import need_compiled
 from tests.remoting.peer import LeanTransport, Peer, RecordingTransport
@@ -24,7 +24,7 @@ class RouteLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.talk = Talk(self.mktemp())
         service = self.talk.service
-        self.lane = RouteLane(service.routes, service.settings)
+        self.lane = RouteLane(service.routes.topology, service.settings)
         self.ordinary = service.responders
         self.ordinary.add_lane(GET_ROUTEINFO_BY_TOPIC.code, lambda command, channel: None)
 
@@ -54,9 +54,9 @@ class RouteLaneTests(SynchronousTestCase):
                 names = chance.sample(("T", "тема", "%RETRY%g", 'quo"te', "U"), 2)
                 self.talk.ask(REGISTER_BROKER, HEADER, body(*names, version=number))
             elif event < 0.07:
-                routes.wipe_write_perm("a")
+                routes.wipe_write_perm("a", **by_admin())
             elif event < 0.09:
-                routes.channel_closed(self.talk.channel)
+                closed(routes, self.talk.channel)
             command = self.request(
                 chance.choice(("T", "тема", "%RETRY%g", 'quo"te', "U", "nowhere", None)),
                 opaque=chance.choice((0, 1, 9, 10, 12345, 2**31 - 1, -1, -(2**31))),
@@ -75,7 +75,7 @@ class RouteLaneTests(SynchronousTestCase):
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
         kept, ordinary = self.both(self.request())
         self.assertEqual(kept, ordinary)
-        self.talk.service.routes.wipe_write_perm("a")
+        self.talk.service.routes.wipe_write_perm("a", **by_admin())
         self.assertNotEqual(kept, self.both(self.request())[1])
         self.assertEqual(*self.both(self.request()))
 
@@ -91,7 +91,7 @@ class RouteLaneTests(SynchronousTestCase):
         for config in ({"order_message_enable": True}, {"need_wait_for_service": True}):
             talk = Talk(self.mktemp(), **config)
             talk.ask(REGISTER_BROKER, HEADER, body("T"))
-            lane = RouteLane(talk.service.routes, talk.service.settings)
+            lane = RouteLane(talk.service.routes.topology, talk.service.settings)
             self.assertIsNone(lane(self.request(), talk.channel))
 
     def test_bound(self) -> None:
@@ -101,33 +101,35 @@ class RouteLaneTests(SynchronousTestCase):
         self.patch(lanes, "MAX_MEMO_BYTES", 3000)
         for name in names:
             self.assertEqual(*self.both(self.request(name)))
-            self.assertLessEqual(self.lane.memo_bytes, 3000)
-        self.assertGreater(self.lane.memo_bytes, 0)
+            self.assertLessEqual(self.lane.replies.memo_bytes, 3000)
+        self.assertGreater(self.lane.replies.memo_bytes, 0)
 
     def test_forgets_with_a_change(self) -> None:
         """Nothing is kept beyond a change of the table."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
         self.both(self.request())
-        self.assertGreater(self.lane.memo_bytes, 0)
-        self.talk.service.routes.delete_topic("T")
+        self.assertGreater(self.lane.replies.memo_bytes, 0)
+        self.talk.service.routes.delete_topic("T", **by_admin())
         self.assertIsNone(self.both(self.request())[0])
-        self.assertEqual(self.lane.memo_bytes, 0)
+        self.assertEqual(self.lane.replies.memo_bytes, 0)
 
     def test_keeps_what_a_change_does_not_concern(self) -> None:
         """A change of one topic drops its answer alone; one of a broker's address, or of many topics, drops all."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", "V"))
         for topic in ("T", "U", "V"):
             self.both(self.request(topic))
-        kept, generation = self.lane.memo_bytes, self.lane.replies.generation
+        kept, generation = self.lane.replies.memo_bytes, self.lane.replies.generation
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", "V", "W", version=2))
-        self.talk.service.routes.delete_topic("U")
+        self.talk.service.routes.delete_topic("U", **by_admin())
         self.assertIsNone(self.both(self.request("U"))[0])
         self.assertEqual(self.lane.replies.generation, generation)
-        self.assertGreater(kept, self.lane.memo_bytes)
-        self.assertGreater(self.lane.memo_bytes, 0)
+        self.assertGreater(kept, self.lane.replies.memo_bytes)
+        self.assertGreater(self.lane.replies.memo_bytes, 0)
         for topic in ("T", "V", "W"):
             self.assertEqual(*self.both(self.request(topic)))
-        self.talk.service.routes.wipe_write_perm("a")
+        # made once, not again with each look-up
+        self.assertIs(self.lane.replies.get("W", False), self.lane.replies.get("W", False))
+        self.talk.service.routes.wipe_write_perm("a", **by_admin())
         self.assertEqual(*self.both(self.request("T")))
         self.assertEqual(self.lane.replies.generation, generation + 1)
 
@@ -137,20 +139,20 @@ class RouteLaneTests(SynchronousTestCase):
         come and go, a NameServer remembers 128 changes of 512 topics at most, a few MB.
         """
         routes = self.talk.service.routes
-        before = routes.version
-        self.assertEqual(routes.changed_since(before), set())
+        before = routes.topology.version
+        self.assertEqual(routes.topology.changed_since(before), set())
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
-        self.assertIsNone(routes.changed_since(before))
-        before = routes.version
+        self.assertIsNone(routes.topology.changed_since(before))
+        before = routes.topology.version
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "X", version=2))
-        self.assertEqual(routes.changed_since(before), {"X"})
+        self.assertEqual(routes.topology.changed_since(before), {"X"})
         for number in range(128):  # MAX_CHANGES
             self.talk.ask(REGISTER_BROKER, HEADER, body("T", f"Y{number}", version=3 + number))
-        self.assertIsNone(routes.changed_since(before))
-        self.assertEqual(len(routes.changed_since(before + 1) or ()), 128)
-        before = routes.version
+        self.assertIsNone(routes.topology.changed_since(before))
+        self.assertEqual(len(routes.topology.changed_since(before + 1) or ()), 128)
+        before = routes.topology.version
         self.talk.ask(REGISTER_BROKER, HEADER, body(*(f"Z{number}" for number in range(513)), version=999))
-        self.assertIsNone(routes.changed_since(before))
+        self.assertIsNone(routes.topology.changed_since(before))
 
 
 #: how clients write a look-up; {t} the topic in JSON, {o} the opaque. Java, Go, C++, and what nobody should write
@@ -229,11 +231,11 @@ class RouteChunkLaneTests(SynchronousTestCase):
                 names = chance.sample(("T", "тема", "%RETRY%g", 'quo"te', "U", 'x"opaque":1,'), 3)
                 self.talk.ask(REGISTER_BROKER, HEADER, body(*names, version=number))
             elif event < 0.11:
-                self.talk.service.routes.delete_topic(chance.choice(("T", "тема", "U")))
+                self.talk.service.routes.delete_topic(chance.choice(("T", "тема", "U")), **by_admin())
             elif event < 0.12:
-                self.talk.service.routes.wipe_write_perm("a")
+                self.talk.service.routes.wipe_write_perm("a", **by_admin())
             elif event < 0.14:
-                self.talk.service.routes.channel_closed(self.talk.channel)
+                closed(self.talk.service.routes, self.talk.channel)
             plain = chance.random() < 0.3
             stream = b"".join(
                 self.question(
@@ -257,7 +259,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
                 f"seed {seed}, round {number}, {pieces}",
             )
             self.flushLoggedErrors()
-        self.assertGreater(self.lane.question_bytes, 5000)
+        self.assertGreater(self.lane._question_bytes, 5000)
 
     def test_planted_difference_is_seen(self) -> None:
         """A question learned wrongly gives other bytes: the comparison above would see it."""
@@ -278,14 +280,14 @@ class RouteChunkLaneTests(SynchronousTestCase):
         """The forms of Apache's Java and of the Go client are taken, by bytes from the second time on."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
         for form in (0, 1):
-            known = self.lane.question_bytes
+            known = self.lane._question_bytes
             data = self.question("41", form=form)
             self.assertEqual(self.lane(data, 0, [], self.talk.channel), (len(data), 1))
-            self.assertGreater(self.lane.question_bytes, known)
-            known = self.lane.question_bytes
+            self.assertGreater(self.lane._question_bytes, known)
+            known = self.lane._question_bytes
             data = self.question("42", form=form) + self.question("43", form=form) + b"\0\0\0"
             self.assertEqual(self.lane(data, 0, [], self.talk.channel), (len(data) - 3, 2))
-            self.assertEqual(self.lane.question_bytes, known)
+            self.assertEqual(self.lane._question_bytes, known)
 
     def test_what_is_not_taken(self) -> None:
         """One-way requests, other codes, long opaques, zones and unknown topics are left alone, and nothing is kept."""
@@ -296,7 +298,27 @@ class RouteChunkLaneTests(SynchronousTestCase):
         for opaque in ("1000000000", "-1", "007", "1.0", "1e2", ""):
             self.assertEqual(self.lane(self.question(opaque), 0, [], self.talk.channel), (0, 0), opaque)
         self.assertEqual(self.lane(self.question(topic='"nowhere"'), 0, [], self.talk.channel), (0, 0))
-        self.assertEqual(self.lane.question_bytes, 0)
+        self.assertEqual(self.lane._question_bytes, 0)
+
+    def test_decoded_once(self) -> None:
+        """A look-up is decoded once in its lane, by which it is learned; others are decoded by their responder only."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        decoded: list[Frame] = []
+
+        def counted(frame: Frame) -> RemotingCommand:
+            decoded.append(frame)
+            return decode_command(frame)
+
+        self.patch(lanes, "decode_command", counted)
+        for question in (
+            self.question(topic='"nowhere"'),
+            *(self.question(form=form) for form in (5, 6, 8, 9, 11, 14)),
+        ):
+            self.lane(question, 0, [], self.talk.channel)
+        self.assertEqual(decoded, [])
+        for _ in range(3):
+            self.lane(self.question() * 3, 0, [], self.talk.channel)
+        self.assertEqual(len(decoded), 1)
 
     def test_refusal_is_not_kept(self) -> None:
         """A topic that comes is found at once, one that goes is refused at once."""
@@ -307,7 +329,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
             self.assertEqual(peer.ask(105, topic="U").code, 17)
             self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", version=2))
             self.assertEqual(peer.ask(105, topic="U").code, 0)
-            self.talk.service.routes.delete_topic("U")
+            self.talk.service.routes.delete_topic("U", **by_admin())
             self.talk.ask(REGISTER_BROKER, HEADER, body("T", version=3))
 
     def test_configuration(self) -> None:
@@ -327,9 +349,19 @@ class RouteChunkLaneTests(SynchronousTestCase):
         for name in names * 2:
             data = self.question(topic=f'"{name}"')
             self.assertEqual(self.answers(self.table, data), self.answers(self.ordinary, data))
-            self.assertLessEqual(self.lane.question_bytes, 9000)
+            self.assertLessEqual(self.lane._question_bytes, 9000)
             kept = {id(rest): len(rest) for _, rest in self.lane._answers.values()}
             self.assertLessEqual(sum(kept.values()), 5000)
+
+    def test_no_answer_outlives_its_question(self) -> None:
+        """Clients that ask for ever new topics do not fill the memory with answers that nothing leads to any more."""
+        names = [f"topic-{number}" for number in range(20)]
+        self.talk.ask(REGISTER_BROKER, HEADER, body(*names))
+        self.patch(lanes, "MAX_QUESTION_BYTES", 3000)
+        for name in names:
+            self.answers(self.table, self.question(topic=f'"{name}"'))
+            self.assertLessEqual(self.lane._answers.keys(), set(self.lane._questions.values()))
+        self.assertLess(len(self.lane._questions), len(names))
 
     def test_long_answers(self) -> None:
         """A chunk of many questions is answered in parts, none of them missing."""
@@ -353,13 +385,13 @@ class DirectAnswersTests(RouteChunkLaneTests):
         return peer
 
     def setUp(self) -> None:
-        need_compiled("rmq.namesrv._lanes", "rmq.remoting._direct")
+        need_compiled("rmq.namesrv._lanes", "rmq.remoting._fastpath")
         super().setUp()
         self.transports: list[RecordingTransport] = []
 
     def test_same_bytes(self) -> None:
         super().test_same_bytes()
-        direct = sum(one.answered_directly for one in self.transports if isinstance(one, LeanTransport))
+        direct = sum(one.answered_fast for one in self.transports if isinstance(one, LeanTransport))
         self.assertGreater(direct, 50)
 
     def warm(self) -> Peer:
@@ -374,7 +406,7 @@ class DirectAnswersTests(RouteChunkLaneTests):
 
     def direct(self, peer: Peer) -> int:
         assert isinstance(peer.transport, LeanTransport)
-        return peer.transport.answered_directly
+        return peer.transport.answered_fast
 
     def test_counts_as_received_and_answered(self) -> None:
         peer = self.warm()

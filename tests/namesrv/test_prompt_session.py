@@ -10,7 +10,7 @@ from twisted.conch.manhole import ManholeInterpreter
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.prompt import prompt_names
-from rmq.runtime.clock import now_ms, steady_ms
+from rmq.runtime.clock import moment
 from rmq.wire.api.routes import REGISTER_BROKER
 from tests.namesrv.talk import Talk
 from tests.namesrv.test_journal import HEADER, body
@@ -54,7 +54,7 @@ class SessionTests(SynchronousTestCase):
         routes, reactor = self.talk.service.routes, self.talk.reactor
         self.talk.ask(REGISTER_BROKER, HEADER, body("orders", "payments"))
         reactor.rightNow += 125
-        routes.expire(now_ms(reactor), steady_ms(reactor))
+        routes.expire(moment(reactor))
         reactor.rightNow += 250
 
     def test_session(self) -> None:

@@ -6,10 +6,12 @@ An old connection's end, an old good-bye and a late expiry never take away a new
 
 from __future__ import annotations
 
+import msgspec
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.namesrv.events import EventKind, RouteEvent
+from rmq.namesrv.journal.events import EventKind, RouteEvent
+from rmq.namesrv.journal.reasons import reason_of
 from rmq.namesrv.routes import RouteTable
 from rmq.wire.api.common import DataVersion
 from rmq.wire.api.register_body import RegisterBrokerBody
@@ -24,7 +26,7 @@ from rmq.wire.api.routes import (
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands
 from rmq.wire.extfields import encode_ext
-from tests.namesrv.talk import Talk, at, one_turn
+from tests.namesrv.talk import Talk, at, by_admin, closed, one_turn
 from tests.namesrv.test_responders import HEADER, body
 from tests.namesrv.test_routes import broker, identity, topics
 from tests.namesrv.test_service import Peer
@@ -55,14 +57,33 @@ class RaceCase(SynchronousTestCase):
         return self.table.register_broker(header, body, channel=channel, **at(now_ms))
 
     def addrs(self) -> dict[int, str]:
-        group = self.table.group("broker-a")
+        group = self.table.topology.group("broker-a")
         return {} if group is None else group.broker_addrs
 
     def fenced(self) -> list[str]:
-        return [event.reason for event in self.events if event.kind is EventKind.FENCED]
+        return [reason_of(event.causes, event.peer) for event in self.events if event.kind is EventKind.FENCED]
 
     def has_route(self) -> bool:
-        return self.table.pick_route("orders") is not None
+        return self.table.topology.pick_route("orders") is not None
+
+
+class ReasonTests(RaceCase):
+    def test_what_a_registration_changed(self) -> None:
+        """The reason of a change names each thing that changed, before and now; a new broker is called so."""
+        self.register(broker(), self.old)
+        header = msgspec.structs.replace(broker(broker_id=1, cluster="D"), ha_server_addr="h:1")
+        changed = topics("orders", "bills", version=2)
+        changed.filter_server_list = ["f:1"]
+        self.register(msgspec.structs.replace(header, enable_acting_master=True), self.new, body=changed)
+        self.assertEqual(
+            [reason_of(event.causes, event.peer) for event in self.events],
+            [
+                "new broker",
+                "connection changed from 10.0.0.1:40001 to 10.0.0.1:40002",
+                "broker id changed from 0 to 1; HA address changed from 10.0.0.1:10912 to h:1;"
+                " cluster changed from C to D; filter servers changed; topics changed: 2",
+            ],
+        )
 
 
 class Issue11043Tests(RaceCase):
@@ -79,13 +100,13 @@ class Issue11043Tests(RaceCase):
         """A broker that registered over a new connection stays when the end of the old one is told at last."""
         self.register(broker(), self.old)
         self.register(broker(), self.new, now_ms=1000)
-        self.assertEqual(self.table.channel_closed(self.old, 2000, "closed by the peer"), [])
+        self.assertEqual(self.table.channel_closed(self.old, **at(2000), reason="closed by the peer"), [])
         self.assertTrue(self.has_route())
         self.assertEqual(
             self.fenced(),
             [
-                "its connection 10.0.0.1:40001 ended: closed by the peer,"
-                " but it has registered over 10.0.0.1:40002 since"
+                "connection 10.0.0.1:40001 closed: closed by the peer;"
+                " the broker has registered over 10.0.0.1:40002 since"
             ],
         )
 
@@ -100,15 +121,15 @@ class Issue11043Tests(RaceCase):
         """A good-bye as slave does not take away the master that the same process has become."""
         self.register(broker(broker_id=1), self.old)
         self.register(broker(broker_id=0), self.old)
-        self.assertFalse(self.table.unregister_broker(identity(broker(broker_id=1)), channel=self.old))
+        self.assertFalse(self.table.unregister_broker(identity(broker(broker_id=1)), channel=self.old, **at(0)))
         self.assertEqual(self.addrs(), {0: "10.0.0.1:10911"})
-        self.assertEqual(self.fenced(), ["its good-bye as 1 came late, it is 0 by now"])
+        self.assertEqual(self.fenced(), ["unregister request for id 1, the id is 0 now"])
 
     def test_good_bye_of_the_process_before(self) -> None:
         """A good-bye over the old connection does not take away the process that was started at the same address."""
         self.register(broker(), self.old)
         self.register(broker(), self.new)
-        self.assertFalse(self.table.unregister_broker(identity(broker()), channel=self.old))
+        self.assertFalse(self.table.unregister_broker(identity(broker()), channel=self.old, **at(0)))
         self.assertTrue(self.has_route())
         self.assertIn("older connection than 10.0.0.1:40002", self.fenced()[0])
 
@@ -117,8 +138,8 @@ class Issue11043Tests(RaceCase):
         self.register(broker(), self.old)
         self.register(broker(), self.new, body=topics("orders", version=2, queues=8))
         self.register(broker(), self.old, body=topics("orders", version=1, queues=4))
-        self.table.channel_closed(self.old)
-        route = self.table.pick_route("orders")
+        closed(self.table, self.old)
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual(route.queue_datas[0].write_queue_nums, 8)
         self.assertEqual(len(self.fenced()), 2)
@@ -141,7 +162,7 @@ class Issue11043Tests(RaceCase):
             talk.reactor.pump([1.0] * 15)
         self.assertEqual(Peer(talk).route_code(), 0)
         warnings = [event["log_format"] for event in logs if event["log_level"] is LogLevel.warn]
-        self.assertEqual(sum("stood still" in text for text in warnings), 1)
+        self.assertEqual(sum("process stalled" in text for text in warnings), 1)
 
     def test_silence_after_standing_still(self) -> None:
         """A broker that is really gone expires with the scan after that."""
@@ -168,10 +189,10 @@ class Issue5374Tests(RaceCase):
         """The new master of the same name stays, over whichever connection the old one says good-bye."""
         self.register(broker(port=1), self.old)
         self.register(broker(port=2), self.new)
-        self.assertTrue(self.table.unregister_broker(identity(broker(port=1)), channel=self.old))
+        self.assertTrue(self.table.unregister_broker(identity(broker(port=1)), channel=self.old, **at(0)))
         self.assertEqual(self.addrs(), {0: "10.0.0.1:2"})
         self.assertTrue(self.has_route())
-        self.assertEqual(self.fenced(), ["it said good-bye; 10.0.0.1:2 took its place"])
+        self.assertEqual(self.fenced(), ["the broker unregistered; 10.0.0.1:2 had replaced it before"])
 
     def test_old_master_s_connection_ends(self) -> None:
         """Neither does the end of its connection, nor its silence, take anything from the new one."""
@@ -179,7 +200,7 @@ class Issue5374Tests(RaceCase):
         self.register(broker(port=2), self.new)
         self.register(broker(port=2), self.new, now_ms=120_000)
         self.assertEqual(len(self.table.expire(**at(120_001))), 1)
-        self.table.channel_closed(self.old)
+        closed(self.table, self.old)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:2"})
         self.assertTrue(self.has_route())
 
@@ -197,8 +218,8 @@ class Issue5374Tests(RaceCase):
         older.topic_config_serialize_wrapper.data_version = DataVersion(counter=9, state_version=1)
         self.register(broker(port=2), self.new, body=newer)
         self.assertEqual(self.register(broker(port=1), self.old, body=older), RegisterBrokerReply())
-        self.assertEqual((self.addrs(), self.table.topics()), ({0: "10.0.0.1:2"}, ["orders"]))
-        self.assertIn("10.0.0.1:2 has that place with 2", self.fenced()[0])
+        self.assertEqual((self.addrs(), self.table.topology.topics()), ({0: "10.0.0.1:2"}, ["orders"]))
+        self.assertIn("lower than 2 of 10.0.0.1:2", self.fenced()[0])
         older.topic_config_serialize_wrapper.data_version = DataVersion(counter=9, state_version=3)
         self.register(broker(port=1), self.old, body=older)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:1"})
@@ -218,14 +239,14 @@ class Issue4522Tests(RaceCase):
         """All topics have a route as soon as the full registration is there."""
         self.register(broker(), self.old, body=topics("new", version=7))
         self.register(broker(), self.old, body=topics("new", "orders", "bills", version=7))
-        self.assertEqual(sorted(self.table.topics()), ["bills", "new", "orders"])
+        self.assertEqual(sorted(self.table.topology.topics()), ["bills", "new", "orders"])
 
     def test_what_is_known_is_not_overwritten(self) -> None:
         """A wiped permission survives the full registration of the same version."""
         self.register(broker(), self.old, body=topics("new", version=7))
-        self.table.wipe_write_perm("broker-a")
+        self.table.wipe_write_perm("broker-a", **by_admin())
         self.register(broker(), self.old, body=topics("new", "orders", version=7))
-        route = self.table.pick_route("new")
+        route = self.table.topology.pick_route("new")
         assert route is not None
         self.assertEqual(route.queue_datas[0].perm, 4)
 
@@ -238,19 +259,19 @@ class LegitimateTests(RaceCase):
         for channel in (self.old, self.new, Connection("c")):
             self.register(broker(), channel)
             self.assertTrue(self.has_route())
-            self.table.channel_closed(channel)
+            closed(self.table, channel)
             self.assertFalse(self.has_route())
 
     def test_good_bye_over_a_new_connection(self) -> None:
         """A broker whose connection broke unnoticed says good-bye over another one, and goes."""
         self.register(broker(), self.old)
-        self.assertTrue(self.table.unregister_broker(identity(broker()), channel=self.new))
+        self.assertTrue(self.table.unregister_broker(identity(broker()), channel=self.new, **at(0)))
         self.assertFalse(self.has_route())
 
     def test_registration_after_a_good_bye(self) -> None:
         """Over the same connection a broker may go and come."""
         self.register(broker(), self.old)
-        self.table.unregister_broker(identity(broker()), channel=self.old)
+        self.table.unregister_broker(identity(broker()), channel=self.old, **at(0))
         self.register(broker(), self.old)
         self.assertTrue(self.has_route())
 
@@ -258,7 +279,7 @@ class LegitimateTests(RaceCase):
         """When the newer connection is gone, the one that is left counts again."""
         self.register(broker(), self.old)
         self.register(broker(), self.new)
-        self.table.channel_closed(self.new)
+        closed(self.table, self.new)
         self.assertFalse(self.has_route())
         self.register(broker(), self.old)
         self.assertTrue(self.has_route())
@@ -268,9 +289,9 @@ class LegitimateTests(RaceCase):
         version = DataVersion(counter=1, timestamp=1)
         self.register(broker(), self.old)
         self.table.query_data_version("broker-a", "10.0.0.1:10911", version, channel=self.new, **at(0))
-        self.assertEqual(self.table.channel_closed(self.new), [])
+        self.assertEqual(closed(self.table, self.new), [])
         self.assertTrue(self.has_route())
-        self.assertEqual(len(self.table.channel_closed(self.old)), 1)
+        self.assertEqual(len(closed(self.table, self.old)), 1)
         self.assertFalse(self.has_route())
 
     def test_reconnected_without_registering(self) -> None:
@@ -278,9 +299,9 @@ class LegitimateTests(RaceCase):
         version = DataVersion(counter=1, timestamp=1)
         self.register(broker(), self.old)
         self.table.query_data_version("broker-a", "10.0.0.1:10911", version, channel=self.new, **at(0))
-        self.assertEqual(self.table.channel_closed(self.old), [])
+        self.assertEqual(closed(self.table, self.old), [])
         self.assertTrue(self.has_route())
-        self.assertEqual(len(self.table.channel_closed(self.new)), 1)
+        self.assertEqual(len(closed(self.table, self.new)), 1)
         self.assertFalse(self.has_route())
 
     def test_place_lost_to_a_broker_that_is_gone(self) -> None:
@@ -290,7 +311,7 @@ class LegitimateTests(RaceCase):
         self.register(broker(port=2), self.new)
         ask = ("broker-a", "10.0.0.1:1", version)
         self.assertFalse(self.table.query_data_version(*ask, channel=self.old, **at(0))[0])
-        self.table.channel_closed(self.new)
+        closed(self.table, self.new)
         self.assertTrue(self.table.query_data_version(*ask, channel=self.old, **at(0))[0])
         self.register(broker(port=1), self.old)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:1"})
@@ -299,11 +320,11 @@ class LegitimateTests(RaceCase):
         """Brokers of two names that register the same address come and go without touching each other."""
         self.register(broker("broker-a"), self.old)
         self.register(broker("broker-b"), self.new, body=topics("bills"))
-        self.table.channel_closed(self.new)
-        self.assertEqual((self.table.topics(), self.addrs()), (["orders"], {0: "10.0.0.1:10911"}))
+        closed(self.table, self.new)
+        self.assertEqual((self.table.topology.topics(), self.addrs()), (["orders"], {0: "10.0.0.1:10911"}))
         self.register(broker("broker-b"), Connection("c"), body=topics("bills"))
-        self.table.channel_closed(self.old)
-        self.assertEqual(self.table.topics(), ["bills"])
+        closed(self.table, self.old)
+        self.assertEqual(self.table.topology.topics(), ["bills"])
 
     def test_several_brokers_over_one_connection(self) -> None:
         """The silence of one broker of a container does not cut the connection that others speak over."""
@@ -319,7 +340,7 @@ class LegitimateTests(RaceCase):
         for _ in range(140):
             talk.reactor.advance(1)
             peer.ask(RemotingCommand(BROKER_HEARTBEAT.code, 1, ext_fields=encode_ext(alive)))
-        self.assertEqual(talk.service.routes.topics(), ["U"])
+        self.assertEqual(talk.service.routes.topology.topics(), ["U"])
         self.assertFalse(peer.transport.disconnecting)
 
     def test_good_bye_behind_a_registration_that_waits(self) -> None:
@@ -368,12 +389,12 @@ class LegitimateTests(RaceCase):
         peer.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
         client.send(RemotingCommand(REGISTER_BROKER.code, 2, ext_fields=self.another(), body=body("U")))
         one_turn(talk.reactor)  # sockets are looked at again
-        self.assertEqual((table.topics(), client.route_code()), ([], ResponseCode.TOPIC_NOT_EXIST))
+        self.assertEqual((table.topology.topics(), client.route_code()), ([], ResponseCode.TOPIC_NOT_EXIST))
         one_turn(talk.reactor)
         self.assertEqual([answer.opaque for answer in decode_commands(peer.transport.value())], [1])
-        self.assertEqual((len(table.topics()), client.route_code()), (801, 0))
+        self.assertEqual((len(table.topology.topics()), client.route_code()), (801, 0))
         one_turn(talk.reactor)
-        self.assertEqual(len(table.topics()), 802)
+        self.assertEqual(len(table.topology.topics()), 802)
 
     def test_connection_that_ended_in_the_middle(self) -> None:
         """A broker whose connection ended before the second half of its registration is in no route."""

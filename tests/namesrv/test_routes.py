@@ -9,7 +9,7 @@ from rmq.namesrv.routes import BROKER_EXPIRY_MS, MinBrokerIdChange, RoutePolicy,
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import BodyDigest, RegisterBrokerBody, body_digest
 from rmq.wire.api.routes import BrokerIdentityHeader, QueueData, RegisterBrokerHeader, RegisterBrokerReply
-from tests.namesrv.talk import at
+from tests.namesrv.talk import at, by_admin, closed
 
 
 def broker(
@@ -71,11 +71,11 @@ class RouteCase(SynchronousTestCase):
         )
 
     def perms(self, topic: str) -> dict[str, int]:
-        route = self.table.pick_route(topic)
+        route = self.table.topology.pick_route(topic)
         return {} if route is None else {queue.broker_name: queue.perm for queue in route.queue_datas}
 
     def addrs(self, name: str = "broker-a") -> dict[int, str]:
-        group = self.table.group(name)
+        group = self.table.topology.group(name)
         return {} if group is None else group.broker_addrs
 
 
@@ -83,22 +83,22 @@ class RegistrationTests(RouteCase):
     def test_route(self) -> None:
         """A registered topic has a route with the broker's queues and address; another topic has none."""
         self.register(broker(), topics("orders"))
-        route = self.table.pick_route("orders")
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual(route.broker_datas[0].broker_addrs, {0: "10.0.0.1:10911"})
         self.assertEqual(route.queue_datas[0].write_queue_nums, 4)
-        self.assertIsNone(self.table.pick_route("bills"))
+        self.assertIsNone(self.table.topology.pick_route("bills"))
 
     def test_partial_before_full(self) -> None:
         """A partial registration may come first after a restart; the full one of the same version counts."""
         self.register(broker(), topics("new", version=5))
         self.register(broker(), topics("new", "old", version=5))
-        self.assertEqual(self.table.topics(), ["new", "old"])
+        self.assertEqual(self.table.topology.topics(), ["new", "old"])
 
     def test_unchanged_registration_keeps_wiped_permissions(self) -> None:
         """The 30 s heartbeat does not undo wipeWritePerm; a changed registration does."""
         self.register(broker(), topics("orders"))
-        self.assertEqual(self.table.wipe_write_perm("broker-a"), 1)
+        self.assertEqual(self.table.wipe_write_perm("broker-a", **by_admin()), 1)
         self.register(broker(), topics("orders"))
         self.assertEqual(self.perms("orders"), {"broker-a": 4})
         self.register(broker(), topics("orders", version=2))
@@ -108,12 +108,12 @@ class RegistrationTests(RouteCase):
         """A registration never removes topics."""
         self.register(broker(), topics("a", "b"))
         self.register(broker(), topics("a", version=2))
-        self.assertEqual(self.table.topics(), ["a", "b"])
+        self.assertEqual(self.table.topology.topics(), ["a", "b"])
 
     def test_slaves_topics_do_not_count(self) -> None:
         """Only a master's topics make routes; with a slave alone there is a group but no topic."""
         self.register(broker(broker_id=1), topics("orders"))
-        self.assertIsNone(self.table.pick_route("orders"))
+        self.assertIsNone(self.table.topology.pick_route("orders"))
         self.assertEqual(self.addrs(), {1: "10.0.0.1:10911"})
 
     def test_promotion_at_the_same_address(self) -> None:
@@ -128,9 +128,9 @@ class RegistrationTests(RouteCase):
         self.register(broker(port=1), topics("orders"), channel=old)
         self.register(broker(port=2), topics("orders"), channel=new)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:2"})
-        self.table.channel_closed(old)
+        closed(self.table, old)
         self.assertEqual(self.addrs(), {0: "10.0.0.1:2"})
-        self.assertIsNotNone(self.table.pick_route("orders"))
+        self.assertIsNotNone(self.table.topology.pick_route("orders"))
 
     def test_slave_learns_its_master(self) -> None:
         """A slave hears where its live master is; before the master came, and after it went, nothing."""
@@ -143,7 +143,7 @@ class RegistrationTests(RouteCase):
             self.register(slave, topics()),
             RegisterBrokerReply(master_addr="10.0.0.1:10911", ha_server_addr="10.0.0.1:10912"),
         )
-        self.table.channel_closed(master_channel)
+        closed(self.table, master_channel)
         self.assertEqual(self.register(slave, topics()), nothing)
 
     def test_filter_servers(self) -> None:
@@ -153,12 +153,12 @@ class RegistrationTests(RouteCase):
         self.register(broker(), body)
         body.filter_server_list = None
         self.register(broker(), body)
-        route = self.table.pick_route("orders")
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual(route.filter_server_table, {"10.0.0.1:10911": ["10.0.0.9:1"]})
         body.filter_server_list = []
         self.register(broker(), body)
-        route = self.table.pick_route("orders")
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual(route.filter_server_table, {})
 
@@ -168,22 +168,22 @@ class RegistrationTests(RouteCase):
         body.filter_server_list = ["10.0.0.9:1"]
         self.register(broker(port=1), body)
         self.register(broker(port=2), topics("orders"))
-        route = self.table.pick_route("orders")
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual((self.addrs(), route.filter_server_table), ({0: "10.0.0.1:2"}, {}))
 
     def test_unchanged_registration_keeps_the_version(self) -> None:
         """Heartbeats do not throw away encoded routes."""
         self.register(broker(), topics("orders"))
-        version = self.table.version
+        version = self.table.topology.version
         self.register(broker(), topics("orders"), now_ms=30_000)
-        self.assertEqual(self.table.version, version)
+        self.assertEqual(self.table.topology.version, version)
 
     def test_sorted_by_broker_name(self) -> None:
         """Brokers and queues of a route come in the order of their names."""
         for name, port in (("b", 2), ("a", 1), ("c", 3)):
             self.register(broker(name, port=port), topics("orders"))
-        route = self.table.pick_route("orders")
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual([data.broker_name for data in route.broker_datas], ["a", "b", "c"])
         self.assertEqual([data.broker_name for data in route.queue_datas], ["a", "b", "c"])
@@ -195,8 +195,8 @@ class DepartureTests(RouteCase):
         self.register(broker(), topics("orders"))
         self.assertEqual(self.table.expire(**at(BROKER_EXPIRY_MS)), [])
         self.assertEqual([gone.broker_name for gone in self.table.expire(**at(BROKER_EXPIRY_MS + 1))], ["broker-a"])
-        self.assertIsNone(self.table.pick_route("orders"))
-        self.assertEqual(self.table.topics(), [])
+        self.assertIsNone(self.table.topology.pick_route("orders"))
+        self.assertEqual(self.table.topology.topics(), [])
 
     def test_own_expiry(self) -> None:
         """A 5.x broker that gave heartbeatTimeoutMillis is gone after that time."""
@@ -227,21 +227,31 @@ class DepartureTests(RouteCase):
         master, slave = object(), object()
         self.register(broker(), topics("orders"), channel=master)
         self.register(broker(broker_id=1, port=20911), topics("orders"), channel=slave)
-        self.table.channel_closed(master)
-        route = self.table.pick_route("orders")
+        closed(self.table, master)
+        route = self.table.topology.pick_route("orders")
         assert route is not None
         self.assertEqual(route.broker_datas[0].broker_addrs, {1: "10.0.0.1:20911"})
-        self.table.channel_closed(slave)
-        self.assertIsNone(self.table.pick_route("orders"))
-        self.assertEqual(self.table.cluster_info().cluster_addr_table, {})
+        closed(self.table, slave)
+        self.assertIsNone(self.table.topology.pick_route("orders"))
+        self.assertEqual(self.table.topology.cluster_info().cluster_addr_table, {})
 
     def test_late_close_of_the_old_connection(self) -> None:
         """A broker that registered anew over another connection survives the end of the old one."""
         old, new = object(), object()
         self.register(broker(), topics("orders"), channel=old)
         self.register(broker(), topics("orders"), channel=new)
-        self.assertEqual(self.table.channel_closed(old), [])
-        self.assertIsNotNone(self.table.pick_route("orders"))
+        self.assertEqual(closed(self.table, old), [])
+        self.assertIsNotNone(self.table.topology.pick_route("orders"))
+
+    def test_a_broker_that_comes_back_to_a_connection(self) -> None:
+        """The end of a broker's present connection is not explained by a newer one that it used before."""
+        old, new = object(), object()
+        for channel in (old, new):
+            self.register(broker(), topics("orders"), channel=channel)
+        self.table.unregister_broker(identity(broker()), channel=new, **at(0))
+        self.register(broker(), topics("orders"), channel=old)
+        held, lost = self.table._connections.closed(old)
+        self.assertEqual(([live.broker_name for live in held], lost), (["broker-a"], []))
 
     def test_query_over_a_new_connection(self) -> None:
         """With forceRegister=false the data version query alone moves the broker to its new connection."""
@@ -250,67 +260,67 @@ class DepartureTests(RouteCase):
         self.table.query_data_version(
             "broker-a", "10.0.0.1:10911", DataVersion(counter=1, timestamp=1), channel=new, **at(0)
         )
-        self.assertEqual(self.table.channel_closed(old), [])
+        self.assertEqual(closed(self.table, old), [])
 
     def test_close_of_a_client(self) -> None:
         """The end of a connection that no broker registered over changes nothing."""
         self.register(broker(), topics("orders"))
-        version = self.table.version
-        self.assertEqual(self.table.channel_closed(object()), [])
-        self.assertEqual(self.table.version, version)
+        version = self.table.topology.version
+        self.assertEqual(closed(self.table, object()), [])
+        self.assertEqual(self.table.topology.version, version)
 
     def test_unregister(self) -> None:
         """A broker that says good-bye is gone with its topics, its group and its cluster."""
         self.register(broker(), topics("orders"))
-        self.table.unregister_broker(identity(broker()))
-        self.assertEqual((self.table.topics(), self.table.live_brokers()), ([], []))
-        self.assertEqual(self.table.cluster_info().broker_addr_table, {})
+        self.table.unregister_broker(identity(broker()), channel=self.channel, **at(0))
+        self.assertEqual((self.table.topology.topics(), self.table.live_brokers()), ([], []))
+        self.assertEqual(self.table.topology.cluster_info().broker_addr_table, {})
 
     def test_late_unregister_of_the_old_master(self) -> None:
         """The old master's good-bye does not remove the new master of the same name."""
         self.register(broker(port=1), topics("orders"), channel=object())
         self.register(broker(port=2), topics("orders"))
-        self.table.unregister_broker(identity(broker(port=1)))
+        self.table.unregister_broker(identity(broker(port=1)), channel=self.channel, **at(0))
         self.assertEqual(self.addrs(), {0: "10.0.0.1:2"})
-        self.assertIsNotNone(self.table.pick_route("orders"))
+        self.assertIsNotNone(self.table.topology.pick_route("orders"))
 
     def test_unregister_of_somebody_else(self) -> None:
         """A good-bye with another group's name leaves the broker at that address alone."""
         self.register(broker(), topics("orders"))
-        self.table.unregister_broker(identity(broker("broker-z")))
+        self.table.unregister_broker(identity(broker("broker-z")), channel=self.channel, **at(0))
         self.assertEqual(len(self.table.live_brokers()), 1)
-        self.assertIsNotNone(self.table.pick_route("orders"))
+        self.assertIsNotNone(self.table.topology.pick_route("orders"))
 
 
 class AdminTests(RouteCase):
     def test_wipe_and_add(self) -> None:
         """Wipe takes WRITE alone, add gives READ and WRITE alone: INHERIT is lost, as in Apache."""
         self.register(broker(), topics("TBW102", perm=7))
-        self.table.wipe_write_perm("broker-a")
+        self.table.wipe_write_perm("broker-a", **by_admin())
         self.assertEqual(self.perms("TBW102"), {"broker-a": 5})
-        self.assertEqual(self.table.add_write_perm("broker-a"), 1)
+        self.assertEqual(self.table.add_write_perm("broker-a", **by_admin()), 1)
         self.assertEqual(self.perms("TBW102"), {"broker-a": 6})
-        self.assertEqual(self.table.wipe_write_perm("nobody"), 0)
+        self.assertEqual(self.table.wipe_write_perm("nobody", **by_admin()), 0)
 
     def test_delete_topic(self) -> None:
         """A topic is forgotten everywhere, or in one cluster only."""
         self.register(broker("a", port=1, cluster="C1"), topics("orders"))
         self.register(broker("b", port=2, cluster="C2"), topics("orders"))
-        self.table.delete_topic("orders", "C1")
+        self.table.delete_topic("orders", "C1", **by_admin())
         self.assertEqual(self.perms("orders"), {"b": 6})
-        self.table.delete_topic("orders")
-        self.assertEqual(self.table.topics(), [])
-        self.table.delete_topic("orders")
+        self.table.delete_topic("orders", **by_admin())
+        self.assertEqual(self.table.topology.topics(), [])
+        self.table.delete_topic("orders", **by_admin())
 
     def test_register_topic(self) -> None:
         """A topic can be put on known groups by hand; an unknown group or none at all changes nothing."""
         self.register(broker(), topics())
         queue = QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)
         stranger = QueueData(broker_name="x", perm=6, read_queue_nums=1, write_queue_nums=1)
-        self.assertFalse(self.table.register_topic("orders", [queue, stranger]))
-        self.assertFalse(self.table.register_topic("orders", []))
-        self.assertEqual(self.table.topics(), [])
-        self.assertTrue(self.table.register_topic("orders", [queue]))
+        self.assertFalse(self.table.register_topic("orders", [queue, stranger], **by_admin()))
+        self.assertFalse(self.table.register_topic("orders", [], **by_admin()))
+        self.assertEqual(self.table.topology.topics(), [])
+        self.assertTrue(self.table.register_topic("orders", [queue], **by_admin()))
         self.assertEqual(self.perms("orders"), {"broker-a": 6})
 
 
@@ -329,9 +339,9 @@ class UnchangedTests(RouteCase):
 
     def test_sign_of_life(self) -> None:
         """The same header and body again: nothing but a sign of life."""
-        version = self.table.version
+        version = self.table.topology.version
         self.assertTrue(self.renew())
-        self.assertEqual(self.table.version, version)
+        self.assertEqual(self.table.topology.version, version)
         self.assertEqual(self.table.expire(**at(180_000)), [])
         self.assertEqual(len(self.table.expire(**at(180_001))), 1)
 
@@ -351,7 +361,7 @@ class UnchangedTests(RouteCase):
 
     def test_table_changed_meanwhile(self) -> None:
         """After a deleted topic, a lost place, or a changed policy the same body has something to say again."""
-        self.table.delete_topic("orders")
+        self.table.delete_topic("orders", **by_admin())
         self.assertFalse(self.renew())
         self.register(broker(), topics("orders"), digest=digest_of(b"1"))
         self.assertTrue(self.renew())
@@ -364,7 +374,7 @@ class UnchangedTests(RouteCase):
 
     def test_wiped_permissions_stay(self) -> None:
         """A sign of life does not undo wipeWritePerm."""
-        self.table.wipe_write_perm("broker-a")
+        self.table.wipe_write_perm("broker-a", **by_admin())
         self.assertTrue(self.renew())
         self.assertEqual(self.perms("orders"), {"broker-a": 4})
 
@@ -374,8 +384,8 @@ class UnchangedTests(RouteCase):
         self.assertTrue(self.renew(channel=new))
         self.assertEqual(self.table.live_brokers()[0].generation, 2)
         self.assertFalse(self.renew())
-        self.assertEqual(self.table.channel_closed(self.channel), [])
-        self.assertEqual(len(self.table.channel_closed(new)), 1)
+        self.assertEqual(closed(self.table, self.channel), [])
+        self.assertEqual(len(closed(self.table, new)), 1)
 
     def test_slave_hears_of_its_master(self) -> None:
         """Who registers the same as before hears of its master all the same."""
@@ -403,15 +413,15 @@ class ActingMasterTests(RouteCase):
             self.register(self.member(broker_id), topics("orders"), channel=self.slaves)
 
     def shown(self, topic: str = "orders") -> dict[int, str]:
-        route = self.table.pick_route(topic)
+        route = self.table.topology.pick_route(topic)
         return {} if route is None else route.broker_datas[0].broker_addrs
 
     def test_first_slave_is_shown_as_master(self) -> None:
         """When the master goes the first slave has id 0 in routes, for reading only; then the master is back."""
         self.assertEqual(self.shown(), {0: "10.0.0.1:10911", 1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
-        version = self.table.version
-        self.table.channel_closed(self.master)
-        self.assertGreater(self.table.version, version)
+        version = self.table.topology.version
+        closed(self.table, self.master)
+        self.assertGreater(self.table.topology.version, version)
         self.assertEqual(self.shown(), {0: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
         self.assertEqual(self.perms("orders"), {"broker-a": 4})
         self.assertEqual(self.addrs(), {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
@@ -421,15 +431,15 @@ class ActingMasterTests(RouteCase):
 
     def test_members_are_told_the_truth(self) -> None:
         """Brokers that look for their own group find it as it is."""
-        self.table.channel_closed(self.master)
+        closed(self.table, self.master)
         self.assertEqual(self.shown("rmq_sys_SYNC_BROKER_MEMBER_broker-a"), {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
 
     def test_switched_off(self) -> None:
         """Without supportActingMaster routes show ids as they are, and the change of policy is seen at once."""
-        self.table.channel_closed(self.master)
-        version = self.table.version
+        closed(self.table, self.master)
+        version = self.table.topology.version
         self.table.policy = RoutePolicy()
-        self.assertGreater(self.table.version, version)
+        self.assertGreater(self.table.topology.version, version)
         self.assertEqual(self.shown(), {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"})
 
     def test_slaves_topics_after_a_restart(self) -> None:
@@ -440,13 +450,13 @@ class ActingMasterTests(RouteCase):
         self.register(self.member(2), topics("second", version=2))
         self.assertEqual(self.perms("orders"), {"broker-a": 4})
         self.assertEqual(self.perms("first"), {"broker-a": 6})
-        self.assertEqual(self.table.topics(), ["first", "orders"])
+        self.assertEqual(self.table.topology.topics(), ["first", "orders"])
 
     def test_master_that_steps_back(self) -> None:
         """When the master comes back as the last slave, the first slave's topics count, though it says nothing new."""
         own = topics("orders", "own")
         self.register(self.member(1), own, channel=self.slaves, digest=ONE)
-        self.assertIsNone(self.table.pick_route("own"))
+        self.assertIsNone(self.table.topology.pick_route("own"))
         self.register(msgspec.structs.replace(self.member(0), broker_id=3), topics(), channel=self.master)
         reply = self.table.renew(self.member(1), ONE, channel=self.slaves, **at(0))
         self.assertIsNone(reply)
@@ -460,14 +470,14 @@ class ActingMasterTests(RouteCase):
         self.table = table
         self.register(broker(), topics("orders"), channel=self.master)
         self.register(broker(broker_id=1, port=2), topics("orders"), channel=self.slaves)
-        table.channel_closed(self.master)
+        closed(table, self.master)
         self.assertEqual((self.shown(), self.perms("orders")), ({1: "10.0.0.1:2"}, {"broker-a": 6}))
 
     def test_smallest_id(self) -> None:
         """Whoever is told hears when another broker has the smallest id: one that came, or one that is left."""
         changes: list[MinBrokerIdChange] = []
         self.table.on_min_broker_id = changes.append
-        self.table.channel_closed(self.master)
+        closed(self.table, self.master)
         self.register(self.member(0), topics("orders"), channel=self.master)
         self.register(self.member(0), topics("orders"), channel=self.master)
         slaves = {1: "10.0.0.1:10912", 2: "10.0.0.1:10913"}
@@ -489,10 +499,10 @@ class ZoneTests(RouteCase):
             self.register(broker(name, port=port), topics("orders"), zone=zone, channel=object())
         self.register(broker("d", port=4, broker_id=1), topics(), zone="west")
         queue = QueueData(broker_name="d", perm=6, read_queue_nums=1, write_queue_nums=1)
-        self.table.register_topic("orders", [queue])
+        self.table.register_topic("orders", [queue], **by_admin())
 
         def found(zone: str | None) -> list[str]:
-            route = self.table.pick_route("orders", zone_name=zone)
+            route = self.table.topology.pick_route("orders", zone_name=zone)
             assert route is not None
             names = [each.broker_name for each in route.broker_datas]
             self.assertEqual([each.broker_name for each in route.queue_datas], names)
@@ -512,14 +522,14 @@ class AbsentTopicTests(RouteCase):
         self.register(broker("a", port=1), topics("bills"))
         self.assertEqual((self.perms("orders"), self.perms("bills")), ({"b": 6}, {"a": 6}))
         self.register(broker("b", port=2), topics("new", version=2))
-        self.assertEqual(self.table.topics(), ["bills", "new"])
+        self.assertEqual(self.table.topology.topics(), ["bills", "new"])
 
     def test_slaves_take_nothing_away(self) -> None:
         """A slave's topics do not count, so neither do those that it lacks."""
         self.table.policy = RoutePolicy(delete_absent_topics=True)
         self.register(broker(), topics("orders"))
         self.register(broker(broker_id=1, port=2), topics())
-        self.assertEqual(self.table.topics(), ["orders"])
+        self.assertEqual(self.table.topology.topics(), ["orders"])
 
 
 class BoundsTests(RouteCase):
@@ -532,8 +542,8 @@ class BoundsTests(RouteCase):
             self.table.heartbeat("broker-a", f"10.0.0.1:{1 + number % 3}", channel=object(), **at(0))
             self.table.expire(**at(10**9))
             for channel in channels:
-                self.table.channel_closed(channel)
-        self.assertEqual((self.table.live_brokers(), self.table.topics()), ([], []))
+                closed(self.table, channel)
+        self.assertEqual((self.table.live_brokers(), self.table.topology.topics()), ([], []))
         # The connections of the heartbeats have not ended.
         self.assertEqual(len(self.table._connections), 100)
 
@@ -542,7 +552,7 @@ class BoundsTests(RouteCase):
         for port in (1, 2):
             names = [f"topic-{number}" for number in range(3)]
             self.register(broker(f"b{port}", port=port), topics(*names))
-        groups = [self.table._groups[name] for name in ("b1", "b2")]
+        groups = [self.table.topology.groups[name] for name in ("b1", "b2")]
         for one, other in zip(*(group.queues for group in groups), strict=True):
             self.assertIs(one, other)
         self.assertEqual([len({id(queue) for queue in group.queues.values()}) for group in groups], [1, 1])
@@ -553,19 +563,19 @@ class ListTests(RouteCase):
         """Unit and unit-subscription topics are told apart by their flags."""
         for flag in range(4):
             self.register(broker(), topics(f"flag{flag}", version=flag, flag=flag))
-        self.assertEqual(self.table.topics_by_flag(wanted=1), ["flag1", "flag3"])
-        self.assertEqual(self.table.topics_by_flag(wanted=2), ["flag2", "flag3"])
-        self.assertEqual(self.table.topics_by_flag(wanted=2, unwanted=1), ["flag2"])
+        self.assertEqual(self.table.topology.topics_by_flag(wanted=1), ["flag1", "flag3"])
+        self.assertEqual(self.table.topology.topics_by_flag(wanted=2), ["flag2", "flag3"])
+        self.assertEqual(self.table.topology.topics_by_flag(wanted=2, unwanted=1), ["flag2"])
 
     def test_system_topics(self) -> None:
         """Clusters and groups are topics too; with them comes some broker's address."""
-        self.assertEqual(self.table.system_topics(), ([], None))
+        self.assertEqual(self.table.topology.system_topics(), ([], None))
         self.register(broker(), topics())
-        self.assertEqual(self.table.system_topics(), (["C", "broker-a"], "10.0.0.1:10911"))
+        self.assertEqual(self.table.topology.system_topics(), (["C", "broker-a"], "10.0.0.1:10911"))
 
     def test_topics_of_a_cluster(self) -> None:
         """A cluster has the topics of its groups; an unknown one has none."""
         self.register(broker("a", port=1, cluster="C1"), topics("x", "y"))
         self.register(broker("b", port=2, cluster="C2"), topics("y", "z"))
-        self.assertEqual(self.table.topics_of_cluster("C1"), ["x", "y"])
-        self.assertEqual(self.table.topics_of_cluster("?"), [])
+        self.assertEqual(self.table.topology.topics_of_cluster("C1"), ["x", "y"])
+        self.assertEqual(self.table.topology.topics_of_cluster("?"), [])

@@ -15,10 +15,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.config import NamesrvConfig
-from rmq.namesrv.routes import LiveBroker
+from rmq.namesrv.live import LiveBroker
 from rmq.namesrv.service import BOOT_LINE
+from rmq.runtime.clock import Moment
 from rmq.runtime.config import load
-from rmq.runtime.statefile import StateFileError
+from rmq.runtime.disk.statefile import StateFileError
 from rmq.wire.api.routes import (
     GET_ROUTEINFO_BY_TOPIC,
     REGISTER_BROKER,
@@ -92,7 +93,7 @@ class ServiceTests(SynchronousTestCase):
         self.talk.reactor.advance(3)
         self.peer.close()
         (event,) = self.talk.service.journal.recent(1)
-        self.assertEqual((event.kind.value, event.at_ms), ("CLOSED", (NOW_S + 3) * 1000))
+        self.assertEqual((event.kind, event.at_ms), ("CLOSED", (NOW_S + 3) * 1000))
 
     def test_silence_of_one_of_two(self) -> None:
         """When one of two brokers that register over one connection falls silent, the other keeps the connection."""
@@ -149,8 +150,8 @@ class ServiceTests(SynchronousTestCase):
             self.talk.ask(REGISTER_BROKER, header, body("T"))
         expire, at_once = service.routes.expire, []
 
-        def counted(*args: int) -> list[LiveBroker]:
-            gone = expire(*args)
+        def counted(at: Moment, at_most: int) -> list[LiveBroker]:
+            gone = expire(at, at_most)
             at_once.append(len(gone))
             return gone
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from twisted.application.service import IService
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.namesrv.tap import Options, setup_of
+from rmq.namesrv.tap import Options, makeService, setup_of
 
 
 class OptionsTests(SynchronousTestCase):
@@ -47,3 +48,13 @@ class OptionsTests(SynchronousTestCase):
         error = self.assertRaises(SystemExit, self.parse, "--listenPort", "seventy")
         self.assertIn("listenPort", str(error))
         self.assertRaises(SystemExit, self.parse, "--listenPort", "70000")
+        # every connection would be closed at once, or the silent brokers looked for without a pause
+        for key in ("--serverChannelMaxIdleTimeSeconds", "--scanNotActiveBrokerInterval"):
+            self.assertRaises(SystemExit, self.parse, key, "0")
+
+    def test_service(self) -> None:
+        """`twistd rmq-namesrv` gets a service to run; what the configuration forbids is one line on the screen."""
+        folder = os.path.abspath(self.mktemp())
+        self.assertTrue(IService.providedBy(makeService(self.parse("--kvConfigPath", f"{folder}/kv.json"))))
+        options = self.parse("--configWhiteList", "noSuchKey")
+        self.assertIn("noSuchKey", str(self.assertRaises(SystemExit, makeService, options)))

@@ -244,7 +244,7 @@ def master_moved(cell: Cell) -> None:
 def lost_connections(broker: Broker) -> int:
     """Return how often the broker (ours) lost a replication connection."""
     text = broker.text()
-    return text.count("has left at offset") + text.count("connection to master")
+    return text.count("disconnected, acked") + text.count("connection to master")
 
 
 #: the slave is killed with a part of a record

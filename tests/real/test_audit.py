@@ -15,8 +15,8 @@ from typing import Any
 
 import attrs
 import pytest
-from rmq_audit.audit import Options, compare
-from rmq_audit.engines import LocalEngine
+from rmq_audit.driver.audit import Options, compare
+from rmq_audit.engine.engines import LocalEngine
 
 from tests.needs import missing
 from tests.real.conftest import Clients

@@ -72,7 +72,7 @@ def test_two_slaves_for_a_quorum(site: Site) -> None:
     with master.probe() as probe:
         probe.create_topic(TOPIC, 6)
     first = site.slave(OURS, master, namesrv.addr, "first")
-    until("the first slave follows", lambda: "holds the log up to" in master.text())
+    until("the first slave follows", lambda: "joined, acked" in master.text())
     assert send_some(master, 2) == {SLAVE_NOT_AVAILABLE}, "one slave is no quorum of two"
     second = site.slave(OURS, master, namesrv.addr, "second", brokerId=2)
     until("two slaves acknowledge", lambda: send_some(master, 1) == {SUCCESS})
@@ -101,7 +101,7 @@ def test_an_apache_slave_of_a_strict_master(site: Site, client: Clients) -> None
     end = wait_caught_up(master, slave)
     assert first_difference(master.commitlog, slave.commitlog, end) is None
     ours = site.slave(OURS, master, namesrv.addr, "ours", brokerId=2)
-    until("our slave is connected", lambda: master.text().count("holds the log up to") >= 2, seconds=90)
+    until("our slave is connected", lambda: master.text().count("joined, acked") >= 2, seconds=90)
 
     printed = mqadmin(site.root, "haStatus", "-n", namesrv.addr, "-b", master.addr, version=APACHE_5)
     assert re.search(rf"#MasterAddr\s+{master.addr}", printed), printed

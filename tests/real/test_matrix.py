@@ -166,7 +166,7 @@ def test_a_replicas_life(site: Site) -> None:
 def said(broker: Broker) -> int:
     """Return how often the broker (ours) lost a replication connection."""
     text = broker.text()
-    return text.count("has left at offset") + text.count("connection to master")
+    return text.count("disconnected, acked") + text.count("connection to master")
 
 
 def tables(slave: Broker) -> tuple[int, int]:

@@ -75,7 +75,7 @@ def test_1_no_lie_is_ever_an_acknowledgement(site: Site) -> None:
             assert send(probe, 1) in (SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT)
             liar.close()
             other = dial(master.ha_port, report(0))
-            joined = f":{other.getsockname()[1]} holds the log up to 0 "
+            joined = f":{other.getsockname()[1]} joined, acked 0, "
             until("the report of the other connection counts", lambda: joined in master.text())  # noqa: B023
             assert send(probe, 2) in (SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT)
             other.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.audit import Options, check
-from rmq_audit.engines import LocalEngine
+from rmq_audit.driver.audit import Options, check
+from rmq_audit.engine.engines import LocalEngine
 
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaClient

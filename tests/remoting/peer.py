@@ -86,12 +86,12 @@ class RecordingTransport(StringTransport):
 
 
 class LeanTransport(RecordingTransport):
-    """A transport of the reactor ``rmq-lean``, whose ``direct`` is asked before its protocol."""
+    """A transport of the reactor ``rmq-lean``, whose ``fast_path`` is asked before its protocol."""
 
     lean = True
-    direct: Any = None
+    fast_path: Any = None
     #: chunks that the protocol never saw
-    answered_directly = 0
+    answered_fast = 0
 
 
 @attrs.define
@@ -136,10 +136,14 @@ class Peer:
     def send(self, data: bytes) -> None:
         """Let our side read ``data``."""
         transport = self.transport
-        if isinstance(transport, LeanTransport) and transport.direct is not None and not transport.producer_paused:
-            answers = transport.direct(data)
+        if (
+            isinstance(transport, LeanTransport)
+            and transport.fast_path is not None
+            and not (transport.producer_paused or transport.disconnecting)
+        ):
+            answers = transport.fast_path(data)
             if answers is not None:
-                transport.answered_directly += 1
+                transport.answered_fast += 1
                 if answers:
                     transport.write(answers)
                 return

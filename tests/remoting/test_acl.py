@@ -13,10 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting.access import ACCESS_CLASSES, NEVER, Access, AccessSetup
 from rmq.remoting.acl import (
-    MAX_TOLD,
-    MAX_TOLD_CHARS,
+    MAX_LOGGED_CHARS,
     PUB,
-    QUIET_S,
     REFRESH_S,
     REMARK_PREFIX,
     RETRY_PREFIX,
@@ -36,7 +34,8 @@ from rmq.remoting.aclconfig import BROKER_ADMIN_CODES, AclConfig
 from rmq.remoting.addresses import AddressPattern
 from rmq.remoting.responders import Request, ResponderTable, responds_to
 from rmq.runtime.config import ConfigError, load
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
+from rmq.runtime.logs import MAX_QUIET_KEYS, QUIET_MS
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
@@ -417,24 +416,26 @@ class ShellTests(ShellCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_log(self) -> None:
-        """A refusal is logged, and again after QUIET_S while a client repeats it."""
+        """A refusal is logged, and again after QUIET_MS while a client repeats it."""
         peer = self.peer(self.acl())
         with capturedLogs() as logs:
             for _ in range(5):
                 self.ask(peer, RemotingCommand(ADMIN.code, 5))
-            self.clock.advance(QUIET_S)
+            self.clock.advance(QUIET_MS / 1000)
             self.ask(peer, RemotingCommand(ADMIN.code, 5))
-        told = [event for event in logs if "refuses" in event["log_format"]]
-        self.assertEqual([event["log_level"] for event in told], [LogLevel.warn] * 2)
-        self.assertIn("192.0.2.7, request 98101: No accessKey", told[0]["text"])
+        lines = [event for event in logs if "refuses" in event["log_format"]]
+        self.assertEqual(
+            [(event["log_level"], event["suppressed"]) for event in lines], [(LogLevel.warn, 0), (LogLevel.warn, 4)]
+        )
+        self.assertIn("192.0.2.7, request 98101: No accessKey", lines[0]["text"])
 
     def test_log_is_bounded(self) -> None:
-        """What was logged is remembered for MAX_TOLD refusals, whatever peers make up."""
+        """What was logged is remembered for MAX_QUIET_KEYS refusals, whatever peers make up."""
         acl = self.acl()
         peer = self.peer(acl)
-        for number in range(MAX_TOLD + 10):
+        for number in range(MAX_QUIET_KEYS + 10):
             self.ask(peer, RemotingCommand(ADMIN.code, 5, ext_fields={"AccessKey": f"k{number}"}))
-        self.assertLessEqual(len(acl._told), MAX_TOLD)
+        self.assertEqual(len(acl._throttle._written), MAX_QUIET_KEYS)
 
     def test_change(self) -> None:
         """A changed file counts after 5 s, not before; a broken one changes nothing and is reported once."""
@@ -521,16 +522,21 @@ class AccessTests(SynchronousTestCase):
         self.assertLess(set(values), NEVER)
 
     def test_failed_start(self) -> None:
-        """A start that fails leaves nothing running."""
+        """A start that fails, for want of accounts or of a certificate, names the file and leaves nothing running."""
         clock = Clock()
         disk = RealDisk(clock)
         self.addCleanup(disk.close)
         platform = Platform(reactor=clock, disk=disk, rng=random.Random(0), endpoint_factory=dial_by_name)
-        setup = AccessSetup(acl=AclConfig(acl_enable=True, acl_file="/no/such.yml"))
-        access = Access(platform, setup, rocketmq_home=None, admin_codes=())
-        self.assertRaises(ConfigError, access.startService)
-        self.assertEqual(clock.getDelayedCalls(), [])
-        self.assertFalse(access.running)
+        certificate = {"tls.server.mode": "enforcing", "tls.test.mode.enable": "false"}
+        certificate |= {"tls.server.certPath": "/no/such.pem", "tls.server.keyPath": "/no/such.key"}
+        for setup, file in (
+            (AccessSetup(acl=AclConfig(acl_enable=True, acl_file="/no/such.yml")), "/no/such.yml"),
+            (AccessSetup.of(load(ACCESS_CLASSES, certificate, "test").configs), "/no/such."),
+        ):
+            access = Access(platform, setup, rocketmq_home=None, admin_codes=())
+            self.assertIn(file, str(self.assertRaises(ConfigError, access.startService)))
+            self.assertEqual(clock.getDelayedCalls(), [])
+            self.assertFalse(access.running)
 
 
 class DecoyTests(SynchronousTestCase):
@@ -577,8 +583,8 @@ class HostileTests(ShellCase):
         acl = self.acl()
         with capturedLogs() as logs:
             self.ask(self.peer(acl), RemotingCommand(ADMIN.code, 5, ext_fields={"AccessKey": "k" * 100_000}))
-        self.assertEqual([len(text) for text in acl._told], [MAX_TOLD_CHARS])
-        self.assertEqual([len(event["text"]) for event in logs if "text" in event], [MAX_TOLD_CHARS])
+        self.assertEqual([len(str(text)) for text in acl._throttle._written], [MAX_LOGGED_CHARS])
+        self.assertEqual([len(event["text"]) for event in logs if "text" in event], [MAX_LOGGED_CHARS])
 
     def test_emptied_file(self) -> None:
         """A file that is cut before it is written anew locks nobody out; one that says that it has no accounts does."""

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting.acl import acl_of
 from rmq.remoting.aclconfig import AclConfig
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 
 
 class DefaultPathTests(SynchronousTestCase):

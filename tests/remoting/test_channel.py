@@ -67,7 +67,7 @@ class InvokeTests(SynchronousTestCase):
         self.assertEqual((request.code, request.flag, request.version), (92_002, 0, 409))
         self.assertEqual(request.ext_fields, {"consumerGroup": "G"})
         self.assertEqual(request.body, b'{"table":{"a":1}}')
-        self.assertEqual(self.channel.waiting_requests, 1)
+        self.assertEqual(len(self.channel._calls), 1)
 
     def test_answer(self) -> None:
         """The answer is read by the contract's classes; its code may be any of the contract's answers."""
@@ -80,7 +80,7 @@ class InvokeTests(SynchronousTestCase):
                 (response.code, response.header, response.body), (code, OffsetReply(offset=7), Table(table={"b": 2}))
             )
             self.assertEqual(response.ext["x"], "y")
-        self.assertEqual(self.channel.waiting_requests, 0)
+        self.assertEqual(len(self.channel._calls), 0)
 
     def test_raw_and_empty_bodies(self) -> None:
         """Raw bodies pass through; an absent one is empty, an absent JSON body an object of defaults."""
@@ -159,7 +159,7 @@ class InvokeTests(SynchronousTestCase):
         self.assertNoResult(slow)
         self.peer.clock.advance(4)
         self.failureResultOf(slow, RequestTimeout)
-        self.assertEqual(self.channel.waiting_requests, 0)
+        self.assertEqual(len(self.channel._calls), 0)
 
     def test_no_timer_without_requests(self) -> None:
         """A channel whose requests are answered leaves at most one timer, which does nothing."""
@@ -176,7 +176,7 @@ class InvokeTests(SynchronousTestCase):
         done = self.ask()
         done.cancel()
         self.failureResultOf(done)
-        self.assertEqual(self.channel.waiting_requests, 0)
+        self.assertEqual(len(self.channel._calls), 0)
         self.peer.answer(self.peer.received()[0], 0, OffsetReply(offset=1))
 
     def test_connection_lost(self) -> None:
@@ -192,7 +192,7 @@ class InvokeTests(SynchronousTestCase):
         """A request beyond the frame limit fails alone and does not wait."""
         done = self.channel.invoke(RAW, None, bytes(MAX_FRAME_BYTES), timeout_ms=100)
         self.assertIn("92003", str(self.failureResultOf(done, RequestFailed).value))
-        self.assertEqual(self.channel.waiting_requests, 0)
+        self.assertEqual(len(self.channel._calls), 0)
         self.assertTrue(self.channel.is_open)
 
     def test_limit_of_waiting_requests(self) -> None:
@@ -222,7 +222,7 @@ class OnewayTests(SynchronousTestCase):
         self.assertTrue(peer.channel.oneway(NOTIFY, HEADER, None))
         (request,) = peer.received()
         self.assertEqual((request.code, request.flag, request.ext_fields), (92_001, 2, {"consumerGroup": "G"}))
-        self.assertEqual(peer.channel.waiting_requests, 0)
+        self.assertEqual(len(peer.channel._calls), 0)
 
     def test_closed(self) -> None:
         """On a closed channel it is dropped, and says so."""

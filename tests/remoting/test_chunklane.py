@@ -102,6 +102,16 @@ class ChunkLaneTests(SynchronousTestCase):
             self.assertGreaterEqual(self.lane.taken - before, 1, f"pieces of {size}")
             self.assertEqual(peer.channel.held_bytes, 0)
 
+    def test_a_frame_inside_a_body(self) -> None:
+        """A body that holds a whole frame is a body, also where a chunk begins with it: nobody's request is made up."""
+        inner = echo(b"a!", 7)
+        outer = echo(b"before" + inner + b"behind", 1)
+        at = outer.index(inner)
+        self.peer.send(outer[:at])
+        self.peer.send(outer[at:])
+        self.assertEqual([answer.opaque for answer in self.peer.received()], [1])
+        self.assertEqual(self.lane.taken, 0)
+
     def test_in_parts(self) -> None:
         """A lane that stops because its answers are long is asked again after they are written."""
         self.lane.limit = 150
@@ -224,13 +234,13 @@ class DirectTests(ChunkLaneTests):
     """The same past the protocol, as the reactor ``rmq-lean`` does with the compiled modules."""
 
     def setUp(self) -> None:
-        need_compiled("rmq.remoting._direct")
+        need_compiled("rmq.remoting._fastpath")
         super().setUp()
 
     def connected(self) -> Peer:
         peer = Peer(self.table, transport=LeanTransport())
         # as if its first chunk, which may begin a TLS handshake, were behind it
-        peer.protocol._sniffed = True
+        peer.protocol._sniffed = peer.protocol.at_frame_start = True
         return peer
 
     def test_is_direct(self) -> None:
@@ -238,10 +248,10 @@ class DirectTests(ChunkLaneTests):
         transport = self.peer.transport
         assert isinstance(transport, LeanTransport)
         self.peer.send(echo(b"a!", 1))
-        self.assertEqual(transport.answered_directly, 1)
+        self.assertEqual(transport.answered_fast, 1)
         fresh = LeanTransport()
         other = Peer(self.table, transport=fresh)
         other.send(echo(b"a!", 1))
-        self.assertEqual(fresh.answered_directly, 0)
+        self.assertEqual(fresh.answered_fast, 0)
         other.send(echo(b"a!", 1))
-        self.assertEqual(fresh.answered_directly, 1)
+        self.assertEqual(fresh.answered_fast, 1)

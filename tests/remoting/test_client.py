@@ -24,10 +24,10 @@ from rmq.remoting.client import (
     RequestTimeout,
     Response,
     Unreachable,
-    split_addr,
 )
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import Request, ResponderTable, responds_to
+from rmq.runtime.platform import split_addr
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
 from tests.remoting.peer import RecordingTransport

@@ -14,8 +14,9 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.limits import MIB, HeldBytes, RemotingLimits, Seats
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
-from rmq.remoting.server import QUIET_S, RemotingServer
-from rmq.runtime.openlimit import RESERVED_FILES, raise_open_files_limit, sockets_of
+from rmq.remoting.server import RemotingServer
+from rmq.runtime.disk.openlimit import RESERVED_FILES, raise_open_files_limit, sockets_of
+from rmq.runtime.logs import QUIET_MS
 from rmq.wire.command import RemotingCommand, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32
@@ -261,12 +262,12 @@ class LogTests(SynchronousTestCase):
         """A connection that this process ends has one line in the log, with the address and the reason."""
         begun = PREFIX.pack(1000, 10) + b"x"
         for sent, passing_s, reason in (
-            (b"", (IDLE_S,), "is idle for 120"),
+            (b"", (IDLE_S,), "idle for 120"),
             (PREFIX.pack(-1, 10), (), "frame length -1"),
             (b"GET / HTTP/1.1\r\n\r\n", (), "frame length"),
             (b"\x16\x03\x01", (), "it begins a TLS handshake"),
-            (begun, (IDLE_S / 2, IDLE_S / 2), "is idle for 120"),
-            (give(3 * MIB), (), "does not read its answers"),
+            (begun, (IDLE_S / 2, IDLE_S / 2), "idle for 120"),
+            (give(3 * MIB), (), "does not read its replies"),
         ):
             peer = Peer(
                 ResponderTable(Owner()), idle_seconds=IDLE_S, limits=RemotingLimits(server_channel_max_unsent_bytes=MIB)
@@ -305,7 +306,7 @@ class ConnectionsTests(SynchronousTestCase):
         with capturedLogs() as logs:
             self.assertIsNone(first.connect())
             self.assertIsNone(first.connect())
-            first.reactor.advance(QUIET_S)
+            first.reactor.advance(QUIET_MS / 1000)
             self.assertIsNone(first.connect())
         self.assertEqual(len(logs), 2, "one line a minute")
         self.assertIn("ulimit -n", logs[0]["why"])

@@ -18,7 +18,7 @@ from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import Request, ResponderTable, responds_to
 from rmq.remoting.server import RemotingServer
-from rmq.runtime.disk import Disk
+from rmq.runtime.disk.files import Disk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract

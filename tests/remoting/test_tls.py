@@ -24,13 +24,13 @@ from rmq.remoting.channel import Response
 from rmq.remoting.client import RemotingClient, Unreachable
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.remoting.tls import admission
-from rmq.runtime import tls as tls_module
-from rmq.runtime.certificates import self_signed_options
 from rmq.runtime.config import ConfigError, load
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform
-from rmq.runtime.tls import REFRESH_S, ClientTls, ServerTls, loss_text
-from rmq.runtime.tlsconfig import ClientAuth, TlsConfig, TlsMode, TlsTerms, resolve_tls
+from rmq.runtime.tls import context as tls_module
+from rmq.runtime.tls.certificates import self_signed_options
+from rmq.runtime.tls.config import ClientAuth, TlsConfig, TlsMode, TlsTerms, resolve_tls
+from rmq.runtime.tls.context import REFRESH_S, ClientTls, ServerTls, loss_text
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32

@@ -8,8 +8,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import Disk, DiskError, DiskFull, DiskLocked, File
-from rmq.runtime.realfile import MAP_MIN_BYTES
+from rmq.runtime.disk.files import Disk, DiskError, DiskFull, DiskLocked, File
+from rmq.runtime.disk.realfile import MAP_MIN_BYTES
 
 T = TypeVar("T")
 

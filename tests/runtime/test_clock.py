@@ -11,7 +11,7 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import provider
 
-from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.clock import DeadlineTimer, Periodic, now_ms
 
 
 class NowTests(SynchronousTestCase):
@@ -20,6 +20,63 @@ class NowTests(SynchronousTestCase):
         clock = Clock()
         clock.advance(1_700_000_000.1239)
         self.assertEqual(now_ms(clock), 1_700_000_000_123)
+
+
+class DeadlineTimerTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.due: list[float] = []
+        self.fired: list[tuple[float, list[float]]] = []
+        self.timer = DeadlineTimer(self.clock, lambda: min(self.due, default=None), self.fire)
+
+    def fire(self, now_s: float) -> None:
+        self.fired.append((now_s, [due for due in self.due if due <= now_s]))
+        self.due = [due for due in self.due if due > now_s]
+
+    def add(self, due_s: float) -> None:
+        self.due.append(due_s)
+        self.timer.arm()
+
+    def test_each_deadline_at_its_time(self) -> None:
+        """Deadlines come at their times, whatever the order in which they were added, with one delayed call."""
+        for due_s in (3.0, 1.0, 2.0, 2.0):
+            self.add(due_s)
+            self.assertEqual(len(self.clock.getDelayedCalls()), 1)
+        self.clock.pump([0.5] * 8)
+        self.assertEqual(self.fired, [(1.0, [1.0]), (2.0, [2.0, 2.0]), (3.0, [3.0])])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_deadline_that_was_taken_out(self) -> None:
+        """The call stays for it, finds nothing due and is made for the next one."""
+        self.add(1.0)
+        call = self.clock.getDelayedCalls()[0]
+        self.due.clear()
+        self.add(5.0)
+        self.assertEqual(self.clock.getDelayedCalls(), [call])
+        self.clock.pump([1.0] * 5)
+        self.assertEqual(self.fired, [(1.0, []), (5.0, [5.0])])
+
+    def test_never_before_the_deadline(self) -> None:
+        """The time that ``fire`` gets is the deadline at least, also where a sum of floats falls short of it."""
+        for number in range(1, 2000):
+            self.clock.rightNow = number * 0.1
+            due_s = self.clock.rightNow + number / 1000
+            self.add(due_s)
+            self.clock.advance(due_s - self.clock.rightNow)
+            self.clock.advance(1e-9)
+        self.assertEqual(len(self.fired), 1999)
+        self.assertTrue(all(len(due) == 1 for _, due in self.fired))
+
+    def test_cancel(self) -> None:
+        """After cancel nothing fires until the next arm; the past is due at once."""
+        self.timer.cancel()
+        self.add(1.0)
+        self.timer.cancel()
+        self.clock.advance(5)
+        self.assertEqual(self.fired, [])
+        self.timer.arm()
+        self.clock.advance(0)
+        self.assertEqual(self.fired, [(5.0, [1.0])])
 
 
 class PeriodicTests(SynchronousTestCase):
@@ -85,8 +142,8 @@ class PeriodicTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, observer)
         Periodic(self.clock, 10, call, name="persistence").start()
         self.advance(60)
-        failed = "persistence failed; it runs again in 10 s"
-        again = "persistence works again; it had failed {} times in a row"
+        failed = "persistence failed; retry in 10 s"
+        again = "persistence recovered after {} failures in a row"
         self.assertEqual(lines, [failed, again.format(3), failed, again.format(1)])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 

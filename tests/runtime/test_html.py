@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.html import (
+from rmq.runtime.http.html import (
     Section,
     esc,
     facts,

@@ -11,11 +11,11 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime import metrics, site
 from rmq.runtime.config import ConfigError
-from rmq.runtime.html import Section, page, table
-from rmq.runtime.http import Face, HttpAddress, HttpService, make_http_service, parse_http
-from rmq.runtime.metrics import COUNTER, GAUGE, Collector, Row, family
+from rmq.runtime.http import metrics, site
+from rmq.runtime.http.html import Section, page, table
+from rmq.runtime.http.metrics import COUNTER, GAUGE, Collector, Row, family
+from rmq.runtime.http.service import Face, HttpAddress, HttpService, make_http_service, parse_http
 
 
 class Numbers(Collector):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.latetls import tls_later
+from rmq.runtime.tls.late import tls_later
 from tests.needs import imports
 from tests.remoting.certificates import Authority
 
 #: Greets over TLS on two ports, by startTLS and by listenSSL, and says what of TLS was imported when.
 SCRIPT = """
 import socket, ssl, sys
-from rmq.runtime.latetls import tls_later
+from rmq.runtime.tls.late import tls_later
 from rmq.runtime.platform import the_reactor
 if sys.argv[-1] != "LeanReactor":
     with tls_later():

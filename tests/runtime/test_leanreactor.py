@@ -395,7 +395,7 @@ class CompiledPollTests(LeanPollTests):
 
     def test_direct(self) -> None:
         """Whoever stands before the protocol is asked first, and the protocol when that returns None."""
-        self.transport.direct = Direct(lambda data: data.upper() if data != b"no" else None)
+        self.transport.fast_path = Direct(lambda data: data.upper() if data != b"no" else None)
         for data, answer, received in ((b"ask", b"ASK", b""), (b"no", b"", b"no"), (b"", b"", b"no")):
             if data:
                 self.peer.send(data)
@@ -406,7 +406,7 @@ class CompiledPollTests(LeanPollTests):
 
     def test_direct_answers_nothing(self) -> None:
         """An empty answer sends nothing and is no end."""
-        self.transport.direct = Direct(lambda data: b"")
+        self.transport.fast_path = Direct(lambda data: b"")
         self.peer.send(b"ask")
         self.turn()
         self.assertEqual((self.protocol.received, self.protocol.lost), (b"", []))
@@ -415,7 +415,7 @@ class CompiledPollTests(LeanPollTests):
         """What the socket does not take is written in the ordinary way, all of it and in order."""
         answers = iter([b"a" * 100_000, b"b" * 131_073, *(bytes([99 + n]) * 90_000 for n in range(20))])
         expected = [b"a" * 100_000, b"b" * 131_073]
-        direct = self.transport.direct = Direct(lambda data: next(answers), self.transport.write)
+        direct = self.transport.fast_path = Direct(lambda data: next(answers), self.transport.write)
         for _ in range(2):
             self.peer.send(b"ask")
             self.turn()
@@ -428,7 +428,7 @@ class CompiledPollTests(LeanPollTests):
 
     def test_direct_waits_for_what_was_written(self) -> None:
         """While something is unsent, a producer is paused or the connection closes only the protocol is asked."""
-        self.transport.direct = Direct(lambda data: b"direct")
+        self.transport.fast_path = Direct(lambda data: b"direct")
         for name, value in (("dataBuffer", b"x"), ("disconnecting", True), ("producerPaused", True), ("TLS", True)):
             before = getattr(self.transport, name)
             setattr(self.transport, name, value)
@@ -443,7 +443,7 @@ class CompiledPollTests(LeanPollTests):
         def fail(data: bytes) -> bytes:
             raise ValueError("bug")
 
-        self.transport.direct = Direct(fail)
+        self.transport.fast_path = Direct(fail)
         self.peer.send(b"request")
         self.turn()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)

@@ -15,9 +15,22 @@ from twisted.logger import Logger, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.ha import follower, hub
+from rmq.remoting import client, server
 from rmq.runtime import logs
 from rmq.runtime.config import ConfigError
-from rmq.runtime.logs import Rotation, TextLines, default_path, json_line, make_observer, parse_rotation, start_logging
+from rmq.runtime.http.site import StatusSite
+from rmq.runtime.logs import (
+    MAX_QUIET_KEYS,
+    LogThrottle,
+    Rotation,
+    TextLines,
+    default_path,
+    json_line,
+    make_observer,
+    parse_rotation,
+    start_logging,
+)
 
 
 def event(text: str = "broker {name} is gone", **fields: Any) -> dict[str, Any]:
@@ -124,7 +137,7 @@ class ObserverTests(SynchronousTestCase):
         observer = make_observer(path=path, json=False, level="WARN, rmq.store=debug")
         observer(event("info", log_level=LogLevel.info))
         observer(event("warn", log_level=LogLevel.warn))
-        observer(event("store", log_level=LogLevel.debug, log_namespace="rmq.store.flush"))
+        observer(event("store", log_level=LogLevel.debug, log_namespace="rmq.store.groupcommit"))
         self.assertEqual([line.split()[-1] for line in self.read(path).splitlines()], ["warn", "store"])
 
     def test_wrong_level(self) -> None:
@@ -200,3 +213,30 @@ class ControlTests(SynchronousTestCase):
         line = str(TextLines().format(event(name=name)))
         self.assertEqual(len(line.splitlines()), 1)
         self.assertIn("x\\r2026 INFO rmq all\\x0bis\\x1b[2Kwell\\x85\\u2028\\ud800\ttab ü is gone", line)
+
+
+class LogThrottleTests(SynchronousTestCase):
+    def test_once_a_minute(self) -> None:
+        """The same line is written once a minute, with how many were suppressed; another key is not affected."""
+        throttle = LogThrottle()
+        self.assertEqual(throttle.admit("x", 0), 0)
+        self.assertIsNone(throttle.admit("x", 1))
+        self.assertIsNone(throttle.admit("x", 59_999))
+        self.assertEqual(throttle.admit("y", 5), 0)
+        self.assertEqual(throttle.admit("x", 60_000), 2)
+
+    def test_bounded(self) -> None:
+        """Many different keys take no memory; the newest are remembered."""
+        throttle = LogThrottle()
+        for number in range(10 * MAX_QUIET_KEYS):
+            throttle.admit(number, number)
+        self.assertIsNone(throttle.admit(10 * MAX_QUIET_KEYS - 1, 10 * MAX_QUIET_KEYS))
+        self.assertEqual(throttle.admit(0, 10 * MAX_QUIET_KEYS), 0)
+        self.assertEqual(len(throttle._written), MAX_QUIET_KEYS)
+
+
+class QuietFactoryTests(SynchronousTestCase):
+    def test_no_line_per_factory(self) -> None:
+        """Twisted logs the start and the stop of each factory that is noisy: two lines for every dial of a peer."""
+        for factory in (server._Connections, client._Outgoing, hub.MasterHub, follower._Attempts, StatusSite):
+            self.assertFalse(factory.noisy, factory)

@@ -12,7 +12,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import keep_steady, real_platform
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -18,11 +19,11 @@ from typing import Any, TypeVar, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime import osfile
-from rmq.runtime.disk import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
-from rmq.runtime.flusher import Flusher, Job
+from rmq.runtime.disk import syscalls
+from rmq.runtime.disk.files import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
+from rmq.runtime.disk.flusher import Flusher, Job
+from rmq.runtime.disk.realfile import MAP_MIN_BYTES, RealFile
 from rmq.runtime.platform import WITHOUT_MAPS
-from rmq.runtime.realfile import MAP_MIN_BYTES, RealFile
 from tests.needs import missing
 from tests.runtime.disk_contract import DiskContract, raise_failure
 
@@ -74,7 +75,7 @@ class RealFileTests(RealDiskCase):
         """A file whose descriptor is one that the test can spoil."""
         flusher = Flusher(self.reactor)
         self.addCleanup(flusher.close)
-        return RealFile(f"{self.root}/spoiled", fd, flusher)
+        return RealFile(f"{self.root}/spoiled", fd, flusher, True)
 
     def spoiled(self) -> RealFile:
         """An open file whose writes and syncs fail with EBADF: it was opened for reading."""
@@ -107,9 +108,9 @@ class RealFileTests(RealDiskCase):
         """A file system that cannot reserve gets the zeros written out, and so the same room."""
         fd = os.open(f"{self.root}/a", os.O_RDWR | os.O_CREAT)
         self.addCleanup(os.close, fd)
-        osfile.fill_with_zeros(fd, 3 * osfile.CHUNK_BYTES + 7)
+        syscalls.fill_with_zeros(fd, 3 * syscalls.CHUNK_BYTES + 7)
         status = os.fstat(fd)
-        self.assertEqual(status.st_size, 3 * osfile.CHUNK_BYTES + 7)
+        self.assertEqual(status.st_size, 3 * syscalls.CHUNK_BYTES + 7)
         self.assertGreaterEqual(status.st_blocks * 512, status.st_size)
 
     def test_unsupported_reservation_falls_back(self) -> None:
@@ -133,6 +134,15 @@ class RealFileTests(RealDiskCase):
         file.write_at(2, b"abcdefghijk")
         self.assertEqual(file.read_at(0, 20), b"\0\0abcdefghijk" + bytes(7))
 
+    def test_short_reads_are_completed(self) -> None:
+        """The kernel may give a read in pieces; all of it comes."""
+        file = self.disk.create(f"{self.root}/a", 0)
+        self.addCleanup(file.close)
+        file.write_at(0, b"abcdefghijk")
+        real = os.pread
+        self.patch(os, "pread", lambda fd, size, offset: real(fd, min(size, 3), offset))
+        self.assertEqual(file.read_at(1, 9), b"bcdefghij")
+
     def test_short_write_into_a_full_disk(self) -> None:
         """No room in the middle of a write is DiskFull with path and offset, and the size stays true."""
         real = os.pwrite
@@ -152,16 +162,17 @@ class RealFileTests(RealDiskCase):
         """A write that the system refuses is a DiskError with path and offset."""
         error = self.assertRaises(DiskError, self.spoiled().write_at, 3, b"x")
         self.assertEqual((error.path, error.offset), (f"{self.root}/spoiled", 3))
+        self.assertEqual(str(error), f"{self.root}/spoiled at offset 3: Bad file descriptor")
 
     def test_failed_sync_is_reported_and_final(self) -> None:
         """A sync that fails fails its Deferred, and from then on nothing can be written or synced."""
         file = self.pipe_file()
         error = self.assertRaises(DiskError, self.settle, file.sync())
         self.assertEqual(error.path, f"{self.root}/spoiled")
-        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.write_at, 0, b"x")))
-        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.sync_now)))
-        self.assertIn("earlier sync failed", str(self.failureResultOf(file.sync(), DiskError).value))
-        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.truncate, 0)))
+        self.assertIn("earlier fsync failed", str(self.assertRaises(DiskError, file.write_at, 0, b"x")))
+        self.assertIn("earlier fsync failed", str(self.assertRaises(DiskError, file.sync_now)))
+        self.assertIn("earlier fsync failed", str(self.failureResultOf(file.sync(), DiskError).value))
+        self.assertIn("earlier fsync failed", str(self.assertRaises(DiskError, file.truncate, 0)))
 
     def test_failed_sync_is_no_full_disk(self) -> None:
         """Of a sync that fails for want of room nobody may think that it can be tried again."""
@@ -170,8 +181,8 @@ class RealFileTests(RealDiskCase):
         def fail(path_or_fd: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        self.patch(osfile, "sync_data", fail)
-        self.patch(osfile, "sync_folder", fail)
+        self.patch(syscalls, "sync_data", fail)
+        self.patch(syscalls, "sync_folder", fail)
         for error in (
             self.assertRaises(DiskError, self.settle, file.sync()),
             self.assertRaises(DiskError, self.disk.create_sparse(f"{self.root}/b", 10).sync_now),
@@ -179,7 +190,7 @@ class RealFileTests(RealDiskCase):
             self.assertRaises(DiskError, self.disk.sync_dir, self.root),
         ):
             self.assertNotIsInstance(error, DiskFull)
-            self.assertIn("cannot sync: No space left on device", str(error))
+            self.assertIn("cannot fsync: No space left on device", str(error))
             self.assertTrue(error.path.startswith(self.root))
 
     def test_failed_sync_fails_all_that_shared_it(self) -> None:
@@ -193,7 +204,9 @@ class RealFileTests(RealDiskCase):
         """The same holds for the blocking form."""
         file = self.pipe_file()
         self.assertRaises(DiskError, file.sync_now)
-        self.assertIn("earlier sync failed", str(self.assertRaises(DiskError, file.sync_now)))
+        error = self.assertRaises(DiskError, file.sync_now)
+        self.assertIn("earlier fsync failed", str(error))
+        self.assertEqual(error.path, f"{self.root}/spoiled")
 
     def test_descriptor_outlives_close_while_syncing(self) -> None:
         """close() during a sync does not pull the descriptor away; the last sync gives it back."""
@@ -272,6 +285,7 @@ class RealDiskTests(RealDiskCase):
         self.disk.close()
         self.disk.close()
         self.failureResultOf(file.sync(), DiskError)
+        self.failureResultOf(self.disk.sync_dir_soon(self.root), DiskError)
 
     def test_close_finishes_what_is_queued(self) -> None:
         """Syncs that were asked for before the disk closed have run when close returns."""
@@ -347,10 +361,10 @@ class RealDiskTests(RealDiskCase):
         if not hasattr(fcntl, "F_OFD_SETLK"):
             missing("F_OFD_SETLK of fcntl: plain record locks belong to the process")
         command = fcntl.F_OFD_SETLK
-        self.patch(osfile, "fcntl", SimpleNamespace(lockf=fcntl.lockf, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
+        self.patch(syscalls, "fcntl", SimpleNamespace(lockf=fcntl.lockf, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
         lock = self.disk.lock(f"{self.root}/lock")
         with open(f"{self.root}/lock", "r+b") as other:
-            byte_1, byte_0 = (osfile.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0) for byte in (1, 0))
+            byte_1, byte_0 = (syscalls.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0) for byte in (1, 0))
             fcntl.fcntl(other, command, byte_1)
             self.assertRaises(OSError, fcntl.fcntl, other, command, byte_0)
             lock.release()
@@ -383,7 +397,7 @@ class SyncCallTests(RealDiskCase):
 
         replace = os.replace
         self.patch(os, "fsync", recording(os.fsync))
-        self.patch(osfile, "sync_data", recording(os.fdatasync))
+        self.patch(syscalls, "sync_data", recording(os.fdatasync))
         self.patch(os, "replace", replacing)
         return calls
 
@@ -490,6 +504,30 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(ran, ["same"])
         self.assertEqual(self.done, [None] * 11)
 
+    def test_close_waits(self) -> None:
+        """A sync that runs while the flusher closes has ended when close returns; only then the store says so."""
+        self.flusher.add(Job("begin", lambda: None, self.done.append))
+        self.reactor.run_one()
+        thread = self.flusher._thread
+        assert thread is not None
+        closing, join = threading.Event(), thread.join
+        ran: list[str] = []
+        self.addCleanup(closing.set)
+
+        def joining() -> None:
+            closing.set()
+            join(HOP_TIMEOUT_S)
+
+        self.patch(thread, "join", joining)
+
+        def work() -> None:
+            closing.wait(HOP_TIMEOUT_S)
+            ran.append("sync")
+
+        self.flusher.add(Job("sync", work, self.done.append))
+        self.flusher.close()
+        self.assertEqual((ran, thread.is_alive()), (["sync"], False))
+
     def test_failures_do_not_end_the_thread(self) -> None:
         """A job that fails reports its OSError; the next one runs."""
 
@@ -516,7 +554,7 @@ UNREADABLE = """
 import os, sys
 from twisted.internet import reactor
 from rmq.runtime import logs
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.runtime.platform import real_platform
 path = sys.argv[1]
 log = logs.make_observer(path=sys.argv[2] if len(sys.argv) > 2 else None, json=False, level="info")

@@ -6,9 +6,9 @@ import errno
 import os
 from types import SimpleNamespace
 
-from rmq.runtime import osfile
-from rmq.runtime.disk import DiskError, DiskUsage
-from rmq.runtime.realfile import MAP_MIN_BYTES
+from rmq.runtime.disk import syscalls
+from rmq.runtime.disk.files import DiskError, DiskLocked, DiskUsage
+from rmq.runtime.disk.realfile import MAP_MIN_BYTES
 from tests.runtime.test_realdisk import RealDiskCase
 
 
@@ -22,7 +22,7 @@ class UnshareTests(RealDiskCase):
         self.path = f"{self.root}/a"
         self.disk.write_atomic(self.path, b"old")
         self.synced: list[str] = []
-        self.patch(osfile, "sync_folder", self.synced.append)
+        self.patch(syscalls, "sync_folder", self.synced.append)
 
     def test_a_dump_keeps_its_bytes(self) -> None:
         """A file that a dump shares by a hard link is written by the store without a change of the dump."""
@@ -45,6 +45,15 @@ class UnshareTests(RealDiskCase):
         self.assertEqual(os.stat(self.path).st_ino, before)
 
 
+class CopyTests(RealDiskCase):
+    def test_a_file_of_several_pieces(self) -> None:
+        """A backup or dump of a file that is read in pieces has each of them in its place."""
+        data = b"a" * syscalls.CHUNK_BYTES + b"b" * syscalls.CHUNK_BYTES + b"end"
+        self.disk.write_atomic(f"{self.root}/a", data)
+        self.disk.copy(f"{self.root}/a", f"{self.root}/b")
+        self.assertTrue(self.disk.read_whole(f"{self.root}/b") == data)
+
+
 class RoomTests(RealDiskCase):
     def test_usage_counts_as_df_does(self) -> None:
         """What only root may use is neither free nor part of the total: the ratio is the one that df shows."""
@@ -64,14 +73,32 @@ class DescriptorTests(RealDiskCase):
 
         path = f"{self.root}/a"
         self.disk.write_atomic(path, b"x")
-        self.patch(osfile, "write_fully", full)
-        self.patch(osfile, "reserve", full)
+        self.patch(syscalls, "write_fully", full)
+        self.patch(syscalls, "reserve", full)
+        self.patch(os, "ftruncate", full)
         before = descriptors()
         self.assertRaises(DiskError, self.disk.copy, path, f"{self.root}/b")
         self.assertRaises(DiskError, self.disk.copy, path, f"{self.root}/b", 2)
         self.assertRaises(DiskError, self.disk.create, f"{self.root}/b", 10)
+        self.assertRaises(DiskError, self.disk.create_sparse, f"{self.root}/b", 10)
         self.assertRaises(DiskError, self.disk.write_atomic, path, b"y")
         self.assertRaises(DiskError, self.disk.lock, f"{self.root}/lock")
+        self.assertEqual(descriptors(), before)
+
+    def test_a_closed_file_keeps_no_room(self) -> None:
+        """The map goes with its file: it would keep the room of a deleted segment, and a descriptor."""
+        before = descriptors()
+        file = self.disk.create(f"{self.root}/a", MAP_MIN_BYTES)
+        file.read_at(0, 1)
+        file.close()
+        self.assertEqual(descriptors(), before)
+
+    def test_a_refused_lock(self) -> None:
+        """A broker that is started again and again while another one uses its store keeps no descriptor of the lock."""
+        lock = self.disk.lock(f"{self.root}/lock")
+        self.addCleanup(lock.release)
+        before = descriptors()
+        self.assertRaises(DiskLocked, self.disk.lock, f"{self.root}/lock")
         self.assertEqual(descriptors(), before)
 
 
@@ -92,10 +119,10 @@ class ZeroTests(RealDiskCase):
         """Where nothing can be reserved, a segment of a gigabyte is zeroed from a buffer of a mebibyte."""
         sizes: list[tuple[int, int, int]] = []
         self.patch(
-            osfile, "write_fully", lambda _fd, data, offset: sizes.append((len(data.obj), len(data), offset))
+            syscalls, "write_fully", lambda _fd, data, offset: sizes.append((len(data.obj), len(data), offset))
         )  # fmt: skip
-        osfile.fill_with_zeros(-1, 2 * osfile.CHUNK_BYTES + 5)
-        chunk = osfile.CHUNK_BYTES
+        syscalls.fill_with_zeros(-1, 2 * syscalls.CHUNK_BYTES + 5)
+        chunk = syscalls.CHUNK_BYTES
         self.assertEqual(sizes, [(chunk, chunk, 0), (chunk, chunk, chunk), (chunk, 5, 2 * chunk)])
         self.assertEqual(chunk, 1 << 20)
 
@@ -105,5 +132,5 @@ class ZeroTests(RealDiskCase):
         self.disk.write_atomic(path, b"x" * 10)
         fd = os.open(path, os.O_RDONLY)
         self.addCleanup(os.close, fd)
-        pieces = osfile.chunks(fd, 20)
+        pieces = syscalls.chunks(fd, 20)
         self.assertEqual([next(pieces, None), next(pieces, None)], [b"x" * 10, None])

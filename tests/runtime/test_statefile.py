@@ -8,8 +8,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import RealDisk
-from rmq.runtime.statefile import read_state
+from rmq.runtime.disk.files import RealDisk
+from rmq.runtime.disk.statefile import read_state
 
 
 def parse(data: bytes) -> bytes:

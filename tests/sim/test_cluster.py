@@ -12,7 +12,7 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import Periodic
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.sim.__main__ import main
 from rmq.sim.cluster import Cluster
 from rmq.sim.scenario import Outcome, Run

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from twisted.application.service import Service
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError, DiskFull
+from rmq.runtime.disk.files import DiskError, DiskFull
 from rmq.runtime.platform import Platform
 from rmq.sim import faults
 from rmq.sim.net import SimNet

@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import Periodic, now_ms
-from rmq.runtime.disk import DiskLocked
+from rmq.runtime.disk.files import DiskLocked
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node, Process, platform_for

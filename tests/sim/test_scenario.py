@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker.metadata_sync import MetadataSync
 from rmq.ha.acks import Acks
 from rmq.remoting.client import RequestFailed
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.sim import checkers, scenario
 from rmq.sim.cluster import ROOT, LogImage, Member
 from rmq.sim.consumer import Observer
@@ -126,7 +126,9 @@ class WaitTests(RunCase):
             run.losses.failures.append(failure(node="broker-a-1", is_master=False))
 
         run = self.simulate("converge", plant_excuse)
-        self.assertEqual(run.outcome.remarks, ["broker-a-1 has parted from its master and begins anew"])
+        self.assertEqual(
+            run.outcome.remarks, ["broker-a-1 has diverged from its master and restarts with an empty store"]
+        )
         (kept,) = run._old_images["broker-a"]
         self.assertTrue(checkers.holds(kept, first_acked(run)))
         self.assertEqual(run.losses.failures, [])
@@ -259,7 +261,7 @@ class JudgementTests(RunCase):
 
     def test_at_the_answer(self) -> None:
         """1: the moment a SYNC_MASTER answers, a slave has the message; an answer too early is found."""
-        self.patch(Acks, "reached", lambda self: 1 << 60)
+        self.patch(Acks, "quorum_offset", lambda self: 1 << 60)
         found = self.violations("chaos", lambda run: None)
         self.assertRegex(found[0], r"was acknowledged as replicated at broker-a .*, but no slave has it$")
 
@@ -298,7 +300,7 @@ class JudgementTests(RunCase):
                 self.patch(store, "query", lambda *given: MessageStore.query(store, given[0], "x", *given[2:]))
 
             found = self.violations("check", keys)
-            self.assertEqual(len(found), scenario.MAX_TOLD + 1)
+            self.assertEqual(len(found), scenario.MAX_REPORTED + 1)
             self.assertRegex(found[0], rf"^{name} finds \[\] by the key producer-0\.1-\d+, which is at \d+$")
 
             def times(run: Run, number: int = number) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import Disk, DiskError, DiskFull, DiskLocked, SyncFailed
+from rmq.runtime.disk.files import Disk, DiskError, DiskFull, DiskLocked, SyncFailed
 from rmq.sim.disk import SimDisk, SimFile
 from rmq.sim.inode import PAGE_BYTES, SECTOR_BYTES, CrashOdds, SparseBytes
 from rmq.sim.net import SimNet

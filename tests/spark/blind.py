@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
-from rmq_audit.audit import Options, compare
-from rmq_audit.engines import LocalEngine
-from rmq_audit.inventory import InputError
+from rmq_audit.driver.audit import Options, compare
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker.location import InputError
 
 from tests.goldens import STORES, unpack_store
 from tests.spark.blinddamage import SIDES, Pair, damage

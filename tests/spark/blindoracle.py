@@ -24,13 +24,13 @@ Files = Mapping[str, bytes]
 
 UNNOTICEABLE = {
     "nothing changed": "the damage wrote what was there before",
-    "behind the log's end": "recovery stops at the first byte that begins no record; the next append overwrites it",
+    "after the log's end": "recovery stops at the first byte that begins no record; the next append overwrites it",
     "segment made ahead": "brokers make the next segment before they need it, and again when it is not there",
     "behind a BLANK's head": "behind size and magic of its BLANK a segment may hold anything; readers skip it",
     "behind a queue's end": "a queue ends at its first unit without a size; the next unit overwrites what is behind it",
-    "unit of a deleted message": "it points in front of the log; a queue begins at its first unit that does not",
+    "unit of a deleted message": "it points before the log; a queue begins at its first unit that does not",
     "queue's end before recovery": "the file abort is there: the next start writes units, and the newest index, again",
-    "behind an extension's end": "consume queue units hold the addresses; none leads behind the last one",
+    "behind an extension's end": "consume queue units hold the addresses; none leads after the last one",
     "index bytes without meaning": "file name, used-slot count, entry 0, entries behind the count, empty slots: unread",
     "index file's length": "brokers map index files with the configured length, whatever they have on disk",
     "backup of a table": "a .bak file is read only where its main file cannot be",
@@ -50,16 +50,17 @@ UNTELLABLE = {
     "the log's first segments": "gone on a side, as after retention or on a slave that joined late",
     "the only segment's length": "alike on both sides; no other file tells what mappedFileSizeCommitLog was",
     "every index file": "gone on both sides, as with messageIndexEnable=false",
-    "the last units": "of a queue, behind everything that any queue of the store has: as before they are dispatched",
+    "the last units": "of a queue, after everything that any queue of the store has: as before they are dispatched",
     "the other side's records": "a side that was behind holds what the other one has: it may have caught up",
     "the unit of half a record": "the record at the end of a killed slave's log, which recovery cuts off with its unit",
     "a filter bitmap": "a broker computed its bits from the filters that consumers had then",
     "a setting's only copy": "perm, queue counts, retries, alike on both sides or on one that lags: it may be meant",
-    "a table that the slave copies later": "the slave lacks entries of its master's table, as before every copy",
+    "a table that the slave copies later": "the slave lacks entries of its master's table, or the table, as before "
+    "every copy",
     "an offset that may be committed": "of a group or delay level, within its queue, or none: consumers commit what "
     "they like, and a slave's are older",
     "a table that clients fill": "filters, orders, modes and mappings: whatever can be loaded may be meant",
-    "a checkpoint that may be": "its times are not behind the last message's",
+    "a checkpoint that may be": "its times are not after the last message's",
 }
 
 _RECORD_MAGICS = (0xDAA320A7, 0xDAA320AB)
@@ -163,10 +164,10 @@ def _see_log(store: Store, files: Files, paths: list[str]) -> None:
             store.shown["log", path] = data[: at + 8]
             store.marks.append((path, at + 8, len(data), "behind a BLANK's head"))
         else:
-            store.marks.append((path, at, len(data), "behind the log's end"))
+            store.marks.append((path, at, len(data), "after the log's end"))
             ahead = [f"commitlog/{expected:020d}"]
     store.marks += [(path, 0, 1 << 62, "segment made ahead") for path in ahead]
-    store.marks += [(path, 0, 1 << 62, "behind the log's end") for path in paths if ("log", path) not in store.shown]
+    store.marks += [(path, 0, 1 << 62, "after the log's end") for path in paths if ("log", path) not in store.shown]
     _see_lengths(store, files, "commitlog", [path for path in paths if path not in ahead])
 
 
@@ -205,7 +206,7 @@ def _see_queue(store: Store, files: Files, folder: str, paths: list[str]) -> Non
             ended = True
         data = files[path]
         if ended:
-            # recovery deletes whole files behind the end
+            # recovery deletes whole files after the end
             if stopped and name.isdigit() and len(name) == 20 and int(name) >= (expected or 0):
                 ahead += [path] * (len(data) == QUEUE_FILE_BYTES)
             store.marks.append((path, 0, 1 << 62, "behind a queue's end"))
@@ -416,8 +417,9 @@ def _explain_settings(name: str, side: str, before: Any, mine: Store, other: Sto
     member = {"topics.json": "topicConfigTable"}.get(name, "subscriptionGroupTable")
     after, twin = mine.shown.get(key), other.shown.get(key)
     if after is None:
-        # groups have a file only when one was made
-        return "a table that the slave copies later" if name != "topics.json" else None
+        # groups have a file only when one was made; a slave copies the delay offsets after the topics
+        copied = side == "master" or ("table", "delayOffset.json") in mine.shown or _has_backup(mine)
+        return None if name == "topics.json" and copied else "a table that the slave copies later"
     if not isinstance(after, dict) or not isinstance(after.get(member), dict) or not isinstance(before, dict):
         return None
     table, old = after[member], before.get(member, {})
@@ -437,6 +439,11 @@ def _explain_settings(name: str, side: str, before: Any, mine: Store, other: Sto
     if isinstance(theirs, dict) and side == "master" and _same_settings(table, theirs):
         return "a setting's only copy" if _reachable(name, side, table, mine) else None
     return None
+
+
+def _has_backup(store: Store) -> bool:
+    names = ("config/topics.json.bak", "config/delayOffset.json.bak")
+    return any(path in names for path, *_ in store.marks)
 
 
 def _same_settings(master: Mapping[str, Any], slave: Mapping[str, Any]) -> bool:

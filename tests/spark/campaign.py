@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
-from rmq_audit.audit import Options, compare
-from rmq_audit.cluster import Tables, audit_cluster
-from rmq_audit.clusterconfig import ClusterConfig, config_of
-from rmq_audit.engines import LocalEngine
-from rmq_audit.findings import Finding, Severity
-from rmq_audit.routes import read_routes
-from rmq_audit.watch import REPORT_FILE, Clock, Watch
+from rmq_audit.cli.watch import REPORT_FILE, Clock, Watch
+from rmq_audit.driver.audit import Options, compare
+from rmq_audit.driver.cluster import Tables, audit_cluster
+from rmq_audit.driver.clusterconfig import ClusterConfig, config_of
+from rmq_audit.driver.findings import Finding, Severity
+from rmq_audit.driver.routes import read_routes
+from rmq_audit.engine.engines import LocalEngine
 
 from tests.spark.corruptor import clusters, logs, queues, records, tables
 from tests.spark.corruptor.classes import CLASSES, NotHere, Outcome, Plan, judge, outcome_of

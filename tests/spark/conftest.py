@@ -13,7 +13,7 @@ from tests import needs
 from tests.goldens import unpack_store
 
 if TYPE_CHECKING:
-    from rmq_audit.engines import Engine
+    from rmq_audit.engine.engines import Engine
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +33,10 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def spark_engine() -> Iterator[Engine]:
     """A Spark engine on two local cores."""
-    from rmq_audit.engines import EngineError
+    from rmq_audit.engine.engines import EngineError
 
     try:
-        from rmq_audit.sparkengine import OwnedSparkEngine
+        from rmq_audit.engine.spark import OwnedSparkEngine
 
         engine = OwnedSparkEngine("local[2]")
     except EngineError as error:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_audit.audit import Options, Result, compare
-from rmq_audit.engines import Engine, LocalEngine
-from rmq_audit.findings import Finding
+from rmq_audit.driver.audit import Options, Result, compare
+from rmq_audit.driver.findings import Finding
+from rmq_audit.engine.engines import Engine, LocalEngine
 
 from tests.needs import imports
 

@@ -331,7 +331,7 @@ def plant_junk_behind_blanks(pair: Pair, root: Path, chance: random.Random) -> N
 
 def plant_stale_records(pair: Pair, root: Path) -> None:
     """
-    Old records behind the end, as a truncation leaves them: valid in every way, and older than the log's last one.
+    Old records after the end, as a truncation leaves them: valid in every way, and older than the log's last one.
     """
     at = pair.made.end + 700
     for number in range(5):

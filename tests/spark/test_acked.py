@@ -1,4 +1,4 @@
-"""Acknowledged sends held against the log: of Apache's brokers, and what is lost, moved or changed."""
+"""Acknowledged sends compared with the log: of Apache's brokers, and what is lost, moved or changed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from rmq_audit.acked import read_sends
-from rmq_audit.audit import Options, Result, check, compare
-from rmq_audit.engines import LocalEngine
-from rmq_audit.inventory import InputError
+from rmq_audit.driver.acked import read_sends
+from rmq_audit.driver.audit import Options, Result, check, compare
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker.location import InputError
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -110,7 +110,7 @@ class LostTests(AckedCase):
         self.assertEqual(sorted(self.kinds(result)), [("AK-BODY", 1), ("AK-PLACE", 1)])
 
     def test_refused_sends_and_other_brokers_do_not_count(self) -> None:
-        """What no broker acknowledged, what another one has, and what retention has deleted is not looked for."""
+        """What no broker acknowledged, what another one has, and what retention has deleted is not searched for."""
         made = make_store(3)
         pair = Pair(self.folder, made)
         rows = self.rows(pair)[:3]
@@ -183,7 +183,7 @@ class TableTests(AckedCase):
         path = self.folder / "r.json"
         table = self.table(rows)
         answer = rmq_audit("check", pair.master, "--engine", "local", "--acked", table, "--json", path)
-        self.assertIn("1 acknowledged sends (not looked for: 1 refused, 1 of other brokers)", answer.stdout)
+        self.assertIn("1 acknowledged sends (not searched for: 1 refused, 1 of other brokers)", answer.stdout)
         seen = result_of(path)["coverage"]["master"]
         self.assertEqual((seen["acked_sends_not_stored"], seen["acked_sends_of_others"]), (1, 1))
 

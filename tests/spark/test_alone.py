@@ -1,4 +1,4 @@
-"""One store looked at alone: index files, tags, consumer offsets; on what Apache's brokers wrote, and on damage."""
+"""One store checked alone: index files, tags, consumer offsets; on what Apache's brokers wrote, and on damage."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from rmq_audit import kernel
-from rmq_audit.audit import Options, Result, check
-from rmq_audit.engines import LocalEngine
-from rmq_audit.findings import INVARIANTS
-from rmq_audit.indexes import MAX_SEARCH_BYTES, check_index
-from rmq_audit.properties import failed_property_crcs, tags_codes, values_of
-from rmq_audit.tasks import IndexCheck
+from rmq_audit.driver.audit import Options, Result, check
+from rmq_audit.driver.findings import INVARIANTS
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker import kernel
+from rmq_audit.worker.indexes import MAX_SEARCH_BYTES, IndexCheck, check_index
+from rmq_audit.worker.properties import failed_property_crcs, tags_codes, values_of
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -66,7 +65,7 @@ class GoldenTests(SynchronousTestCase):
 
 
 class EveryByteTests(SynchronousTestCase):
-    """One byte is changed at a time, in a store of Apache's broker that is looked at alone."""
+    """One byte is changed at a time, in a store of Apache's broker that is checked alone."""
 
     golden_copy: Callable[[str], Path]
 
@@ -164,7 +163,7 @@ class AloneTests(SynchronousTestCase):
         self.assertIn("--index-slots", result.findings[0].detail)
 
     def test_an_entry_that_left_the_log(self) -> None:
-        """Entries in front of the log or behind its end are legal; one of them among entries of the log is damage."""
+        """Entries before the log or after its end are legal; one of them among entries of the log is damage."""
         pair = self.pair(make_store(2))
         pair.write_entry(pair.master, 40, 4, (1 << 40).to_bytes(8, "big"))
         (one,) = causes(alone(pair.master))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit import lentwindow, scan
+from rmq_audit.worker import lentwindow, scan
 
 from tests.spark.support import result_of
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
@@ -217,7 +217,7 @@ class ForeignTests(BadInputCase):
 class LengthTests(BadInputCase):
     def test_empty_and_short_files(self) -> None:
         """
-        An empty or short segment in the middle is CL-GAP. An empty one behind the end is what a killed broker leaves;
+        An empty or short segment in the middle is CL-GAP. An empty one after the end is what a killed broker leaves;
         after a clean stop Apache's 4.9 does not start with it.
         """
         for size in (0, 1, 4096):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.audit import Options, Result, check, compare
-from rmq_audit.engines import LocalEngine
-from rmq_audit.findings import Finding, Severity
-from rmq_audit.names import hashes, name_hashes
-from rmq_audit.previous import read_previous
-from rmq_audit.report import to_json
+from rmq_audit.driver.audit import Options, Result, check, compare
+from rmq_audit.driver.findings import Finding, Severity
+from rmq_audit.driver.previous import read_previous
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.report.pair import Run, to_json
+from rmq_audit.worker.duplicates import hashes, name_hashes
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -140,7 +140,7 @@ class CountTests(BooksCase):
 
 class BackwardTests(BooksCase):
     def look(self, pair: Pair) -> str:
-        report = to_json(self.check(pair.master), run_id="r", started_at="2026-11-22", seconds=1, engine="local")
+        report = to_json(self.check(pair.master), Run(run_id="r", started_at="2026-11-22", seconds=1, engine="local"))
         (self.folder / "look.json").write_text(json.dumps(report))
         return str(self.folder / "look.json")
 

@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 import attrs
 import pyarrow.dataset
 import pytest
-from rmq_audit.audit import Options
-from rmq_audit.cluster import ClusterResult, audit_cluster, read_tables
-from rmq_audit.clusterconfig import read_config
-from rmq_audit.engines import Engine, LocalEngine
-from rmq_audit.findings import INVARIANTS
-from rmq_audit.inventory import InputError
+from rmq_audit.driver.audit import Options
+from rmq_audit.driver.cluster import ClusterResult, audit_cluster, read_tables
+from rmq_audit.driver.clusterconfig import read_config
+from rmq_audit.driver.findings import INVARIANTS
+from rmq_audit.engine.engines import Engine, LocalEngine
+from rmq_audit.worker.location import InputError
 
 from tests.needs import ROOT
 from tests.spark.support import result_of
@@ -184,15 +184,15 @@ class VerdictTests(ClusterCase):
         result = self.audit()
         told = [(one.broker, one.count, one.detail.split(", ")[-1]) for one in result.findings]
         expected = [
-            ("broker-c", 3, "but stand in another broker's table: not looked for"),
-            ("z", 1, "which the configuration does not name: not looked for"),
+            ("broker-c", 3, "but are in another broker's table: not searched for"),
+            ("z", 1, "which the configuration does not name: not searched for"),
         ]
         self.assertEqual((result.exit_status, sorted(told)), (3, expected))
         self.edit('name = "broker-c"\n', 'name = "broker-c"\nacked = ["tables/own.jsonl"]\n')
         self.assertEqual(set(read_tables(read_config(str(self.config))).strangers), {"z"})
 
     def test_offsets_from_elsewhere(self) -> None:
-        """Consumer offsets of a file of their own are held against the master's queues."""
+        """Consumer offsets of a file of their own are compared with the master's queues."""
         self.edit("index_slots = 5000000\n", "")
         path = self.folder / "tables" / "broker-b-consumerOffset.json"
         path.write_text(re.sub(r":\d+\}", ":900000}", path.read_text()))
@@ -323,14 +323,18 @@ class MistakeTests(ClusterCase):
             (
                 'cluster = "DefaultCluster"',
                 "cluster = 7",
-                ("cluster: 7 is no text", f"line {self.line(lines, 'cluster')}"),
+                ("cluster: 7 is not text", f"line {self.line(lines, 'cluster')}"),
             ),
             (
                 'allow_lag = "1G"',
                 'allow_lag = "much"',
                 ("broker 2: allow_lag", f"line {self.line(lines, 'allow_lag', 2)}"),
             ),
-            ('slaves = ["broker-b/slave-1"]', 'slaves = "broker-b/slave-1"', ("broker 2: slaves", "no list of paths")),
+            (
+                'slaves = ["broker-b/slave-1"]',
+                'slaves = "broker-b/slave-1"',
+                ("broker 2: slaves", "not a list of paths"),
+            ),
             ('slaves = ["broker-b/slave-1"]', 'slaves = ["broker-b/master"]', ("broker 2: slaves", "twice")),
             ('name = "broker-c"', 'name = "broker-a"', ("broker 3: name", "given twice")),
             ('name = "broker-c"', "", ("broker 3: name is missing", f"line {self.line(lines, '[[broker]]', 3)}")),
@@ -364,9 +368,9 @@ class MistakeTests(ClusterCase):
         self.assert_refused(self.run_cluster(), str(table), "No such file")
         self.write_rows([])
         for text, words in (
-            ("nothing", ("no JSON",)),
+            ("nothing", ("not JSON",)),
             ('[{"brokers": [], "queues": []}]', ("NameServer 1", "nameserver is None")),
-            ('{"nameserver": "a", "brokers": {}, "queues": []}', ("brokers is no list",)),
+            ('{"nameserver": "a", "brokers": {}, "queues": []}', ("brokers is not a list",)),
             ('{"nameserver": "a", "brokers": [{"brokerName": "x"}], "queues": []}', ("brokerId",)),
         ):
             routes.write_text(text)
@@ -376,7 +380,7 @@ class MistakeTests(ClusterCase):
 
     def test_reading_a_table_without_names(self) -> None:
         """``split_sends`` counts what is of nobody and refuses rows without a broker."""
-        from rmq_audit.acked import split_sends
+        from rmq_audit.driver.acked import split_sends
 
         self.write_rows([dict(self.rows("broker-a")[0], brokerName="other")])
         path = str(self.folder / "tables" / "acked.jsonl")

@@ -13,10 +13,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from rmq_audit import kernel
-from rmq_audit.bundle import write_bundle
-from rmq_audit.cli import main
-from rmq_audit.findings import Finding
+from rmq_audit.cli.commands import main
+from rmq_audit.driver.findings import Finding
+from rmq_audit.engine.bundle import write_bundle
+from rmq_audit.worker import kernel
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import need_extra
@@ -146,7 +146,7 @@ class MistakeTests(CommandCase):
         file.write_text("x")
         self.assert_refused(self.compare(self.folder / "none", store), f"{self.folder / 'none'}: no such directory")
         self.assert_refused(self.compare(store, file), f"{file}: is a file")
-        self.assert_refused(self.compare(store, self.folder), f"{self.folder}: is no store directory", "commitlog")
+        self.assert_refused(self.compare(store, self.folder), f"{self.folder}: is not a store directory", "commitlog")
         self.assert_refused(self.compare("ftp://host/store", store), "ftp://host: cannot be used", "Unrecognized")
         self.assert_refused(
             self.compare("s3://me:word@bucket/store?colour=red", store), "s3://bucket: parameter colour"
@@ -265,9 +265,14 @@ class BundleTests(CommandCase):
         write_bundle(str(path))
         code = (
             "import sys; sys.path = [p for p in sys.path if 'rmq' not in p or 'site-packages' in p]; "
-            f"sys.path.insert(0, {str(path)!r}); import rmq_audit.work as w; "
+            f"sys.path.insert(0, {str(path)!r}); import rmq_audit.worker as w; "
             "assert w.__file__.startswith(sys.path[0]), w.__file__; "
-            "assert not any(name.split('.')[0] == 'twisted' for name in sys.modules); print(sorted(w.WORKS))"
+            "import importlib, pkgutil; "
+            "names = [one.name for one in pkgutil.iter_modules(w.__path__) if one.name != '_kernel']; "
+            "modules = [importlib.import_module(f'rmq_audit.worker.{name}') for name in names]; "
+            "assert not any(name.split('.')[0] == 'twisted' for name in sys.modules); "
+            "found = (one for module in modules for one in vars(module).values()); "
+            "print(sorted({one.name for one in found if isinstance(one, modules[names.index('work')].Work)}))"
         )
         answer = rmq_audit(module=["-c", code], environment={"PYTHONPATH": ""})
         self.assertEqual(

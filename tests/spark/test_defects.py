@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 import pytest
-from rmq_audit.audit import Options, Result, check
-from rmq_audit.engines import LocalEngine
-from rmq_audit.html import _coverage
-from rmq_audit.replicas import MAX_DRILLS
-from rmq_audit.report import to_json, to_text
-from rmq_audit.work import Work
+from rmq_audit.driver.audit import Options, Result, check
+from rmq_audit.driver.replicas import MAX_DRILLS
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.report.html import _coverage
+from rmq_audit.report.pair import Run, to_json, to_text
+from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark import campaign
@@ -29,7 +29,7 @@ from tests.spark.synthetic import MadeStore, Pair, make_store, plant_junk_behind
 
 
 def text_of(result: Result) -> str:
-    return to_text(result, seconds=1, engine="local")
+    return to_text(result, Run(run_id="", started_at="", seconds=1, engine="local"))
 
 
 class StoreCase(SynchronousTestCase):
@@ -48,7 +48,7 @@ class StoreCase(SynchronousTestCase):
 class CleanTests(StoreCase):
     def test_legal_traps_are_silent(self) -> None:
         """
-        Stale and forged records in bodies, bodies full of magics, empty bodies, IPv6, V2, halves, junk behind BLANKs:
+        Stale and forged records in bodies, bodies full of magics, empty bodies, IPv6, V2, halves, junk after BLANKs:
         nothing is said, with any size of split.
         """
         for seed in range(4):
@@ -67,7 +67,7 @@ class CleanTests(StoreCase):
         self.assertEqual(audit(pair.master, pair.slave).coverage.splits_read_again, 0)
 
     def test_old_records_behind_the_end_are_not_part_of_the_log(self) -> None:
-        """What a truncation left behind the end is mentioned, on whichever side, and compared with nothing."""
+        """What a truncation left after the end is mentioned, on whichever side, and compared with nothing."""
         for side in ("master", "slave"):
             pair = self.pair(make_store(3))
             plant_stale_records(pair, getattr(pair, side))
@@ -111,7 +111,7 @@ class CleanTests(StoreCase):
         self.assertEqual((result.verdict.value, result.coverage.master.records), ("CONSISTENT", 0))
         told = "neither store holds a message: there was nothing to compare"
         self.assertIn(told, text_of(result))
-        report = to_json(result, run_id="", started_at="", seconds=1, engine="local")
+        report = to_json(result, Run(run_id="", started_at="", seconds=1, engine="local"))
         self.assertIn(told, report["empty"])
         self.assertIn(told, "".join(_coverage(report)))
 
@@ -119,7 +119,7 @@ class CleanTests(StoreCase):
         """Who reads "consistent" finds what that does not cover, by file and field, in text, JSON and on the page."""
         pair = self.pair(make_store(2, 30))
         result = audit(pair.master, pair.slave)
-        report = to_json(result, run_id="", started_at="", seconds=1, engine="local")
+        report = to_json(result, Run(run_id="", started_at="", seconds=1, engine="local"))
         page = "".join(_coverage(report))
         for one in report["coverage"]["not_checked"]:
             self.assertIn(one["file"], " ".join(text_of(result).split()))
@@ -185,7 +185,7 @@ class DefectTests(StoreCase):
         self.assertLess(sum(case.skipped is not None for case in cases), 6)
 
     def test_clean_stores_of_all_kinds_are_silent(self) -> None:
-        """Apache's, ours and made ones, a slave that joined late, retention, junk behind BLANKs: no finding at all."""
+        """Apache's, ours and made ones, a slave that joined late, retention, junk after BLANKs: no finding at all."""
         cases = self.cases(list(KINDS), [1, 2, 3], [])
         self.assertEqual([text for case in cases for text in case.wrong], [])
         self.assertEqual({case.kind for case in cases}, set(KINDS))
@@ -215,7 +215,7 @@ class DefectTests(StoreCase):
         result = audit(pair.master, pair.slave, chunk=1024)
         self.assertEqual((result.verdict.value, result.exit_status), ("DIFFERENT", 2))
         self.assertLessEqual(result.coverage.chunks_drilled, MAX_DRILLS + 2)
-        self.assertIn("were looked into", " ".join(found.detail for found in result.findings))
+        self.assertIn("were compared byte by byte", " ".join(found.detail for found in result.findings))
 
     def test_the_judgement_can_fail(self) -> None:
         """A finding that was not expected, was expected elsewhere, or blames another side, is a failure."""

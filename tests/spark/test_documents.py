@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 
-from rmq_audit.cli import _parser
-from rmq_audit.cluster import WORDS
-from rmq_audit.coverage import NOT_CHECKED
-from rmq_audit.findings import INVARIANTS, Verdict
+from rmq_audit.cli.commands import _parser
+from rmq_audit.driver.cluster import WORDS
+from rmq_audit.driver.coverage import NOT_CHECKED
+from rmq_audit.driver.findings import INVARIANTS, Verdict
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import ROOT

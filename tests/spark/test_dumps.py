@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.inventory import InputError
+from rmq_audit.worker.location import InputError
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -52,7 +52,7 @@ class EndTests(DumpCase):
         self.assertFalse(result.master.end_inferred)
 
     def test_a_last_segment_may_be_cut_behind_the_end(self) -> None:
-        """A dump need not hold the zeros behind the end."""
+        """A dump need not hold the zeros after the end."""
         self.both()
         os.remove(self.pair.segment(self.pair.slave, self.pair.made.end + SEGMENT_BYTES))
         os.truncate(self.pair.segment(self.pair.slave, self.pair.made.end), self.pair.made.end % SEGMENT_BYTES)

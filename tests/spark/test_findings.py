@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq_audit.findings import INVARIANTS, Finding, Severity, exit_status, finding, settle, verdict
+from rmq_audit.driver.findings import INVARIANTS, Finding, Severity, consolidate, finding, judge
 from twisted.trial.unittest import SynchronousTestCase
 
 
@@ -14,8 +14,8 @@ def at(invariant: str, begin: int, end: int, replica: str = "slave", **members: 
 
 class VerdictTests(SynchronousTestCase):
     def outcome(self, *findings: Finding) -> tuple[str, int]:
-        found = verdict(findings)
-        return found.value, exit_status(found, findings)
+        found, exit_status = judge(findings)
+        return found.value, exit_status
 
     def test_table(self) -> None:
         """Each kind of finding alone gives the verdict and exit status that the documentation promises."""
@@ -54,7 +54,7 @@ class CauseTests(SynchronousTestCase):
         gap = at("CL-GAP", 1000, 2000)
         inside, elsewhere = at("RP-MISSING", 1200, 1900, blame="slave"), at("RP-MISSING", 5000, 5100, blame="slave")
         queue, other_side = at("QO-GAP", 900, 1500), at("QO-GAP", 900, 1500, "master", topic="t")
-        settle([gap, inside, elsewhere, queue, other_side])
+        consolidate([gap, inside, elsewhere, queue, other_side])
         self.assertEqual(inside.derived_from, gap.finding_id)
         self.assertEqual(queue.derived_from, gap.finding_id)
         self.assertIsNone(elsewhere.derived_from)
@@ -62,26 +62,28 @@ class CauseTests(SynchronousTestCase):
 
     def test_what_both_sides_share_is_one_finding(self) -> None:
         """The slave copies damage with the log: found alike on both sides, it is reported once."""
-        (one,) = settle([at("CL-PHY", 10, 20, "master", actual="7"), at("CL-PHY", 10, 20, actual="7")])
+        (one,) = consolidate([at("CL-PHY", 10, 20, "master", actual="7"), at("CL-PHY", 10, 20, actual="7")])
         self.assertEqual(one.replica, "both")
-        self.assertEqual(len(settle([at("CL-PHY", 10, 20, "master", actual="7"), at("CL-PHY", 10, 20, actual="8")])), 2)
+        self.assertEqual(
+            len(consolidate([at("CL-PHY", 10, 20, "master", actual="7"), at("CL-PHY", 10, 20, actual="8")])), 2
+        )
 
     def test_unread_files_are_told_one_by_one(self) -> None:
         """What was not read and has no place in the log is one finding a file, each with an id of its own."""
-        found = settle([finding("AU-COVER", "slave", detail=f"file {number}") for number in range(4)])
+        found = consolidate([finding("AU-COVER", "slave", detail=f"file {number}") for number in range(4)])
         self.assertEqual((len(found), len({one.finding_id for one in found})), (4, 4))
 
     def test_torn_queues_decide_the_blame(self) -> None:
         """Where both CRCs hold, the side whose queues do not follow is to blame."""
         one = at("RP-DIFF", 100, 200, blame="undecided")
-        settle([one, at("QO-GAP", 50, 101)])
+        consolidate([one, at("QO-GAP", 50, 101)])
         self.assertEqual(one.blame, "slave")
         undecided = at("RP-DIFF", 100, 200, blame="undecided")
-        settle([undecided, at("QO-GAP", 50, 101), at("QO-GAP", 50, 101, "master", topic="t")])
+        consolidate([undecided, at("QO-GAP", 50, 101), at("QO-GAP", 50, 101, "master", topic="t")])
         self.assertEqual(undecided.blame, "undecided")
 
     def test_ids_are_stable(self) -> None:
         """The same finding has the same id in every run, so that runs can be compared."""
-        ids = [settle([at("RP-DIFF", 100, 200, topic="t")])[0].finding_id for _ in range(2)]
+        ids = [consolidate([at("RP-DIFF", 100, 200, topic="t")])[0].finding_id for _ in range(2)]
         self.assertEqual(ids[0], ids[1])
-        self.assertNotEqual(ids[0], settle([at("RP-DIFF", 101, 200, topic="t")])[0].finding_id)
+        self.assertNotEqual(ids[0], consolidate([at("RP-DIFF", 101, 200, topic="t")])[0].finding_id)

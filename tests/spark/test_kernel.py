@@ -9,9 +9,9 @@ import zlib
 from typing import cast
 
 import numpy as np
-from rmq_audit import kernel
-from rmq_audit.records import plausible_size, record_at
-from rmq_audit.scan import filled_to
+from rmq_audit.worker import kernel
+from rmq_audit.worker.records import plausible_size, record_at
+from rmq_audit.worker.scan import filled_to
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.wire import record
@@ -149,7 +149,7 @@ class CrcTests(SynchronousTestCase):
 
 
 class QueueTests(SynchronousTestCase):
-    def test_queues_are_told_apart(self) -> None:
+    def test_queues_are_kept_separate(self) -> None:
         """Records have equal keys exactly when topic and queue are equal, whatever the length of the topic."""
         chance = random.Random(3)
         names = [b"a" * n for n in (1, 2, 7, 8, 9, 15, 16, 17, 127)] + [b"b" * 8, b"aaaaaaab", b"baaaaaaa"]

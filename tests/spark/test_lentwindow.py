@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.files import ReadError, Window
-from rmq_audit.lentwindow import LentWindow, split_window
-from rmq_audit.scan import Frames
+from rmq_audit.worker.files import ReadError, Window
+from rmq_audit.worker.frames import Frames
+from rmq_audit.worker.lentwindow import LentWindow, split_window
 from twisted.trial.unittest import SynchronousTestCase
 
 
@@ -61,7 +61,7 @@ class LentWindowTests(SynchronousTestCase):
         self.assertEqual((bytes(view[:4]), fourth.data[:4]), (bytes(range(4)), bytes(range(4))))
 
     def test_no_search_to_the_last_byte(self) -> None:
-        """CPython until 3.11.4 looks behind the end of a mapping that is searched whole, and dies of it."""
+        """CPython until 3.11.4 looks after the end of a mapping that is searched whole, and dies of it."""
         window = self.window(0, len(self.data))
         window.data = _Mapping(window.data[:])
         frames = Frames(window, window.end)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.audit import Result
-from rmq_audit.engines import LocalEngine
-from rmq_audit.work import SCAN, Work
+from rmq_audit.driver.audit import Result
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker.scan import SCAN
+from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.support import audit
@@ -73,7 +74,7 @@ class MotionTests(SynchronousTestCase):
         result = audit(self.pair.master, self.pair.slave, engine=MovingEngine(after=self.catch_up))
         self.assertEqual((result.verdict.value, result.exit_status), ("CONSISTENT", 0))
         self.assertEqual(self.kinds(result), [("RP-AHEAD", "INFO")])
-        self.assertIn("holds the same by now", result.findings[0].detail)
+        self.assertIn("now has the same bytes", result.findings[0].detail)
 
     def test_a_slave_that_is_ahead_stays_ahead(self) -> None:
         """Whether the master does not grow, or grows by other messages."""
@@ -124,7 +125,7 @@ class MotionTests(SynchronousTestCase):
         self.assertIn(("RP-LAG", "WARN"), self.kinds(result))
 
     def test_a_growing_log_is_noticed_by_its_bytes(self) -> None:
-        """A map leaves modification times alone; a record behind the end that was seen gives the writer away."""
+        """A map leaves modification times alone; a record after the end that was seen gives the writer away."""
         made: MadeStore = self.pair.made
         last = made.stored[-1]
         half = self.pair.read(self.pair.slave, last.phy, last.size)[:40]

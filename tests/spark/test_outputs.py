@@ -1,4 +1,4 @@
-"""What other programs and browsers read, and the comparison with the run before."""
+"""What other programs and browsers read, and the comparison with the previous run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from rmq_audit.audit import Options, Result, check
-from rmq_audit.engines import LocalEngine
-from rmq_audit.findings import INVARIANTS, finding
-from rmq_audit.html import to_html
-from rmq_audit.inventory import InputError
-from rmq_audit.outputs import to_junit, to_prometheus
-from rmq_audit.pictures import EQUAL, MISSING, Cell, Pictures, chunk_cells, pictures_of
-from rmq_audit.previous import Previous, mark, read_previous
-from rmq_audit.report import MAX_JSON_FINDINGS, to_json
+from rmq_audit.driver.audit import Options, Result, check
+from rmq_audit.driver.findings import INVARIANTS, finding
+from rmq_audit.driver.previous import Previous, mark, read_previous
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.report.html import to_html
+from rmq_audit.report.outputs import to_junit, to_prometheus
+from rmq_audit.report.pair import MAX_JSON_FINDINGS, Run, to_json
+from rmq_audit.report.pictures import EQUAL, MISSING, Cell, Pictures, chunk_cells, pictures_of
+from rmq_audit.worker.location import InputError
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -28,7 +28,9 @@ from tests.spark.synthetic import Pair, make_store
 
 
 def as_report(result: Result, **members: Any) -> dict[str, Any]:
-    return to_json(result, run_id="r1", started_at="2026-11-22T00:00:00+00:00", seconds=1.5, engine="local", **members)
+    return to_json(
+        result, Run(run_id="r1", started_at="2026-11-22T00:00:00+00:00", seconds=1.5, engine="local", **members)
+    )
 
 
 class OutputCase(SynchronousTestCase):
@@ -144,7 +146,7 @@ class HtmlTests(OutputCase):
 
 class PreviousTests(OutputCase):
     def test_new_persisting_resolved(self) -> None:
-        """What both runs found persists; what only the run before had is resolved, unless this one is incomplete."""
+        """What both runs found persists; what only the previous run had is resolved, unless this one is incomplete."""
         old, stays, fresh = (finding("CL-CRC", "slave", finding_id=name) for name in ("old", "stays", "fresh"))
         before = Previous(
             path="x", run_id="r0", started_at="t", findings={one.finding_id: one.to_json() for one in (old, stays)}

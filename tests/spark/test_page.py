@@ -11,13 +11,15 @@ from typing import Any
 
 import attrs
 import pytest
-from rmq_audit.audit import Options, Result, check, compare
-from rmq_audit.charts import MAX_LAGS, lags
-from rmq_audit.consumers import Committed
-from rmq_audit.engines import Engine, LocalEngine
-from rmq_audit.findings import MASTER, SLAVE
-from rmq_audit.html import MAX_DETAILED, to_html
-from rmq_audit.pictures import (
+from rmq_audit.driver.audit import Options, Result, check, compare
+from rmq_audit.driver.consumers import Committed
+from rmq_audit.driver.queues import Bounds
+from rmq_audit.engine.engines import Engine, LocalEngine
+from rmq_audit.engine.state import RememberingEngine, State
+from rmq_audit.report.charts import MAX_LAGS, lags
+from rmq_audit.report.html import MAX_DETAILED, to_html
+from rmq_audit.report.pair import Run, to_json
+from rmq_audit.report.pictures import (
     MAX_GROUPS,
     MAX_QUEUES,
     MAX_TOPICS,
@@ -28,11 +30,8 @@ from rmq_audit.pictures import (
     pictures_of,
     timeline_of,
 )
-from rmq_audit.queues import Bounds
-from rmq_audit.report import to_json
-from rmq_audit.state import RememberingEngine, State
-from rmq_audit.tally import MAX_COUNTS, SPAN_MS, tallies
-from rmq_audit.tasks import Tally
+from rmq_audit.worker.tally import MAX_COUNTS, SPAN_MS, Tally, tallies
+from rmq_audit.worker.work import MASTER, SLAVE
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -50,7 +49,7 @@ def page_of(result: Result) -> str:
         "seconds": 1.5,
         "engine": "local",
     }
-    return to_html(to_json(result, **told), pictures_of(result))
+    return to_html(to_json(result, Run(**told)), pictures_of(result))
 
 
 def spread_store(seed: int, messages: int, step_ms: int) -> MadeStore:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmq_audit.engines import Done, Engine, LocalEngine
-from rmq_audit.work import Work
+from rmq_audit.engine.engines import Done, Engine, LocalEngine
+from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 

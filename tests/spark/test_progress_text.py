@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from rmq_audit.progress import Printer, line
+from rmq_audit.cli.running import Printer, line
 from twisted.trial.unittest import SynchronousTestCase
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.engines import Engine
+from rmq_audit.engine.engines import Engine
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -88,7 +88,7 @@ class QueueSourceTests(SynchronousTestCase):
 
         store = self.golden("mixed-5.3.3") / "store"
         for path, schema, options, word in (
-            (self.folder, None, {}, "no store directory"),
+            (self.folder, None, {}, "not a store directory"),
             (store, "body binary", {}, "no column body"),
             (store, "topic int", {}, "is string, not int32"),
             (store, None, {"queueId": "x"}, "is no number"),

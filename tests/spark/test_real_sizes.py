@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit import kernel
-from rmq_audit.engines import Engine, LocalEngine
+from rmq_audit.engine.engines import Engine, LocalEngine
+from rmq_audit.worker import kernel
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -119,7 +119,7 @@ class LocalTests(SizeCase):
         for split in SPLITS:
             self.assertEqual(self.look(pair, split, pool), wanted, split)
         if kernel.compiled is None:
-            need_compiled("rmq_audit._kernel")
+            need_compiled("rmq_audit.worker._kernel")
         self.patch(kernel, "compiled", None)
         for split in SPLITS:
             self.assertEqual(self.look(pair, split), wanted, split)

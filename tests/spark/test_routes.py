@@ -1,4 +1,4 @@
-"""Routes of NameServers: read from dumps, held against each other and against what stores hold."""
+"""Routes of NameServers: read from dumps, compared with each other and against what stores hold."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from typing import Any
 
 import attrs
 import pytest
-from rmq_audit.findings import Finding
-from rmq_audit.inventory import InputError
-from rmq_audit.routes import MAX_NAMED, BrokerRoute, Held, QueueRoute, Routes, check_routes, read_routes, told_apart
+from rmq_audit.driver.findings import Finding
+from rmq_audit.driver.routes import (
+    MAX_NAMED,
+    BrokerRoute,
+    Held,
+    QueueRoute,
+    Routes,
+    check_routes,
+    disambiguate,
+    read_routes,
+)
+from rmq_audit.worker.location import InputError
 from twisted.trial.unittest import SynchronousTestCase
 
 
@@ -45,7 +54,7 @@ class NameTests(SynchronousTestCase):
     def test_servers_of_one_name(self) -> None:
         """Dumps that call their NameServers alike do not hide each other: they go by name and path."""
         moved = attrs.evolve(routes("n1", {("a", 0): "1:2"}, T), path="other")
-        ones = told_apart([routes("n1", A | {("b", 0): "1:3"}, T), moved, routes("n2", A, T), moved])
+        ones = disambiguate([routes("n1", A | {("b", 0): "1:3"}, T), moved, routes("n2", A, T), moved])
         self.assertEqual([one.nameserver for one in ones], ["n1 (made)", "n1 (other)", "n2", "n1 (other, number 2)"])
         found = [one.invariant for one in check_routes(ones[:2], [])]
         self.assertEqual(found, ["RT-TWOMASTERS", "RT-MISSING"])
@@ -165,7 +174,7 @@ class ReadingTests(SynchronousTestCase):
     def test_what_is_no_dump(self) -> None:
         """What is missing or of the wrong kind is named with file and member."""
         path = self.folder / "routes.json"
-        for text, word in (("[7]", "NameServer 1"), ('{"nameserver": 3}', "nameserver is 3"), ("\xff", "no JSON")):
+        for text, word in (("[7]", "NameServer 1"), ('{"nameserver": 3}', "nameserver is 3"), ("\xff", "not JSON")):
             path.write_bytes(text.encode("latin-1"))
             error = self.assertRaises(InputError, read_routes, str(path))
             self.assertIn(word, str(error))

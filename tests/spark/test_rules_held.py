@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.findings import INVARIANTS
+from rmq_audit.driver.findings import INVARIANTS
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import ROOT
@@ -42,59 +42,59 @@ def keep(_: Any, second: Any, *__: Any) -> Any:
 
 #: (module, function as it is looked up there, what stands in for it) -> a class of damage that then goes unseen
 HELD: list[tuple[str, str, Callable[..., Any], str]] = [
-    ("acked", "_finding", lambda *_: campaign_finding(), "acknowledged_send_is_nowhere"),
-    ("audit", "check_acked", lambda *_, **__: ([], None), "acknowledged_body_is_another"),
-    ("audit", "check_continuity", nothing, "offset_left_out"),
-    ("audit", "check_consumers", lambda *_, **__: ([], []), "consumer_is_ahead_of_its_queue"),
-    ("audit", "check_backwards", nothing, "consumer_went_back"),
-    ("audit", "check_epochs", nothing, "epochs_part"),
-    ("audit", "check_indexes", nothing, "index_slot_is_empty"),
-    ("audit", "compare_ends", nothing, "slave_behind"),
-    ("audit", "_Audit._vouch", no_more, "body_bit_of_both_alike"),
-    ("books", "_missing", nothing, "acknowledged_transaction_is_missing"),
-    ("books", "_duplicates", nothing, "acknowledged_message_is_stored_twice"),
-    ("consumers", "_committed", nothing, "consumer_of_a_topic_that_is_gone"),
-    ("findings", "_blame_by_consequence", no_more, "queue_offset_of_the_slave"),
-    ("findings", "_link", no_more, "missing_segment_of_the_slave"),
-    ("findings", "_merge_sides", same, "offset_given_twice"),
-    ("history", "_drop_stale", keep, "old_records_behind_the_end_of_the_master"),
-    ("history", "_report_damage", no_more, "magic_of_both_alike"),
-    ("history", "_report_gaps", no_more, "missing_segment_of_the_slave"),
-    ("history", "_take_gaps", no_more, "missing_segment_of_the_slave"),
-    ("history", "_take_unread", no_more, "segment_cannot_be_read"),
-    ("indexes", "_Check._check_chains", no_more, "index_chain_is_cut"),
-    ("indexes", "_Check._check_complete", no_more, "index_file_is_missing"),
-    ("indexes", "_Check._check_places", lambda *_: 0, "index_entry_points_at_another_record"),
-    ("indexes", "_Check._check_times", no_more, "index_entry_has_another_time"),
-    ("indexes", "_Check._dangling", no_more, "index_entry_points_into_a_record"),
-    ("indexes", "_Check._keyed", nothing, "index_file_is_missing"),
-    ("indexes", "_Check._say", no_more, "index_header_has_another_field"),
-    ("indexes", "_Check._fault", no_more, "index_entry_has_another_hash"),
-    ("queues", "_check_queue", nothing, "offset_given_twice"),
-    ("queues", "_dangling", lambda *_: campaign_finding(), "log_of_the_slave_lost_its_end"),
-    ("queues", "_empty_units", nothing, "unit_is_lost"),
-    ("queues", "_expired", lambda *_: campaign_finding(), "queue_files_that_retention_forgot"),
-    ("queues", "_frontier", lambda *_: -1, "last_unit_of_a_queue_is_lost"),
-    ("queues", "_broken", lambda *_: campaign_finding(), "unit_in_front_of_the_first_record_is_lost"),
-    ("queues", "_owned_from", lambda *_: None, "unit_in_front_of_the_first_record_is_lost"),
-    ("queues", "_owned_to", lambda *_: None, "unit_behind_the_last_record"),
-    ("queues", "_surplus", lambda *_: campaign_finding(), "unit_behind_the_last_record"),
-    ("queues", "_odd_sizes", nothing, "queue_file_is_too_short"),
-    ("queues", "_wrong_tags", nothing, "unit_has_another_tag"),
-    ("queues", "_wrong_units", nothing, "unit_has_another_size"),
-    ("routes", "_check_broker", nothing, "no_nameserver_knows_the_broker"),
-    ("routes", "_compare_brokers", nothing, "nameserver_lacks_a_slave"),
-    ("routes", "_compare_queues", nothing, "nameserver_lacks_a_topic"),
-    ("routes", "_unrouted", nothing, "no_route_to_a_topic_that_is_stored"),
-    ("scan", "_Pass._check_blank", no_more, "blank_of_both_alike"),
-    ("scan", "_Pass._step_back", no_more, "clock_of_the_master_went_back"),
-    ("watch", "Watch._gone_back", nothing, "slave_lost_its_end"),
+    ("driver.acked", "_finding", lambda *_: campaign_finding(), "acknowledged_send_is_nowhere"),
+    ("driver.audit", "check_acked", lambda *_, **__: ([], None), "acknowledged_body_is_another"),
+    ("driver.audit", "check_continuity", nothing, "offset_left_out"),
+    ("driver.audit", "check_consumers", lambda *_, **__: ([], []), "consumer_is_ahead_of_its_queue"),
+    ("driver.audit", "check_backwards", nothing, "consumer_went_back"),
+    ("driver.audit", "check_epochs", nothing, "epochs_part"),
+    ("driver.audit", "check_indexes", nothing, "index_slot_is_empty"),
+    ("driver.audit", "compare_ends", nothing, "slave_behind"),
+    ("driver.audit", "_Audit._vouch", no_more, "body_bit_of_both_alike"),
+    ("driver.duplicates", "_missing", nothing, "acknowledged_transaction_is_missing"),
+    ("driver.duplicates", "_duplicates", nothing, "acknowledged_message_is_stored_twice"),
+    ("driver.consumers", "_committed", nothing, "consumer_of_a_topic_that_is_gone"),
+    ("driver.findings", "_blame_by_consequence", no_more, "queue_offset_of_the_slave"),
+    ("driver.findings", "_link", no_more, "missing_segment_of_the_slave"),
+    ("driver.findings", "_merge_sides", same, "offset_given_twice"),
+    ("driver.log", "_drop_stale", keep, "old_records_behind_the_end_of_the_master"),
+    ("driver.log", "_report_damage", no_more, "magic_of_both_alike"),
+    ("driver.log", "_report_gaps", no_more, "missing_segment_of_the_slave"),
+    ("driver.log", "_take_gaps", no_more, "missing_segment_of_the_slave"),
+    ("driver.log", "_take_unread", no_more, "segment_cannot_be_read"),
+    ("worker.indexes", "_Check._check_chains", no_more, "index_chain_is_cut"),
+    ("worker.indexes", "_Check._check_complete", no_more, "index_file_is_missing"),
+    ("worker.indexes", "_Check._check_places", lambda *_: 0, "index_entry_points_at_another_record"),
+    ("worker.indexes", "_Check._check_times", no_more, "index_entry_has_another_time"),
+    ("worker.indexes", "_Check._dangling", no_more, "index_entry_points_into_a_record"),
+    ("worker.indexes", "_Check._keyed", nothing, "index_file_is_missing"),
+    ("worker.indexes", "_Check._say", no_more, "index_header_has_another_field"),
+    ("worker.indexes", "_Check._fault", no_more, "index_entry_has_another_hash"),
+    ("driver.queues", "_check_queue", nothing, "offset_given_twice"),
+    ("driver.queues", "_dangling", lambda *_: campaign_finding(), "log_of_the_slave_lost_its_end"),
+    ("driver.queues", "_empty_units", nothing, "unit_is_lost"),
+    ("driver.queues", "_expired", lambda *_: campaign_finding(), "queue_files_that_retention_forgot"),
+    ("driver.queues", "_frontier", lambda *_: -1, "last_unit_of_a_queue_is_lost"),
+    ("driver.queues", "_broken", lambda *_: campaign_finding(), "unit_in_front_of_the_first_record_is_lost"),
+    ("driver.queues", "_owned_from", lambda *_: None, "unit_in_front_of_the_first_record_is_lost"),
+    ("driver.queues", "_owned_to", lambda *_: None, "unit_behind_the_last_record"),
+    ("driver.queues", "_surplus", lambda *_: campaign_finding(), "unit_behind_the_last_record"),
+    ("driver.queues", "_odd_sizes", nothing, "queue_file_is_too_short"),
+    ("driver.queues", "_wrong_tags", nothing, "unit_has_another_tag"),
+    ("driver.queues", "_wrong_units", nothing, "unit_has_another_size"),
+    ("driver.routes", "_check_broker", nothing, "no_nameserver_knows_the_broker"),
+    ("driver.routes", "_compare_brokers", nothing, "nameserver_lacks_a_slave"),
+    ("driver.routes", "_compare_queues", nothing, "nameserver_lacks_a_topic"),
+    ("driver.routes", "_unrouted", nothing, "no_route_to_a_topic_that_is_stored"),
+    ("worker.scan", "_Pass._check_blank", no_more, "blank_of_both_alike"),
+    ("worker.scan", "_Pass._step_back", no_more, "clock_of_the_master_went_back"),
+    ("cli.watch", "Watch._gone_back", nothing, "slave_lost_its_end"),
 ]
 
 
 def campaign_finding() -> Any:
     """A finding that no class expects, in place of one."""
-    return importlib.import_module("rmq_audit.findings").finding("CL-STALE", "master", detail="emptied")
+    return importlib.import_module("rmq_audit.driver.findings").finding("CL-STALE", "master", detail="emptied")
 
 
 class HeldTests(SynchronousTestCase):

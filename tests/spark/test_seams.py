@@ -9,11 +9,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from rmq_audit import seams
-from rmq_audit.engines import packed
-from rmq_audit.inventory import take_inventory
-from rmq_audit.scan import scan
-from rmq_audit.tasks import Scan, Split
+from rmq_audit.driver.inventory import take_inventory
+from rmq_audit.driver.scan import join_scans, plan_splits
+from rmq_audit.engine.engines import packed
+from rmq_audit.worker.scan import Scan, Split, scan
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.synthetic import SEGMENT_BYTES, MadeStore, Pair, make_store, put_forged
@@ -31,7 +30,7 @@ class SeamTests(SynchronousTestCase):
         return [
             split
             for segment in store.segments
-            for split in seams.plan(store, segment, SEGMENT_BYTES, split_bytes=size, chunk_bytes=size, crc=True)
+            for split in plan_splits(store, segment, SEGMENT_BYTES, split_bytes=size, chunk_bytes=size, crc=True)
         ]
 
     def scan_all(self, splits: Sequence[Split]) -> list[Scan]:
@@ -56,7 +55,7 @@ class SeamTests(SynchronousTestCase):
             put_forged(made, "t", 0, random.Random(1))
         pair = Pair(self.folder, made)
         scans = self.scan_all(self.splits(pair, 1024))
-        joined = seams.join(scans, self.scan_all)
+        joined = join_scans(scans, self.scan_all)
         self.assertGreater(sum(stretch.records for one in scans for stretch in one.stretches), len(made.stored))
         self.assertEqual(sum(stretch.records for one in joined.scans for stretch in one.stretches), len(made.stored))
         self.assertGreater(joined.read_again, 0)
@@ -65,8 +64,8 @@ class SeamTests(SynchronousTestCase):
         """A split that claims another first record than its neighbour's end is read again from that end."""
         pair = Pair(self.folder, make_store(2, 200))
         scans = self.scan_all(self.splits(pair, 16384))
-        good = seams.join(scans, self.scan_all)
-        self.assertEqual(good.read_again, seams.join(scans, self.scan_all).read_again)
+        good = join_scans(scans, self.scan_all)
+        self.assertEqual(good.read_again, join_scans(scans, self.scan_all).read_again)
         victim = next(index for index, one in enumerate(scans) if one.split.start is None and one.first is not None)
         asked: list[Split] = []
 
@@ -76,7 +75,7 @@ class SeamTests(SynchronousTestCase):
 
         lying = list(scans)
         lying[victim] = attrs.evolve(scans[victim], first=(scans[victim].first or 0) + 1)
-        joined = seams.join(lying, again)
+        joined = join_scans(lying, again)
         self.assertIn(scans[victim - 1].stop, [split.start for split in asked])
         records = [sum(stretch.records for one in each.scans for stretch in one.stretches) for each in (joined, good)]
         self.assertEqual(records[0], records[1])
@@ -87,7 +86,7 @@ class SeamTests(SynchronousTestCase):
         for _ in range(9):
             made.put("t", 0, random.Random(2).randbytes(12_000))
         pair = Pair(self.folder, made)
-        joined = seams.join(self.scan_all(self.splits(pair, 1024)), self.scan_all)
+        joined = join_scans(self.scan_all(self.splits(pair, 1024)), self.scan_all)
         starts = [stretch.start for one in joined.scans for stretch in one.stretches if stretch.records]
         self.assertEqual(starts, [one.phy for one in made.stored])
 

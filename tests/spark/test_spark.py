@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit import kernel
-from rmq_audit.bundle import write_bundle
-from rmq_audit.engines import Engine, EngineError, LocalEngine
-from rmq_audit.work import Work
+from rmq_audit.engine.bundle import write_bundle
+from rmq_audit.engine.engines import Engine, EngineError, LocalEngine
+from rmq_audit.worker import kernel
+from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import ROOT
@@ -90,7 +90,7 @@ class EngineTests(SparkCase):
     def test_java_compiles_in_haste(self) -> None:
         """The JVM that the audit starts makes quick code; options in the environment come behind, and so win."""
         from pyspark import SparkContext
-        from rmq_audit.sparkengine import JVM_OPTIONS, _jvm_options
+        from rmq_audit.engine.spark import JVM_OPTIONS, _jvm_options
 
         java = SparkContext._jvm
         assert java is not None
@@ -156,7 +156,7 @@ class ProcessTests(SparkCase):
         that spark-submit needs; the compiled kernel is taken out of the zip, by driver and workers.
         """
         bundle, job, result = (self.folder / name for name in ("rmq_audit.zip", "main.py", "result.json"))
-        write_bundle(str(bundle))
+        write_bundle(str(bundle), "")
         job.write_text("from rmq_audit.__main__ import main\nmain()\n")
         found = self.spark_submit(
             self.golden("pair-lag-4.9.7-resumed"),
@@ -243,6 +243,9 @@ class DataSourceTests(SparkCase):
         """A wrong path or column is told when the query is planned."""
         from pyspark.errors import PySparkException
 
-        for path, schema, word in ((self.folder, None, "no store directory"), (self.folder, "x string", "no column x")):
+        for path, schema, word in (
+            (self.folder, None, "not a store directory"),
+            (self.folder, "x string", "no column x"),
+        ):
             error = self.assertRaises(PySparkException, self.rows, path, schema)
             self.assertIn(word, str(error))

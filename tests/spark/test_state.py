@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.audit import Options, Result, compare
-from rmq_audit.engines import LocalEngine
-from rmq_audit.inventory import InputError
-from rmq_audit.state import ANSWERS_FILE, RememberingEngine, State, header
-from rmq_audit.work import Work
+from rmq_audit.driver.audit import Options, Result, compare
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.engine.state import ANSWERS_FILE, RememberingEngine, State, header
+from rmq_audit.worker.location import InputError
+from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.support import as_json, no_room_beyond
@@ -192,7 +192,7 @@ class DistrustTests(StateCase):
         for text in (b"#!/bin/sh\nexit 0\n", b"rmq\n"):
             path.write_bytes(text)
             error = self.assertRaises(InputError, State(str(self.folder)).open)
-            self.assertIn(f"{path} is no state", str(error))
+            self.assertIn(f"{path} is not a state", str(error))
             self.assertEqual(path.read_bytes(), text)
         for part in (b"", header()[:5], header()[:-1]):
             path.write_bytes(part)
@@ -207,11 +207,11 @@ class DistrustTests(StateCase):
         folder, err = str(self.folder / "state"), io.StringIO()
         with redirect_stderr(err), no_room_beyond(200):
             self.assert_same(self.run_with(pair, State(folder)), expected, "no room for answers")
-        self.assertEqual(err.getvalue().count("state not kept"), 1, err.getvalue())
+        self.assertEqual(err.getvalue().count("state not saved"), 1, err.getvalue())
         (self.folder / "state" / f"{ANSWERS_FILE}.tmp").mkdir()
         with redirect_stderr(err):
             self.assert_same(self.run_with(pair, State(folder)), expected, "no new file")
-        self.assertEqual(err.getvalue().count("state not kept"), 2, err.getvalue())
+        self.assertEqual(err.getvalue().count("state not saved"), 2, err.getvalue())
         last = CountingEngine()
         with redirect_stderr(err):
             self.run_with(pair, State(folder), last)

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from rmq_audit.audit import Options, Result, check, compare
-from rmq_audit.engines import Engine, EngineError, LocalEngine
-from rmq_audit.findings import MASTER, SLAVE, STORE, Finding
-from rmq_audit.inventory import InputError
-from rmq_audit.parquet import SCHEMA, write_findings
-from rmq_audit.recordfolder import of_sides, prepare
+from rmq_audit.driver.audit import Options, Result, check, compare
+from rmq_audit.driver.findings import Finding
+from rmq_audit.driver.recordindex import of_sides, prepare
+from rmq_audit.engine.engines import Engine, EngineError, LocalEngine
+from rmq_audit.report.parquet import SCHEMA, write_findings
+from rmq_audit.worker.location import InputError
+from rmq_audit.worker.work import MASTER, SLAVE, STORE
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.spark.support import audit, result_of, rmq_audit
@@ -113,7 +114,7 @@ class RecordIndexTests(TableCase):
             )
 
     def test_what_lies_behind_the_end_is_no_row(self) -> None:
-        """Old records behind a truncation, and a torso, are not in the index; nor is any file left over."""
+        """Old records after a truncation, and a torso, are not in the index; nor is any file left over."""
         pair = Pair(self.folder / "pair", make_store(4))
         cut = pair.made.stored[-12]
         pair.write(pair.slave, cut.phy, bytes(cut.size))
@@ -239,4 +240,4 @@ class OptionTests(TableCase):
         self.assertIn("state ignored", told)
         (state / "report.json").write_text("{")
         _, told = self.run_it(pair, "--state", state)
-        self.assertIn("report.json is no report", told)
+        self.assertIn("report.json is not a report", told)

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 import pytest
-from rmq_audit import kernel, properties
-from rmq_audit.engines import LocalEngine
-from rmq_audit.kernel import Columns
-from rmq_audit.survey import Asked, Survey, joined, survey
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker import kernel, properties
+from rmq_audit.worker.frames import Asked, Extract, extract, merge_extracts
+from rmq_audit.worker.kernel import Columns
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.wire import record
@@ -70,7 +70,7 @@ class TwinCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         if kernel.compiled is None:
-            need_compiled("rmq_audit._kernel")
+            need_compiled("rmq_audit.worker._kernel")
 
     def by_numpy(self, what: Callable[[], Answer]) -> Answer:
         """Do it with the Python twin."""
@@ -118,7 +118,7 @@ class KernelTests(TwinCase):
             asked = Asked(crc=chance.random() < 0.8, tags=chance.random() < 0.8)
 
             def everything(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Any:
-                found = survey(data, at, stop, end, asked)
+                found = extract(data, at, stop, end, asked)
                 columns, tags = found.columns, None if found.tags is None else found.tags.tolist()
                 wrong = found.wrong_bodies.tolist(), found.wrong_properties.tolist()
                 runs = kernel.runs(columns, found.queues, 1 << 40, found.tags)
@@ -152,17 +152,17 @@ class KernelTests(TwinCase):
             self.same(partial(properties.java_hashes, data, places, lengths), seed)
 
     def test_what_a_window_holds_later(self) -> None:
-        """Surveys of parts that follow each other, joined, are the survey of the whole."""
+        """Extracts of parts that follow each other, merged, are the extract of the whole."""
         data = bytes(make_store(3, 200).log)
         asked = Asked(crc=True, tags=True)
-        whole = survey(data, 0, len(data), len(data), asked)
-        pieces: list[Survey] = []
+        whole = extract(data, 0, len(data), len(data), asked)
+        pieces: list[Extract] = []
         at = 0
         for stop in (5000, 5001, 20_000, len(data)):
-            pieces.append(survey(data, at, stop, len(data), asked))
+            pieces.append(extract(data, at, stop, len(data), asked))
             if len(pieces[-1].columns):
                 at = int(pieces[-1].columns.pos[-1] + pieces[-1].columns.size[-1])
-        self.assertEqual(plain(joined(data, pieces)), plain(whole))
+        self.assertEqual(plain(merge_extracts(data, pieces)), plain(whole))
 
     def test_columns_that_lie(self) -> None:
         """Places outside the buffer are refused and never read, whatever columns say."""
@@ -196,9 +196,9 @@ class KernelTests(TwinCase):
             )
             for number in range(6000)
         )
-        found = survey(log, 0, len(log), len(log), Asked())
+        found = extract(log, 0, len(log), len(log), Asked())
         self.assertEqual((len(found.columns), len(set(found.queues.tolist()))), (6000, 6000))
-        numpy = self.by_numpy(lambda: survey(log, 0, len(log), len(log), Asked()))
+        numpy = self.by_numpy(lambda: extract(log, 0, len(log), len(log), Asked()))
         self.assertEqual(plain(numpy.columns), plain(found.columns))
 
 

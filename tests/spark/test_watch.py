@@ -17,11 +17,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rmq_audit.audit import Options
-from rmq_audit.clusterconfig import config_of, read_config
-from rmq_audit.engines import LocalEngine
-from rmq_audit.inventory import InputError
-from rmq_audit.watch import Clock, Stopped, Watch, read_ends, stopping_by_signals
+from rmq_audit.cli.watch import Clock, Stopped, Watch, read_ends, stopping_by_signals
+from rmq_audit.driver.audit import Options
+from rmq_audit.driver.clusterconfig import config_of, read_config
+from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker.location import InputError
 
 from tests.needs import imports
 from tests.spark.support import result_of
@@ -101,7 +101,7 @@ class MovingTests(WatchCase):
     def test_a_pair_that_grows(self) -> None:
         """
         Logs grow, the slave lags, ends are torn, units are late: nothing is said of it round after round, and all that
-        stood still at the look before is compared.
+        stood still in the previous round is compared.
         """
         self.show(self.master, 100, torn_bytes=60)
         self.show(self.slave, 80, torn_bytes=33)
@@ -157,13 +157,13 @@ class MovingTests(WatchCase):
         self.assertIn("resolved: master: ERROR RP-DIFF", told)
 
     def test_a_log_that_lost_its_end(self) -> None:
-        """When a log ends before the place where it ended at the look before, that is said, with both places."""
+        """When a log ends before the place where it ended in the previous round, that is said, with both places."""
         self.both(150)
         junit = self.state.parent / "junit.xml"
         watch = self.watch(outputs={"--junit": str(junit)})
         watch.round()
         (rule,) = (one for one in self.last()["invariants"] if one["invariant"] == "CL-BACK")
-        self.assertEqual((rule["state"], "first look" in rule["why"]), ("skipped", True))
+        self.assertEqual((rule["state"], "first round" in rule["why"]), ("skipped", True))
         self.show(self.slave, 110)
         self.assertEqual(watch.round(), 1)
         suites = ElementTree.parse(junit).getroot()
@@ -178,7 +178,7 @@ class MovingTests(WatchCase):
         self.assertEqual(watch.round(), 0)
 
     def test_a_consumer_that_goes_back(self) -> None:
-        """Consumer offsets that are lower than in the round before are told, once a group and topic."""
+        """Consumer offsets that are lower than in the previous round are told, once a group and topic."""
         self.both(100)
         watch = self.watch()
         watch.round()
@@ -294,7 +294,7 @@ class MistakeTests(WatchCase):
         self.assert_refused(watch(self.folder / "none", "--state", self.state), "no such directory")
         self.assert_refused(watch(self.master, "--state", config), "--state", str(config))
         (self.state / "ends.json").write_text("[1]")
-        self.assert_refused(watch(self.master, "--state", self.state), "ends.json: is no state")
+        self.assert_refused(watch(self.master, "--state", self.state), "ends.json: is not a state")
         self.assertRaises(InputError, read_ends, str(self.state / "ends.json"))
 
     def test_a_signal_that_another_thread_takes(self) -> None:

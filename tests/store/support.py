@@ -38,6 +38,15 @@ SMALL: dict[str, Any] = {
 SYNC: dict[str, Any] = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 
 
+def append(store: MessageStore, message: Message) -> int:
+    """Store a message without waiting, as :meth:`MessageStore.append_many` does; return where its record ends."""
+    result = store._appender.put(message)
+    assert result.ok, result
+    for callback in store._appended:
+        callback()
+    return result.next_offset
+
+
 def unique_key(number: int) -> str:
     """Return a key as Java clients make them."""
     return f"7F00000100002A9F0000{number:012X}"

@@ -14,7 +14,7 @@ from collections import Counter
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.store import check
 from rmq.store.config import StoreConfig
 from rmq.store.layout import CQ_UNIT
@@ -74,7 +74,7 @@ class CheckTests(SynchronousTestCase):
         findings = check.check_store(box.disk, ROOT, box.config)
         self.assertEqual(
             [(one.kind, one.severity, one.offset) for one in findings],
-            [("queue-anew", "note", one.phy_offset) for one in results[:3]],
+            [("queue-reset", "note", one.phy_offset) for one in results[:3]],
         )
 
     def test_a_topic_that_was_deleted(self) -> None:
@@ -207,11 +207,11 @@ class KindTests(SynchronousTestCase):
             Planted("file-size", LOG, 16000),
             Planted("missing-file", f"commitlog/{3 * 16384:020d}", where=f"{ROOT}/commitlog"),
             Planted("missing-file", f"consumequeue/Topic/0/{400:020d}", where=f"{ROOT}/consumequeue"),
-            Planted("torso", LAST_LOG, end - 9, bytes(9)),
+            Planted("torn-record", LAST_LOG, end - 9, bytes(9)),
             Planted("damaged-record", LOG, self.results[7].phy_offset + 90, b"?"),
             Planted("torn-tail", LAST_LOG, end - last.size + 10),
             Planted("stale-bytes", LAST_LOG, 16000, b"x"),
-            Planted("queue-anew", LOG, second.phy_offset + 20, bytes(8)),
+            Planted("queue-reset", LOG, second.phy_offset + 20, bytes(8)),
             Planted("queue-number", LOG, second.phy_offset + 20, (17).to_bytes(8, "big")),
             Planted("missing-unit", LAST_OF_QUEUE, 180, bytes(20)),
             Planted("stale-unit", QUEUE, 0, bytes(20)),

@@ -9,15 +9,15 @@ from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.store import layout
-from rmq.store.checkpoint import SAFETY_MS, Checkpoint, Progress, ProgressFile
+from rmq.store.checkpoint import SAFETY_MS, Checkpoint, RecoveryPoint, RecoveryPointFile
 from rmq.store.index import IndexState
 from rmq.store.layout import CHECKPOINT
 from rmq.store.store import MessageStore
 from tests.store.support import ROOT, Box, all_records, log_events, message
 
 
-def progress(offset: int) -> Progress:
-    return Progress(
+def progress(offset: int) -> RecoveryPoint:
+    return RecoveryPoint(
         segment_bytes=16384,
         queue_file_bytes=400,
         offset=offset,
@@ -46,7 +46,7 @@ class ProgressFileTests(SynchronousTestCase):
                 disk.odds = CrashOdds(kept=0.1, torn=0.8, garbage=0.05)
                 disk.sector_bytes = lambda path, size=sector_bytes: size  # type: ignore[misc]
                 disk.make_dirs(ROOT)
-                file = ProgressFile(disk, ROOT)
+                file = RecoveryPointFile(disk, ROOT)
                 self.assertIsNone(file.load())
                 disk.sync_dir(ROOT)
                 last = 3 + seed % 2
@@ -55,7 +55,7 @@ class ProgressFileTests(SynchronousTestCase):
                 file.write(progress(last * 1000))
                 node.crash()
                 node.start()
-                loaded = ProgressFile(disk, ROOT).load()
+                loaded = RecoveryPointFile(disk, ROOT).load()
                 assert loaded is not None
                 self.assertIn(loaded, (progress(last * 1000), progress((last - 1) * 1000)))
                 found.add(last - loaded.offset // 1000)

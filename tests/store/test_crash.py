@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, PutResult, PutStatus, StoreError
@@ -16,7 +16,7 @@ from rmq.wire.record import Record
 from tests.store.support import ROOT, SYNC, Box, all_records, message
 
 #: what a power failure may leave behind in what was not synced: intact records behind lost ones are kept
-LEGAL = {"damaged-record", "torso", "queue-number", "filled-unit"}
+LEGAL = {"damaged-record", "torn-record", "queue-number", "filled-unit"}
 
 
 class Life:

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import dispatch
 from rmq.store.messages import BatchEntry
-from rmq.store.scan import find_record, scan
+from rmq.store.scan import STRICT, Damage, LogScanner, Search
 from rmq.wire.record import SCHEDULE_TOPIC, Flaw, Frame, tags_code
 from tests.store.support import SYNC, Box, all_records, message, queue_records
 
@@ -120,23 +120,26 @@ class ScanTests(SynchronousTestCase):
 
     def test_whole_log(self) -> None:
         """A scan meets every record, over the ends of files."""
-        found = [at for at, frame in scan(self.log, 0, self.log.end, check_crc=True) if isinstance(frame, Frame)]
+        records = LogScanner(self.log, STRICT).records(0, self.log.end)
+        found = [at for at, frame in records if isinstance(frame, Frame)]
         self.assertEqual(found, [result.phy_offset for result in self.results])
 
     def test_until_anywhere(self) -> None:
         """A scan that ends in the middle of a record says so, and nothing else."""
+        scanner = LogScanner(self.log, STRICT)
         for until in range(self.results[3].phy_offset, self.results[5].phy_offset):
-            *whole, last = list(scan(self.log, 0, until, check_crc=False))
+            *whole, (at, last) = list(scanner.records(0, until))
             complete = sum(result.next_offset <= until for result in self.results)
             if until in (self.results[3].phy_offset, self.results[4].phy_offset):
                 self.assertEqual(len(whole) + 1, complete)
             else:
-                self.assertEqual((len(whole), last[1]), (complete, Flaw.INCOMPLETE))
+                self.assertEqual(len(whole), complete)
+                self.assertEqual(last, Damage(start=at, end=until, flaw=Flaw.INCOMPLETE))
 
     def test_next_record(self) -> None:
         """From any byte the next record is found, wherever chunks and files end."""
         places = [result.phy_offset for result in self.results]
         for start in range(0, self.log.end, 37):
             expected = next((place for place in places if place >= start), None)
-            self.assertEqual(find_record(self.log, start, self.log.end, not_before_ms=0), expected)
-        self.assertIsNone(find_record(self.log, 0, self.log.end, not_before_ms=1 << 60))
+            found = next(Search(self.log, start, self.log.end).records(), None)
+            self.assertEqual(None if found is None else found[0], expected)

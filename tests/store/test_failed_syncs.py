@@ -10,12 +10,12 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError, DiskFull, SyncFailed
+from rmq.runtime.disk.files import DiskError, DiskFull, SyncFailed
+from rmq.store.abortfile import SYNC_FAILED
 from rmq.store.config import BrokerRole
-from rmq.store.flush import LogSync
+from rmq.store.groupcommit import LogSync
 from rmq.store.messages import BatchEntry, PutResult, PutStatus, StoreError
-from rmq.store.runningmark import SYNC_FAILED
-from tests.store.support import ROOT, Box, all_records, log_events, message
+from tests.store.support import ROOT, Box, all_records, append, log_events, message
 
 ALL_DAY = ";".join(map(str, range(24)))
 LOG = f"{ROOT}/commitlog"
@@ -31,6 +31,27 @@ class BugTests(SynchronousTestCase):
         LogSync(log, Clock(), on_synced=lambda flushed: None, on_failure=failures.append).request()
         self.assertEqual([each.type for each in self.flushLoggedErrors()], [ZeroDivisionError])
         self.assertEqual(failures, [])
+
+
+class RequestTests(SynchronousTestCase):
+    def test_no_fsync_without_a_request(self) -> None:
+        """With ASYNC_FLUSH what is written during an fsync waits for the next interval: the disk gets its pauses."""
+        syncs: list[Deferred[None]] = []
+
+        def sync() -> Deferred[None]:
+            syncs.append(Deferred())
+            return syncs[-1]
+
+        log: Any = SimpleNamespace(end=10, flushed=0, unsynced=lambda target: [SimpleNamespace(sync=sync)])
+        log_sync = LogSync(log, Clock(), on_synced=lambda flushed: None, on_failure=lambda error: None)
+        for requests in (1, 2):
+            before = len(syncs)
+            for _ in range(requests):
+                log_sync.request()
+            log.end += 10
+            for number in range(before, before + requests):
+                syncs[number].callback(None)
+            self.assertEqual(len(syncs), before + requests)
 
 
 class FailedFolderSyncTests(SynchronousTestCase):
@@ -57,7 +78,7 @@ class FailedFolderSyncTests(SynchronousTestCase):
         self.assertEqual(len(self.heard), 1)
         self.assertFalse(self.store.is_writable)
         self.assertIn("a sync failed: ", str(self.store.refuses_because))
-        self.assertIn(f"{self.heard[0]}: cannot sync", str(self.store.refuses_because))
+        self.assertIn(f"{self.heard[0]}: cannot fsync", str(self.store.refuses_because))
         self.assertIn("a sync failed", [event.get("what") for event in self.events])
         self.assertEqual(self.box.disk.read_whole(ABORT), SYNC_FAILED)
         self.box.put(message(0))
@@ -137,6 +158,12 @@ class FailedFolderSyncTests(SynchronousTestCase):
             self.box.run(61)
             self.assert_stopped()
 
+    def test_file_of_a_queue(self) -> None:
+        """A unit that an fsync may have lost does not count as stored: a consumer would never get its message."""
+        self.begin(f"{ROOT}/consumequeue/Topic/0/{0:020d}")
+        self.box.run(61)
+        self.assert_stopped()
+
     def test_written_for_a_dump(self) -> None:
         """A dump that makes the first index file stops the store as its own round would."""
         self.begin(f"{ROOT}/index")
@@ -158,9 +185,7 @@ class FailedFolderSyncTests(SynchronousTestCase):
         done: Deferred[PutStatus] = Deferred()
         done.addCallback(answered.append)
         self.begin(f"{ROOT}/index", broker_role=BrokerRole.SYNC_MASTER)
-        result = self.store.append(message(0))
-        assert result is not None
-        self.store.wait_for(result.next_offset, done)
+        self.store.wait_for(append(self.store, message(0)), done)
         self.assertRaises(SyncFailed, self.store.write_buffers)
         self.assertEqual(answered, [PutStatus.SERVICE_NOT_AVAILABLE])
 

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.store.check import check_store
 from rmq.store.check import main as check_main
 from rmq.store.config import BrokerRole, StoreConfig
@@ -204,7 +204,7 @@ class GoldenStoreTests(GoldenStoreCase):
         """A store whose first files were deleted."""
         self.open_and_compare("cleaned-4.9.7", "store")
 
-    def test_torso_is_cut(self) -> None:
+    def test_torn_record_is_cut(self) -> None:
         """A slave that was stopped in the middle of a record goes on in front of that record, not behind a hole."""
         manifest = self.unpack("pair-lag-4.9.7")
         config = self.config(manifest, "slave")
@@ -228,7 +228,7 @@ class GoldenStoreTests(GoldenStoreCase):
         self.assert_sound(self.config(manifest, "master"))
         config = self.config(manifest, "slave")
         findings = check_store(RealDisk(None), config.store_path_root_dir, config)
-        self.assertIn(("torso", 32611), [(one.kind, one.offset) for one in findings if one.severity == "error"])
+        self.assertIn(("torn-record", 32611), [(one.kind, one.offset) for one in findings if one.severity == "error"])
 
     def test_the_command_reads_them_all(self) -> None:
         """`python -m rmq.store.check` finds an error in no store of Apache's but the one known to be damaged."""

@@ -1,77 +1,83 @@
-"""The queue of those who wait for an offset."""
+"""The queue of those who wait for an offset, and what a pending put costs the reactor."""
 
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.store.groupcommit import CommitWaits, GroupCommitRequest, answer
+from rmq.store.groupcommit import OffsetWaiters
 from rmq.store.messages import PutStatus
 
 
-def request(next_offset: int, deadline_ms: int = 1000) -> GroupCommitRequest:
-    return GroupCommitRequest(next_offset, deadline_ms, Deferred())
+class OffsetWaitersTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.waiters = OffsetWaiters(self.clock, timeout=PutStatus.FLUSH_DISK_TIMEOUT, limit=4)
 
+    def add(self, next_offset: int, deadline_ms: int = 1000) -> Deferred[PutStatus]:
+        done: Deferred[PutStatus] = Deferred()
+        self.waiters.add(next_offset, deadline_ms, done)
+        return done
 
-def done(one: GroupCommitRequest) -> Deferred[PutStatus]:
-    """Return what a request of this file waits with."""
-    assert isinstance(one.done, Deferred)
-    return one.done
-
-
-class CommitWaitsTests(SynchronousTestCase):
-    def test_one_offset_answers_all_before_it(self) -> None:
-        """Whoever waits for an offset up to the reached one is taken out, oldest first; others stay."""
-        waits = CommitWaits()
-        requests = [request(offset) for offset in (10, 20, 20, 30)]
-        for one in requests:
-            waits.add(one)
-        self.assertEqual(waits.reached(9), [])
-        self.assertEqual(waits.reached(20), requests[:3])
-        self.assertEqual((len(waits), waits.last_offset), (1, 30))
+    def test_one_offset_completes_all_before_it(self) -> None:
+        """Requests for an offset up to the reached one are completed, oldest first; others stay."""
+        order: list[int] = []
+        for number, offset in enumerate((10, 20, 20, 30)):
+            self.add(offset).addCallback(lambda _, number: order.append(number), number)
+        self.waiters.reached(9)
+        self.assertEqual(order, [])
+        self.waiters.reached(20)
+        self.assertEqual(order, [0, 1, 2])
+        self.assertEqual((len(self.waiters), self.waiters.first_offset, self.waiters.last_offset), (1, 30, 30))
 
     def test_deadlines(self) -> None:
-        """A request is expired from its deadline on, not before."""
-        waits = CommitWaits()
-        first, second = request(10, 1000), request(20, 2000)
-        waits.add(first)
-        waits.add(second)
-        self.assertEqual(waits.next_deadline_ms, 1000)
-        self.assertEqual(waits.expired(999), [])
-        self.assertEqual(waits.expired(1000), [first])
-        self.assertEqual(waits.next_deadline_ms, 2000)
-        self.assertEqual(waits.expired(5000), [second])
-        self.assertIsNone(waits.next_deadline_ms)
+        """A request times out at its deadline, not before, and is counted; one timer serves all."""
+        first, second = self.add(10, 1000), self.add(20, 2000)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
+        self.clock.advance(0.999)
+        self.assertNoResult(first)
+        self.clock.advance(0.001)
+        self.assertIs(self.successResultOf(first), PutStatus.FLUSH_DISK_TIMEOUT)
+        self.assertNoResult(second)
+        self.clock.advance(1)
+        self.assertIs(self.successResultOf(second), PutStatus.FLUSH_DISK_TIMEOUT)
+        self.assertEqual((self.waiters.timeouts, self.clock.getDelayedCalls()), (2, []))
 
-    def test_everybody_is_answered_at_the_end(self) -> None:
-        """fail_all leaves nobody waiting."""
-        waits = CommitWaits()
-        one = request(10)
-        waits.add(one)
-        waits.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
-        self.assertIs(self.successResultOf(done(one)), PutStatus.SERVICE_NOT_AVAILABLE)
-        self.assertEqual((len(waits), waits.last_offset), (0, -1))
+    def test_not_held(self) -> None:
+        """A request that was reached but is not held times out; those behind it that are held do not."""
+        puts = [self.add(10), self.add(20)]
+        self.waiters.reached(20, lambda next_offset: next_offset > 10)
+        self.assertEqual([self.successResultOf(put) for put in puts], [PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.PUT_OK])
+        self.assertEqual(self.waiters.timeouts, 1)
+
+    def test_stop(self) -> None:
+        """A stop leaves no request and no timer."""
+        one = self.add(10)
+        self.waiters.stop(PutStatus.SERVICE_NOT_AVAILABLE)
+        self.assertIs(self.successResultOf(one), PutStatus.SERVICE_NOT_AVAILABLE)
+        self.assertEqual((len(self.waiters), self.waiters.last_offset), (0, -1))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_answers_may_add(self) -> None:
         """A callback that waits again finds the queue in order."""
-        waits = CommitWaits()
-        one, two = request(10), request(20)
-        waits.add(one)
-        done(one).addCallback(lambda _: waits.add(two))
-        answer(waits.reached(10), PutStatus.PUT_OK)
-        self.assertEqual(waits.reached(20), [two])
+        again: list[Deferred[PutStatus]] = []
+        self.add(10).addCallback(lambda _: again.append(self.add(20)))
+        self.waiters.reached(10)
+        self.assertNoResult(again[0])
+        self.waiters.reached(20)
+        self.assertIs(self.successResultOf(again[0]), PutStatus.PUT_OK)
 
     def test_limit(self) -> None:
         """The queue says when it is full."""
-        waits = CommitWaits(limit=2)
-        waits.add(request(1))
-        self.assertFalse(waits.full)
-        waits.add(request(2))
-        self.assertTrue(waits.full)
+        for offset in range(3):
+            self.add(offset)
+        self.assertFalse(self.waiters.is_full)
+        self.add(3)
+        self.assertTrue(self.waiters.is_full)
 
     def test_order_of_the_log(self) -> None:
         """A request in front of one that waits already is a bug of the caller."""
-        waits = CommitWaits()
-        waits.add(request(10))
+        self.add(10)
         with self.assertRaises(AssertionError):
-            waits.add(request(9))
+            self.add(9)

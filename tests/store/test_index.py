@@ -102,6 +102,15 @@ class FileTests(IndexCase):
         self.assertEqual(layout.INDEX_ENTRY.unpack_from(data, entry), (key_hash, 100, 0, 0))
         self.assertFalse(any(data[entry + 20 :]))
 
+    def test_entries_of_many_messages(self) -> None:
+        """Entries that are added together can be found at once, and those that wait for their file are bounded."""
+        self.patch(index, "MAX_PENDING_BYTES", 4 * index.PENDING.size)
+        for number in range(1, 31):
+            key_hash = index_key_hash("TopicTest", f"k{number}")
+            self.index.extend(index.PENDING.pack(key_hash, number * 100, NOW_MS + number * 1000))
+            self.assertLess(len(self.index._pending), 4 * index.PENDING.size)
+        self.assert_finds(31, 1)
+
     def test_visible_at_once(self) -> None:
         """Entries are found before and after they are written, over several files."""
         for end in (5, 19, 20, 45, 100):

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.filters import TagCodes
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.store import layout, reader
 from rmq.store.messages import GetResult, GetStatus
 from rmq.store.store import MessageStore

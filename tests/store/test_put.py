@@ -8,11 +8,25 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import steady_ms
-from rmq.runtime.disk import DiskError, DiskFull, File
+from rmq.runtime.disk.files import DiskError, DiskFull, File
+from rmq.store.appender import Host
 from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, PutResult, PutStatus
 from rmq.wire import record
-from tests.store.support import ROOT, SYNC, Box, all_records, log_events, message, queue_records
+from tests.store.support import BORN, HOST, ROOT, SYNC, Box, all_records, append, log_events, message, queue_records
+
+
+class Asked:
+    """Sends that are not stored: where and in how many bytes they were asked to be."""
+
+    count = 0
+    last_phy = last_size = -1
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def encode(self, phy_offset: int, room: int, store_ms: int, born_host: Host, store_host: Host, /) -> None:
+        self.asked.append((phy_offset, room))
 
 
 class PutTests(SynchronousTestCase):
@@ -57,6 +71,34 @@ class PutTests(SynchronousTestCase):
         """Each queue counts on its own, from 0."""
         results = self.box.put_many(9)
         self.assertEqual([result.queue_offset for result in results], [0, 0, 0, 1, 1, 1, 2, 2, 2])
+
+    def test_sends_that_are_put_together(self) -> None:
+        """They need room for a BLANK behind them, a dispatcher that is at the end, and a log in good order."""
+        store = self.store
+        self.put()
+        tail_end, end = store._commit_log.tail_end, store.end_offset
+        sends = Asked()
+        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertEqual(sends.asked, [(end, tail_end - end - record.BLANK_BYTES)])
+        self.box.disk.write_fails = lambda path: "commitlog" in path
+        self.assertIs(self.put().status, PutStatus.SERVICE_NOT_AVAILABLE)
+        self.box.disk.write_fails = lambda path: False
+        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertIs(self.put().status, PutStatus.PUT_OK)
+        store._dispatcher._is_busy = True
+        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        store._dispatcher._is_busy = False
+        self.assertEqual(len(sends.asked), 1)
+        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertEqual(len(sends.asked), 2)
+
+    def test_no_sends_are_put_where_too_many_wait(self) -> None:
+        """Where puts wait for the disk, the bound of those that wait holds for sends that are put together too."""
+        box = Box(**SYNC)
+        store = box.open()
+        self.patch(type(store._completion), "is_full", property(lambda completion: True))
+        sends = Asked()
+        self.assertEqual((store.append_many(sends, BORN, HOST), sends.asked), (0, []))
 
     def test_transactions(self) -> None:
         """Prepared and rolled back messages take no number and are not shown; committed ones are."""
@@ -395,7 +437,7 @@ class SyncFlushTests(SynchronousTestCase):
 
     def test_too_many_wait(self) -> None:
         """When as many wait as may wait, the next put is refused at once and leaves no trace."""
-        self.store._completion._waits._limit = 3
+        self.store._completion._waiters._limit = 3
         self.box.disk.sync_s = (1.0, 1.0)
         waiting = [self.store.put(message(number)) for number in range(3)]
         end = self.store.end_offset
@@ -494,10 +536,9 @@ class SyncMasterTests(SynchronousTestCase):
         answered: list[Waiting] = []
 
         def put() -> int:
-            result = store.append(message(0))
-            assert result is not None
-            store.wait_for(result.next_offset, Waiting(answered, result.next_offset))
-            return result.next_offset
+            end = append(store, message(0))
+            store.wait_for(end, Waiting(answered, end))
+            return end
 
         first, second = put(), put()
         self.assertEqual((slaves.asked, answered), ([], []))
@@ -525,10 +566,9 @@ class SyncMasterTests(SynchronousTestCase):
         box = Box(broker_role=BrokerRole.SYNC_MASTER)
         store = box.open()
         store.replication = slaves = Slaves()
-        first = store.append(message(0))
-        assert first is not None
+        first = append(store, message(0))
         (second,) = box.put(message(1))
-        store.wait_for(first.next_offset, Waiting([], first.next_offset))
+        store.wait_for(first, Waiting([], first))
         box.run(0.1)
         self.assertEqual([end for end, _ in slaves.asked], [second.next_offset, second.next_offset])
 

@@ -10,7 +10,7 @@ import tempfile
 from twisted.internet.defer import ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import RealDisk
+from rmq.runtime.disk.files import RealDisk
 from rmq.sim.inode import CrashOdds
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node

@@ -171,6 +171,14 @@ class StoreTests(SynchronousTestCase):
         self.box.stop()
         self.assert_extended(60)
 
+    def test_other_files(self) -> None:
+        """A file that an editor or a backup left in an extension's folder keeps no broker from its start."""
+        self.box.run(2)
+        self.box.kill()
+        self.box.disk.write_atomic(f"{ROOT}/consumequeue_ext/Topic/0/notes.txt", b"x")
+        self.store = self.box.open()
+        self.assertEqual((self.tagged(self.store, 0), self.tagged(self.store, 1)), (30, 30))
+
     def test_deleted_topic(self) -> None:
         """The extension goes with its topic."""
         self.box.run(2)

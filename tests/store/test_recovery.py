@@ -6,13 +6,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskLocked
+from rmq.runtime.disk.files import DiskLocked
 from rmq.sim.inode import CrashOdds
 from rmq.store import dispatch, layout
+from rmq.store.abortfile import AbortFile
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
-from rmq.store.runningmark import RunningMark
 from rmq.store.store import MessageStore
 from rmq.wire import record
 from tests.store.support import ROOT, SYNC, Box, all_records, log_events, message, queue_records
@@ -257,7 +257,7 @@ class LostFileTests(RecoveryCase):
             found = sorted(offset for offsets in served(self.store).values() for offset in offsets)
             self.assertEqual(found, [one.phy_offset for one in there])
             self.assertGreaterEqual(self.store.min_offset("Topic", 0), first)
-            self.assertEqual(len([event for event in events if "begins anew" in event["log_format"]]), 1)
+            self.assertEqual(len([event for event in events if " reset from its end " in event["log_format"]]), 1)
             self.assertEqual(self.box.put(message(0))[0].queue_offset, 100)
             self.box.stop()
             self.assert_sound()
@@ -307,7 +307,7 @@ class LostFileTests(RecoveryCase):
         events = log_events(self)
         self.store = self.box.open()
         self.assertEqual((self.store.end_offset, self.store.max_offset("Topic", 0)), (0, 0))
-        self.assertTrue([event for event in events if "there is no commit log" in event["log_format"]])
+        self.assertTrue([event for event in events if "no commit log in" in event["log_format"]])
         self.assertEqual(self.box.put(message(0))[0].queue_offset, 0)
 
     def test_no_commit_log_where_a_disk_belongs(self) -> None:
@@ -321,7 +321,7 @@ class LostFileTests(RecoveryCase):
         self.box.kill()
         for _ in range(2):
             error = str(self.assertRaises(StoreError, self.box.open))
-            for part in ("storePathCommitLog=/log/commitlog", f"up to {results[-1].next_offset}", "mounted"):
+            for part in ("storePathCommitLog=/log/commitlog", f"up to offset {results[-1].next_offset}", "mounted"):
                 self.assertIn(part, error)
             self.box.kill()
         self.box.node.start()
@@ -558,7 +558,7 @@ class DamageTests(RecoveryCase):
         events = self.rebuild()
         self.assertEqual(self.store.end_offset, self.results[-1].next_offset)
         self.assertEqual(self.store.damage, [(self.victim.phy_offset, self.victim.next_offset)])
-        (event,) = [event for event in events if "no intact records" in event["log_format"]]
+        (event,) = [event for event in events if "skipped damaged bytes" in event["log_format"]]
         self.assertEqual((event["first"], event["next_phy_offset"]), self.store.damage[0])
         after = served(self.store)
         queue = ("Topic", 100 % 3)
@@ -735,6 +735,22 @@ class DamageTests(RecoveryCase):
         self.assertEqual({key: places[: len(before[key])] for key, places in found.items()}, before)
         self.assertEqual(sum(map(len, found.values())) - sum(map(len, before.values())), 2)
 
+    def test_first_message_of_a_queue_without_units(self) -> None:
+        """The first message of a queue is served although a power failure took its unit: its number 0 is right."""
+        self.box.run(61)
+        (first,) = self.box.put(message(300, topic="Young", queue_id=0))
+        self.box.run(11)
+        self.box.crash()
+        folder = self.path("consumequeue", "Young", "0")
+        self.box.node.start()
+        self.box.disk.make_dirs(folder)
+        self.box.disk.create(f"{folder}/{layout.file_name(0)}", 400).sync_now()
+        self.box.disk.sync_dir(folder)
+        self.box.kill()
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, first.next_offset)
+        self.assertEqual(len(served(self.store)["Young", 0]), 1)
+
     def test_rot_of_synced_bytes_before_a_power_failure(self) -> None:
         """Behind the last sync a power failure is no excuse to cut: damage there is rot, and passed over."""
         self.box.run(61)
@@ -750,8 +766,8 @@ class DamageTests(RecoveryCase):
 class RunningMarkTests(RecoveryCase):
     """The file `abort` tells a kill from a power failure."""
 
-    def mark(self) -> RunningMark:
-        return RunningMark(self.box.disk, ROOT)
+    def mark(self) -> AbortFile:
+        return AbortFile(self.box.disk, ROOT)
 
     def test_kill_and_power_failure(self) -> None:
         """The mark names the boot in which it was set; at the next boot the power is known to have failed."""
@@ -786,7 +802,7 @@ class RunningMarkTests(RecoveryCase):
         self.box.put_many(10)
         self.box.disk.sync_fails = lambda path: path.endswith("/consumequeue/Topic")
         self.box.run(61)
-        self.assertIn("consumequeue/Topic: cannot sync", str(self.store.refuses_because))
+        self.assertIn("consumequeue/Topic: cannot fsync", str(self.store.refuses_because))
         self.assertFalse(self.store.is_writable)
 
     def test_full_disk(self) -> None:

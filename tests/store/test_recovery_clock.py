@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq.runtime.disk import DiskError
-from rmq.store import layout, recovery
+from rmq.runtime.disk.files import DiskError
+from rmq.store import cut, layout, recovery
 from rmq.store.messages import PutResult, StoreError
-from rmq.store.scan import Search, behind_damage, find_continuation, find_record
+from rmq.store.scan import CHECK, Damage, LogScanner, Search, behind_damage
 from rmq.wire import record
 from tests.store.support import Box, log_events, message
 from tests.store.test_recovery import RecoveryCase, served
@@ -72,7 +72,7 @@ class ClockCase(RecoveryCase):
         saved = self.box.disk.read_whole(path)
         self.assertEqual(saved, before[end : end + len(saved)])
         self.assertFalse(any(before[end + len(saved) :]))
-        (event,) = [event for event in events if "What followed" in event["log_format"]]
+        (event,) = [event for event in events if "saved in" in event["log_format"]]
         self.assertEqual(
             (event["phy_offset"], event["size_bytes"], event["records"], event["path"]),
             (end, len(saved), records, path),
@@ -209,7 +209,7 @@ class UnknownPowerTests(ClockCase):
         self.overwrite(end, data)
         self.end_with(b"")
         before = self.log_bytes()
-        self.assertEqual(find_record_in(before, end), end + 50)
+        self.assertEqual(next(Search(Memory(before), end, len(before)).records())[0], end + 50)
         events = self.open()
         self.assert_cut(events, end, before, records=5)
         self.assertEqual(sum(len(offsets) for offsets in served(self.store).values()), 20)
@@ -258,7 +258,7 @@ class SavingTests(ClockCase):
     def test_all_of_a_master(self) -> None:
         """What a master cuts nobody else may have: it is saved whole, over the ends of files."""
         self.patch(recovery, "MAX_SAVED_BYTES", 500)
-        self.patch(recovery, "COPY_BYTES", 3000)
+        self.patch(cut, "COPY_BYTES", 3000)
         self.box.run(61)
         late = self.box.put_many(250, 100)
         self.box.run(11)
@@ -267,7 +267,7 @@ class SavingTests(ClockCase):
         before = self.log_bytes()
         events = self.open()
         self.assert_cut(events, late[0].phy_offset, before, records=249)
-        (event,) = [event for event in events if "What followed" in event["log_format"]]
+        (event,) = [event for event in events if "saved in" in event["log_format"]]
         self.assertEqual(event["limit"], "")
 
     def test_torn_ends(self) -> None:
@@ -329,29 +329,32 @@ class Memory:
         return self.data[offset : min(offset + limit, len(self.data) if until is None else until)]
 
 
-def find_record_in(data: bytes, start: int) -> int | None:
-    return find_record(Memory(data), start, len(data))
-
-
 class SearchTests(RecoveryCase):
+    def damage(self, data: bytes) -> list[tuple[int, int]]:
+        """Return where damage begins, and where the log goes on or is at its end."""
+        found = LogScanner(Memory(data), CHECK).records(0, len(data))
+        return [(one.start, one.end) for _, one in found if isinstance(one, Damage)]
+
     def test_a_row(self) -> None:
         """Older records count as a continuation from three in a row on, younger ones at once."""
-        for count, expected in ((1, None), (2, None), (3, 7), (4, 7)):
-            data = bytes(7)
-            for number in range(count):
-                data += stale(len(data), 1000, number)
-            data += bytes(1000)
-            log = Memory(data)
-            self.assertEqual(find_continuation(log, 1, len(data), last_ms=1001), expected, count)
-            self.assertEqual(find_continuation(log, 1, len(data), last_ms=1000), 7)
+        for count in (1, 2, 3, 4):
+            for last_ms in (1000, 1001):
+                data = stale(0, last_ms, 0) + bytes(7)
+                damaged, following = len(data) - 7, len(data)
+                for number in range(count):
+                    data += stale(len(data), 1000, number)
+                data += bytes(1000)
+                is_found = count >= 3 or last_ms == 1000
+                self.assertEqual(self.damage(data)[0], (damaged, following if is_found else len(data)), count)
 
     def test_a_broken_row(self) -> None:
         """Two records, a hole and two more are two remnants."""
-        data = bytes(7)
+        data = stale(0, 1001, 0) + bytes(7)
+        damaged = len(data) - 7
         for number in range(4):
             data += stale(len(data), 1000, number) + bytes(number == 1)
         data += bytes(1000)
-        self.assertIsNone(find_continuation(Memory(data), 1, len(data), last_ms=1001))
+        self.assertEqual(self.damage(data), [(damaged, len(data))])
 
     def test_a_record_inside_another(self) -> None:
         """The body of an intact record is not searched; that of a damaged one is."""
@@ -375,8 +378,7 @@ class SearchTests(RecoveryCase):
         self.assertEqual([offset for offset, _ in search.records()], [100, len(data)])
         # It ends with the two zeros that tell how long its properties are.
         self.assertEqual(search.written_to, len(data) + len(following))
-        self.assertEqual(find_record(log, 1, len(log.data), not_before_ms=2000), len(data))
-        self.assertEqual(find_record(log, 101, len(log.data)), 200)
+        self.assertEqual(next(Search(log, 101, len(log.data)).records())[0], 200)
 
     def test_behind_damage(self) -> None:
         """Both fields of a BLANK tell it; anything else is searched from its next byte on."""

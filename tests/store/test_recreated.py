@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.sim.node import platform_for
 from rmq.store import dispatch
 from rmq.store.config import BrokerRole
@@ -22,7 +22,7 @@ from tests.seeds import SEED
 from tests.store import test_walk
 from tests.store.support import SYNC, Box, log_events, message, queue_records, unique_key
 
-ANEW = "begins anew"
+ANEW = " reset from its end "
 
 
 def bodies(store: MessageStore, topic: str = "Topic", queue_id: int = 0) -> list[bytes]:
@@ -263,7 +263,7 @@ class RestartTests(Case):
         self.put(box, 1, topic="Other")
         box.run(62)
         self.assertEqual(left, [0])
-        progress = store._progress_file.load()
+        progress = store._point_file.load()
         assert progress is not None
         self.assertEqual(progress.queue_units, store._queues.total_units)
         self.assertEqual(box.reopen("kill").queues(), [("Other", 0)])
@@ -276,12 +276,10 @@ class RestartTests(Case):
         self.put(box, 0, topic="Other")
         box.run(65)
         box.disk.fill()
-        full = self.patch(
-            type(store._progress_file), "write", lambda file, progress: box.disk.create("/store/x", 1 << 40)
-        )
+        full = self.patch(type(store._point_file), "write", lambda file, progress: box.disk.create("/store/x", 1 << 40))
         store.delete_topic("Topic")
         box.run(3)
-        self.assertTrue(store._upkeep.is_full)
+        self.assertTrue(store._checkpointer.is_full)
         full.restore()
         box.disk.recover()
         box.run(3)
@@ -412,7 +410,7 @@ class SlaveTests(Case):
         pair.ship()
         self.assertEqual(pair.slave.store.max_offset("Topic", 0), 50)
         (event,) = [event for event in events if "restarted" in event["log_format"]]
-        self.assertIn("a queue could not begin anew, the store takes no more messages", str(formatEvent(event)))
+        self.assertIn("a queue could not be reset, the store takes no more messages", str(formatEvent(event)))
         self.assertRaises(StoreError, pair.slave.store.append_raw, pair.slave.store.end_offset, b"x")
         self.assertIn("/00000000000000000400", str(pair.slave.store.refuses_because))
         broken.restore()

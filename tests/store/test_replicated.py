@@ -6,7 +6,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.sim.disk import SimFile
 from rmq.store import store
 from rmq.store.config import BrokerRole
@@ -48,22 +48,32 @@ class SlaveTests(SynchronousTestCase):
         self.assertEqual(len(bodies), 359)
         self.assertEqual(self.slave.damage, [(damaged.phy_offset, damaged.next_offset)])
 
-    def test_an_empty_log_whose_first_write_failed(self) -> None:
-        """It is still empty, and begins with whatever file its master has come to meanwhile."""
-
+    def fail_to_append(self, begin: int, end: int) -> None:
         def fails(file: SimFile, offset: int, data: bytes) -> None:
             raise DiskError(file.path, "Input/output error", offset)
 
         broken = self.patch(SimFile, "write_at", fails)
         with self.assertRaises(StoreError):
-            self.slave.append_raw(0, self.bytes_of(0, 1000))
+            self.slave.append_raw(begin, self.bytes_of(begin, end))
         broken.restore()
+
+    def test_an_empty_log_whose_first_write_failed(self) -> None:
+        """It is still empty, and begins with whatever file its master has come to meanwhile."""
+        self.fail_to_append(0, 1000)
         self.assertEqual(self.slave.resume_offset, 0)
         start = self.master.end_offset - self.master.end_offset % 16384
         self.assertGreater(start, 0)
         self.slave.append_raw(start, self.bytes_of(start, self.master.end_offset))
         self.assertEqual((self.slave.min_phy_offset, self.slave.end_offset), (start, self.master.end_offset))
         self.assertEqual(self.box.disk.list_dir("/store/commitlog"), [f"{start:020d}"])
+
+    def test_a_late_slave_whose_first_write_failed(self) -> None:
+        """It stops cleanly, and a start goes on with the file that it had begun."""
+        self.fail_to_append(16384, 17000)
+        self.slave = self.box.reopen()
+        self.assertEqual((self.slave.min_phy_offset, self.slave.end_offset), (16384, 16384))
+        self.feed(self.slave, self.master.end_offset)
+        self.assertEqual(self.slave.dispatched_offset, self.master.end_offset)
 
     def test_pieces_of_any_size(self) -> None:
         """However the bytes are cut, every message appears once its last byte is there, and not before."""
@@ -194,16 +204,18 @@ class SlaveTests(SynchronousTestCase):
         self.assertEqual(slave.flushed_offset, 3000)
 
     def test_damaged_bytes(self) -> None:
-        """Bytes that are no record are told, and passed over once an intact record follows."""
+        """Bytes that are no record are logged once, and skipped when an intact record follows."""
         victim = self.results[5]
         self.feed(self.slave, victim.phy_offset)
         events = log_events(self)
-        self.slave.append_raw(victim.phy_offset, b"\xff" * victim.size)
+        for start in range(0, victim.size, 10):
+            self.slave.append_raw(victim.phy_offset + start, b"\xff" * min(10, victim.size - start))
         self.assertEqual(self.slave.dispatched_offset, victim.phy_offset)
         self.feed(self.slave, self.master.end_offset)
         self.assertEqual(self.slave.dispatched_offset, self.slave.end_offset)
         self.assertEqual(self.slave.damage, [(victim.phy_offset, victim.next_offset)])
-        self.assertTrue([event for event in events if "damaged" in event["log_format"]])
+        logged = [event["log_format"].split("{")[0] for event in events if "damaged" in event["log_format"]]
+        self.assertEqual(logged, ["commit log damaged at ", "skipped damaged bytes "])
         self.assertEqual(self.slave.max_offset("Topic", 2), self.master.max_offset("Topic", 2))
 
     def test_full_disk(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import DiskError, DiskUsage
+from rmq.runtime.disk.files import DiskError, DiskUsage
 from rmq.store.check import check_store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError

@@ -9,9 +9,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.store.completion import Completion
-from rmq.store.config import BrokerRole, StoreConfig
+from rmq.store.config import BrokerRole, FlushDiskType, StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.groupcommit import GroupCommit
 from rmq.store.layout import CQ_UNIT
 from rmq.store.messages import GetStatus, PutStatus
 from tests.store.support import Box
@@ -44,6 +44,19 @@ class HoleTests(SynchronousTestCase):
         box.stop()
 
 
+class StopTests(SynchronousTestCase):
+    def test_a_store_that_was_never_started(self) -> None:
+        """A broker that fails between load and start has not stopped cleanly: what a crash left is recovered again."""
+        box = Box()
+        box.open()
+        box.put_many(9)
+        box.kill()
+        box.open(start=False)
+        before = {path: box.disk.read_whole(f"/store/{path}") for path in ("abort", "checkpoint")}
+        box.stop()
+        self.assertEqual({path: box.disk.read_whole(f"/store/{path}") for path in before}, before)
+
+
 class ManyPutsTests(SynchronousTestCase):
     def test_puts_of_one_turn_share_a_timer(self) -> None:
         """Puts of one turn that wait for slaves ask for them once: a timer for each would cost what they save."""
@@ -55,7 +68,7 @@ class ManyPutsTests(SynchronousTestCase):
             return PutStatus.PUT_OK
 
         sync: Any = SimpleNamespace(flushed=0, request=lambda: None)
-        completion = Completion(clock, StoreConfig(broker_role=BrokerRole.SYNC_MASTER), sync)
+        completion = GroupCommit(clock, StoreConfig(broker_role=BrokerRole.SYNC_MASTER), sync)
         replication: Any = SimpleNamespace(wait_for_slaves=slaves)
         completion.replication = replication
         waiting: list[Deferred[PutStatus]] = [Deferred() for _ in range(5)]
@@ -64,6 +77,21 @@ class ManyPutsTests(SynchronousTestCase):
         self.assertEqual(len(clock.getDelayedCalls()), 1)
         clock.advance(0)
         self.assertEqual((asked, [self.successResultOf(done) for done in waiting]), ([500], [PutStatus.PUT_OK] * 5))
+
+    def test_an_fsync_answers_in_its_own_turn(self) -> None:
+        """A put that waits for the disk is answered when the fsync is, in the same turn, and all share one timer."""
+        clock = Clock()
+        sync: Any = SimpleNamespace(request=lambda: None)
+        completion = GroupCommit(clock, StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH), sync)
+        timers: set[object] = set()
+        for end in range(100, 1100, 100):
+            done: Deferred[PutStatus] = Deferred()
+            completion.wait(end, done)
+            timers.update(clock.getDelayedCalls())
+            completion.synced(end)
+            self.assertIs(self.successResultOf(done), PutStatus.PUT_OK)
+            clock.advance(0.001)
+        self.assertEqual(len(timers), 1)
 
 
 class ConfigTests(SynchronousTestCase):

@@ -15,7 +15,6 @@ from rmq.wire.extfields import (
     BadField,
     Int32,
     Int64,
-    decode_ext,
     decode_strings,
     encode_ext,
     header_codec,
@@ -150,14 +149,14 @@ class DecodeTests(SynchronousTestCase):
     def test_map(self) -> None:
         """A map of strings, from the binary header, reads the same way."""
         fields = {"topicName": "T", "queueId": "3", "batch": "1", "maybe": "True", "tps": "x"}
-        error = self.assertRaises(BadField, decode_ext, Sample, fields)
+        error = self.assertRaises(BadField, header_codec(Sample).decode_map, fields)
         self.assertEqual(error.field, "tps")
         del fields["tps"]
-        header = decode_ext(Sample, fields)
+        header = header_codec(Sample).decode_map(fields)
         self.assertIs(header.batch, False)
         self.assertIs(header.maybe, True)
-        self.assertRaises(BadField, decode_ext, Sample, {"topicName": "T"})
-        self.assertRaises(BadField, decode_ext, Sample, {**fields, "anything": str(2**63)})
+        self.assertRaises(BadField, header_codec(Sample).decode_map, {"topicName": "T"})
+        self.assertRaises(BadField, header_codec(Sample).decode_map, {**fields, "anything": str(2**63)})
 
     texts = st.one_of(
         st.sampled_from(["true", "false", "True", "1", "0", "", "null", "-1", "12", "2147483648", "x", "1.0"]),
@@ -208,7 +207,7 @@ class EncodeTests(SynchronousTestCase):
     def test_round_trip(self) -> None:
         """What is written is read back equal."""
         header = Sample(topic_name="%RETRY%标签", queue_id=-5, queue_offset=2**62, batch=True, limit=0, remark="")
-        self.assertEqual(decode_ext(Sample, encode_ext(header)), header)
+        self.assertEqual(header_codec(Sample).decode_map(encode_ext(header)), header)
         self.assertEqual(read(json.dumps(encode_ext(header))), header)
 
 

@@ -182,23 +182,23 @@ class ReadingTests(SynchronousTestCase):
             result = record.read_frame(bytes(data), 0, len(data), phy_offset=None, check_crc=rng.random() < 0.5)
             self.assertIsInstance(result, (Frame, Flaw), f"seed {seed}")
 
-    def test_torso(self) -> None:
-        """A record whose last bytes never came parses, and is known as a torso; a whole one is not."""
+    def test_torn_record(self) -> None:
+        """A record whose last bytes never came parses, and is known as torn; a whole one is not."""
         frame = read(VECTOR)
         assert isinstance(frame, Frame)
-        self.assertFalse(record.is_torso(frame, 122))
+        self.assertFalse(record.is_torn(frame, 122))
         whole = len(VECTOR)
         for missing in range(1, 17):
             frame = read(VECTOR[: whole - missing] + bytes(missing))
             assert isinstance(frame, Frame), missing
-            self.assertTrue(record.is_torso(frame, 122), missing)
+            self.assertTrue(record.is_torn(frame, 122), missing)
 
-    def test_torso_without_properties(self) -> None:
-        """Zeros in the topic give a torso away too; missing zeros are no loss at all."""
+    def test_torn_record_without_properties(self) -> None:
+        """Zeros in the topic show a torn record too; missing zeros are no loss at all."""
         data = encode(properties=b"")
         frame = read(data[:-4] + bytes(4))
         assert isinstance(frame, Frame)
-        self.assertTrue(record.is_torso(frame, 122))
+        self.assertTrue(record.is_torn(frame, 122))
         self.assertEqual(data[:-2] + bytes(2), data)
 
     def test_lost_sector(self) -> None:
@@ -207,11 +207,11 @@ class ReadingTests(SynchronousTestCase):
         data = encode(properties=properties)
         frame = read(data)
         assert isinstance(frame, Frame)
-        self.assertFalse(record.is_torso(frame, 4096))
+        self.assertFalse(record.is_torn(frame, 4096))
         for sector in (512, 1024):
             frame = read(data[:sector] + bytes(512) + data[sector + 512 :])
             assert isinstance(frame, Frame)
-            self.assertTrue(record.is_torso(frame, len(data)), sector)
+            self.assertTrue(record.is_torn(frame, len(data)), sector)
 
 
 class PropertiesTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""What `twistd` finds of rmq: the commands ``rmq-namesrv`` and ``rmq-broker``, and their fast reactor ``rmq-lean``."""
+"""The plugins of `twistd`: the commands ``rmq-namesrv`` and ``rmq-broker``, and their fast reactor ``rmq-lean``."""
 
 from twisted.application.reactors import Reactor
 from twisted.application.service import ServiceMaker

@@ -1,4 +1,4 @@
-"""``rmq-admin explain``: why a route is there or is not, by what our NameServers remember."""
+"""``rmq-admin explain``: why a route exists or not, from the journal of our NameServers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmq.wire.codes import ResponseCode
 
 @command(
     "explain",
-    "tell why a topic or a broker is known to NameServers, or is not",
+    "explain why NameServers know, or do not know, a topic or a broker",
     NAMESRV,
     argument("-t", "--topic", help="topic to explain"),
     argument("-b", "--brokerName", help="broker name to explain"),
@@ -20,7 +20,7 @@ from rmq.wire.codes import ResponseCode
 )
 async def explain(call: Call) -> Outcome:
     """
-    Ask each NameServer; status 2 when one of them does not know what was asked for, 3 when one could not tell.
+    Ask each NameServer; status 2 when one does not know the topic or broker, 3 when one cannot explain.
 
     Apache's NameServers cannot explain anything: 5.x refuses the request, 4.9 never answers it.
     """

@@ -1,4 +1,4 @@
-"""``rmq-admin haStatus``: how replication stands, as a master or a slave sees it."""
+"""``rmq-admin haStatus``: the replication status of a master or a slave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
     "show the replication of brokers: slaves, lag, acknowledgements, refusals",
     BROKER,
     argument(
-        "--maxLag", type=int, metavar="BYTES", help="status 2 when a slave is further behind, or a master has none"
+        "--maxLag",
+        type=int,
+        metavar="BYTES",
+        help="exit status 2 when a replication lag is larger, or a master has no slave",
     ),
 )
 async def ha_status(call: Call) -> Outcome:
@@ -34,15 +37,15 @@ def _lines(info: HARuntimeInfo) -> Iterator[str]:
         yield f"    master {way.master_addr or 'unknown'}, {'connected' if way.activated else 'not connected'}"
         yield f"    log ends at {way.max_offset}, {way.transferred_byte_in_second} bytes/s"
         if way.last_error:
-            yield f"    last trouble: {way.last_error}"
+            yield f"    last error: {way.last_error}"
         return
     yield f"    log ends at {info.master_commit_log_max_offset}, {info.in_sync_slave_nums} slaves in sync"
     for slave in info.ha_connection_info:
         latency = f", acknowledges in {slave.ack_latency_millis:.1f} ms" if slave.ack_latency_millis >= 0 else ""
         state = f"{slave.state}, " if slave.state else ""
         yield (
-            f"    slave {slave.addr}: {state}{slave.diff} bytes and {slave.lag_seconds:.1f} s behind "
-            f"(has {slave.slave_ack_offset}), {slave.transferred_byte_in_second} bytes/s{latency}"
+            f"    slave {slave.addr}: {state}replication lag {slave.diff} bytes, {slave.lag_seconds:.1f} s "
+            f"(acknowledged {slave.slave_ack_offset}),  {slave.transferred_byte_in_second} bytes/s{latency}"
         )
     if not info.ha_connection_info:
         yield "    no slave is connected"

@@ -1,4 +1,4 @@
-"""``rmq-admin routeDiff``: what one NameServer knows and another does not; ours and Apache's alike."""
+"""``rmq-admin routeDiff``: differences between the routes of NameServers, ours and Apache's."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from rmq.wire.api.routes import (
 )
 from rmq.wire.codes import ResponseCode
 
-#: look-ups that one NameServer is asked at a time
+#: concurrent look-ups at one NameServer
 LOOK_UPS = 64
 
 #: differences that the text shows; JSON has all
 MAX_SHOWN = 200
 
-#: what a NameServer that lacks something is said to have
+#: the value of a NameServer that lacks the entry
 ABSENT = "-"
 
 
 @attrs.frozen(kw_only=True)
 class Difference:
-    """Something that the NameServers do not agree on: what each of them has, in words."""
+    """One difference: the value of each NameServer, as text."""
 
     kind: str
     name: str
     values: Mapping[str, str]
 
     def text(self) -> str:
-        """Return one line for each NameServer below what it is about."""
+        """Return the name of the difference and one line for each NameServer."""
         lines = [f"{self.kind} {self.name}"]
         lines += [
             f"    {addr}: {'does not know it' if value == ABSENT else value}" for addr, value in self.values.items()
@@ -45,7 +45,7 @@ class Difference:
         return "\n".join(lines)
 
 
-#: (kind, name) -> what one NameServer has there
+#: (kind, name) -> value at one NameServer
 Facts = dict[tuple[str, str], str]
 
 
@@ -56,13 +56,13 @@ Facts = dict[tuple[str, str], str]
     argument("-t", "--topic", action="append", metavar="TOPIC", help="only this topic; may be given several times"),
 )
 async def route_diff(call: Call) -> Outcome:
-    """Ask each NameServer for everything; status 2 when they differ. RequestFailed when one cannot be asked."""
+    """Read all routes of each NameServer; status 2 when they differ. RequestFailed when one cannot be asked."""
     namesrvs = list(dict.fromkeys(call.options.namesrvAddr))
     if len(namesrvs) < 2:
         raise WrongUse("two NameServers at least are compared: -n 'host:port;host:port'")
     facts = {addr: await facts_of(call, addr, call.options.topic) for addr in namesrvs}
     found = list(differences(facts))
-    # Registrations arrive at one after the other: only what still differs when asked again counts.
+    # A registration reaches one NameServer after the other: only a difference that persists counts.
     if found:
         again = {addr: await facts_of(call, addr, call.options.topic) for addr in namesrvs}
         lasting = {(one.kind, one.name) for one in found}
@@ -74,7 +74,7 @@ async def route_diff(call: Call) -> Outcome:
 
 
 async def facts_of(call: Call, addr: str, topics: Sequence[str] | None) -> Facts:
-    """Return what one NameServer knows; raises RequestFailed."""
+    """Return the routes of one NameServer; raises RequestFailed."""
     facts: Facts = {}
     if topics is None:
         info = (await call.invoke(addr, GET_BROKER_CLUSTER_INFO, None, None)).body
@@ -121,9 +121,9 @@ def _facts_of_topic(topic: str, route: TopicRouteData | None) -> Iterator[tuple[
 
 def differences(facts: Mapping[str, Facts]) -> Iterator[Difference]:
     """
-    Yield what differs, brokers first.
+    Yield the differences, brokers first.
 
-    Of a topic or a cluster that one lacks altogether nothing more is said of its parts.
+    If a NameServer lacks a topic or cluster, its parts are not compared.
     """
     everything = sorted({key for one in facts.values() for key in one})
     missing: set[str] = set()

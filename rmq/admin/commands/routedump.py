@@ -1,4 +1,4 @@
-"""``rmq-admin routeDump``: all that NameServers know, in the form that ``rmq-audit cluster`` holds against stores."""
+"""``rmq-admin routeDump``: all routes of NameServers, in the form that ``rmq-audit cluster`` compares with stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER, GET_BROKER_C
 
 @command("routeDump", "print brokers, topics and queues of each NameServer; with --json what rmq-audit reads", NAMESRV)
 async def route_dump(call: Call) -> Outcome:
-    """Ask each NameServer for everything; RequestFailed when one cannot be asked."""
+    """Read all routes of each NameServer; RequestFailed when one does not answer."""
     dumps = [await dump_of(call, addr) for addr in dict.fromkeys(call.options.namesrvAddr)]
     lines = []
     for one in dumps:
@@ -32,7 +32,7 @@ async def route_dump(call: Call) -> Outcome:
 
 
 async def dump_of(call: Call, addr: str) -> dict[str, Any]:
-    """Return what one NameServer knows, with the names that RocketMQ's own JSON has."""
+    """Return the routes of one NameServer with the names of RocketMQ's JSON."""
     info = (await call.invoke(addr, GET_BROKER_CLUSTER_INFO, None, None)).body
     brokers = [
         {"cluster": broker.cluster, "brokerName": name, "brokerId": int(broker_id), "addr": broker_addr}

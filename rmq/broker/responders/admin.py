@@ -1,5 +1,5 @@
 """
-The broker's configuration and figures.
+The broker's configuration and statistics.
 
 Java: AdminBrokerProcessor
 """
@@ -14,10 +14,11 @@ from rmq.broker.state import BrokerState
 from rmq.remoting.access import local_keys, refusal_remark, refused_keys
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.config import ConfigError, config_fields, decode_properties, to_properties, update
-from rmq.runtime.disk import DiskError
+from rmq.runtime.disk.files import DiskError
 from rmq.runtime.properties import format_properties
 from rmq.wire import fastjson
 from rmq.wire.api.admin import (
+    DELETE_EXPIRED_COMMITLOG,
     GET_BROKER_CONFIG,
     GET_BROKER_RUNTIME_INFO,
     UPDATE_BROKER_CONFIG,
@@ -33,7 +34,7 @@ _S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
 
 
 class AdminResponder:
-    """What operators ask and change."""
+    """Requests of operators."""
 
     _log = Logger()
 
@@ -47,13 +48,23 @@ class AdminResponder:
         text = to_properties(setup.broker, setup.server, setup.client, setup.store)
         return Reply(BrokerConfigReply(version=fastjson.encode(self._version).decode()), body=text.encode())
 
+    @responds_to(DELETE_EXPIRED_COMMITLOG)
+    def delete_expired(self, request: Request[None, None]) -> None:
+        """
+        Delete commit log files whose fileReservedTime is exceeded, whatever the hour, within the next rounds.
+
+        Java: AdminBrokerProcessor#deleteExpiredCommitLog, MessageStore#executeDeleteFilesManually
+        """
+        self._state.store.delete_expired_soon()
+        self._log.info("{peer} asks for the deletion of expired files", peer=request.channel.peer)
+
     @responds_to(UPDATE_BROKER_CONFIG)
     def update_config(self, request: Request[None, bytes]) -> None:
         """
         Change keys of the running configuration and of its file; unknown ones are skipped, as Apache does.
 
-        What is looked up per request takes effect at once, everything else at the next start. A protected key that
-        configWhiteList allows goes to the file alone: a running broker has one role, one name, one store.
+        Keys that are read per request take effect at once, all others at the next start. A protected key that
+        configWhiteList allows is changed in the file only: a running broker has one role, one name, one store.
         Java: AdminBrokerProcessor#updateBrokerConfig
         """
         if not request.body:
@@ -75,10 +86,10 @@ class AdminResponder:
             del changes[key]
         local = local_keys(CONFIG_CLASSES)
         if state.config_path is None and (lost := sorted(local & changes.keys())):
-            text = f"{', '.join(lost)}: this broker was started without a configuration file (-c) that could keep it"
+            text = f"not changed: {', '.join(lost)}. This broker has no configuration file (-c) to save it in"
             raise Refuse(ResponseCode.SYSTEM_ERROR, text)
         try:
-            # As the next start will read it: nobody must be able to keep the broker from starting.
+            # Check it as the next start would: a change must not prevent the next start.
             resolve(_updated(state.setup, changes), host_address="127.0.0.1", host_name="localhost")
             setup = _updated(state.setup, {key: value for key, value in changes.items() if key not in local})
         except ConfigError as error:
@@ -91,7 +102,7 @@ class AdminResponder:
             state.announce_permission()
 
     def _persist(self, changes: dict[str, str]) -> None:
-        """Rewrite the properties file, if there is one; its comments are lost, its former self is kept as .bak."""
+        """Rewrite the properties file, if there is one; its comments are lost, its previous content is kept as .bak."""
         state = self._state
         path, disk = state.config_path, state.disk
         if path is None:
@@ -128,7 +139,7 @@ def _updated(setup: BrokerSetup, changes: dict[str, str]) -> BrokerSetup:
 
 def runtime_info(state: BrokerState) -> dict[str, str]:
     """
-    Return what clusterList and brokerStatus of mqadmin 4.9 and 5.x read; there are no thread pools, so nothing queues.
+    Return the figures for clusterList and brokerStatus of mqadmin 4.9 and 5.x; there are no thread pools, so no queues.
 
     Java: AdminBrokerProcessor#prepareRuntimeInfo
     """

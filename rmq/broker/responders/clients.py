@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from rmq.broker.filters import completed, is_tag_type
 from rmq.broker.sessions import Member
 from rmq.broker.state import BrokerState
-from rmq.broker.topics import RETRY_PREFIX, SYS_FLAG_UNIT_SUB, retry_topic
+from rmq.broker.topics import RETRY_PREFIX, retry_topic
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.wire import fastjson
@@ -44,15 +44,16 @@ from rmq.wire.api.clients import (
     ProducerTable,
     UnregisterClientHeader,
 )
+from rmq.wire.api.common import SYS_FLAG_UNIT_SUB
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand
 
-#: groups that one client may belong to; each new consumer group costs a topic and two files to be written
+#: groups that one client may belong to; each new consumer group costs a topic and two file writes
 MAX_GROUPS_OF_A_CLIENT = 1024
 
 
 def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> str:
-    """Return the name of an enum member that came as a name or as an ordinal; ``default`` for nothing or nonsense."""
+    """Return the name of an enum member given by name or ordinal; ``default`` if it is absent or invalid."""
     if isinstance(value, str) and value and not value.isdecimal():
         return value
     if value is None or value == "":
@@ -62,7 +63,7 @@ def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> 
 
 
 class ClientResponder:
-    """What clients say about themselves, and ask about each other."""
+    """Requests of clients about themselves and each other."""
 
     _log = Logger()
 
@@ -72,7 +73,7 @@ class ClientResponder:
     @responds_to(HEART_BEAT)
     def heartbeat(self, request: Request[None, HeartbeatData]) -> None:
         """
-        Note the client's groups. Other members hear of a newcomer, and so does the newcomer, before its answer.
+        Record the client's groups. The members of a group, the new one included, are notified before the answer.
 
         Java: ClientManageProcessor#heartBeat
         """
@@ -80,7 +81,7 @@ class ClientResponder:
         groups = len(data.consumer_data_set or ()) + len(data.producer_data_set or ())
         if groups > MAX_GROUPS_OF_A_CLIENT:
             raise Refuse(
-                ResponseCode.SYSTEM_ERROR, f"{groups} groups in one heartbeat, {MAX_GROUPS_OF_A_CLIENT} are possible"
+                ResponseCode.SYSTEM_ERROR, f"{groups} groups in one heartbeat, the limit is {MAX_GROUPS_OF_A_CLIENT}"
             )
         member = self._member(data.client_id, request.command, request.channel)
         for consumer in data.consumer_data_set or ():
@@ -130,7 +131,7 @@ class ClientResponder:
                 state.notices.now(changed)
 
     def _create_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
-        """A group's retry topic has to be routed before its first retry; a slave gets it from its master."""
+        """Create a group's retry topic, for a route before the first retry; a slave gets it from its master."""
         name = RETRY_PREFIX + consumer.group_name
         if not self._state.is_slave and self._state.topics.get(name) is None:
             unit = SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0
@@ -154,7 +155,7 @@ class ClientResponder:
     @responds_to(CHECK_CLIENT_CONFIG)
     def check_client(self, request: Request[None, bytes]) -> None:
         """
-        Say whether a subscription could be served; nothing to judge is fine.
+        Answer whether a subscription can be served; an empty request succeeds.
 
         Java: ClientManageProcessor#checkClientConfig
         """

@@ -12,6 +12,7 @@ from rmq.broker.state import BrokerState
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.offsets import (
+    CLONE_GROUP_OFFSET,
     GET_BROKER_CONSUME_STATS,
     GET_CONSUME_STATS,
     GET_EARLIEST_MSG_STORETIME,
@@ -22,6 +23,7 @@ from rmq.wire.api.offsets import (
     UPDATE_CONSUMER_OFFSET,
     BrokerConsumeStats,
     BrokerConsumeStatsHeader,
+    CloneGroupOffsetHeader,
     ConsumeStats,
     ConsumeStatsHeader,
     OffsetReply,
@@ -36,7 +38,7 @@ from rmq.wire.codes import ResponseCode
 
 
 class OffsetResponder:
-    """Where queues begin and end, and where groups stand in them."""
+    """Requests about the range of queues and the offsets of groups."""
 
     _log = Logger()
 
@@ -46,8 +48,8 @@ class OffsetResponder:
     @responds_to(QUERY_CONSUMER_OFFSET)
     def query(self, request: Request[QueryConsumerOffsetHeader, None]) -> Reply:
         """
-        A group without an offset starts at 0 while the first message of the queue is still young; else it is told 22
-        and follows its own ``consumeFromWhere``.
+        A group without an offset starts at 0 while the first message of the queue is still in memory; otherwise the
+        answer is code 22, and the client follows its own ``consumeFromWhere``.
 
         Java: ConsumerManageProcessor#queryConsumerOffset
         """
@@ -66,11 +68,22 @@ class OffsetResponder:
     @responds_to(UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:
         header, state = request.header, self._state
-        # Beyond its queue's end it is an offset of messages that this slave never had: not one to give back some day.
+        # An offset beyond the queue's end belongs to messages that this slave never had: it must not be pushed later.
         at_slave = state.is_slave and header.commit_offset <= state.store.max_offset(header.topic, header.queue_id)
         commit = state.offsets.commit_at_slave if at_slave else state.offsets.commit
         commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return Reply()
+
+    @responds_to(CLONE_GROUP_OFFSET)
+    def clone(self, request: Request[CloneGroupOffsetHeader, None]) -> None:
+        """
+        Java: AdminBrokerProcessor#cloneGroupOffset
+        """
+        header, offsets = request.header, self._state.offsets
+        topics = [header.topic] if header.topic else sorted(offsets.topics_of(header.src_group))
+        for topic in topics:
+            if self._state.topics.get(topic) if header.offline else self._followed(header.src_group, topic):
+                offsets.clone(header.src_group, header.dest_group, topic)
 
     @responds_to(SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, request: Request[SearchOffsetHeader, None]) -> Reply:
@@ -111,8 +124,8 @@ class OffsetResponder:
     @responds_to(GET_BROKER_CONSUME_STATS)
     def broker_consume_stats(self, request: Request[BrokerConsumeStatsHeader, None]) -> Reply:
         """
-        ``isOrder`` leaves out topics that are not ordered; without it all are listed. Queues are those that can be
-        written, whereas `consume_stats` counts those that can be read.
+        ``isOrder`` restricts the answer to ordered topics. Queues are those that can be written, whereas
+        `consume_stats` counts those that can be read.
 
         Java: AdminBrokerProcessor#fetchAllConsumeStatsInBroker
         """
@@ -135,14 +148,14 @@ class OffsetResponder:
         )
 
     def _followed(self, group: str, topic: str) -> TopicConfig | None:
-        """Return a topic; None for one that is gone or that the online group does not subscribe."""
+        """Return a topic; None if it does not exist or the online group does not subscribe to it."""
         config = self._state.topics.get(topic)
         if config is None:
-            self._log.warn("consume stats of {group}: topic {topic} does not exist", group=group, topic=topic)
+            self._log.warn("group {group}: topic {topic} does not exist", group=group, topic=topic)
             return None
         online = self._state.consumers.find(group)
         if online is not None and online.subscriptions and topic not in online.subscriptions:
-            self._log.warn("consume stats: {group} does not subscribe to {topic}", group=group, topic=topic)
+            self._log.warn("group {group} does not subscribe to {topic}", group=group, topic=topic)
             return None
         return config
 

@@ -14,12 +14,11 @@ from twisted.logger import Logger
 
 from rmq.broker.filters import SubscriptionError, is_tag_type, parse_subscription, tag_matcher
 from rmq.broker.longpoll import HeldPull
-from rmq.broker.remarks import FAQ
+from rmq.broker.refusals import FAQ
 from rmq.broker.state import BrokerState
-from rmq.broker.topics import PERM_READ
 from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
 from rmq.store.messages import GetResult, GetStatus
-from rmq.wire.api.common import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from rmq.wire.api.common import MASTER_ID, PERM_READ, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.pulling import (
     LITE_PULL_MESSAGE,
     PULL_CLASS_FILTER,
@@ -32,15 +31,14 @@ from rmq.wire.api.pulling import (
 )
 from rmq.wire.codes import ResponseCode
 
-MASTER_ID = 0
 BROADCASTING = "BROADCASTING"
 
-#: what a client may ask the broker to hold a pull for
+#: limit of the time for which a client may let the broker hold a pull
 MAX_SUSPEND_MS = 600_000
 #: messages of one pull; Apache has no limit, its store stops at 32 or 256 KiB anyway
 MAX_MESSAGES = 1024
 
-#: more than this may be too long for a frame, which the ordinary way says
+#: a longer answer may exceed the frame limit; the responder refuses it
 MAX_LANE_BYTES = 8 << 20
 
 _MOVED_OR_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
@@ -83,10 +81,10 @@ class PullResponder:
             return self._hold(request, admitted, reply)
         return reply
 
-    # what is asked for
+    # checks
 
     def _admit(self, header: PullMessageHeader, peer: str) -> _Admitted:
-        """Raise Refuse for what must not be read; the checks come in Apache's order."""
+        """Raise Refuse for what must not be read, with the checks in Apache's order."""
         state = self._state
         broker = state.setup.broker
         if not broker.broker_permission & PERM_READ:
@@ -135,7 +133,7 @@ class PullResponder:
         return tag_matcher(subscription)
 
     def _stored_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """Return what the group's heartbeats say about the topic."""
+        """Return the subscription of the group's heartbeats to the topic."""
         online = self._state.consumers.find(header.consumer_group)
         if online is None:
             raise Refuse(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
@@ -151,13 +149,13 @@ class PullResponder:
             raise Refuse(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return subscription
 
-    # what is there
+    # reading
 
     def found(self, header: PullMessageHeader, peer: str) -> tuple[PullMessageReply, bytes] | None:
         """
-        Answer a pull that finds messages as :meth:`pull` does; None, with nothing done, for any other.
+        Answer a pull that finds messages as :meth:`pull` does; None, without side effects, for any other.
 
-        A pull of the end of a queue is left alone before anything else: most of those will be held.
+        A pull at the end of a queue is declined first: most of those will be held.
         """
         state = self._state
         if header.queue_offset >= state.store.max_offset(header.topic, header.queue_id):
@@ -189,7 +187,7 @@ class PullResponder:
         return reply, result.messages[0]
 
     def _read(self, header: PullMessageHeader, admitted: _Admitted) -> Reply:
-        """Return the answer of this moment."""
+        """Return the answer without waiting."""
         state = self._state
         result = self._get(header, admitted)
         if result.status is GetStatus.FOUND:
@@ -199,7 +197,7 @@ class PullResponder:
         suggested = self._suggested_broker(result, admitted.group)
         next_begin_offset = result.next_begin_offset
         if state.is_slave and not state.setup.store.offset_check_in_slave:
-            # A slave that lags must never make a consumer move its offset.
+            # A slave with a replication lag must never make a consumer change its offset.
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
                 suggested = admitted.group.broker_id
@@ -214,7 +212,7 @@ class PullResponder:
         state.stats.missed()
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._log.info(
-                "{group} wants offset {offset} of {topic}:{queue_id}, which has {min_offset} to {max_offset}: {status}",
+                "group {group} pulls at {offset} of {topic}:{queue_id}, with {min_offset} to {max_offset}: {status}",
                 group=header.consumer_group,
                 offset=header.queue_offset,
                 topic=header.topic,
@@ -225,7 +223,7 @@ class PullResponder:
             )
         status = result.status
         if status is GetStatus.NO_MATCHED_LOGIC_QUEUE:
-            # Apache makes a queue when somebody asks for it, so there it is empty rather than unknown.
+            # Apache creates a queue when a client asks for it, so there it is empty rather than unknown.
             status = GetStatus.NO_MESSAGE_IN_QUEUE
         return Reply(reply, code=code, remark=status.name)
 
@@ -244,10 +242,10 @@ class PullResponder:
         if header.sys_flag & PULL_COMMIT_OFFSET and not self._state.is_slave:
             self._state.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
-    # waiting
+    # holding
 
     def _hold(self, request: Request[PullMessageHeader, None], admitted: _Admitted, reply: Reply) -> PullAnswer:
-        """Park the pull until something arrives or its time is over; the reply of this moment if the table is full."""
+        """Hold the pull until a message arrives or its deadline passes; answer at once if the table is full."""
         state = self._state
         header = request.header
         broker = state.setup.broker
@@ -272,7 +270,7 @@ class PullResponder:
 
     def _again(self, request: Request[PullMessageHeader, None]) -> Outcome:
         """
-        Answer a parked pull, for good: it is checked and read again and not held any more.
+        Answer a held pull: it is checked and read again, and not held a second time.
 
         Java: PullMessageProcessor#executeRequestWhenWakeup
         """

@@ -1,5 +1,5 @@
 """
-Messages by key and by log offset, and what an index holds.
+Messages by key and by physical offset, and units of a consume queue.
 
 Java: QueryMessageProcessor, AdminBrokerProcessor
 """
@@ -35,7 +35,7 @@ MAX_UNITS = 1024
 
 
 class QueryResponder:
-    """Messages that somebody looks for."""
+    """Queries for single messages."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -79,10 +79,10 @@ class QueryResponder:
     @responds_to(QUERY_CONSUME_QUEUE)
     def contents(self, request: Request[QueryConsumeQueueHeader, None]) -> Reply:
         """
-        What the index of a queue holds from some number on.
+        The units of a consume queue from a queue offset on.
 
-        A queue exists once something was stored in it. In Apache one that somebody only asked for exists too, until the
-        next start; its answer, code 0 without a body, is one that mqadmin cannot read.
+        A queue exists once a message was stored in it. In Apache one that a client only asked for also exists, until
+        the next start; its answer, code 0 without a body, is one that mqadmin cannot read.
 
         Java: AdminBrokerProcessor#queryConsumeQueue
         """
@@ -110,7 +110,7 @@ class QueryResponder:
         return Reply(body=contents)
 
     def _units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
-        """Return index units whose messages are there; the store gives them a pull at a time."""
+        """Return the units whose messages exist; the store reads them one pull at a time."""
         units: list[ConsumeQueueUnit] = []
         while len(units) < count:
             codes: list[int] = []

@@ -1,7 +1,7 @@
 """
-Every request code that the broker knows and does not answer.
+Every known request code that the broker does not answer.
 
-The reason stands in the remark of the refusal (code 3). Codes that Apache's 4.9 broker refuses too have none, so that
+The remark of the refusal (code 3) has the reason. Codes that Apache's 4.9 broker refuses too have none, so that
 their remark is Apache's to the letter.
 """
 
@@ -39,11 +39,9 @@ REFUSED: dict[RequestCode, str] = {
     # administration
     RequestCode.QUERY_CONSUME_TIME_SPAN: "time spans of consumers are not kept",
     RequestCode.QUERY_CORRECTION_OFFSET: "offsets are not corrected",
-    RequestCode.CLONE_GROUP_OFFSET: "mqadmin clones offsets by itself",
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CLEANING,
     RequestCode.CLEAN_UNUSED_TOPIC: _CLEANING,
-    RequestCode.DELETE_EXPIRED_COMMITLOG: _CLEANING,
-    # what Apache's 4.9 broker refuses, too: constants without use
+    # refused by Apache's 4.9 broker, too: unused constants
     RequestCode.QUERY_BROKER_OFFSET: "",
     RequestCode.GET_TOPIC_CONFIG_LIST: "",
     RequestCode.GET_TOPIC_NAME_LIST: "",
@@ -56,7 +54,7 @@ REFUSED: dict[RequestCode, str] = {
     RequestCode.WHO_CONSUME_THE_MESSAGE: "",
     RequestCode.REGISTER_FILTER_SERVER: "",
     RequestCode.REGISTER_MESSAGE_FILTER_CLASS: "",
-    # what others answer
+    # answered by NameServers and clients
     RequestCode.CHECK_TRANSACTION_STATE: _CLIENT,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _CLIENT,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _CLIENT,

@@ -1,5 +1,5 @@
 """
-What slaves ask for, and how replication stands.
+Requests of slaves for tables, and the replication status.
 
 Java: AdminBrokerProcessor#getAllTopicConfig, #getAllConsumerOffset, #getAllDelayOffset, #getAllSubscriptionGroup,
 #getBrokerHaStatus
@@ -57,7 +57,7 @@ class ReplicationResponder:
 
     @responds_to(GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, request: Request[None, None]) -> Reply:
-        """On a slave: what it got from its master, which lies in its file only."""
+        """On a slave: the table from its master, which is in its file only."""
         state = self._state
         if state.is_slave and state.disk.exists(state.delays.path):
             return Reply(body=state.disk.read_whole(state.delays.path))
@@ -76,7 +76,7 @@ class ReplicationResponder:
 
 
 def runtime_info(status: HAStatus) -> HARuntimeInfo:
-    """Return what code 907 answers: a master tells of its slaves, a slave of its master, both of what they refused."""
+    """Return the answer of code 907: a master's slaves or a slave's master, and refused connections."""
     info = HARuntimeInfo(
         master=not status.is_slave,
         ha_connection_info=[_connection(slave) for slave in status.slaves],

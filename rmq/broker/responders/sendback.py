@@ -1,10 +1,10 @@
 """
-Messages that a consumer gives back for another try: code 36.
+Messages that a consumer sends back for a retry: code 36.
 
 Java: AbstractSendMessageProcessor#consumerSendMsgBack
 
-Two differences are deliberate. Apache draws the queue from ``retryQueueNums`` alone, so retries of a group for which
-that was raised after its retry topic was made go to queues that nobody can pull. And Apache parks what it can never
+Two differences are deliberate. Apache draws the queue from ``retryQueueNums`` alone. If that was raised after
+the retry topic was created, retries go to queues that cannot be pulled. And Apache delays messages that it can never
 deliver: the retry topic of a group with a long name does not fit the record.
 """
 
@@ -12,28 +12,33 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from rmq.broker import properties
 from rmq.broker.delays import park
-from rmq.broker.remarks import FAQ
+from rmq.broker.refusals import FAQ
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
 from rmq.broker.state import BrokerState
 from rmq.broker.topics import (
     DLQ_PREFIX,
-    PERM_WRITE,
     RETRY_PREFIX,
-    SYS_FLAG_UNIT_SUB,
     retry_topic,
     topic_name_problem,
 )
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.store.queues import is_storable_topic
-from rmq.wire.api.common import SubscriptionGroupConfig, TopicConfig
+from rmq.wire.api.common import PERM_WRITE, SYS_FLAG_UNIT_SUB, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from rmq.wire.codes import ResponseCode
-from rmq.wire.record import Record, decode_record, encode_properties
+from rmq.wire.record import (
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT,
+    Record,
+    decode_record,
+    encode_properties,
+)
 
-#: the first try comes with this delay level, each further one with the next.  Java: MessageConst
+#: delay level of the first retry; each further retry has the next level.  Java: MessageConst
 FIRST_RETRY_LEVEL = 3
 
 
@@ -54,7 +59,7 @@ class SendBackResponder:
         )
         record = self._look_up(header.offset)
         message = self._message(record, header, group, topic, request.command.version)
-        back_topic = record.property_map.get(properties.RETRY_TOPIC, record.topic)
+        back_topic = record.property_map.get(PROPERTY_RETRY_TOPIC, record.topic)
         result = state.store.put(message)
         if isinstance(result, Deferred):
             return result.addCallback(self._reply, header.group, back_topic)
@@ -76,9 +81,9 @@ class SendBackResponder:
 
     def _topic(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
         """
-        Return a retry or dead-letter topic, created if need be; Refuse when it is not writable or cannot be stored.
+        Return a retry or dead-letter topic, created if necessary; Refuse when it is not writable or cannot be stored.
 
-        A heartbeat may have made a topic with a name that no record holds, so the name is judged even if it is there.
+        A heartbeat may have created a topic whose name is too long for a record, so the name is always checked.
         """
         if not is_storable_topic(name):
             raise Refuse(ResponseCode.SYSTEM_ERROR, topic_name_problem(name) or f"topic[{name}] cannot be stored")
@@ -99,12 +104,12 @@ class SendBackResponder:
     def _message(
         self, record: Record, header: SendBackHeader, group: SubscriptionGroupConfig, topic: TopicConfig, version: int
     ) -> Message:
-        """Return what is stored: the same message with one more try, parked unless it is dead."""
+        """Return the message to store: with one more retry, delayed unless it goes to the dead-letter topic."""
         state = self._state
         pairs = record.property_map
-        pairs.setdefault(properties.RETRY_TOPIC, record.topic)
-        pairs.setdefault(properties.ORIGIN_MESSAGE_ID, record.offset_msg_id)
-        pairs[properties.WAIT] = "false"
+        pairs.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
+        pairs.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_msg_id)
+        pairs[PROPERTY_WAIT] = "false"
         most = group.retry_max_times
         if version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
@@ -112,7 +117,7 @@ class SendBackResponder:
         level = 0 if dead else header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         if dead:
             topic = self._topic(DLQ_PREFIX + header.group, 1)
-        pairs[properties.DELAY] = str(level)
+        pairs[PROPERTY_DELAY] = str(level)
         message = Message(
             topic=topic.topic_name,
             queue_id=0 if dead else self._retry_queue(group, topic),
@@ -130,7 +135,7 @@ class SendBackResponder:
         return park(message, pairs, level, state.max_delay_level) if level else message
 
     def _retry_queue(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> int:
-        """Draw one of the group's queues, of those that the topic has and consumers can pull."""
+        """Draw a queue of the group that the topic has and consumers can pull."""
         queues = min(group.retry_queue_nums, topic.read_queue_nums, topic.write_queue_nums)
         if queues < 1:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to")

@@ -11,14 +11,19 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
-from rmq.broker import properties
 from rmq.broker.delays import park
-from rmq.broker.outcomes import STORED_CODES, check_stored, illegal, service_not_available
-from rmq.broker.remarks import FAQ, describe_topic, human_time
+from rmq.broker.refusals import (
+    FAQ,
+    STORED_CODES,
+    check_stored,
+    describe_topic,
+    human_time,
+    illegal,
+    service_not_available,
+)
 from rmq.broker.state import BrokerState
 from rmq.broker.topics import (
     DLQ_PREFIX,
-    PERM_WRITE,
     RETRY_PREFIX,
     auto_create,
     retry_topic,
@@ -27,7 +32,7 @@ from rmq.broker.topics import (
 )
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.store.messages import Message, PutResult
-from rmq.wire.api.common import TopicConfig
+from rmq.wire.api.common import PERM_WRITE, TopicConfig
 from rmq.wire.api.sending import (
     SEND_BATCH_MESSAGE,
     SEND_MESSAGE,
@@ -41,6 +46,10 @@ from rmq.wire.command import RemotingCommand
 from rmq.wire.extfields import BadField, parse_boolean
 from rmq.wire.record import (
     MULTI_TAGS,
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     decode_batch,
@@ -48,7 +57,7 @@ from rmq.wire.record import (
     encode_properties,
 )
 
-#: from this version on a producer's own limit of tries counts.  Java: MQVersion.Version.V3_4_9
+#: from this version on the producer's own limit of retries counts.  Java: MQVersion.Version.V3_4_9
 MAX_RECONSUME_VERSION = 121
 
 MULTI_TAG = "MULTI_TAG"
@@ -61,7 +70,7 @@ def any_send(contract: Any) -> Any:
 
 def read_header(command: RemotingCommand) -> SendMessageHeader:
     """
-    Return the header of a send, in whichever key set it came; a BadField names what is missing.
+    Return the header of a send in either key set; a BadField names a missing field.
 
     The key set that goes with the code is tried first, then the other one.
     """
@@ -77,12 +86,12 @@ def read_header(command: RemotingCommand) -> SendMessageHeader:
 
 
 class SendResponder:
-    """Check, route and store what producers send."""
+    """Check, route and store messages of producers."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         broker = state.setup.broker
-        #: with every answer, refusals included
+        #: extFields of every answer, refusals included
         self.ext = {"MSG_REGION": broker.region_id, "TRACE_ON": "true" if broker.trace_on else "false"}
         self._cluster = broker.broker_cluster_name
 
@@ -124,7 +133,7 @@ class SendResponder:
 
     def _topic(self, header: SendMessageHeader, peer: str) -> TopicConfig:
         """
-        Return the topic, created if need be and allowed.
+        Return the topic, created if necessary and allowed.
 
         Java: AbstractSendMessageProcessor#msgCheck
         """
@@ -157,10 +166,10 @@ class SendResponder:
         state.create_topic(topic)
         return topic
 
-    # what is stored
+    # storing
 
     def _message(self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig) -> Message:
-        """Return the message as its header describes it, properties still to come."""
+        """Return the message of a header, still without properties."""
         sys_flag = header.sys_flag
         if topic.topic_filter_type == MULTI_TAG:
             sys_flag |= MULTI_TAGS
@@ -186,14 +195,14 @@ class SendResponder:
         self._refuse_transaction(message, pairs)
         if header.topic.startswith(RETRY_PREFIX):
             self._dead_letter(message, pairs, header, request.command.version)
-        pairs[properties.CLUSTER] = self._cluster
+        pairs[PROPERTY_CLUSTER] = self._cluster
         level = delay_level(pairs)
-        wait = pairs.get(properties.WAIT)
+        wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
         if level > 0:
             message = park(message, pairs, level, self._state.max_delay_level)
         else:
-            pairs.pop(properties.WAIT, None)
+            pairs.pop(PROPERTY_WAIT, None)
             message.properties = encode_properties(pairs)
         return self._state.store.put(message)
 
@@ -201,7 +210,7 @@ class SendResponder:
         self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
     ) -> PutResult | Deferred[PutResult]:
         """
-        Store the entries of the body one behind the other.
+        Store the entries of the body one after the other.
 
         Java: SendMessageProcessor#asyncSendBatchMessage, CommitLog#asyncPutMessages
         """
@@ -212,9 +221,9 @@ class SendResponder:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(self._state))
         if len(request.body) > self._state.setup.store.max_message_size:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(self._state))
-        wait = pairs.get(properties.WAIT)
+        wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
-        pairs[properties.CLUSTER] = self._cluster
+        pairs[PROPERTY_CLUSTER] = self._cluster
         message.properties = encode_properties(pairs)
         try:
             entries = decode_batch(request.body)
@@ -223,9 +232,9 @@ class SendResponder:
         return self._state.store.put_batch(message, entries)
 
     def _refuse_transaction(self, message: Message, pairs: dict[str, str]) -> None:
-        """Transactions are not there yet; code 16 is what Apache's rejectTransactionMessage answers."""
+        """Refuse transactions with code 16, the answer of Apache's rejectTransactionMessage."""
         kind = message.sys_flag & TRANSACTION_MASK
-        if kind in (0, TRANSACTION_COMMIT) and not parse_boolean(pairs.get(properties.TRANSACTION_PREPARED, "")):
+        if kind in (0, TRANSACTION_COMMIT) and not parse_boolean(pairs.get(PROPERTY_TRANSACTION_PREPARED, "")):
             return
         raise Refuse(
             ResponseCode.NO_PERMISSION,
@@ -235,7 +244,7 @@ class SendResponder:
 
     def _dead_letter(self, message: Message, pairs: dict[str, str], header: SendMessageHeader, version: int) -> None:
         """
-        Redirect a retry that was tried often enough to the group's dead-letter topic.
+        Redirect a message without retries left to the group's dead-letter topic.
 
         Java: SendMessageProcessor#handleRetryAndDLQ
         """
@@ -250,9 +259,9 @@ class SendResponder:
             return
         message.topic = DLQ_PREFIX + group_name
         message.queue_id = 0
-        pairs.pop(properties.DELAY, None)
+        pairs.pop(PROPERTY_DELAY, None)
         if self._state.topics.get(message.topic) is None:
-            self._state.create_topic(retry_topic(message.topic, 1))
+            self._state.create_topic(retry_topic(message.topic, 1, 0))
 
     def _reply(self, result: PutResult, header: SendMessageHeader, queue_id: int) -> Reply:
         """Return the answer of a stored message; Refuse for one that is not."""
@@ -263,14 +272,14 @@ class SendResponder:
 
 
 def check_master(state: BrokerState) -> None:
-    """Refuse what would write on a slave, as the store of Apache's slave does."""
+    """Refuse a write on a slave, as the store of Apache's slave does."""
     if state.is_slave:
         raise Refuse(ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state))
 
 
 def delay_level(pairs: dict[str, str]) -> int:
-    """Return the delay level that a message asks for, 0 for none; Refuse for what is no number."""
-    text = pairs.get(properties.DELAY)
+    """Return the delay level of a message, 0 for none; Refuse if it is not a number."""
+    text = pairs.get(PROPERTY_DELAY)
     if text is None:
         return 0
     try:

@@ -1,5 +1,5 @@
 """
-Topics and groups as administrators see them.
+Requests of administrators about topics and groups.
 
 Java: AdminBrokerProcessor
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from rmq.broker.remarks import SLAVE_REFUSES_CHANGES
+from rmq.broker.refusals import SLAVE_REFUSES_CHANGES
 from rmq.broker.responders.sending import MULTI_TAG
 from rmq.broker.state import BrokerState
 from rmq.broker.topics import (
@@ -60,7 +60,7 @@ class TopicResponder:
     @responds_to(UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, request: Request[CreateTopicHeader, None]) -> Deferred[Reply]:
         """
-        Answered when the NameServers know the topic, or were given up.
+        Answered when the NameServers have confirmed the topic or timed out.
 
         Java: AdminBrokerProcessor#updateAndCreateTopic, CreateTopicRequestHeader#checkFields
         """
@@ -94,7 +94,7 @@ class TopicResponder:
     @responds_to(DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, request: Request[TopicHeader, None]) -> None:
         """
-        Forget a topic, its queues and its offsets; an unknown one is fine.
+        Delete a topic, its queues and its offsets; an unknown one succeeds.
 
         Java: AdminBrokerProcessor#deleteTopic
         """
@@ -172,7 +172,7 @@ class TopicResponder:
 
 def system_topic_names(defaults: TopicDefaults) -> set[str]:
     """
-    Return the topics of the broker itself, whether they exist here or not.
+    Return the names of system topics, whether they exist here or not.
 
     Java: TopicValidator#getSystemTopicSet
     """

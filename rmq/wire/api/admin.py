@@ -49,6 +49,7 @@ class BrokerStatsData(msgspec.Struct, rename="camel", kw_only=True):
 #: The body is the text of a Java properties file.
 UPDATE_BROKER_CONFIG = contract(RequestCode.UPDATE_BROKER_CONFIG, body=bytes)
 GET_BROKER_CONFIG = contract(RequestCode.GET_BROKER_CONFIG, reply=BrokerConfigReply, reply_body=bytes)
+DELETE_EXPIRED_COMMITLOG = contract(RequestCode.DELETE_EXPIRED_COMMITLOG)
 GET_BROKER_RUNTIME_INFO = contract(RequestCode.GET_BROKER_RUNTIME_INFO, reply_body=KVTable)
 VIEW_BROKER_STATS_DATA = contract(
     RequestCode.VIEW_BROKER_STATS_DATA, header=BrokerStatsHeader, reply_body=BrokerStatsData

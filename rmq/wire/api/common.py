@@ -8,6 +8,20 @@ from __future__ import annotations
 
 import msgspec
 
+#: the broker id of a master.  Java: MixAll#MASTER_ID
+MASTER_ID = 0
+# bits of `TopicConfig.perm`.  Java: PermName
+PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
+# bits of `TopicConfig.topic_sys_flag`.  Java: TopicSysFlag
+SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB = 1, 2
+
+
+def perm_text(perm: int) -> str:
+    """Return ``RWX`` with ``-`` for each missing bit; X is inherit.  Java: PermName#perm2String"""
+    return "".join(
+        letter if perm & bit else "-" for letter, bit in zip("RWX", (PERM_READ, PERM_WRITE, PERM_INHERIT), strict=True)
+    )
+
 
 class DataVersion(msgspec.Struct, rename="camel", kw_only=True):
     """

@@ -12,9 +12,9 @@ from rmq.wire.extfields import Int32, Int64
 
 class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
-    Where a group stands in a queue.
+    The offset of a group in a queue.
 
-    With ``set_zero_if_not_found`` false (5.x) a group without an offset is told so.
+    With ``set_zero_if_not_found`` false (5.x) the answer for a group without an offset is QUERY_NOT_FOUND.
     Java: QueryConsumerOffsetRequestHeader
     """
 
@@ -35,6 +35,20 @@ class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     topic: str
     queue_id: Int32
     commit_offset: Int64
+
+
+class CloneGroupOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    Give a group the committed offsets of another, for one topic or for all.
+
+    Topics that an online source group does not subscribe to are left out unless ``offline``.
+    Java: CloneGroupOffsetRequestHeader
+    """
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
 
 
 class QueueHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -132,6 +146,7 @@ SEARCH_OFFSET_BY_TIMESTAMP = contract(
 GET_MAX_OFFSET = contract(RequestCode.GET_MAX_OFFSET, header=QueueHeader, reply=OffsetReply)
 GET_MIN_OFFSET = contract(RequestCode.GET_MIN_OFFSET, header=QueueHeader, reply=OffsetReply)
 GET_EARLIEST_MSG_STORETIME = contract(RequestCode.GET_EARLIEST_MSG_STORETIME, header=QueueHeader, reply=TimestampReply)
+CLONE_GROUP_OFFSET = contract(RequestCode.CLONE_GROUP_OFFSET, header=CloneGroupOffsetHeader)
 GET_CONSUME_STATS = contract(RequestCode.GET_CONSUME_STATS, header=ConsumeStatsHeader, reply_body=ConsumeStats)
 GET_BROKER_CONSUME_STATS = contract(
     RequestCode.GET_BROKER_CONSUME_STATS, header=BrokerConsumeStatsHeader, reply_body=BrokerConsumeStats

@@ -56,11 +56,11 @@ def body_crc32(body: bytes) -> int:
 
 def body_digest(body: bytes, *, version: int) -> BodyDigest:
     """
-    Return what stands, in this process, for what :func:`decode_register_body` would make of ``body``.
+    Return a digest that represents ``body`` within this process.
 
     Python's own keyed hash of 64 bits, with the length: six times as fast as BLAKE2, and a broker that found two bodies
-    of one digest would deceive nobody but itself. Whoever compares digests compares headers too, so a checksum that was
-    right for one body is right for the other.
+    of one digest would harm only itself. Callers also compare headers, so a checksum that is valid for one body is
+    valid for the other.
     """
     return hash(body), len(body), version < BODY_HAS_FILTER_SERVERS_SINCE
 

@@ -1,5 +1,5 @@
 """
-What a slave asks its master for beside the commit log: the broker's tables.
+Requests of a slave for its master's tables.
 
 A slave asks 21 at the master's ``listenPort - 2`` and the other three at ``listenPort``; none of the requests has a
 header or a body.  Java: SlaveSynchronize#syncAll
@@ -57,7 +57,7 @@ class AllDelayOffset(msgspec.Struct, rename="camel", kw_only=True):
 
 class HAConnectionInfo(msgspec.Struct, rename="camel", kw_only=True):
     """
-    One slave of a master; the last three fields are ours alone.
+    One slave of a master; the last three fields are rmq's own.
 
     Java: HARuntimeInfo.HAConnectionRuntimeInfo
     """
@@ -71,13 +71,13 @@ class HAConnectionInfo(msgspec.Struct, rename="camel", kw_only=True):
     transfer_from_where: int
     state: str = ""
     lag_seconds: float = 0.0
-    #: from the push of fresh bytes to their acknowledgement, -1 before one
+    #: from the push of new bytes to their acknowledgement, -1 before the first
     ack_latency_millis: float = -1.0
 
 
 class HAClientInfo(msgspec.Struct, rename="camel", kw_only=True):
     """
-    A slave's way to its master; times are milliseconds since 1970. The last two fields are ours alone.
+    A slave's connection to its master; times are milliseconds since 1970. The last two fields are rmq's own.
 
     Java: HARuntimeInfo.HAClientRuntimeInfo
     """
@@ -95,7 +95,7 @@ class HAClientInfo(msgspec.Struct, rename="camel", kw_only=True):
 
 class HARuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
     """
-    How replication stands; the last four fields are ours alone.
+    The replication status; the last four fields are rmq's own.
 
     Java: HARuntimeInfo of 5.x
     """

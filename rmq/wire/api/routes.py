@@ -17,7 +17,7 @@ from rmq.wire.extfields import Int32, Int64
 
 class RegisterBrokerHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
-    What a broker says of itself at start, every 30 s and when its topics change.
+    The registration of a broker, at the start, every 30 s and when its topics change.
 
     Addresses are ``ip:port``. ``body_crc32`` is CRC-32 & 0x7fffffff of the body as sent, 0: not checked.
     ``heartbeat_timeout_millis`` (5.x) replaces the NameServer's 120 s.
@@ -255,7 +255,7 @@ class GetBrokerMemberGroupBody(msgspec.Struct, rename="camel", kw_only=True):
 
 class NotifyMinBrokerIdChangeHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
-    What a NameServer tells the brokers of a group when another one than before has the smallest id.
+    The notice of a NameServer to the brokers of a group when the smallest id changes.
 
     ``offline_broker_addr``: who went; ``ha_broker_addr``: where the one that came serves replication.
     Java: NotifyMinBrokerIdChangeRequestHeader

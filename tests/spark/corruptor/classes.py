@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 
 import attrs
-from rmq_audit.audit import Result
-from rmq_audit.consumers import Earlier
-from rmq_audit.findings import Finding
+from rmq_audit.driver.audit import Result
+from rmq_audit.driver.consumers import Earlier
+from rmq_audit.driver.findings import Finding
 
 from tests.spark.corruptor.specimen import Specimen, Stored
 
@@ -170,7 +170,7 @@ def some_message(
     pair: Specimen, chance: random.Random, *, least_body: int = 20, v4: bool = False, last: bool = False
 ) -> Stored:
     """
-    Return a plain message with others of its queue before and behind it, and with other messages around it.
+    Return a plain message with others of its queue before and after it, and with other messages around it.
 
     ``v4``: its addresses are IPv4, so the fields behind them lie where they usually do. ``last`` lets it be the last
     one of its queue.

@@ -164,7 +164,7 @@ def slave_lost_its_end(pair: Specimen, chance: random.Random) -> Plan:
 
 @defect("CONSISTENT", warns=True)
 def both_sides_lost_their_ends(pair: Specimen, chance: random.Random) -> Plan:
-    """Both sides agree, and both have lost what they had at the look before: no comparison of the two shows it."""
+    """Both sides agree, and both have lost what they had in the previous round: no comparison of the two shows it."""
     cut = chance.choice([one for one in pair.stored[-40:-5] if is_plain(one)]).phy
 
     def meanwhile() -> None:

@@ -102,7 +102,7 @@ KINDS: dict[str, Callable[[Path, int], None]] = {
 }
 
 #: what may differ between the sides of a pair although nothing is wrong
-LEGAL = ("as written", "slave joined late", "retention on the master", "junk behind BLANKs, files made ahead")
+LEGAL = ("as written", "slave joined late", "retention on the master", "junk after BLANKs, files made ahead")
 
 
 def legal_of(seed: int) -> str:
@@ -118,7 +118,7 @@ def prepare(kind: str, seed: int, folder: Path) -> None:
             _forget_first_segment(slave, queues=False)
         case "retention on the master":
             _forget_first_segment(master, queues=True)
-        case "junk behind BLANKs, files made ahead":
+        case "junk after BLANKs, files made ahead":
             _junk_behind_blanks(Specimen(master, slave), random.Random(seed))
 
 

@@ -7,7 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
-from rmq_audit.findings import Finding
+from rmq_audit.driver.findings import Finding
 
 from rmq.store import layout
 from rmq.wire import record
@@ -21,7 +21,7 @@ def _damaged_page(pair: Specimen, chance: random.Random, side: str, data: bytes)
     begin = one.body_at + 10
     segment = begin - begin % pair.segment_bytes
     end = min(begin + len(data), max(other.phy for other in pair.stored if other.phy < segment + pair.segment_bytes))
-    # a record of which only the first bytes are hit counts as changed, not as missing: end in front of it
+    # a record of which only the first bytes are hit counts as changed, not as missing: end before it
     cut = next((other for other in pair.stored if end - 8 < other.phy < end), None)
     end = end if cut is None else cut.phy
     if end < one.phy + one.size:
@@ -58,7 +58,7 @@ def stale_page_of_the_slave(pair: Specimen, chance: random.Random) -> Plan:
 
 
 def _middle_segment(pair: Specimen, chance: random.Random) -> int:
-    """Return a segment with others before and behind it: without the first one a log has only begun later."""
+    """Return a segment with others before and after it: without the first one a log has only begun later."""
     return chance.choice(pair.segments()[1:-1])
 
 
@@ -250,7 +250,7 @@ def old_records_behind_the_end_of_the_master(pair: Specimen, chance: random.Rand
     """Valid in every way, and older than the log's last one: what a truncation leaves, no part of the log."""
     at = pair.end + 700
     if pair.segment_bytes - pair.end % pair.segment_bytes < 3000:
-        raise NotHere("room behind the end")
+        raise NotHere("room after the end")
     for number in range(5):
         raw = record.encode_record(
             topic=pair.stored[-1].topic.encode(),

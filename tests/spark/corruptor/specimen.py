@@ -154,7 +154,7 @@ class Specimen:
     def append(
         self, roots: Sequence[Path], queue: tuple[str, int], body: bytes, *, queue_offset: int, extra: str = ""
     ) -> Stored:
-        """Store one more message behind the end, as a broker would; the queue's unit goes where the offset says."""
+        """Store one more message after the end, as a broker would; the queue's unit goes where the offset says."""
         size = len(self.encoded(0, queue, body, queue_offset=0, extra=extra))
         left = self.segment_bytes - self.end % self.segment_bytes
         if size + record.BLANK_BYTES > left:

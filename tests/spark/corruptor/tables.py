@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rmq_audit.consumers import Earlier
+from rmq_audit.driver.consumers import Earlier
 
 from rmq.store import layout
 from rmq.wire import record
@@ -146,7 +146,7 @@ def consumer_is_ahead_of_its_queue(pair: Specimen, chance: random.Random) -> Pla
 
 @defect("CONSISTENT", warns=True)
 def consumer_went_back(pair: Specimen, chance: random.Random) -> Plan:
-    """At the look before the group was further than it is now."""
+    """At the previous round the group was further than it is now."""
     queue = some_message(pair, chance).queue
     at = pair.next_offset[queue] - 1
     for root in pair.roots:

@@ -1,0 +1,95 @@
+"""
+Response codes and remarks that clients and tools compare with Apache's.
+
+Java: SendMessageProcessor#handlePutMessageResult
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from rmq.broker.state import BrokerState
+from rmq.remoting.responders import Refuse
+from rmq.store.messages import PutResult, PutStatus
+from rmq.wire.api.common import TopicConfig, perm_text
+from rmq.wire.codes import ResponseCode
+
+#: appended where Apache points to its FAQ.  Java: FAQUrl#suggestTodo
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+
+SLAVE_REFUSES_CHANGES = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+)
+#: the message is stored; 10, 11 and 12 say what was missed.
+STORED_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+def check_stored(state: BrokerState, result: PutResult, *, ext: Mapping[str, str]) -> None:
+    """Raise Refuse unless the message is stored."""
+    if result.status in STORED_CODES:
+        return
+    state.stats.put_failures += 1
+    code, remark = _refusal(state, result.status)
+    raise Refuse(code, remark, ext=ext)
+
+
+def _refusal(state: BrokerState, status: PutStatus) -> tuple[int, str]:
+    if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+        return ResponseCode.MESSAGE_ILLEGAL, illegal(state)
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state)
+    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        return ResponseCode.SYSTEM_ERROR, f"create mapped file failed, server is busy or broken.{_reason(state)}"
+    if status is PutStatus.OS_PAGE_CACHE_BUSY:
+        return ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
+
+
+def illegal(state: BrokerState) -> str:
+    """The remark of a message that is too long or otherwise impossible."""
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {state.setup.store.max_message_size}B, msg properties length limit 32KB."
+    )
+
+
+def service_not_available(state: BrokerState) -> str:
+    """The remark of a store that takes nothing now."""
+    return (
+        "service not available now. It may be caused by one of the following reasons: "
+        f"the broker's disk is full [{disk_usage(state)}], messages are put to the slave, "
+        f"message store has been shut down, etc.{_reason(state)}"
+    )
+
+
+def _reason(state: BrokerState) -> str:
+    """What Apache leaves to its log: which disk, how full, and the key that says how full it may be."""
+    reason = state.store.refuses_because
+    return "" if reason is None else f" Now: {reason}"
+
+
+def disk_usage(state: BrokerState) -> str:
+    """``CL:  0.16``, the used share of the commit log's disk.  Java: SendMessageProcessor#diskUtil"""
+    return f"CL: {state.store.disk_usage.used_ratio:5.2f}"
+
+
+def describe_topic(topic: TopicConfig) -> str:
+    """Java: TopicConfig#toString"""
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
+        f"writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)}, "
+        f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
+        f"order={'true' if topic.order else 'false'}]"
+    )
+
+
+def human_time(epoch_ms: int) -> str:
+    """Return ``2026-11-21 08:00:00,000`` (UTC).  Java: UtilAll#timeMillisToHumanString2"""
+    moment = datetime.fromtimestamp(epoch_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S},{epoch_ms % 1000:03d}"

@@ -1,0 +1,13 @@
+"""
+Files with the semantics of fsync, so that the simulator can replace them by a disk that loses power.
+
+* `files`: the interfaces Disk and File, and the real disk
+* `error`: DiskError, DiskFull, SyncFailed, DiskLocked
+* `realfile`: one open file (pwrite, mmap); `syscalls`: complete system calls
+* `flusher`: the thread that runs fsync
+* `statefile`: small state files with a ``.bak``
+* `openlimit`: the limit of open files
+
+What always holds: written bytes survive a kill, and a power failure only after a completed fsync. A failed fsync is
+final: the file refuses writes, because the kernel may have dropped its pages.
+"""

@@ -1,0 +1,183 @@
+"""An open file of the operating system."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+from twisted.internet.defer import Deferred, fail
+
+from rmq.runtime.disk import syscalls
+from rmq.runtime.disk.error import DiskError, disk_error, naming, sync_error
+from rmq.runtime.disk.flusher import Flusher, Job
+
+Bytes = bytes | bytearray | memoryview
+
+#: smaller files are faster to read without a map
+MAP_MIN_BYTES = 64 * 1024
+
+#: in place of the descriptor of a closed file; 0 is a descriptor where standard input is closed
+CLOSED = -1
+
+
+class RealFile:
+    """A `File` of the operating system: pwrite to write, a read-only map (or pread) to read."""
+
+    def __init__(self, path: str, fd: int, flusher: Flusher, map_files: bool) -> None:
+        self._path = path
+        self._fd = fd
+        self._flusher = flusher
+        self._size = os.fstat(fd).st_size
+        #: smaller files are read with pread
+        self._map_from_bytes = MAP_MIN_BYTES if map_files else sys.maxsize
+        self._map: mmap.mmap | None = None
+        #: earlier maps whose views are still in use
+        self._lent: list[mmap.mmap] = []
+        self._may_map = self._size >= self._map_from_bytes
+        self._syncing = 0
+        #: why every operation is refused (closed), or every write (an fsync failed)
+        self._refusal: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        if self._fd == CLOSED:
+            raise DiskError(self._path, "the file is closed")
+        return self._size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        mapped = self._map_for(offset, size)
+        return self._pread(offset, size) if mapped is None else mapped[offset : offset + size]
+
+    def view_at(self, offset: int, size: int) -> bytes | memoryview:
+        mapped = self._map_for(offset, size)
+        return self._pread(offset, size) if mapped is None else memoryview(mapped)[offset : offset + size]
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal, offset)
+        try:
+            if os.pwrite(self._fd, data, offset) != len(data):
+                syscalls.write_fully(self._fd, data, offset)
+        except OSError as error:
+            self._resize(os.fstat(self._fd).st_size)  # a part may have been written after the old end
+            raise disk_error(self._path, error, offset=offset) from error
+        if offset + len(data) > self._size:
+            self._resize(offset + len(data))
+
+    def sync(self) -> Deferred[None]:
+        if self._refusal is not None or self._flusher.closed:
+            return fail(DiskError(self._path, self._refusal or "cannot fsync, the disk is closed"))
+        done: Deferred[None] = Deferred()
+        self._syncing += 1
+        fd = self._fd
+
+        def synced(error: OSError | None) -> None:
+            self._syncing -= 1
+            if self._syncing == 0 and self._fd == CLOSED:
+                os.close(fd)  # close() left this to the last sync
+            if error is None:
+                done.callback(None)
+            else:
+                done.errback(self._sync_failed(error))
+
+        self._flusher.add(Job(self, lambda: syscalls.sync_data(fd), synced))
+        return done
+
+    def sync_now(self) -> None:
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal)
+        try:
+            syscalls.sync_data(self._fd)
+        except OSError as error:
+            raise self._sync_failed(error) from error
+
+    def truncate(self, size: int) -> None:
+        if self._refusal is not None:
+            raise DiskError(self._path, self._refusal, size)
+        # Unmap first: access to a mapped page after the new end would kill the process (SIGBUS).
+        self._unmap()
+        if self._lent:
+            raise DiskError(self._path, "cannot be truncated while its bytes are being sent", size)
+        with naming(self._path, offset=size):
+            os.ftruncate(self._fd, size)
+        self._resize(size)
+
+    def close(self) -> None:
+        if self._fd == CLOSED:
+            return
+        fd, self._fd = self._fd, CLOSED
+        self._refusal = "the file is closed"
+        self._size = -1
+        self._may_map = False
+        self._unmap()
+        if self._syncing == 0:
+            os.close(fd)  # otherwise the last running sync closes it: the descriptor must not be reused before
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        with naming(self._path, offset=offset):
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size:  # a signal or the kernel's 2 GiB limit cut it
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    raise DiskError(self._path, f"only {len(data)} of {size} bytes are there", offset)
+                data += more
+        return data
+
+    def _read_trouble(self, size: int) -> str:
+        if self._fd == CLOSED:
+            return "the file is closed"
+        return f"cannot read {size} bytes, the file has {self._size}"
+
+    def _map_for(self, offset: int, size: int) -> mmap.mmap | None:
+        """Return a map of at least this size, None to use pread; a DiskError when the file is shorter."""
+        if offset < 0 or size < 0 or offset + size > self._size:
+            raise DiskError(self._path, self._read_trouble(size), offset)
+        if self._map is not None or (self._may_map and self._mapped()):
+            return self._map
+        return None
+
+    def _mapped(self) -> bool:
+        """Try to map the file; False: use pread until its size changes."""
+        self._may_map = False
+        status = os.fstat(self._fd)
+        # Map only what exists: a truncated file, or one with holes on a full tmpfs, would mean SIGBUS.
+        if status.st_size < self._size or status.st_blocks * 512 < self._size:
+            return False
+        try:
+            self._map = mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def _unmap(self) -> None:
+        """Release the map; it stays mapped as long as views of it are in use."""
+        maps = self._lent if self._map is None else [*self._lent, self._map]
+        self._map = None
+        self._lent = [each for each in maps if not _closed(each)]
+
+    def _resize(self, size: int) -> None:
+        if size != self._size:
+            self._unmap()
+            self._size = size
+            self._may_map = size >= self._map_from_bytes
+
+    def _sync_failed(self, error: OSError) -> DiskError:
+        if self._fd != CLOSED:
+            self._refusal = (
+                f"an earlier fsync failed ({error.strerror}); bytes written since the last good fsync may be lost"
+            )
+        return sync_error(self._path, error)
+
+
+def _closed(held: mmap.mmap) -> bool:
+    """Close a map; False when views of it are in use."""
+    try:
+        held.close()
+    except BufferError:
+        return False
+    return True

@@ -1,0 +1,11 @@
+"""
+The HTTP port of a process: metrics for Prometheus, status pages for people, a health check for machines.
+
+* `service`: the port, and Face, what a role serves there
+* `site`: the twisted.web side
+* `html`: small pages; text is escaped unless it is Markup
+* `metrics`: metric families, and the text of a scrape
+
+What always holds: it only reads. Nothing is imported unless a port is configured. A scrape is made in slices of a few
+milliseconds, and series, connections and lengths have limits.
+"""

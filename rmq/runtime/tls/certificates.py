@@ -1,0 +1,158 @@
+"""
+Certificates and keys from files, as Twisted's and pyOpenSSL's objects; and the certificate of the test mode.
+
+pyOpenSSL and cryptography (extra ``tls``) are imported by the functions that need them: without TLS they cost nothing.
+
+Java: TlsHelper
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rmq.runtime.config import ConfigError
+from rmq.runtime.disk.error import DiskError
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.tls.config import ClientAuth, Identity
+
+if TYPE_CHECKING:
+    from twisted.internet.ssl import CertificateOptions
+
+#: days for which a self-signed certificate of the test mode is valid
+TEST_CERTIFICATE_DAYS = 365
+
+
+def require_openssl() -> None:
+    """Raise ConfigError when pyOpenSSL or service-identity is missing."""
+    try:
+        import OpenSSL
+        import service_identity
+    except ImportError as error:
+        raise ConfigError(f"TLS needs the extra packages of rmq[tls] (pip install 'rmq[tls]'): {error}") from error
+    del OpenSSL, service_identity
+
+
+def read_files(disk: Disk, identity: Identity) -> dict[str, bytes]:
+    """Return path -> content of the files of ``identity``; raises ConfigError."""
+    try:
+        return {path: disk.read_whole(path) for path in identity.paths}
+    except DiskError as error:
+        raise ConfigError(f"TLS: {error}") from error
+
+
+class Ends(NamedTuple):
+    """Subject and end of validity of a certificate: for people, and in seconds since the epoch."""
+
+    subject: str
+    until: str
+    until_s: float
+
+
+def make_options(
+    identity: Identity, files: dict[str, bytes], client_auth: ClientAuth
+) -> tuple[CertificateOptions, Ends]:
+    """Return Twisted's options for ``identity``, and subject and validity of its certificate; raises ConfigError."""
+    require_openssl()
+    from OpenSSL import SSL
+    from twisted.internet.ssl import CertificateOptions
+
+    own, ends = own_of(identity, files)
+    if identity.verify:
+        own["trustRoot"] = trust_of(identity, files)
+    try:
+        options = CertificateOptions(**own)
+        context = options.getContext()
+    except SSL.Error as error:
+        raise ConfigError(f"TLS: {identity.key_path} is not the key of {identity.cert_path}") from error
+    if identity.side == "server":
+        ask_clients(context, client_auth, verify=identity.verify)
+    return options, ends
+
+
+def ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
+    """Ask for a certificate; without ``verify`` take any, as Apache's InsecureTrustManagerFactory does."""
+    from OpenSSL import SSL
+
+    flags = SSL.VERIFY_NONE
+    if client_auth is not ClientAuth.NONE:
+        flags = SSL.VERIFY_PEER
+    if client_auth is ClientAuth.REQUIRE:
+        flags |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+    context.set_verify(flags, lambda *found: bool(found[-1]) or not verify)
+
+
+def own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], Ends]:
+    """Return the key and the certificates as arguments of CertificateOptions; empty without them."""
+    if identity.cert_path is None or identity.key_path is None:
+        return {}, Ends("", "", float("inf"))
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from OpenSSL import crypto
+
+    certificates = _certificates(identity.cert_path, files)
+    password = identity.key_password.encode() if identity.key_password is not None else None
+    try:
+        key: Any = load_pem_private_key(files[identity.key_path], password)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        hint = f"tls.{identity.side}.keyPassword"
+        raise ConfigError(f"TLS: {identity.key_path} cannot be read with {hint} as it is: {error}") from error
+    own = {
+        "privateKey": crypto.PKey.from_cryptography_key(key),
+        "certificate": crypto.X509.from_cryptography(certificates[0]),
+        "extraCertChain": [crypto.X509.from_cryptography(issuer) for issuer in certificates[1:]],
+    }
+    until = certificates[0].not_valid_after_utc
+    ends = Ends(certificates[0].subject.rfc4514_string(), f"{until:%Y-%m-%d %H:%M} UTC", until.timestamp())
+    return own, ends
+
+
+def trust_of(identity: Identity, files: dict[str, bytes]) -> Any:
+    from OpenSSL import crypto
+    from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
+
+    if identity.trust_path is None:
+        return platformTrust()
+    return trustRootFromCertificates(
+        [
+            Certificate(crypto.X509.from_cryptography(certificate))
+            for certificate in _certificates(identity.trust_path, files)
+        ]
+    )
+
+
+def _certificates(path: str, files: dict[str, bytes]) -> list[Any]:
+    from cryptography import x509
+
+    try:
+        return list(x509.load_pem_x509_certificates(files[path]))
+    except ValueError as error:
+        raise ConfigError(f"TLS: {path} holds no certificate in PEM form: {error}") from error
+
+
+def self_signed_options(now_s: int) -> Any:
+    """Return the options of a new self-signed certificate.  Java: io.netty.handler.ssl.util.SelfSignedCertificate"""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+    from OpenSSL import crypto
+    from twisted.internet.ssl import CertificateOptions
+
+    key: Any = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rocketmq-test-mode")])
+    begin = datetime.fromtimestamp(now_s, UTC) - timedelta(days=1)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=TEST_CERTIFICATE_DAYS))
+        .sign(key, hashes.SHA256())
+    )
+    return CertificateOptions(
+        privateKey=crypto.PKey.from_cryptography_key(key), certificate=crypto.X509.from_cryptography(certificate)
+    )

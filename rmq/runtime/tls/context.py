@@ -1,0 +1,307 @@
+"""
+TLS: certificates from files, contexts that follow the files when they change.
+
+pyOpenSSL (extra ``tls``) is imported when the first context is made: without TLS it costs nothing. Listeners use a
+:class:`ServerTls`, clients a :class:`ClientTls`; both are made from the same :class:`TlsTerms`.
+
+Java: TlsHelper, FileWatchService
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import (
+    IHandshakeListener,
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import alsoProvides, implementer
+
+from rmq.runtime.clock import Periodic, now_ms
+from rmq.runtime.config import ConfigError
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.tls.certificates import (
+    ask_clients,
+    make_options,
+    own_of,
+    read_files,
+    require_openssl,
+    self_signed_options,
+    trust_of,
+)
+from rmq.runtime.tls.config import ClientAuth, TlsMode, TlsTerms
+
+if TYPE_CHECKING:
+    from OpenSSL.SSL import Connection, Context
+    from twisted.internet.ssl import CertificateOptions
+
+#: prefix of :func:`loss_text` when TLS is the reason
+TLS_TROUBLE = "TLS: "
+#: how often certificate files are checked
+REFRESH_S = 5.0
+#: a certificate that expires within so many days is logged as a warning when it is loaded
+EXPIRY_WARNING_DAYS = 14
+
+
+class ServerTls(Service):
+    """
+    The listening side of TLS: hand its :meth:`creator` to ``transport.startTLS`` or ``listenSSL``.
+
+    :meth:`load` (or the start) reads the files. While the service runs, they are read again every REFRESH_S; new
+    connections use the newest valid files; broken files change nothing.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, clock: IReactorTime, terms: TlsTerms, *, name: str = "TLS") -> None:
+        self.terms = terms
+        self._disk = disk
+        self._clock = clock
+        self._files: dict[str, bytes] = {}
+        self._options: CertificateOptions | None = None
+        self._trouble = ""
+        self._refresh = Periodic(clock, REFRESH_S, self.refresh, name=f"refresh of the certificates of {name}")
+
+    @property
+    def mode(self) -> TlsMode:
+        return self.terms.mode
+
+    def startService(self) -> None:
+        """Raises ConfigError, naming the file, when the certificate cannot be used."""
+        self.load()
+        super().startService()
+        if self.terms.mode is not TlsMode.DISABLED and self.terms.server.paths:
+            self._refresh.start()
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return self._refresh.stop()
+
+    def load(self) -> None:
+        """
+        Read the files; without a certificate do nothing yet.
+
+        Raises ConfigError, naming the file, when they cannot be used or TLS is enforced and pyOpenSSL is missing.
+        """
+        if self.terms.mode is TlsMode.DISABLED or self._options is not None:
+            return
+        if self.terms.server.cert_path is not None:
+            self._take(read_files(self._disk, self.terms.server))
+        elif self.terms.mode is TlsMode.ENFORCING:
+            require_openssl()
+
+    def refresh(self) -> None:
+        """Read the files again and use them if they have changed and are valid."""
+        if self.terms.server.cert_path is None:
+            return
+        try:
+            files = read_files(self._disk, self.terms.server)
+            if files == self._files:
+                self._trouble = ""
+                return
+            self._take(files)
+        except ConfigError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._log.error(
+                    "new TLS files cannot be used, the certificate loaded before stays in use: {error}", error=error
+                )
+            return
+        self._trouble = ""
+
+    def context(self) -> Context:
+        """
+        Return the context for the next connection; in test mode the first call makes a certificate.
+
+        Raises ConfigError when pyOpenSSL is missing.
+        """
+        require_openssl()
+        if self._options is None:
+            self._log.warn(
+                "TLS in test mode: a self-signed certificate that nobody can verify is made; "
+                "set tls.server.certPath and tls.server.keyPath to a real one"
+            )
+            self._options = self_signed_options(now_ms(self._clock) // 1000)
+            ask_clients(self._options.getContext(), ClientAuth.OPTIONAL, verify=False)
+        context: Context = self._options.getContext()
+        return context
+
+    def connection(self) -> Connection:
+        """Return OpenSSL's state of a new connection; raises as :meth:`context`."""
+        from OpenSSL.SSL import Connection
+
+        return Connection(self.context(), None)
+
+    def creator(self) -> Any:
+        """Return the context factory for Twisted's ``startTLS`` and ``listenSSL``; it follows the files too."""
+        return _ServerCreator(self)
+
+    def _take(self, files: dict[str, bytes]) -> None:
+        terms = self.terms
+        options, ends = make_options(terms.server, files, terms.client_auth)
+        self._options, self._files = options, files
+        self._log.info(
+            "TLS: the certificate {path} ({subject}, valid until {until}) is in use",
+            path=terms.server.cert_path,
+            subject=ends.subject,
+            until=ends.until,
+        )
+        rest_days = (ends.until_s - now_ms(self._clock) / 1000) / 86_400
+        if rest_days < EXPIRY_WARNING_DAYS:
+            self._log.warn(
+                "TLS: the certificate {path} {what} on {until}",
+                path=terms.server.cert_path,
+                what="ended" if rest_days < 0 else "ends",
+                until=ends.until,
+            )
+
+
+class ClientTls:
+    """
+    The dialling side of TLS.
+
+    Files are read for each connection, so new ones are used at once; :meth:`load` checks them early.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, clock: IReactorTime, terms: TlsTerms) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._identity = terms.client
+
+    def load(self) -> None:
+        """Raises ConfigError, naming the file, when no connection could succeed."""
+        require_openssl()
+        make_options(self._identity, read_files(self._disk, self._identity), ClientAuth.NONE)
+        if not self._identity.verify:
+            self._log.warn(
+                "TLS: the certificates of servers that this one connects to are not verified; "
+                "tls.client.authServer=true with tls.client.trustCertPath does that"
+            )
+
+    def creator(self, host: str) -> Any:
+        """Return Twisted's connection creator for ``host``, a name or an IP address; raises ConfigError."""
+        require_openssl()
+        from twisted.internet.ssl import optionsForClientTLS
+
+        files = read_files(self._disk, self._identity)
+        if not self._identity.verify:
+            options, _ = make_options(self._identity, files, ClientAuth.NONE)
+            return _ClientCreator(options.getContext())
+        trust, own = trust_of(self._identity, files), own_of(self._identity, files)[0]
+        try:
+            return optionsForClientTLS(host, trustRoot=trust, extraCertificateOptions=own)
+        except ValueError as error:  # IDNA's are among them
+            raise ConfigError(f"TLS: no certificate can be for the host name {host!r}: {error}") from error
+
+    def wrap(self, endpoint: IStreamClientEndpoint, host: str) -> IStreamClientEndpoint:
+        """Return an endpoint that speaks TLS over what ``endpoint`` connects to; raises ConfigError."""
+        return _TlsEndpoint(endpoint, self.creator(host.strip("[]")), self._clock)
+
+
+@implementer(IStreamClientEndpoint)
+class _TlsEndpoint:
+    """
+    Twisted's wrapClientTLS, with two differences: the clock is ours, and connected means after the handshake.
+
+    Data written before that makes the TLS layer pause its producer, and a protocol that then stops reading would wait
+    for ever.
+    """
+
+    def __init__(self, endpoint: IStreamClientEndpoint, creator: Any, clock: IReactorTime) -> None:
+        self._endpoint = endpoint
+        self._creator = creator
+        self._clock = clock
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        from twisted.protocols.tls import TLSMemoryBIOProtocol
+
+        class Layer(TLSMemoryBIOProtocol):
+            """Reports the result of the handshake."""
+
+            shaken: Deferred[Any] | None = None
+
+            def connectionMade(self) -> None:
+                self.shaken = Deferred(lambda _: self.abortConnection())
+                super().connectionMade()
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                known: Failure = getattr(self, "_reason", None) or reason
+                super().connectionLost(reason)
+                if self.shaken is not None and not self.shaken.called:
+                    self.shaken.errback(known)
+
+        def completed(layer: Layer) -> Deferred[Any] | None:
+            inner: Any = layer.wrappedProtocol
+            shaken = layer.shaken
+            if shaken is not None and not shaken.called:
+                inner.handshakeCompleted = lambda: shaken.callback(inner)
+                alsoProvides(inner, IHandshakeListener)
+            return shaken
+
+        factory = tls_around(protocolFactory, self._creator, self._clock, is_client=True)
+        factory.protocol = Layer
+        connected: Deferred[Any] = self._endpoint.connect(factory)
+        return connected.addCallback(completed)
+
+
+def tls_around(factory: Any, creator: Any, clock: IReactorTime, *, is_client: bool) -> Any:
+    """
+    Return a factory of TLS connections around those of ``factory``, which may refuse one by making none.
+
+    Twisted's own also wraps a None: an error when the connection is made, and a socket that is never closed.
+    """
+    # Lazy import: pyOpenSSL is an extra, needed with TLS only.
+    from twisted.protocols.tls import TLSMemoryBIOFactory
+
+    class Around(TLSMemoryBIOFactory):
+        def buildProtocol(self, addr: Any) -> Any:
+            inner = self.wrappedFactory.buildProtocol(addr)
+            return None if inner is None else self.protocol(self, inner)
+
+    return Around(creator, is_client, factory, clock)
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class _ServerCreator:
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> Connection:
+        return self._tls.connection()
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _ClientCreator:
+    """Connections without verification."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> Connection:
+        from OpenSSL.SSL import Connection
+
+        return Connection(self._context, None)
+
+
+def loss_text(error: BaseException | None) -> str:
+    """Return why a connection was lost, for people; OpenSSL's and service-identity's own texts are unreadable."""
+    module = type(error).__module__
+    if module == "OpenSSL.SSL":
+        args = () if error is None else error.args
+        # Either one list of (library, function, reason), or a number and a text.
+        reasons = args[0] if args and isinstance(args[0], list | tuple) else [args] if args else []
+        texts = [str(entry[-1]) for entry in reasons if entry]
+        return f"{TLS_TROUBLE}{', '.join(texts) or 'the handshake failed'}"
+    if module.startswith("service_identity"):
+        return f"{TLS_TROUBLE}the server's certificate is not for the address that was dialled"
+    return str(error)

@@ -1,0 +1,103 @@
+"""The index files of one side, compared with its log: what the driver asks and makes of the answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rmq.store import layout
+from rmq_audit.driver.coverage import SideCoverage
+from rmq_audit.driver.findings import Finding, Severity, finding
+from rmq_audit.driver.inventory import Store
+from rmq_audit.driver.log import Log
+from rmq_audit.engine.engines import Engine
+from rmq_audit.worker.indexes import INDEXES, IndexCheck
+from rmq_audit.worker.places import SegmentFile
+
+#: so many other files are asked how many hash slots a file has
+MAX_OTHERS = 4
+
+
+def check_indexes(
+    log: Log, engine: Engine, coverage: SideCoverage, *, slots: int | None, live: bool, others: Sequence[Store] = ()
+) -> list[Finding]:
+    """
+    Return where entries lead to no record or the wrong one, where chains are broken, and what has no entry.
+
+    ``slots``: the broker's maxHashSlotNum, if the operator says it. Of a store that is being written (``live``) the
+    newest file is left out: it changes under the reader. ``others`` are stores of the same broker.
+    """
+    manifest = log.store.manifest
+    if slots is None and manifest is not None:
+        slots = manifest.index_slots
+    listed = log.store.indexes
+    files = listed[:-1] if live else listed
+    segments = tuple(
+        SegmentFile(path=one.path, start=one.start, size_bytes=min(one.size_bytes, log.segment_bytes))
+        for one in log.store.segments
+    )
+    paths = [one.path for one in (*listed, *(file for store in others for file in store.indexes))]
+    sizes = Counter(one.size_bytes for one in (*listed, *(file for store in others for file in store.indexes)))
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    checks = [
+        IndexCheck(
+            side=log.side,
+            path=file.path,
+            size_bytes=file.size_bytes,
+            slots=slots,
+            segments=segments,
+            log_start=log.start,
+            log_end=log.end,
+            before=listed[number - 1].path if number else None,
+            others=[path for path in paths if path != file.path][:MAX_OTHERS],
+            usual_bytes=usual if slots is None else 0,
+            complete_to=_complete_to(log, last=number + 1 == len(listed)),
+        )
+        for number, file in enumerate(files)
+    ]
+    found = []
+    for check, state in zip(checks, engine.run(INDEXES, checks) if checks else [], strict=True):
+        coverage.index_files += 1
+        coverage.index_entries_checked += state.entries
+        if state.error is not None:
+            found.append(finding("AU-COVER", log.side, detail=state.error))
+        for fault in state.faults:
+            place = None if fault.phy is None or fault.phy < log.start else fault.phy
+            found.append(
+                finding(
+                    fault.invariant,
+                    log.side,
+                    severity=Severity.WARN if fault.by_crash else None,
+                    phy_from=place,
+                    phy_to=None if place is None else place + 1,
+                    count=fault.count,
+                    blame=log.side,
+                    # without a place in the log the file tells findings apart
+                    field=f"entry {fault.entry}"
+                    + ("" if place is not None else f" of {check.path.rpartition('/')[2]}"),
+                    detail=f"{check.path}: {fault.detail}",
+                )
+            )
+    if (
+        not listed
+        and any(store.indexes for store in others)
+        and log.records
+        and not log.store.is_unlisted(layout.INDEX_DIR)
+    ):
+        text = "the store has no index files, the other side has: look-ups by key find nothing"
+        found.append(finding("IX-MISSING", log.side, count=log.records, detail=text))
+    return found
+
+
+def _complete_to(log: Log, *, last: bool) -> int | None:
+    """
+    Return up to where all keys must be in the index by the end of a file; 0 for where the file ends, None for nowhere.
+
+    The last file of a store that was stopped cleanly knows the whole log.
+    """
+    manifest = log.store.manifest
+    if log.unread or log.store.is_unlisted(layout.INDEX_DIR):
+        return None
+    if not last or log.store.unfinished or (manifest is not None and manifest.max_phy_offset is not None):
+        return 0
+    return log.end

@@ -1,0 +1,418 @@
+"""Inventory of a store: segments, queues, index files, manifest, and what could not be listed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rmq.store import layout
+from rmq_audit.worker.files import Entry, Lister, ReadError, lister, read_whole
+from rmq_audit.worker.location import InputError, child, located
+
+#: numbers of a manifest are Java's longs, and maxHashSlotNum is an int
+MAX_INT64, MAX_INDEX_SLOTS = (1 << 63) - 1, (1 << 31) - 1
+
+
+@attrs.frozen(kw_only=True)
+class Segment:
+    """One file of a log or of a queue; ``start`` is its name, ``size_bytes`` its length when it was listed."""
+
+    path: str
+    start: int
+    size_bytes: int
+    modified_ns: int
+
+
+@attrs.frozen(kw_only=True)
+class Manifest:
+    """The part of a consistency dump's manifest.json that the audit uses; members that are absent are None."""
+
+    cluster: str | None = None
+    broker_name: str | None = None
+    broker_id: int | None = None
+    role: str | None = None
+    min_phy_offset: int | None = None
+    max_phy_offset: int | None = None
+    segment_bytes: int | None = None
+    dispatched_offset: int | None = None
+    taken_at_start: int | None = None
+    index_slots: int | None = None
+    epochs: tuple[tuple[int, int], ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Queue:
+    """The consume queue files of one topic and queue, in order."""
+
+    topic: str
+    queue_id: int
+    files: tuple[Segment, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Problem:
+    """
+    Something of a store that could not be taken in.
+
+    The audit is incomplete because of it, unless ``invariant`` says that a broker would not take it either. ``phy`` is
+    set when a segment of the log is meant: where it starts. ``whole_log``: nothing is known of the log.
+    """
+
+    path: str
+    text: str
+    phy: int | None = None
+    whole_log: bool = False
+    invariant: str = "AU-COVER"
+
+
+@attrs.frozen(kw_only=True)
+class Store:
+    """
+    One side: its segments by start offset, its queues, its index files by name, its manifest if it is a dump, and what
+    was wrong with the listing.
+
+    ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
+    queues may then be behind the log, because recovery dispatches the rest. ``batch_topics`` are topics of
+    5.x with batch queues, whose units lie elsewhere and in another format. ``extensions`` hold the tagsCodes of queues
+    whose units name an address instead. ``foreign`` is what lies in the folders of log, queues and index under names
+    that RocketMQ does not give; nothing of it was read. ``ours``: our broker wrote the store last, which leaves them
+    alone.
+    """
+
+    side: str
+    path: str
+    segments: tuple[Segment, ...]
+    queues: tuple[Queue, ...]
+    indexes: tuple[Segment, ...]
+    manifest: Manifest | None
+    problems: tuple[Problem, ...]
+    unfinished: bool
+    batch_topics: frozenset[str] = frozenset()
+    extensions: tuple[Queue, ...] = ()
+    foreign: tuple[str, ...] = ()
+    ours: bool = False
+
+    def is_unlisted(self, *names: str) -> bool:
+        """Whether the folder below the store, or something in it, could not be listed."""
+        folder = f"{child(self.path, *names)}/"
+        return any(
+            folder.startswith(f"{problem.path}/") or str(problem.path).startswith(folder) for problem in self.problems
+        )
+
+    @property
+    def segment_bytes(self) -> int | None:
+        """
+        Bytes of a full segment; None for a store without segments.
+
+        By the manifest, else the commonest file size, and of those the one that divides most names.
+        """
+        if self.manifest is not None and self.manifest.segment_bytes is not None:
+            return self.manifest.segment_bytes
+        sizes = Counter(segment.size_bytes for segment in self.segments if segment.size_bytes)
+
+        def fits(size: int) -> tuple[int, int, int]:
+            return sizes[size], sum(segment.start % size == 0 for segment in self.segments), size
+
+        return max(sizes, key=fits, default=None)
+
+
+def take_inventory(side: str, path: str) -> Store:
+    """
+    List the store at ``path``, a directory or a URI; InputError when that is not a store directory.
+
+    An object store that does not answer is a problem of the store, not a mistake of the operator.
+    """
+    root = located(path)
+    there = lister(root)
+    problems: list[Problem] = []
+    foreign: list[str] = []
+    names = {one.name: one for one in _entries(there, root, problems, whole_log=True) or ()}
+    log = layout.COMMIT_LOG_DIR
+    if log in names and names[log].error is not None:
+        problems.append(Problem(path=names[log].path, text=str(names[log].error), whole_log=True))
+    if not problems and not names.get(log, _NOTHING).is_folder:
+        raise InputError(_why_no_store(there, root, names))
+    manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None
+    segments: tuple[Segment, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    extensions: tuple[Queue, ...] = ()
+    indexes: tuple[Segment, ...] = ()
+    batches: Sequence[Entry] = ()
+    ours = layout.PROGRESS_FILE in names
+    if not problems:
+        segments = _list_files(there, child(root, log), problems, foreign, in_log=True)
+        queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems, foreign)
+        extensions = _list_queues(there, child(root, layout.CONSUME_QUEUE_EXT_DIR), problems, foreign)
+        indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems, foreign)
+        batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems, foreign)
+        if manifest is not None and manifest.files:
+            queue_files = [file for queue in queues for file in queue.files]
+            seen = {str(one.path) for one in (*segments, *indexes, *queue_files)}
+            seen |= {str(one.path) for one in problems} | set(map(str, foreign))
+            problems += _missing_files(there, root, manifest, segments, seen)
+        if ours:
+            # our broker leaves files of others alone
+            problems = [one for one in problems if one.path not in foreign]
+    return Store(
+        side=side,
+        path=root,
+        segments=segments,
+        queues=queues,
+        indexes=indexes,
+        manifest=manifest,
+        problems=tuple(problems),
+        unfinished=layout.ABORT_FILE in names,
+        batch_topics=frozenset(one.name for one in batches),
+        extensions=extensions,
+        foreign=tuple(foreign),
+        ours=ours,
+    )
+
+
+_NOTHING = Entry(name="", path="")
+
+
+def _missing_files(
+    there: Lister, root: str, manifest: Manifest, segments: Sequence[Segment], seen: Container[str]
+) -> Iterator[Problem]:
+    """
+    Yield the files of a manifest that the audit would read and that are not there.
+
+    Segments before others, or before the end that the manifest states, are a gap of the log and said there.
+    """
+    last = max((segment.start for segment in segments), default=-1)
+    config: set[str] | None = None
+    for path in manifest.files:
+        folder, _, name = path.rpartition("/")
+        if folder == layout.COMMIT_LOG_DIR:
+            start = layout.file_start(name)
+            reported = start is None or start < last or manifest.max_phy_offset is not None
+            missing = not reported and str(child(root, path)) not in seen
+        elif folder == layout.CONFIG_DIR:
+            if config is None:
+                config = {one.name for one in _entries(there, child(root, folder), []) or ()}
+            missing = name not in config
+        elif folder.split("/")[0] in (layout.CONSUME_QUEUE_DIR, layout.INDEX_DIR):
+            missing = str(child(root, path)) not in seen
+        else:
+            missing = False
+        if missing:
+            yield Problem(path=child(root, path), text="is not there, though manifest.json lists it")
+
+
+def _why_no_store(there: Lister, root: str, names: Mapping[str, Entry]) -> str:
+    parent, _, name = root.rpartition("/")
+    if names:
+        return f"{root}: is not a store directory, it has no folder {layout.COMMIT_LOG_DIR}"
+    if "://" in root:
+        return f"{root}: nothing is there"
+    around = {one.name: one for one in there.entries(parent or "/") or ()}
+    if name and name not in around:
+        return f"{root}: no such directory"
+    if name and not around[name].is_folder:
+        return f"{root}: is a file; a store directory is expected"
+    return f"{root}: is not a store directory, it has no folder {layout.COMMIT_LOG_DIR}"
+
+
+def check_broker(store: Store, name: str | None) -> None:
+    """Raise InputError when a manifest names another broker than the one that is looked at."""
+    known = store.manifest.broker_name if store.manifest is not None else None
+    if name is not None and known is not None and known != name:
+        raise InputError(f"{store.path} is a dump of broker {known}, not of {name}")
+
+
+def ending_at(store: Store, end: int | None) -> Store:
+    """
+    Return the store as if a manifest said that its log ends at ``end`` and its queues may be short of the last records.
+
+    A manifest that states an end itself is believed.
+    """
+    if end is None or (store.manifest is not None and store.manifest.max_phy_offset is not None):
+        return store
+    return attrs.evolve(store, manifest=attrs.evolve(store.manifest or Manifest(), max_phy_offset=end))
+
+
+def common_segment_bytes(*stores: Store) -> int:
+    """
+    Return the segment size of the stores; InputError when their logs cannot belong together.
+
+    A side with a single file may have lost the end of it, so the larger size counts if it fits that file's name.
+    """
+    sizes = [store.segment_bytes for store in stores if store.segment_bytes is not None]
+    if not sizes:
+        return 1 << 30
+    starts = [segment.start for store in stores for segment in store.segments]
+    size = max(sizes, key=lambda size: (sum(start % size == 0 for start in starts), size))
+    for store in stores:
+        own = store.segment_bytes
+        fits = own is not None and all(segment.start % own == 0 for segment in store.segments)
+        if fits and own != size and len(store.segments) > 1:
+            raise InputError(
+                f"segments of the {store.side} have {own} bytes, of the other side {size}: "
+                "these logs are not replicas of each other"
+            )
+    return size
+
+
+def without_misnamed(store: Store, segment_bytes: int) -> Store:
+    """Return the store without the segments whose number is none that a segment of that size can have."""
+    wrong = [one for one in store.segments if one.start % segment_bytes]
+    text = f"is not a segment of the log: its name is not a multiple of {segment_bytes} bytes, the length of a segment"
+    problems = tuple(Problem(path=one.path, text=text, invariant="ST-FILE") for one in wrong)
+    segments = tuple(one for one in store.segments if one not in wrong)
+    return attrs.evolve(store, segments=segments, problems=store.problems + problems) if wrong else store
+
+
+def check_same_broker(master: Store, slave: Store) -> None:
+    """Raise InputError when two manifests name different brokers or clusters."""
+    if master.manifest is None or slave.manifest is None:
+        return
+    for name, ours, theirs in (
+        ("cluster", master.manifest.cluster, slave.manifest.cluster),
+        ("broker", master.manifest.broker_name, slave.manifest.broker_name),
+    ):
+        if ours is not None and theirs is not None and ours != theirs:
+            raise InputError(f"{master.path} is a dump of {name} {ours}, {slave.path} of {name} {theirs}")
+
+
+def changed_files(store: Store) -> list[str]:
+    """Return the segments that were written or removed since the inventory."""
+    try:
+        entries = lister(store.path).entries(child(store.path, layout.COMMIT_LOG_DIR)) or ()
+    except ReadError:
+        entries = ()
+    now = {str(one.path): (one.size_bytes, one.modified_ns) for one in entries if one.error is None}
+    return [one.path for one in store.segments if now.get(one.path) != (one.size_bytes, one.modified_ns)]
+
+
+def _entries(there: Lister, folder: str, problems: list[Problem], *, whole_log: bool = False) -> Sequence[Entry] | None:
+    try:
+        return there.entries(folder)
+    except ReadError as error:
+        problems.append(Problem(path=error.path, text=error.text, whole_log=whole_log))
+        return None
+
+
+def _list_files(
+    there: Lister,
+    folder: str,
+    problems: list[Problem],
+    foreign: list[str],
+    *,
+    in_log: bool,
+    number: Callable[[str], int | None] = layout.file_start,
+) -> tuple[Segment, ...]:
+    """
+    Return the files whose names are numbers of the right length, by number; other names are not RocketMQ's and are
+    noted as ``foreign``.
+    """
+    found = []
+    for one in _entries(there, folder, problems, whole_log=in_log) or ():
+        start = number(one.name)
+        if start is None:
+            foreign.append(one.path)
+            if not one.is_folder and number is layout.file_start:
+                text = "is not a file that a broker makes: Apache's broker does not start while it is there"
+                problems.append(Problem(path=one.path, text=text, invariant="ST-FILE"))
+            continue
+        phy = start if in_log else None
+        if one.error is not None:
+            problems.append(Problem(path=one.path, text=one.error, phy=phy))
+        elif one.is_folder:
+            problems.append(Problem(path=one.path, text="is a directory where a file belongs", phy=phy))
+        else:
+            found.append(Segment(path=one.path, start=start, size_bytes=one.size_bytes, modified_ns=one.modified_ns))
+    return tuple(found)
+
+
+def _list_indexes(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Segment, ...]:
+    def number(name: str) -> int | None:
+        return int(name) if layout.is_index_name(name) else None
+
+    return _list_files(there, folder, problems, foreign, in_log=False, number=number)
+
+
+def _list_queues(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Queue, ...]:
+    """Return the queues ``<topic>/<queueId>`` and their files; a store without consume queues simply has none."""
+    queues = []
+    for topic in _folders(there, folder, problems, foreign):
+        for queue in _folders(there, topic.path, problems, foreign):
+            # 00 or digits of other scripts would stand for a queue that has its folder already
+            if not (queue.name.isascii() and queue.name.isdigit() and str(int(queue.name)) == queue.name):
+                foreign.append(queue.path)
+                continue
+            files = _list_files(there, queue.path, problems, foreign, in_log=False)
+            if files:
+                queues.append(Queue(topic=topic.name, queue_id=int(queue.name), files=files))
+    return tuple(queues)
+
+
+def _folders(there: Lister, path: str, problems: list[Problem], foreign: list[str]) -> list[Entry]:
+    """Return the folders in a folder; what else lies there is no queue's."""
+    entries = _entries(there, path, problems) or ()
+    foreign += [one.path for one in entries if not one.is_folder]
+    return [one for one in entries if one.is_folder]
+
+
+def _read_manifest(path: str) -> Manifest | None:
+    try:
+        values = json.loads(read_whole(path))
+    except FileNotFoundError:
+        return None
+    except ReadError as error:
+        raise InputError(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: an object is expected")
+    version = values.get("formatVersion", 1)
+    if version != 1:
+        raise InputError(f"{path}: formatVersion {version!r} is not known, 1 is")
+    return Manifest(
+        cluster=_member(path, values, "cluster", str),
+        broker_name=_member(path, values, "brokerName", str),
+        broker_id=_member(path, values, "brokerId", int),
+        role=_member(path, values, "role", str),
+        min_phy_offset=_member(path, values, "minPhyOffset", int),
+        max_phy_offset=_member(path, values, "maxPhyOffset", int),
+        segment_bytes=_member(path, values, "segmentBytes", int, range(1, MAX_INT64)),
+        dispatched_offset=_member(path, values, "dispatchedOffset", int),
+        taken_at_start=_member(path, values, "takenAtStart", int),
+        index_slots=_member(path, values, "indexSlots", int, range(1, MAX_INDEX_SLOTS + 1)),
+        epochs=_epochs(path, values),
+        files=_files(path, values),
+    )
+
+
+def _epochs(path: str, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return (epoch, start offset) of every mastership that the dump knows of, in order."""
+    listed = values.get("epochs") or []
+    try:
+        return tuple(sorted((int(one["epoch"]), int(one["startOffset"])) for one in listed))
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        raise InputError(f"{path}: epochs is {listed!r}, expected is a list of epoch and startOffset") from error
+
+
+def _files(path: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the paths of the files that the dump says it has, from its root."""
+    listed = values.get("files") or []
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise InputError(f"{path}: files is not a list of objects")
+    found = [_member(path, one, "path", str) for one in listed]
+    return tuple(one for one in found if one is not None)
+
+
+def _member(
+    path: str, values: Mapping[str, Any], name: str, kind: type, allowed: Container[int] = range(MAX_INT64 + 1)
+) -> Any:
+    value = values.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value not in allowed):
+        raise InputError(f"{path}: {name} is {value!r}, expected is {'a number' if kind is int else 'text'}")
+    return value

@@ -1,0 +1,103 @@
+"""The splits of a log for the scan, and the check that the scanned splits meet without a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import attrs
+
+from rmq_audit.driver.inventory import Segment, Store
+from rmq_audit.worker.scan import Scan, Split
+
+#: one task reads this much at a time; a worker holds one split and its columns
+SPLIT_BYTES = 64 << 20
+CHUNK_BYTES = 1 << 20
+
+
+def plan_splits(
+    store: Store, segment: Segment, segment_bytes: int, *, split_bytes: int, chunk_bytes: int, crc: bool
+) -> Iterator[Split]:
+    """
+    Yield the splits of one segment in order.
+
+    They begin on the segment's chunk grid, so that a chunk belongs to one split. The first one starts at a trusted
+    place; the others find their first record themselves. What lies after the end that a manifest states is left out.
+    """
+    step = -(-split_bytes // chunk_bytes) * chunk_bytes
+    claimed = store.manifest.max_phy_offset if store.manifest is not None else None
+    full = segment.start + segment_bytes
+    limit = full if claimed is None else min(claimed, full)
+    size = min(segment.size_bytes, segment_bytes)
+    for begin in range(segment.start, min(segment.start + size, limit), step):
+        yield Split(
+            side=store.side,
+            path=segment.path,
+            segment=segment.start,
+            segment_bytes=segment_bytes,
+            file_bytes=size,
+            begin=begin,
+            end=min(begin + step, segment.start + size),
+            start=segment.start if begin == segment.start else None,
+            limit=limit,
+            chunk_bytes=chunk_bytes,
+            crc=crc,
+            tags=bool(store.queues),
+        )
+
+
+@attrs.frozen
+class JoinedScans:
+    """Scans that follow each other without doubt, and how many had to be read again for it."""
+
+    scans: list[Scan]
+    read_again: int
+
+
+def join_scans(scans: Sequence[Scan], again: Callable[[Sequence[Split]], Sequence[Scan]]) -> JoinedScans:
+    """
+    Return the scans of one side with every seam checked.
+
+    A split that began inside a body may have taken a forged record for its first. So where a split stopped must be
+    where the next one found its first record; if not, that one is read again from the trusted place. A split that
+    lies inside one record, or behind a BLANK, counts for nothing.
+    """
+    current = {scan.split.begin: scan for scan in scans}
+    read_again = 0
+    while True:
+        kept: list[Scan] = []
+        wrong: list[Split] = []
+        for members in _by_segment(current.values()):
+            _follow(members, kept, wrong)
+        if not wrong:
+            return JoinedScans(kept, read_again)
+        read_again += len(wrong)
+        for scan in again(wrong):
+            current[scan.split.begin] = scan
+
+
+def _by_segment(scans: Iterable[Scan]) -> Iterator[list[Scan]]:
+    segments: dict[int, list[Scan]] = {}
+    for scan in sorted(scans, key=lambda scan: scan.split.begin):
+        segments.setdefault(scan.split.segment, []).append(scan)
+    yield from segments.values()
+
+
+def _follow(scans: Sequence[Scan], kept: list[Scan], wrong: list[Split]) -> None:
+    """
+    Go through the splits of one segment; keep what joins, and name the first one that does not with its trusted
+    start.
+    """
+    expected: int | None = None
+    for scan in scans:
+        split = scan.split
+        if expected is not None and expected >= split.end:
+            continue
+        if scan.error is not None:
+            kept.append(scan)
+            expected = None
+            continue
+        if expected is not None and split.start != expected and scan.first != expected:
+            wrong.append(attrs.evolve(split, start=expected))
+            return
+        kept.append(scan)
+        expected = scan.stop

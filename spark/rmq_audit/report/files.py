@@ -1,0 +1,62 @@
+"""Result files: checked before the run, written under another name, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from rmq_audit.worker.location import InputError
+
+
+def check_writable(option: str, path: str) -> None:
+    """Find out before the long part whether a result can be written; InputError."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if path == "-" and option == "--json":
+        return
+    if path == "-" or not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
+        raise InputError(f"{option} {path}: cannot be written")
+
+
+def check_folder(option: str, path: str) -> None:
+    """Make the folder of a table before the long part; InputError when it cannot be written."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise InputError(f"{option} {path}: cannot be written")
+
+
+def write(path: str, text: str) -> None:
+    """Write a result; - is standard output. InputError when that fails; nothing is left half written."""
+    if path == "-":
+        print_text(text)
+        return
+    # written aside and renamed, so that readers of the file never see half of it
+    try:
+        with open(f"{path}.tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        os.replace(f"{path}.tmp", path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(f"{path}.tmp")
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def print_text(text: str) -> None:
+    """
+    Write to standard output. Nobody need read it to its end: the exit status is the verdict's all the same.
+
+    InputError when it cannot be written for another reason.
+    """
+    try:
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
+        sys.stdout.flush()
+    except OSError as error:
+        # what is still in the buffer would be written again when the process ends, and fail it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output: cannot be written: {error.strerror}") from error

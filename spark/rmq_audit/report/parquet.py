@@ -1,0 +1,71 @@
+"""Findings as Parquet, for tables that hold the runs of months; columns have the names of the JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rmq_audit.worker.location import InputError
+
+SCHEMA = pa.schema(
+    [
+        ("finding_id", pa.string()),
+        ("invariant", pa.string()),
+        ("severity", pa.string()),
+        ("state", pa.string()),
+        ("derived_from", pa.string()),
+        ("cluster", pa.string()),
+        ("broker", pa.string()),
+        ("replica", pa.string()),
+        ("role", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset_from", pa.int64()),
+        ("queue_offset_to", pa.int64()),
+        ("phy_from", pa.int64()),
+        ("phy_to", pa.int64()),
+        ("count", pa.int64()),
+        ("expected", pa.string()),
+        ("actual", pa.string()),
+        ("blame", pa.string()),
+        ("evidence_phy", pa.int64()),
+        ("evidence_master", pa.string()),
+        ("evidence_slave", pa.string()),
+        ("field", pa.string()),
+        ("differing_fields", pa.list_(pa.struct([(name, pa.string()) for name in ("field", "master", "slave")]))),
+        ("sample_msg_ids", pa.list_(pa.string())),
+        ("detail", pa.string()),
+    ]
+)
+
+
+def write_findings(folder: str, run_id: str, findings: Sequence[Mapping[str, Any]]) -> str:
+    """
+    Write all findings of a run, resolved ones too, as ``run_id=<run_id>/findings.parquet``; return that path.
+
+    A run without findings writes an empty file: it has run. InputError when the folder cannot be written.
+    """
+    rows = [{name: one.get(name) for name in SCHEMA.names} for one in findings]
+    inside = os.path.join(folder, f"run_id={run_id}")
+    path = os.path.join(inside, "findings.parquet")
+    try:
+        os.makedirs(inside, exist_ok=True)
+        # a name with a dot in front: Spark and Arrow do not read it while it is not whole
+        temporary = os.path.join(inside, ".findings.parquet.tmp")
+        pq.write_table(pa.Table.from_pylist([_legal(row) for row in rows], schema=SCHEMA), temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"--parquet {folder}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _legal(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with text that UTF-8 can hold."""
+    return {
+        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for name, value in row.items()
+    }

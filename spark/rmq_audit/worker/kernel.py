@@ -1,0 +1,401 @@
+"""
+From bytes to columns: walk a stretch of commit log, check its frames, take its fields out, group its queues.
+
+Everything here works on one buffer and on positions inside it; nothing opens a file or knows a replica. Each function
+does its work in the compiled `_kernel` where that was built, and otherwise here: then the walk from record to record is
+plain Python, because each step needs the one before (282 ns a record, where every search for magics costs 450 and
+more), and all that follows is numpy over whole columns. The answers are the same.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import tempfile
+import zipimport
+import zlib
+from collections.abc import Sequence
+from types import ModuleType
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from rmq.wire.compiled import PURE_PYTHON, load
+from rmq.wire.record import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    IPV6_EXTRA_BYTES,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from rmq_audit.worker.format import (
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_RECORD_BYTES,
+    MIN_RECORD_BYTES,
+    SIZE_MAGIC,
+)
+
+#: files of this package's folder with this end are libraries for this Python on this kind of machine
+LIBRARY_SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+
+#: what imported this module: for a folder it is something else
+_ZIP = __spec__.loader if isinstance(__spec__.loader, zipimport.zipimporter) else None
+
+
+def archive() -> str | None:
+    """Return the zip that this package was imported from, None where it lies in a folder."""
+    return None if _ZIP is None else _ZIP.archive
+
+
+def load_compiled(name: str) -> ModuleType | None:
+    """
+    Return the compiled module ``name``; None where there is none for this Python, or where it is switched off.
+
+    The system loads libraries from files only: one in a zip is written to a file first, which is deleted once loaded.
+    """
+    found = load(name)
+    if found is not None or _ZIP is None or os.environ.get(PURE_PYTHON):
+        return found
+    try:
+        data = _ZIP.get_data(name.replace(".", "/") + LIBRARY_SUFFIX)
+        with tempfile.NamedTemporaryFile(suffix=LIBRARY_SUFFIX) as file:
+            file.write(data)
+            file.flush()
+            spec = importlib.util.spec_from_file_location(name, file.name)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+    except (OSError, ImportError):
+        # made for another machine, or /tmp may hold no programs
+        return None
+    return module
+
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+compiled = load_compiled("rmq_audit.worker._kernel")
+
+#: named in the summary
+NAME = "numpy" if compiled is None else "compiled"
+
+#: phyOffset and size of a consume queue unit; tagsCodes have a digest of their own, since not every record decides its
+UNIT_HEAD = np.dtype([("phy", ">i8"), ("size", ">i4")])
+TAGS_CODE = np.dtype(">i8")
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX_2 = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@attrs.define(slots=True)
+class Columns:
+    """Fields of consecutive records, one array a field; positions are relative to the buffer they came from."""
+
+    pos: Ints
+    size: Ints
+    crc: Ints
+    queue_id: Ints
+    queue_offset: Ints
+    phy: Ints
+    sys_flag: Ints
+    store_timestamp: Ints
+    body_pos: Ints
+    body_length: Ints
+    topic_pos: Ints
+    topic_length: Ints
+    properties_pos: Ints
+    properties_length: Ints
+
+    def __len__(self) -> int:
+        return len(self.pos)
+
+    def topic(self, data: bytes, row: int) -> str:
+        """Return the topic of one record of ``data``."""
+        at = int(self.topic_pos[row])
+        return data[at : at + int(self.topic_length[row])].decode("utf-8", "backslashreplace")
+
+    def rows(self, begin: int, end: int) -> Columns:
+        """Return the records from number ``begin`` to before ``end``."""
+        return Columns(*(getattr(self, field.name)[begin:end] for field in attrs.fields(Columns)))
+
+    def chosen(self, rows: Ints) -> Columns:
+        """Return the records with those numbers."""
+        return Columns(*(getattr(self, field.name)[rows] for field in attrs.fields(Columns)))
+
+
+@attrs.define(slots=True)
+class Runs:
+    """
+    Maximal stretches of consecutive queue offsets of one queue, in the order of their first record.
+
+    ``head`` is the record that begins the run, as an index into the columns.
+    """
+
+    head: Ints
+    first: Ints
+    last: Ints
+    phy_first: Ints
+    phy_last: Ints
+    digest: list[int]
+    tags_digest: list[int] | None
+
+
+def records(data: bytes, at: int, stop: int, end: int) -> Columns:
+    """
+    Return the sound records that follow each other from ``at``, those that start before ``stop`` and lie before
+    ``end``.
+    """
+    if compiled is not None:
+        table, *_ = compiled.extract(data, at, stop, end, MIN_RECORD_BYTES, MAX_RECORD_BYTES, False, False)
+        return Columns(*table)
+    return gather(data, walk(data, at, stop, end))
+
+
+def walk(data: bytes, at: int, stop: int, end: int) -> list[int]:
+    """Return the starts that totalSize leads to from ``at``, while magic and totalSize may be those of a record."""
+    unpack = SIZE_MAGIC.unpack_from
+    starts: list[int] = []
+    add = starts.append
+    end = min(end, len(data))
+    stop = min(stop, end - MIN_RECORD_BYTES + 1)
+    while at < stop:
+        size, magic = unpack(data, at)
+        if not MIN_RECORD_BYTES <= size <= MAX_RECORD_BYTES or (magic != MAGIC_V1 and magic != MAGIC_V2):
+            break
+        add(at)
+        at += size
+    # only the last one may reach beyond the end
+    return starts[:-1] if starts and at > end else starts
+
+
+def gather(data: bytes, starts: Sequence[int] | Ints) -> Columns:
+    """
+    Return the columns of the records at ``starts``, up to the first one whose parts do not add up to its totalSize.
+
+    Every record must lie in ``data`` completely. physicalOffset is taken as it stands.
+    """
+    pos = np.asarray(starts, dtype=np.int64)
+    if compiled is not None:
+        return Columns(*compiled.gather(data, pos))
+    if len(pos) == 0:
+        empty = np.zeros(0, dtype=np.int64)
+        return Columns(*([empty] * len(attrs.fields(Columns))))
+    head = items(data, pos, HEADER_BYTES).view(HEADER)
+    size, sys_flag = head["size"].astype(np.int64), head["sys_flag"].astype(np.int64)
+    born = np.where(sys_flag & BORN_HOST_V6, IPV6_EXTRA_BYTES, 0)
+    shift = born + np.where(sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
+    if shift.any():
+        limit = len(data) - 8
+        store_timestamp = _numbers(data, np.minimum(pos + 56 + born, limit), ">i8")
+        body_length = _numbers(data, np.minimum(pos + 84 + shift, limit), ">i4")
+    else:
+        store_timestamp, body_length = head["store_timestamp"].astype(np.int64), head["body_length"].astype(np.int64)
+    body_pos = pos + HEADER_BYTES + shift
+    end = pos + size
+    topic_at = body_pos + body_length
+    good = (body_length >= 0) & (topic_at + 3 <= end)
+    topic_at = np.where(good, topic_at, pos)
+    wide = head["magic"] == MAGIC_V2
+    topic_length = _numbers(data, topic_at, ">i1")
+    if wide.any():
+        topic_length = np.where(wide, _numbers(data, topic_at, ">i2"), topic_length)
+    topic_pos = topic_at + 1 + wide
+    properties_at = topic_pos + topic_length
+    good &= (topic_length >= 1) & (properties_at + 2 <= end)
+    properties_length = _numbers(data, np.where(good, properties_at, pos), ">i2")
+    good &= (properties_length >= 0) & (properties_at + 2 + properties_length == end)
+    columns = Columns(
+        pos=pos,
+        size=size,
+        crc=head["crc"].astype(np.int64),
+        queue_id=head["queue_id"].astype(np.int64),
+        queue_offset=head["queue_offset"].astype(np.int64),
+        phy=head["phy"].astype(np.int64),
+        sys_flag=sys_flag,
+        store_timestamp=store_timestamp,
+        body_pos=body_pos,
+        body_length=body_length,
+        topic_pos=topic_pos,
+        topic_length=topic_length,
+        properties_pos=properties_at + 2,
+        properties_length=properties_length,
+    )
+    return columns if good.all() else columns.rows(0, int(np.argmin(good)))
+
+
+def concatenate(pieces: Sequence[Columns]) -> Columns:
+    """Return the records of all pieces, in order."""
+    if not pieces:
+        return gather(b"", ())
+    return Columns(*(np.concatenate([getattr(one, field.name) for one in pieces]) for field in attrs.fields(Columns)))
+
+
+def failed_crcs(data: bytes, columns: Columns) -> Ints:
+    """Return the indices of the records whose body does not have the CRC they state; empty bodies state none."""
+    view, crc32 = memoryview(data), zlib.crc32
+    ends = columns.body_pos + columns.body_length
+    seen = np.fromiter(
+        (crc32(view[a:b]) for a, b in zip(columns.body_pos.tolist(), ends.tolist(), strict=True)),
+        dtype=np.int64,
+        count=len(columns),
+    )
+    return np.flatnonzero(((seen & 0x7FFFFFFF) != columns.crc) & (columns.body_length > 0))
+
+
+def queue_keys(data: bytes, columns: Columns) -> Ints:
+    """
+    Return for each record the number of its queue, in the order of nothing in particular: equal numbers, equal queues.
+
+    Topics are compared by a 64-bit hash first and then byte by byte with the record that stands for their group.
+    """
+    if compiled is not None:
+        found: Ints = compiled.queue_keys(data, columns.topic_pos, columns.topic_length, columns.queue_id)
+        return found
+    lengths = columns.topic_length
+    hashes = np.zeros(len(columns), dtype=np.uint64)
+    words_of: dict[int, npt.NDArray[np.uint64]] = {}
+    for length in np.unique(lengths).tolist():
+        chosen = np.flatnonzero(lengths == length)
+        words = _topic_words(data, columns.topic_pos[chosen], length)
+        words_of[length] = words
+        mixed = np.full(len(chosen), length, dtype=np.uint64)
+        for column in range(words.shape[1]):
+            mixed = _mix(mixed ^ words[:, column])
+        hashes[chosen] = mixed
+    hashes = _mix(hashes ^ columns.queue_id.astype(np.uint64))
+    _, heads, keys = np.unique(hashes, return_index=True, return_inverse=True)
+    head = heads[keys]
+    same = (columns.queue_id == columns.queue_id[head]) & (lengths == lengths[head])
+    for length, words in words_of.items():
+        chosen = np.flatnonzero(lengths == length)
+        row = np.zeros(len(columns), dtype=np.int64)
+        row[chosen] = np.arange(len(chosen))
+        same[chosen] &= (words == words[row[head[chosen]]]).all(axis=1)
+    return keys.astype(np.int64) if same.all() else _keys_one_by_one(data, columns)
+
+
+def owns_unit(columns: Columns) -> Bools:
+    """
+    Return which records own exactly one unit of their queue.
+
+    Prepared and rolled back halves own none (their queueOffset is 0), inner batches own several.
+    """
+    kind = columns.sys_flag & TRANSACTION_MASK
+    halves = (kind == TRANSACTION_PREPARED) | (kind == TRANSACTION_ROLLBACK)
+    owning: Bools = ~halves & ((columns.sys_flag & INNER_BATCH) == 0)
+    return owning
+
+
+def runs(columns: Columns, keys: Ints, base: int, tags: Ints | None = None) -> Runs:
+    """
+    Return the runs of consecutive queue offsets; ``base`` is the physical offset of the buffer's first byte.
+
+    Records that do not own exactly one unit are left out. ``tags`` are the tagsCodes of all records, if their digest is
+    wanted.
+    """
+    rows, heads, tails, units, packed = _sorted_units(columns, keys, base, tags)
+    if len(rows) == 0:
+        empty = np.zeros(0, dtype=np.int64)
+        return Runs(empty, empty, empty, empty, empty, [], None if tags is None else [])
+    first, last = rows[heads], rows[tails]
+    order = np.argsort(first)
+    first, last, heads, tails = first[order], last[order], heads[order], tails[order]
+    return Runs(
+        head=first,
+        first=columns.queue_offset[first],
+        last=columns.queue_offset[last],
+        phy_first=columns.pos[first] + base,
+        phy_last=columns.pos[last] + base,
+        digest=_digests(units, UNIT_HEAD.itemsize, heads, tails),
+        tags_digest=None if packed is None else _digests(packed, TAGS_CODE.itemsize, heads, tails),
+    )
+
+
+def _sorted_units(
+    columns: Columns, keys: Ints, base: int, tags: Ints | None
+) -> tuple[Ints, Ints, Ints, memoryview, memoryview | None]:
+    """
+    Return the rows that own a unit, queue by queue; where in them runs begin and end; and their (phyOffset, size) pairs
+    and tagsCodes as they stand in consume queues.
+    """
+    if compiled is not None:
+        parts = columns.sys_flag, columns.queue_offset, columns.pos, columns.size
+        rows, heads, tails, units, packed = compiled.sorted_units(keys, *parts, base, tags)
+        return rows, heads, tails, memoryview(units), None if packed is None else memoryview(packed)
+    rows = np.flatnonzero(owns_unit(columns))
+    # numbers of queues that fit 16 bits are sorted by radix: 2 ns a record instead of 40
+    narrow = keys[rows].astype(np.uint16) if len(rows) and int(keys.max()) < 1 << 16 else keys[rows]
+    rows = rows[np.argsort(narrow, kind="stable")]
+    key, offset = keys[rows], columns.queue_offset[rows]
+    breaks = np.flatnonzero((key[1:] != key[:-1]) | (offset[1:] != offset[:-1] + 1))
+    heads = np.concatenate(([0], breaks + 1))[: len(rows)]
+    tails = np.concatenate((breaks, [len(rows) - 1]))[: len(rows)]
+    pairs = np.empty(len(rows), dtype=UNIT_HEAD)
+    pairs["phy"], pairs["size"] = columns.pos[rows] + base, columns.size[rows]
+    codes = None if tags is None else memoryview(tags[rows].astype(TAGS_CODE).tobytes())
+    return rows, heads, tails, memoryview(pairs.tobytes()), codes
+
+
+def _digests(packed: memoryview, width: int, heads: Ints, tails: Ints) -> list[int]:
+    return [
+        unit_digest(packed[a * width : (b + 1) * width]) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
+    ]
+
+
+def unit_digest(units: bytes | memoryview) -> int:
+    """
+    Return what a run says about the units that must lie in its consume queue: 63 bits over (phyOffset, size) pairs, or
+    over tagsCodes.
+    """
+    return xxhash.xxh3_64_intdigest(units) >> 1
+
+
+def items(data: bytes, pos: Ints, width: int) -> npt.NDArray[np.void]:
+    """
+    Copy ``width`` bytes at each position; gathering opaque items is four times faster than gathering structured
+    ones.
+    """
+    return np.ndarray((len(data) - width + 1,), dtype=f"V{width}", buffer=data, strides=(1,))[pos]
+
+
+def _numbers(data: bytes, pos: Ints, kind: str) -> Ints:
+    return items(data, pos, np.dtype(kind).itemsize).view(kind).astype(np.int64)
+
+
+def _topic_words(data: bytes, pos: Ints, length: int) -> npt.NDArray[np.uint64]:
+    """
+    Return the topics of ``length`` bytes as rows of 64-bit words.
+
+    The words end with the topic and reach back into the record, whose header is always there; what is not topic is
+    masked away.
+    """
+    count = -(-length // 8)
+    words = items(data, pos + length - 8 * count, 8 * count).view("<u8").reshape(len(pos), count).astype(np.uint64)
+    spare = 8 * (8 * count - length)
+    words[:, 0] &= np.uint64(0xFFFFFFFFFFFFFFFF << spare & 0xFFFFFFFFFFFFFFFF)
+    return words
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(29))) * _MIX
+        return (values ^ (values >> np.uint64(32))) * _MIX_2
+
+
+def _keys_one_by_one(data: bytes, columns: Columns) -> Ints:
+    """The same answer without a hash, for the one time in 2**64 that two topics share one."""
+    seen: dict[tuple[bytes, int], int] = {}
+    keys = np.zeros(len(columns), dtype=np.int64)
+    for index in range(len(columns)):
+        at = int(columns.topic_pos[index])
+        name = data[at : at + int(columns.topic_length[index])], int(columns.queue_id[index])
+        keys[index] = seen.setdefault(name, len(seen))
+    return keys

@@ -1,0 +1,1 @@
+"""The compiled modules under AddressSanitizer and UndefinedBehaviorSanitizer: ``python -m tests.sanitizer``."""

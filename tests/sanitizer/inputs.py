@@ -1,0 +1,294 @@
+"""
+Generated inputs for the compiled modules; run by ``python -m tests.sanitizer`` with modules that watch their memory.
+
+Each kind begins with something sound and changes it: bytes flipped, cut out, repeated, lengths set to extremes. What a
+module answers does not matter here (twin tests compare it), only that it reads and writes where it may.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import sys
+import traceback
+from array import array
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rmq.store.indexfile import IndexHeader
+from rmq.store.layout import CQ_UNIT
+from rmq.wire.command import RemotingCommand, encode_command
+from rmq.wire.compiled import load
+from rmq.wire.record import encode_record
+
+EXTREMES = (
+    0,
+    1,
+    4,
+    7,
+    8,
+    91,
+    92,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    1 << 24,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+)
+ODD = ("0", "4", "8", "12", "-1", "99999999999", "x", "")
+HOST = (b"\x7f\x00\x00\x01", 10911)
+V6 = (bytes(16), 10911)
+NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "CLUSTER", "own", "")
+TEXTS = ("a", "true", "x y  z", "7F00000100002A9F", "", '"', "\\", "\\u0041", "ü", "\x01", "\x02", "k" * 300)
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """Return ``data`` with up to four changes, often with none."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 4))):
+        if not changed:
+            break
+        # often near the end, behind which nothing may be read
+        at = rng.choice((rng.randrange(len(changed)), max(0, len(changed) - rng.randrange(1, 80))))
+        how = rng.randrange(8)
+        if how == 0:
+            changed[at] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            changed[at] = rng.choice((0, 1, 2, 0x22, 0x5C, 0x7D, 0x80, 0xFF))
+        elif how == 2:
+            del changed[at : at + rng.choice((1, 2, 8, 100))]
+        elif how == 3:
+            changed[at:at] = changed[at : at + rng.choice((1, 8, 40))]
+        elif how == 4:
+            changed[at : at + 4] = struct.pack(">I", rng.choice(EXTREMES))
+        else:
+            del changed[at:]
+    return bytes(changed)
+
+
+def properties(rng: random.Random, *, plain: bool) -> str:
+    """Return properties, if ``plain`` such as Java clients send."""
+    if plain:
+        names = rng.sample(("TAGS", "KEYS", "UNIQ_KEY", "own"), k=rng.randrange(5))
+        return "\x02".join(f"{name}\x01{rng.choice(('a', 'x y z', 'k' * 300))}" for name in names)
+    return "\x02".join(f"{rng.choice(NAMES)}\x01{rng.choice(TEXTS)}" for _ in range(rng.randrange(6)))
+
+
+def send(rng: random.Random) -> bytes:
+    """Return the frame of a send."""
+    plain = rng.random() < 0.8
+    ext = {"a": "PG", "b": rng.choice(("T", "T", "T", "U", "t" * 127)), "c": "TBW102", "d": "4"}
+    ext |= {"e": rng.choice("0000123") if plain else rng.choice(ODD), "f": "0" if plain else rng.choice(ODD)}
+    ext |= {
+        "g": str(rng.randrange(1 << 41)),
+        "h": "0",
+        "i": properties(rng, plain=plain),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    body = bytes(rng.choice((0, 1, 7, 8, 9, 100, 511, 513, 3000)))
+    return encode_command(RemotingCommand(310, opaque=rng.randrange(1 << 31), ext_fields=ext, body=body or None))
+
+
+def record(rng: random.Random, at: int) -> bytes:
+    """Return a record that lies at ``at``."""
+    return encode_record(
+        topic=rng.choice((b"T", b"T", b"U", b"t" * 127)),
+        queue_id=rng.choice((0, 1, 3, 7)),
+        body=bytes(rng.choice((0, 1, 8, 100, 600))),
+        properties=properties(rng, plain=rng.random() < 0.8).encode(),
+        born_timestamp=1,
+        store_timestamp=rng.choice((0, 1 << 40)),
+        born_host=rng.choice((HOST, HOST, V6)),
+        store_host=rng.choice((HOST, HOST, V6)),
+        queue_offset=rng.choice((0, 0, 1, 1 << 62)),
+        phy_offset=at,
+        sys_flag=rng.choice((0, 0, 0, 4, 8)),
+    )
+
+
+def log(rng: random.Random, base: int) -> bytes:
+    """Return records one behind the other, the first at ``base``."""
+    data = b""
+    for _ in range(rng.randrange(1, 6)):
+        data += record(rng, base + len(data))
+    return data
+
+
+def sends_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.store._record")
+    around = ('{"code":0,"extFields":{"msgId":"', '","queueId":"', '","queueOffset":"', '"},"opaque":', "}")
+    batches = [module.SendBatch(310, 2000, "DefaultCluster", around, waits, waits) for waits in (False, True)]
+
+    def once(rng: random.Random) -> None:
+        queues = [SimpleNamespace(next=0, end=0) for _ in range(3)]
+        known = {name: module.SendTopic(name.decode(), [*queues, None]) for name in (b"T", b"t" * 127)}
+        data = damaged(rng, b"".join(send(rng) for _ in range(rng.choice((1, 1, 2, 9)))))
+        batch = rng.choice(batches)
+        if batch.parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known):
+            room = rng.choice((*[1 << 30] * 8, 300, 0))
+            host = rng.choice((*[HOST] * 9, V6))
+            if batch.encode(rng.randrange(1 << 40), room, 1 << 41, host, HOST) is not None:
+                batch.counts()
+                batch.answers(rng.choice(([], None)))
+
+    return once
+
+
+def walk_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.store._record")
+
+    def once(rng: random.Random) -> None:
+        base = rng.choice((0, 1 << 40))
+        queue = SimpleNamespace(ext=None, end=rng.choice((0, 1)), max_phy=-1)
+        module.walk_records(
+            damaged(rng, log(rng, base)), 0, base, rng.random() < 0.5, rng.random() < 0.8, lambda *_: queue
+        )
+
+    return once
+
+
+def index_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.store._record")
+
+    def once(rng: random.Random) -> None:
+        slots, entries = rng.choice((1, 16, 3000)), rng.choice((2, 20))
+        file = SimpleNamespace(
+            header=IndexHeader(index_count=rng.choice((1, 1, entries, entries + 5))),
+            table=array("i", bytes(4 * slots)),
+            buffered=bytearray(),
+            dirty_pages=set(),
+            slots=slots,
+            entries=entries,
+        )
+        count = rng.randrange(1, 30)
+        pending = b"".join(
+            struct.pack("=iqq", rng.randrange(1 << 31), rng.randrange(1 << 40), rng.randrange(-1, 1 << 41))
+            for _ in range(count)
+        )
+        module.add_entries(file, pending, rng.randrange(count))
+
+    return once
+
+
+def pick_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.store._pick")
+
+    def once(rng: random.Random) -> None:
+        window, units, first = b"", b"", rng.choice((0, 1 << 40))
+        for _ in range(rng.randrange(1, 6)):
+            one = record(rng, first + len(window))
+            size = rng.choice((len(one), len(one), len(one), *EXTREMES)) & 0x7FFFFFFF
+            units += CQ_UNIT.pack(first + len(window), size, rng.choice((0, 97, -5, -(1 << 62))))
+            window += one
+        limits = rng.choice((0, 1, 32)), rng.choice((0, 500, 1 << 18))
+        codes = rng.choice((None, [97], [97, 0], list(range(70))))
+        module.pick(
+            damaged(rng, units), damaged(rng, window), first, first + len(window), 1 << 20, limits, limits,
+            rng.choice((0, 1, 32, 1024, 2000)), codes,
+        )  # fmt: skip
+
+    return once
+
+
+def fast_path_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.remoting._fastpath")
+
+    def lane(data: bytes, position: int, answers: list[bytes], channel: object) -> tuple[int, int]:
+        answers.append(data[:8])
+        return len(data) // 2, 1
+
+    lane.code = 310  # type: ignore[attr-defined]
+    stats = SimpleNamespace(add_source=lambda source: None)
+    responders = SimpleNamespace(chunk_lanes={310: lane}, stats=stats)
+    channel = SimpleNamespace(write=lambda data: None, last_active_s=0.0)
+    protocol = SimpleNamespace(channel=channel, at_frame_start=True, receive=lambda data, with_lanes: None)
+    path = module.FastPath(protocol, module.Lanes(responders), lambda: 1.0)
+    return lambda rng: path(damaged(rng, send(rng)))
+
+
+def questions_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.namesrv._lanes")
+
+    def once(rng: random.Random) -> None:
+        frame = encode_command(RemotingCommand(105, opaque=rng.randrange(1 << 31), ext_fields={"topic": "T"}))
+        before, _, rest = frame.partition(b'"opaque":')
+        after = rest[rest.index(b",") :]
+        settings, routes = SimpleNamespace(namesrv=1), SimpleNamespace(version=1)
+        known = module.KnownQuestions(
+            {before + b'"opaque":' + after: "q"}, {"q": (b"head", b"rest" * 9)}, routes, settings, 300, 11, 1 << 20
+        )
+        known.fresh(1, 1)
+        known.whole(damaged(rng, frame * rng.choice((1, 1, 3, 70))))
+
+    return once
+
+
+def kernel_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq_audit.worker._kernel")
+
+    def once(rng: random.Random) -> None:
+        data = damaged(rng, log(rng, 0)) or b"\0"
+        module.crc32(data)
+        end = rng.choice((len(data), len(data), 5, 1 << 30))
+        module.extract(data, 0, rng.choice((end, 1)), end, 91, 1 << 24, rng.random() < 0.5, rng.random() < 0.5)
+        places = np.array([rng.choice((0, 1, len(data) - 1, len(data), -1, 1 << 40)) for _ in range(3)], np.int64)
+        lengths = np.array([rng.choice((0, 1, 5, len(data), -1, 1 << 62)) for _ in range(3)], np.int64)
+        for call in (
+            lambda: module.gather(data, places),
+            lambda: module.queue_keys(data, places, lengths, lengths),
+            lambda: module.values_of(data, places, lengths, b"TAGS\x01"),
+            lambda: module.java_hashes(data, places, lengths),
+            lambda: module.sorted_units(lengths, places, places, places, lengths, 0, rng.choice((None, lengths))),
+        ):
+            try:
+                call()
+            except (IndexError, ValueError):
+                pass  # a place outside of the data is refused
+
+    return once
+
+
+#: kind, and its share of the inputs
+KINDS = {
+    "sends": (sends_kind, 0.35),
+    "records of the log": (walk_kind, 0.15),
+    "index entries": (index_kind, 0.05),
+    "pulls": (pick_kind, 0.15),
+    "chunks": (fast_path_kind, 0.1),
+    "look-ups": (questions_kind, 0.1),
+    "audit": (kernel_kind, 0.1),
+}
+
+
+def main(inputs: int, seed: int, folder: str) -> None:
+    """Feed all kinds; a sanitizer ends the process where something is wrong, and so does an exception nobody sees."""
+    sys.unraisablehook = _ends
+    for name, (make, share) in KINDS.items():
+        once = make()
+        count = max(1, int(inputs * share))
+        for number in range(count):
+            once(random.Random(f"{seed}/{name}/{number}"))
+        print(f"{name}: {count} inputs", flush=True)
+    for name, module in sys.modules.items():
+        if name.startswith(("rmq.", "rmq_audit.")) and (getattr(module, "__file__", None) or "").endswith(".so"):
+            assert str(module.__file__).startswith(folder), f"{name} has no sanitizer: {module.__file__}"
+
+
+def _ends(unraisable: sys.UnraisableHookArgs) -> None:
+    traceback.print_exception(unraisable.exc_value)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

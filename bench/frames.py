@@ -16,6 +16,9 @@ from tests.real.storm import QUEUES, REGISTER_BROKER, registration_body, registr
 KEEP_ALIVE_S = 15.0
 #: ten digits where the generator writes the opaque
 OPAQUE_MARK = 1_234_567_890
+SEND_BATCH = 320
+#: what the generator writes for U
+UNIQUE_DIGITS = 32
 
 
 def route_template(path: Path, topics: int) -> Path:
@@ -28,6 +31,19 @@ def send_template(path: Path, topic: str, body_bytes: int) -> Path:
     properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA")
     fields = {**send_fields(topic, 0, properties), "e": "@Q@", "g": "@T@"}
     return _write(path, _header(SEND, fields), [_noise(body_bytes)], 1)
+
+
+def batch_template(path: Path, topic: str, count: int, body_bytes: int) -> Path:
+    """SEND_BATCH_MESSAGE of ``count`` messages as a 4.9.7 producer sends it, its queue chosen in turn."""
+    fields = {**send_fields(topic, 0, ""), "e": "@Q@", "g": "@T@", "m": "true"}
+    body = _noise(body_bytes)
+    entries = []
+    for number in range(count):
+        properties = properties_text(UNIQ_KEY="@U@" + f"{number:04X}", WAIT="true", TAGS="TagA").encode()
+        size = len(properties) + UNIQUE_DIGITS - len("@U@")
+        head = struct.pack(">iiiii", 22 + len(body) + size, 0, 0, 0, len(body))
+        entries.append(head + body + struct.pack(">h", size) + properties)
+    return _write(path, _header(SEND_BATCH, fields), re.split(rb"(@U@)", b"".join(entries)), 1)
 
 
 def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
@@ -61,7 +77,7 @@ def _write(path: Path, header: str, body: list[bytes], topics: int) -> Path:
         out += piece.encode() if place % 2 else b"L" + struct.pack(">I", len(piece.encode())) + piece.encode()
     out += b"B"
     for part in body:
-        out += b"L" + struct.pack(">I", len(part)) + part
+        out += b"U" if part == b"@U@" else b"L" + struct.pack(">I", len(part)) + part
     path.write_bytes(bytes(out + b"E"))
     return path
 

@@ -109,7 +109,8 @@ static double own_cpu(void) {
 /* ---- template ---- */
 
 typedef struct { char kind; uint32_t size; char *text; } item;
-static item items[64];
+#define MAX_ITEMS 256
+static item items[MAX_ITEMS];
 static int item_count;
 static uint32_t topic_count = 1;
 static size_t frame_bound = 64;
@@ -124,7 +125,7 @@ static void load_template(const char *path) {
   FILE *f = fopen(path, "rb");
   if (!f) fail(path);
   for (int kind; (kind = fgetc(f)) != 'E';) {
-    if (kind == EOF || item_count == 64) fail("bad template");
+    if (kind == EOF || item_count == MAX_ITEMS) fail("bad template");
     if (kind == 'N') { topic_count = read_u32(f); continue; }
     item *it = &items[item_count++];
     it->kind = (char)kind;

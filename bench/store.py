@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from bench.frames import send_template
+from bench.frames import batch_template, send_template
 from bench.pairing import (
     BENCH_JAVA,
     MAX_LOADGEN_CPU,
@@ -62,6 +62,8 @@ class Mode:
     goals: dict[tuple[int, str], tuple[Goal, ...]]
     flush: str = "ASYNC_FLUSH"
     slave: bool = False
+    #: messages of a batch; 0: single sends
+    batch: int = 0
 
 
 MODES = {
@@ -83,6 +85,15 @@ MODES = {
             ((100, "c1d1"), (100, "c64d1")),
             {(100, "c1d1"): (Goal("p50", most=0.6),), (100, "c64d1"): (Goal("rate", least=1.0),)},
             slave=True,
+        ),
+        Mode(
+            "batch",
+            ((100, "c1d1"), (100, "c16d1")),
+            {
+                (100, "c1d1"): (Goal("rate", least=1.5), Goal("server_cpu_us", most=0.5)),
+                (100, "c16d1"): (Goal("rate", least=2.0), Goal("server_cpu_us", most=0.4)),
+            },
+            batch=32,
         ),
     )
 }
@@ -170,8 +181,12 @@ def main() -> int:
                     start(place, kind, name, mode) for kind, name in ((arguments.ours, "ours"), (APACHE_4, "apache"))
                 )
                 for size, name in shapes_of(mode):
-                    template = send_template(place.root / f"send-{size}", TOPIC, size)
-                    title = f"{mode.name} {size} B {name}"
+                    path = place.root / f"send-{size}"
+                    if mode.batch:
+                        template = batch_template(path, TOPIC, mode.batch, size)
+                    else:
+                        template = send_template(path, TOPIC, size)
+                    title = f"{mode.name} {f'{mode.batch} x ' * bool(mode.batch)}{size} B {name}"
                     goals[title] = mode.goals.get((size, name), ())
                     shape = Shape(title, *parsed_shape(name), template, arguments.rate)
                     outcomes.append(measure(loadgen, shape, ours, apache, plan))

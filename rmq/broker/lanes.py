@@ -1,5 +1,5 @@
 """
-The fast path of ordinary sends: an existing topic, no delay, no transaction, IPv4.
+The fast path of ordinary sends and batches: an existing topic, no delay, no transaction, IPv4.
 
 The reference is :meth:`rmq.broker.responders.sending.SendResponder.send`; the lane stores and answers the same bytes,
 or declines the request without side effects. It needs the compiled module `rmq.store._record`.
@@ -7,6 +7,7 @@ or declines the request without side effects. It needs the compiled module `rmq.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -31,6 +32,9 @@ MAX_KNOWN_TOPICS = 10_000
 #: fields of a reply with the place of a stored message
 _PLACE_FIELDS = ("msgId", "queueId", "queueOffset", "transactionId")
 
+#: topic, messages, bytes, requests
+_Count = tuple[str, int, int, int]
+
 _compiled: Any = load_compiled("rmq.store._record")
 
 
@@ -45,7 +49,9 @@ def add_send_lane(table: ResponderTable, state: BrokerState, responder: SendResp
     at_once = answers_at_once(config)
     if _compiled is None or config.is_slave or not (at_once or state.store.can_wait_for):
         return
-    table.add_chunk_lane(SendLane(state, responder, None if at_once else AnswersLater(state, table.stats)))
+    for lane in SendLane, BatchLane:
+        later = None if at_once else AnswersLater(state, table.stats, lane.code)
+        table.add_chunk_lane(lane(state, responder, later))
 
 
 class SendLane:
@@ -70,6 +76,7 @@ class SendLane:
             later is not None,
             setup.store.is_sync_flush,
         )
+        self._parse: Callable[[bytes, int, dict[bytes, Any]], int] = self._reads(self._batch)
         self._known: dict[bytes, Any] = {}
         #: versions from which the known topics and ``_accepts`` were learned
         self._setup: object = None
@@ -82,7 +89,7 @@ class SendLane:
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        state, store, later, batch = self._state, self._store, self._later, self._batch
+        state, store, later, batch, parse = self._state, self._store, self._later, self._batch, self._parse
         if (
             state.topics.data_version is not self._version
             or state.setup is not self._setup
@@ -91,19 +98,22 @@ class SendLane:
             self._forget()
         if not self._accepts or (later is not None and later.is_full):
             return position, 0
-        if not batch.parse(data, position, self._known) and not (
-            batch.unknown and self._learn(batch.unknown) and batch.parse(data, position, self._known)
+        if not parse(data, position, self._known) and not (
+            batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known)
         ):
             return position, 0
-        count = store.append_many(batch, channel.peer_host, state.store_host)
-        if not count:
+        if not store.append_many(batch, channel.peer_host, state.store_host):
             return position, 0
         if later is not None:
             done = later(channel, batch.answers(), batch.counts())
             store.wait_for(batch.last_phy + batch.last_size, done)
             return batch.stop, 0
         answers.append(batch.answers(self._counted))
-        return batch.stop, count
+        return batch.stop, batch.requests
+
+    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any]], int]:
+        """Return what reads requests of :attr:`code` into ``batch``."""
+        return batch.parse  # type: ignore[no-any-return]
 
     def _forget(self) -> None:
         """Learn topics and queues again, and whether the broker accepts messages without further checks."""
@@ -136,8 +146,17 @@ class SendLane:
         """Add the messages stored since the last call to the statistics."""
         counted, self._counted = self._counted, []
         for topic in counted:
-            messages, size = topic.take_counts()
-            self._state.stats.put(topic.name, messages, size, messages)
+            messages, size, requests = topic.take_counts()
+            self._state.stats.put(topic.name, messages, size, requests)
+
+
+class BatchLane(SendLane):
+    """Store the ordinary batch (320) at the front of received bytes."""
+
+    code = int(RequestCode.SEND_BATCH_MESSAGE)
+
+    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any]], int]:
+        return batch.parse_batch  # type: ignore[no-any-return]
 
 
 def _around(ext: dict[str, str]) -> tuple[str, ...]:
@@ -156,12 +175,13 @@ class AnswersLater:
     """
     Makes the waiters that answer the messages of a chunk after fsync or quorum.
 
-    At most MAX_WAITING_ANSWERS messages wait at a time; beyond that the responder answers each separately.
+    At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately.
     """
 
-    def __init__(self, state: BrokerState, stats: RequestStats) -> None:
+    def __init__(self, state: BrokerState, stats: RequestStats, code: int) -> None:
         self.state = state
         self.stats = stats
+        self.code = code
         self.clock = state.clock
         self.waiting = 0
 
@@ -169,38 +189,36 @@ class AnswersLater:
     def is_full(self) -> bool:
         return self.waiting >= MAX_WAITING_ANSWERS
 
-    def __call__(self, channel: Channel, answers: bytes, counts: list[tuple[str, int, int]]) -> WaitingAnswers:
-        """``answers`` are those of success; ``counts`` has messages and bytes of each topic."""
+    def __call__(self, channel: Channel, answers: bytes, counts: list[_Count]) -> WaitingAnswers:
+        """``answers`` are those of success."""
         return WaitingAnswers(self, channel, answers, counts)
 
 
 class WaitingAnswers:
     """The pending replies of one chunk."""
 
-    __slots__ = ("_answers", "_channel", "_counts", "_makes", "_messages", "_started_s")
+    __slots__ = ("_answers", "_channel", "_counts", "_makes", "_requests", "_started_s")
 
-    def __init__(
-        self, makes: AnswersLater, channel: Channel, answers: bytes, counts: list[tuple[str, int, int]]
-    ) -> None:
+    def __init__(self, makes: AnswersLater, channel: Channel, answers: bytes, counts: list[_Count]) -> None:
         self._makes = makes
         self._channel = channel
         self._answers = answers
         self._counts = counts
         self._started_s = channel.last_active_s
-        self._messages = sum(messages for _, messages, _ in counts) if len(counts) > 1 else counts[0][1]
-        makes.waiting += self._messages
+        self._requests = sum(requests for *_, requests in counts) if len(counts) > 1 else counts[0][3]
+        makes.waiting += self._requests
 
     def callback(self, status: PutStatus) -> None:
         """Write the replies for ``status``."""
-        makes, messages = self._makes, self._messages
-        makes.waiting -= messages
+        makes, requests = self._makes, self._requests
+        makes.waiting -= requests
         answers = self._answers if status is PutStatus.PUT_OK else self._other(status)
         if status in STORED_CODES:
-            for topic, count, size in self._counts:
-                makes.state.stats.put(topic, count, size, count)
+            for count in self._counts:
+                makes.state.stats.put(*count)
         self._channel.write(answers)
         seconds = makes.clock.seconds() - self._started_s
-        makes.stats.observe(SendLane.code, seconds * messages, messages)
+        makes.stats.observe(makes.code, seconds * requests, requests)
 
     def _other(self, status: PutStatus) -> bytes:
         """Return the replies for another status than PUT_OK."""
@@ -213,6 +231,6 @@ class WaitingAnswers:
             except Refuse as refusal:
                 code, remark = ResponseCode(refusal.code), refusal.remark
                 ext = {key: value for key, value in ext.items() if key not in _PLACE_FIELDS}
-            self._makes.stats.refused(SendLane.code, int(code))
+            self._makes.stats.refused(self._makes.code, int(code))
             answers.append(encode_reply(answer, int(code), remark, ext))
         return b"".join(answers)

@@ -19,12 +19,15 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from zlib import crc32 as _zlib_crc32
 
+cdef extern from "string.h" nogil:
+    void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
+
 cdef enum:
     HEAD = 88                       # what stands in front of the body when both hosts are IPv4
     MAX_PROPERTIES = 32767
     MAX_PIECES = 64                 # properties of one message
     MAX_HEADER = 60000              # longer headers are left to Python
-    MAX_BATCH = 256                 # messages written together
+    MAX_BATCH = 1024                # messages written together
     MAX_QUEUES = 64                 # queues that they go to
     MAX_BATCH_BYTES = 1 << 20       # a batch ends when so many bytes of records are in it
     MAX_FRAME = 16 * 1024 * 1024 - 4
@@ -33,6 +36,8 @@ cdef enum:
     PENDING = 20                    # i32 hash, i64 phyOffset, i64 storeTimestamp, as this machine writes them
     MAX_KEYS = 16
     BLANK_BYTES = 8
+    BATCH_HEAD = 20                 # of an entry: i32 totalSize, magic, bodyCRC, flag, bodyLength
+    MAX_BATCH_OVERHEAD = 1 << 16    # what the records of a batch may have beyond the longest body
     ANSWER_ROOM = 160               # numbers of an answer
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7u
@@ -216,7 +221,7 @@ cdef inline bint is_int32(int64_t value) noexcept nogil:
     return -2147483648LL <= value <= 2147483647LL
 
 
-cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send) noexcept nogil:
+cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, bint is_batch) noexcept nogil:
     """Read the fields of a send behind their opening brace; return what follows the closing one, or NULL."""
     cdef const uint8_t* key
     cdef const uint8_t* value
@@ -261,6 +266,9 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send) n
                 send.raw = value
                 send.raw_size = p - value
                 send.escaped = escaped
+            elif letter == c'm' and is_batch:
+                if p - value != 4 or memcmp(value, b"true", 4) != 0:
+                    return NULL
             elif letter == c'k' or letter == c'm':
                 if p - value != 5 or memcmp(value, b"false", 5) != 0:
                     return NULL
@@ -290,7 +298,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send) n
         p = skip(p + 1, end)
 
 
-cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* send) noexcept nogil:
+cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* send, bint is_batch) noexcept nogil:
     """Read a JSON header; False when it is not a plain request of that code, or not written plainly."""
     cdef const uint8_t* key
     cdef const uint8_t* value
@@ -331,7 +339,7 @@ cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* 
         if bit == 1:
             if p[0] != c'{':
                 return False
-            p = read_ext(p + 1, end, send)
+            p = read_ext(p + 1, end, send, is_batch)
             if p == NULL:
                 return False
         elif p[0] == c'"':
@@ -412,6 +420,11 @@ cdef Py_ssize_t unescape(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexce
     return length
 
 
+cdef struct Span:
+    Py_ssize_t at
+    Py_ssize_t size
+
+
 cdef struct Piece:
     Py_ssize_t name
     Py_ssize_t name_size
@@ -436,10 +449,10 @@ cdef inline bint is_name(const uint8_t* name, Py_ssize_t size, const char* other
 
 cdef bint store_properties(
     const uint8_t* text, Py_ssize_t size, const uint8_t* cluster, Py_ssize_t cluster_size,
-    bint waits, uint8_t* out, Properties* found
+    bint waits, bint keeps_wait, uint8_t* out, Properties* found
 ) noexcept nogil:
     """
-    Write properties as they are stored: in their order, without WAIT, with CLUSTER at the end.
+    Write properties as they are stored: in their order, without WAIT unless it ``keeps_wait``, with CLUSTER at the end.
 
     False for those that are no plain list of different names with values, or that say how the message is to be put:
     with a delay, in a transaction, or (where ``waits``) without waiting.
@@ -473,7 +486,8 @@ cdef bint store_properties(
         if name_size == 4 and memcmp(name, b"WAIT", 4) == 0:
             if waits and not (value_size == 4 and memcmp(mark + 1, b"true", 4) == 0):
                 return False
-            continue
+            if not keeps_wait:
+                continue
         if (
             is_name(name, name_size, b"CLUSTER", 7)
             or is_name(name, name_size, b"DELAY", 5)
@@ -509,6 +523,32 @@ cdef bint store_properties(
     return True
 
 
+cdef bint add_properties(
+    const uint8_t* text, Py_ssize_t size, const uint8_t* common, Py_ssize_t common_size, uint8_t* out,
+    Properties* found
+) noexcept nogil:
+    """Write the properties of a message of a batch and those of the batch; False for unusual ones."""
+    cdef Span unique, keys, tags
+    if size + 1 + common_size > MAX_PROPERTIES or memmem(text, size, b"DELAY\x01", 6) != NULL:
+        return False
+    memcpy(out, text, size)
+    if size and out[size - 1] != 2:
+        out[size] = 2
+        size += 1
+    memcpy(out + size, common, common_size)
+    found.size = size + common_size
+    find_properties(out, found.size, &unique, &keys, &tags)
+    if unique.size == 0 or keys.size == 0 or tags.size == 0:
+        return False
+    found.unique = unique.at
+    found.unique_size = unique.size
+    found.keys = keys.at
+    found.keys_size = keys.size
+    found.tags = tags.at
+    found.tags_size = tags.size
+    return True
+
+
 # ---- sends ----
 
 cdef class SendTopic:
@@ -520,8 +560,8 @@ cdef class SendTopic:
 
     cdef readonly str name
     cdef readonly list queues
-    #: stored messages and bytes of their records since :meth:`take_counts`
-    cdef int64_t messages, size
+    #: stored messages, bytes of their records and answered requests since :meth:`take_counts`
+    cdef int64_t messages, size, requests
     cdef bytes field
     cdef uint32_t prefix
 
@@ -533,9 +573,9 @@ cdef class SendTopic:
         self.prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(key), len(key)) * 31 + 35
 
     def take_counts(self):
-        """Return stored messages and bytes of their records since the last call."""
-        counts = self.messages, self.size
-        self.messages = self.size = 0
+        """Return stored messages, bytes of their records and answered requests since the last call."""
+        counts = self.messages, self.size, self.requests
+        self.messages = self.size = self.requests = 0
         return counts
 
 
@@ -544,14 +584,16 @@ cdef class SendBatch:
     The ordinary sends at the front of received bytes: read, made into records, units and keys, and answered.
 
     It is used again for each chunk: :meth:`parse`, then :meth:`encode`, then what else is wanted. It changes nothing but
-    itself; of a queue it reads ``next`` and ``end``. ``around`` is what stands before and behind offset message id, queue
+    itself; of a queue it reads ``next`` and ``end``. With :meth:`parse_batch` in place of :meth:`parse` it holds the
+    messages of one batch, all of which are encoded or none. ``around`` is what stands before and behind offset message id, queue
     id, queue offset and opaque in the header of an answer; ``cluster`` goes into the properties of each message.
     With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one. Unless the store ``hides``
     messages until they are on disk, a queue that does not end at its next number is not for the batch.
 
-    Java: SendMessageProcessor#sendMessage, CommitLog#asyncPutMessage
+    Java: SendMessageProcessor#sendMessage, #sendBatchMessage, CommitLog#asyncPutMessage, #asyncPutMessages
     """
 
+    #: messages
     cdef readonly int count
     #: where the frame behind the last send of the batch begins
     cdef readonly Py_ssize_t stop
@@ -563,6 +605,10 @@ cdef class SendBatch:
     cdef readonly int64_t last_phy, last_size
     cdef int64_t code, max_body
     cdef bint waits, hides
+    #: the messages are those of one batch
+    cdef readonly bint is_batch
+    #: bytes of ``common``, which is added to the properties of each message of a batch
+    cdef Py_ssize_t common_size
     cdef bytes data, cluster, head, middle, offset, tail, tail_end
     cdef Send sends[MAX_BATCH]
     #: (topic, queue) of the sends
@@ -578,11 +624,13 @@ cdef class SendBatch:
     cdef uint8_t* records
     cdef Py_ssize_t room
     cdef uint8_t* text
+    cdef uint8_t* common
     cdef uint8_t* out
 
     def __cinit__(self):
         self.records = NULL
         self.text = NULL
+        self.common = NULL
         self.out = NULL
 
     def __init__(self, int code, int64_t max_body, str cluster, around, bint waits, bint hides):
@@ -595,13 +643,15 @@ cdef class SendBatch:
         self.room = MAX_BATCH_BYTES
         self.records = <uint8_t*>malloc(self.room)
         self.text = <uint8_t*>malloc(MAX_HEADER + 16)
+        self.common = <uint8_t*>malloc(MAX_PROPERTIES + 16)
         self.out = <uint8_t*>malloc(MAX_BATCH * (sum(len(text.encode()) for text in around) + ANSWER_ROOM))
-        if self.records == NULL or self.text == NULL or self.out == NULL:
+        if self.records == NULL or self.text == NULL or self.common == NULL or self.out == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.records)
         free(self.text)
+        free(self.common)
         free(self.out)
 
     def parse(self, bytes data, Py_ssize_t position, dict known):
@@ -613,27 +663,14 @@ cdef class SendBatch:
         """
         cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, size = 0
-        cdef uint32_t word
-        cdef int64_t length
         cdef Send* send
         cdef SendTopic topic = None
         cdef bytes name
         cdef int count = 0
-        self.data = data
-        self.unknown = None
-        self.topics = []
-        self.queues = []
+        self._begin(data, False)
         while end - at > 8 and count < MAX_BATCH and size < MAX_BATCH_BYTES:
             send = &self.sends[count]
-            length = <int32_t>get32(chunk + at)
-            word = get32(chunk + at + 4)
-            if word > MAX_HEADER or length < 4 + <int64_t>word or length > MAX_FRAME or length > end - at - 4:
-                break
-            send.body = chunk + at + 8 + word
-            send.body_size = <Py_ssize_t>length - 4 - <Py_ssize_t>word
-            if not read_header(chunk + at + 8, send.body, self.code, send) or send.body_size > self.max_body:
-                break
-            if send.sys_flag & (0xC | 0x30) or send.sys_flag < 0:
+            if not self._read(chunk + at, end - at, send):
                 break
             if topic is None or PyBytes_GET_SIZE(topic.field) != send.topic_size + 1 or memcmp(
                 PyBytes_AS_STRING(topic.field) + 1, send.topic, send.topic_size
@@ -643,15 +680,9 @@ cdef class SendBatch:
                 if topic is None:
                     self.unknown = name
                     break
-            if not 0 <= send.queue_id < PyList_GET_SIZE(topic.queues):
+            if not self._enter(send, topic):
                 break
-            queue = <object>PyList_GET_ITEM(topic.queues, <Py_ssize_t>send.queue_id)
-            if queue is None:
-                self.unknown = topic.field[1:]
-                break
-            if not self._enter(send, queue):
-                break
-            at += 4 + <Py_ssize_t>length
+            at = send.body + send.body_size - chunk
             send.stop = at
             self.topics.append(topic)
             size += HEAD + send.body_size + send.raw_size
@@ -660,9 +691,116 @@ cdef class SendBatch:
         self.stop = at
         return count
 
-    cdef bint _enter(self, Send* send, queue) except -1:
-        """Note to which of the batch's queues a send goes; False for a queue that is not shown as it grows."""
+    def parse_batch(self, bytes data, Py_ssize_t position, dict known):
+        """
+        Read the batch whose frame begins at ``data[position]``, as :meth:`parse` does sends.
+
+        Returns how many messages it has; 0 for one that is not plain in each of them.
+        """
+        cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Send header
+        cdef Send* send
+        cdef Send* last
+        cdef SendTopic topic
+        cdef const uint8_t* at
+        cdef const uint8_t* end
+        cdef int64_t size
+        cdef bytes name
+        cdef int count = 0
+        self._begin(data, True)
+        self.count = 0
+        self.stop = position
+        if not self._read(chunk + position, PyBytes_GET_SIZE(data) - position, &header):
+            return 0
+        name = PyBytes_FromStringAndSize(<const char*>header.topic, header.topic_size)
+        topic = <SendTopic>known.get(name)
+        if topic is None:
+            self.unknown = name
+            return 0
+        if not self._enter(&header, topic) or not self._read_common(&header):
+            return 0
+        at = header.body
+        end = at + header.body_size
+        header.stop = end - chunk
+        header.escaped = False
+        while at < end:
+            if count == MAX_BATCH or end - at < BATCH_HEAD + 2:
+                return 0
+            send = &self.sends[count]
+            send[0] = header
+            send.flag = <int32_t>get32(at + 12)
+            size = <int32_t>get32(at + 16)
+            at += BATCH_HEAD
+            if not 0 <= size <= end - at - 2:
+                return 0
+            send.body = at
+            send.body_size = <Py_ssize_t>size
+            at += size + 2
+            send.raw = at
+            send.raw_size = <Py_ssize_t>(at - 2)[0] << 8 | (at - 1)[0]
+            if send.raw_size > end - at or not is_plain(at, send.raw_size):
+                return 0
+            at += send.raw_size
+            count += 1
+        self.count = count
+        self.stop = header.stop
+        self.topics = [topic] * count
+        return count
+
+    cdef void _begin(self, bytes data, bint is_batch):
+        self.data = data
+        self.is_batch = is_batch
+        self.unknown = None
+        self.topics = []
+        self.queues = []
+
+    cdef bint _read(self, const uint8_t* frame, Py_ssize_t room, Send* send) noexcept nogil:
+        """Read the frame of a send; False when it is not whole, not plain, too long or part of a transaction."""
+        cdef int64_t length
+        cdef uint32_t word
+        if room <= 8:
+            return False
+        length = <int32_t>get32(frame)
+        word = get32(frame + 4)
+        if word > MAX_HEADER or length < 4 + <int64_t>word or length > MAX_FRAME or length > room - 4:
+            return False
+        send.body = frame + 8 + word
+        send.body_size = <Py_ssize_t>length - 4 - <Py_ssize_t>word
+        if not read_header(frame + 8, send.body, self.code, send, self.is_batch) or send.body_size > self.max_body:
+            return False
+        return not (send.sys_flag & (0xC | 0x30) or send.sys_flag < 0)
+
+    cdef bint _read_common(self, Send* header):
+        """Make what is added to the properties of each message of a batch; False for unusual ones."""
+        cdef Properties found
+        cdef Py_ssize_t size = header.raw_size
+        cdef const uint8_t* text = header.raw
+        if header.escaped:
+            size = unescape(header.raw, header.raw_size, self.text)
+            if size < 0:
+                return False
+            text = self.text
+        if not store_properties(
+            text, size, <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster),
+            self.waits, True, self.common, &found
+        ):
+            return False
+        self.common_size = found.size
+        return True
+
+    cdef bint _enter(self, Send* send, SendTopic topic) except -1:
+        """
+        Note to which of the batch's queues a send goes.
+
+        False for a queue that does not exist (:attr:`unknown` if that may have changed) or is not shown as it grows.
+        """
         cdef Py_ssize_t i
+        if not 0 <= send.queue_id < PyList_GET_SIZE(topic.queues):
+            return False
+        queue = <object>PyList_GET_ITEM(topic.queues, <Py_ssize_t>send.queue_id)
+        if queue is None:
+            self.unknown = topic.field[1:]
+            return False
         for i in range(PyList_GET_SIZE(self.queues)):
             if <object>PyList_GET_ITEM(self.queues, i) is queue:
                 send.queue = i
@@ -682,7 +820,7 @@ cdef class SendBatch:
         Return what stores the batch at ``phy_offset`` of the log: its records, units and keys; None for nothing.
 
         Messages from the first one on that does not fit into ``room`` bytes, or whose properties are no plain list, are
-        dropped from the batch. Units are (queue, units, end of the last record) for each queue, keys the index entries of
+        dropped; of a batch all are. Units are (queue, units, end of the last record) for each queue, keys the index entries of
         all messages, PENDING bytes each. Hosts are (4 bytes, port).
         """
         cdef uint8_t born[8]
@@ -717,9 +855,12 @@ cdef class SendBatch:
                 self.records = record
                 self.room = needed
             record = self.records + used
-            if not store_properties(
+            if self.is_batch:
+                if not add_properties(text, text_size, self.common, self.common_size, record + size + 2, &found):
+                    break
+            elif not store_properties(
                 text, text_size, <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster),
-                self.waits, record + size + 2, &found
+                self.waits, False, record + size + 2, &found
             ):
                 break
             text = record + size + 2
@@ -746,6 +887,8 @@ cdef class SendBatch:
             used += size
         else:
             i = self.count
+        if self.is_batch and (i < self.count or used > self.max_body + MAX_BATCH_OVERHEAD):
+            i = 0
         self.size = used
         self.count = i
         if i == 0:
@@ -802,6 +945,11 @@ cdef class SendBatch:
                 at = add_pending(at, self.hashes[send.first_hash + j], send.phy, self.store_ms)
         return entries
 
+    @property
+    def requests(self):
+        """How many requests the encoded messages answer."""
+        return 1 if self.is_batch else self.count
+
     def answers(self, list counted=None):
         """
         Return the frames that answer the encoded messages with SUCCESS.
@@ -810,22 +958,30 @@ cdef class SendBatch:
         """
         cdef uint8_t* out = self.out
         cdef uint8_t* begin
-        cdef int i
+        cdef int i, j, stop = 0
         cdef Send* send
         cdef SendTopic topic
-        for i in range(self.count):
+        while stop < self.count:
+            i = stop
+            stop = self.count if self.is_batch else i + 1
             send = &self.sends[i]
             if counted is not None:
                 topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
                 if topic.messages == 0:
                     counted.append(topic)
-                topic.messages += 1
-                topic.size += send.size
+                topic.messages += stop - i
+                topic.size += self.size if self.is_batch else send.size
+                topic.requests += 1
             begin = out
             out = add_bytes(out + 8, self.head)
-            memcpy(out, self.id_prefix, 16)
-            put_hex(out + 16, <uint64_t>send.phy)
-            out = add_bytes(out + 32, self.middle)
+            for j in range(i, stop):
+                if j > i:
+                    out[0] = c','
+                    out += 1
+                memcpy(out, self.id_prefix, 16)
+                put_hex(out + 16, <uint64_t>self.sends[j].phy)
+                out += 32
+            out = add_bytes(out, self.middle)
             out += put_decimal(out, send.queue_id)
             out = add_bytes(out, self.offset)
             out += put_decimal(out, send.number)
@@ -837,7 +993,7 @@ cdef class SendBatch:
         return PyBytes_FromStringAndSize(<const char*>self.out, out - self.out)
 
     def counts(self):
-        """Return (topic, messages, bytes) of each run of encoded messages of one topic."""
+        """Return (topic, messages, bytes, requests) of each run of encoded messages of one topic."""
         cdef list counts = []
         cdef int i, messages = 0
         cdef int64_t size = 0
@@ -845,7 +1001,8 @@ cdef class SendBatch:
             messages += 1
             size += self.sends[i].size
             if i + 1 == self.count or self.topics[i + 1] is not self.topics[i]:
-                counts.append(((<SendTopic>self.topics[i]).name, messages, size))
+                name = (<SendTopic>self.topics[i]).name
+                counts.append((name, messages, size, 1 if self.is_batch else messages))
                 messages = 0
                 size = 0
         return counts
@@ -1014,11 +1171,6 @@ cdef class _Queue:
     cdef bytearray units
     cdef int64_t end, max_phy
     cdef uint32_t prefix
-
-
-cdef struct Span:
-    Py_ssize_t at
-    Py_ssize_t size
 
 
 cdef void find_properties(const uint8_t* text, Py_ssize_t size, Span* unique, Span* keys, Span* tags) noexcept nogil:

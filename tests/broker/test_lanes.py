@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,11 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker import lanes
 from rmq.broker.lanes import answers_at_once
 from rmq.broker.topics import topic
-from rmq.store.appender import Host, SendBatch
+from rmq.store.appender import Host
 from rmq.store.config import FlushDiskType
 from rmq.store.messages import Message
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
-from rmq.wire.record import SCHEDULE_TOPIC
+from rmq.wire.record import SCHEDULE_TOPIC, BatchEntry, encode_batch
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
 from tests.needs import need_compiled
 from tests.remoting.peer import Peer
@@ -42,8 +42,29 @@ def random_properties(rng: random.Random) -> str:
     return text
 
 
+def random_batch(rng: random.Random, properties: Callable[[random.Random], str]) -> bytes:
+    """Return the body of a batch, rarely a damaged one."""
+    entries = [
+        BatchEntry(rng.randbytes(rng.randrange(20)), properties(rng), rng.randrange(-5, 5))
+        for _ in range(rng.randrange(12))
+    ]
+    body = encode_batch(entries)
+    if rng.random() < 0.1:
+        body = body[: rng.randrange(len(body) + 1)] + rng.randbytes(rng.randrange(2))
+    return body
+
+
+def plain_entry(rng: random.Random) -> str:
+    """Return properties of an entry, as clients write them."""
+    pairs = [f"{name}\x01{rng.choice(PLAIN_VALUES)}" for name in rng.sample(PLAIN_NAMES, k=rng.randrange(4))]
+    return "\x02".join(pairs) + rng.choice(["", "", "\x02"])
+
+
 def random_send(rng: random.Random) -> RemotingCommand:
     """Return a send that a lane may take, or one that it must leave alone."""
+    if rng.random() < 0.3:
+        batch_ext = send_ext(queue_id=rng.randrange(4), props=rng.choice(["", "WAIT\x01true"]), m="true")
+        return RemotingCommand(320, ext_fields=batch_ext, body=random_batch(rng, plain_entry))
     if rng.random() < 0.5:
         return RemotingCommand(310, ext_fields=send_ext(queue_id=rng.randrange(4), props=random_properties(rng)))
     more = {
@@ -64,7 +85,7 @@ def random_send(rng: random.Random) -> RemotingCommand:
         flag=rng.choice([0, 0, 0, ONEWAY]),
         version=rng.choice([100, 407, 479]),
         ext_fields=ext,
-        body=bytes(rng.randrange(256) for _ in range(rng.randrange(30))) or None,
+        body=rng.choice([rng.randbytes(rng.randrange(30)), random_batch(rng, random_properties)]) or None,
         serialize_type=rng.choice([0, 0, 0, 1]),
     )
 
@@ -75,14 +96,15 @@ class Side:
     def __init__(self, *, with_lane: bool, values: Mapping[str, str] | None = None) -> None:
         self.one = OneBroker(values, seed=5)
         self.table = table = self.one.service.responders
-        #: how many messages the lane stored
-        self.taken = 0
+        #: how many messages lanes stored, and how many of them in batches
+        self.taken = self.in_batches = 0
         store = self.one.state.store
         append_many = store.append_many
 
-        def counted(sends: SendBatch, born_host: Host, store_host: Host) -> int:
+        def counted(sends: Any, born_host: Host, store_host: Host) -> int:
             count = append_many(sends, born_host, store_host)
             self.taken += count
+            self.in_batches += count if sends.is_batch else 0
             return count
 
         store.append_many = counted  # type: ignore[method-assign]
@@ -129,7 +151,8 @@ class SendLaneTests(SynchronousTestCase):
         # both sides draw queues from the same generator, at the same sends
         left, right = (side.replay(commands) for side in sides)
         self.assert_same(sides[0], sides[1], left, right, seed)
-        self.assertGreater(sides[0].taken, 20, f"seed {seed}: the lane took next to nothing")
+        self.assertGreater(sides[0].taken - sides[0].in_batches, 20, f"seed {seed}: the lane took next to nothing")
+        self.assertGreater(sides[0].in_batches, 20, f"seed {seed}: the lane took hardly a batch")
         self.assertEqual(sides[1].taken, 0)
         self.end(*sides)
 
@@ -171,6 +194,9 @@ class SendLaneTests(SynchronousTestCase):
         stats = [side.one.state.stats for side in (short, ordinary)]
         for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "BROKER_PUT_NUMS"):
             self.assertEqual(stats[0].totals(name), stats[1].totals(name), f"seed {seed}")
+            for key, _ in stats[0].totals(name):
+                times = [found.counter(name, key).times for found in stats]
+                self.assertEqual(times[0], times[1], f"seed {seed}: {name} {key}")
         self.assertEqual(stats[0].puts.total, stats[1].puts.total)
         counts = [sum(side.table.stats.counts.values()) for side in (short, ordinary)]
         self.assertEqual(counts[0], counts[1], f"seed {seed}")
@@ -208,6 +234,59 @@ class SendLaneTests(SynchronousTestCase):
         self.assert_same(side, ordinary, left, right, 0)
         self.assertGreater(side.taken, 550)
         self.end(side, ordinary)
+
+    def test_batches_of_clients(self) -> None:
+        """
+        A batch is stored in one piece, numbered in a row, answered with all ids and counted as one request.
+
+        Properties of the batch follow those of each message; nothing is stored of a batch that is not whole.
+        """
+        side, ordinary = Side(with_lane=True), Side(with_lane=False)
+        commands, sent = [], 0
+        for number in range(60):
+            entries = [
+                BatchEntry(
+                    bytes(n * number % 200), f"UNIQ_KEY\x01{number:08X}{n:08X}\x02WAIT\x01true\x02TAGS\x01T{n}", n
+                )
+                for n in range(1, number * 3)
+            ]
+            body = encode_batch(entries)
+            if number % 7 == 1:
+                body = body[:-1]
+            elif number:
+                sent += len(entries)
+            ext = send_ext(queue_id=number % 4, props=("", "WAIT\x01true", "own\x01x y\x02")[number % 3], m="true")
+            commands.append(RemotingCommand(320, ext_fields=ext, body=body))
+        left, right = side.replay(commands), ordinary.replay(commands)
+        self.assert_same(side, ordinary, left, right, 0)
+        self.assertEqual(side.one.state.stats.puts.total, sent + 1)
+        self.assertEqual(side.in_batches, side.taken)
+        # the first batch of each queue makes it
+        self.assertGreater(side.taken, sent - 4 * 180)
+        self.end(side, ordinary)
+
+    def test_batches_that_are_not_ordinary(self) -> None:
+        """The lane takes no batch with a delay, of a topic that does not exist, that is too long, or of no message."""
+        plain = encode_batch([BatchEntry(b"x", "")])
+        for ext, body, code in (
+            (send_ext(props="DELAY\x011"), plain, 13),
+            (send_ext(), encode_batch([BatchEntry(b"x", "DELAY\x011")]), 13),
+            (send_ext(f="4"), plain, 13),
+            (send_ext("none", c="none"), plain, 17),
+            (send_ext(queue_id=9), plain, 1),
+            (send_ext(), b"", 13),
+            (send_ext(), encode_batch([BatchEntry(bytes(12_000), "")] * 2), 13),
+            # its records need 64 KiB more than the longest message
+            (send_ext(), encode_batch([BatchEntry(b"", "")] * 1000), 13),
+        ):
+            side = Side(with_lane=True, values={"maxMessageSize": "23000"})
+            side.one.state.topics.put(topic("T", 4))
+            self.assertEqual(side.client.ask(320, send_ext(), plain).code, 0)
+            self.assertEqual(side.taken, 1)
+            end = side.one.state.store.end_offset
+            self.assertEqual(side.client.ask(320, ext, body).code, code)
+            self.assertEqual((side.taken, side.one.state.store.end_offset), (1, end))
+            self.end(side)
 
     def test_queues_that_were_deleted(self) -> None:
         """A send after the queues of its topic were deleted goes to a new queue, not to the one that is gone."""
@@ -270,6 +349,16 @@ class SendLaneTests(SynchronousTestCase):
         self.assertEqual((side.taken, side.one.state.store.max_offset("T", 0)), (1, 2))
         self.end(side)
 
+    def test_a_time_before_which_sends_are_refused_counts_at_once(self) -> None:
+        """After startAcceptSendRequestTimeStamp was set to a later time no send is stored."""
+        side = Side(with_lane=True)
+        self.assertEqual(side.client.ask(310, send_ext()).code, 0)
+        later = side.one.state.now_ms + 1_000_000
+        self.assertEqual(side.client.ask(25, {}, b"startAcceptSendRequestTimeStamp=%d" % later).code, 0)
+        self.assertEqual(side.client.ask(310, send_ext()).code, 1)
+        self.assertEqual((side.taken, side.one.state.store.max_offset("T", 0)), (1, 2))
+        self.end(side)
+
     def test_topics_with_rules_of_their_own(self) -> None:
         """Retries can become dead letters and some topics are the broker's: their messages are not for the lane."""
         side = Side(with_lane=True)
@@ -292,6 +381,11 @@ class SendLaneTests(SynchronousTestCase):
                 self.assertEqual(side.client.ask(310, send_ext(f"T{number}")).code, 0)
             self.assertLessEqual(len(lane._known), 3)
         self.assertEqual(side.taken, 7)
+        for number in range(7):
+            # the topics stay as they are, so that nothing else makes the lane forget
+            self.assertEqual(side.client.ask(310, send_ext(f"T{number}")).code, 0)
+            self.assertLessEqual(len(lane._known), 3)
+        self.assertEqual(side.taken, 14)
         self.end(side)
         self.patch(lanes, "MAX_WAITING_ANSWERS", 0)
         side = Side(with_lane=True, values={"flushDiskType": "SYNC_FLUSH"})

@@ -23,7 +23,7 @@ from rmq.store.indexfile import IndexHeader
 from rmq.store.layout import CQ_UNIT
 from rmq.wire.command import RemotingCommand, encode_command
 from rmq.wire.compiled import load
-from rmq.wire.record import encode_record
+from rmq.wire.record import BatchEntry, encode_batch, encode_record
 
 EXTREMES = (
     0,
@@ -83,7 +83,7 @@ def properties(rng: random.Random, *, plain: bool) -> str:
     return "\x02".join(f"{rng.choice(NAMES)}\x01{rng.choice(TEXTS)}" for _ in range(rng.randrange(6)))
 
 
-def send(rng: random.Random) -> bytes:
+def send(rng: random.Random, *, batch: bool = False) -> bytes:
     """Return the frame of a send."""
     plain = rng.random() < 0.8
     ext = {"a": "PG", "b": rng.choice(("T", "T", "T", "U", "t" * 127)), "c": "TBW102", "d": "4"}
@@ -94,9 +94,15 @@ def send(rng: random.Random) -> bytes:
         "i": properties(rng, plain=plain),
         "j": "0",
         "k": "false",
-        "m": "false",
+        "m": "true" if batch else "false",
     }
-    body = bytes(rng.choice((0, 1, 7, 8, 9, 100, 511, 513, 3000)))
+    sizes = (0, 1, 7, 8, 9, 100, 511, 513, 3000)
+    body = bytes(rng.choice(sizes))
+    if batch:
+        entries = [
+            BatchEntry(bytes(rng.choice(sizes[:6])), properties(rng, plain=plain)) for _ in range(rng.randrange(6))
+        ]
+        body = damaged(rng, encode_batch(entries))
     return encode_command(RemotingCommand(310, opaque=rng.randrange(1 << 31), ext_fields=ext, body=body or None))
 
 
@@ -133,9 +139,12 @@ def sends_kind() -> Callable[[random.Random], object]:
     def once(rng: random.Random) -> None:
         queues = [SimpleNamespace(next=0, end=0) for _ in range(3)]
         known = {name: module.SendTopic(name.decode(), [*queues, None]) for name in (b"T", b"t" * 127)}
-        data = damaged(rng, b"".join(send(rng) for _ in range(rng.choice((1, 1, 2, 9)))))
         batch = rng.choice(batches)
-        if batch.parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known):
+        is_batch = rng.random() < 0.3
+        frames = [send(rng, batch=True)] if is_batch else [send(rng) for _ in range(rng.choice((1, 1, 2, 9)))]
+        data = damaged(rng, b"".join(frames))
+        parse = batch.parse_batch if is_batch else batch.parse
+        if parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known):
             room = rng.choice((*[1 << 30] * 8, 300, 0))
             host = rng.choice((*[HOST] * 9, V6))
             if batch.encode(rng.randrange(1 << 40), room, 1 << 41, host, HOST) is not None:

@@ -26,7 +26,7 @@ from rmq.broker.longpoll import TICK_S as POLL_TICK_S
 from rmq.broker.longpoll import LongPolls
 from rmq.broker.metadata_sync import MetadataSync
 from rmq.broker.offsets import ConsumerOffsetTable
-from rmq.broker.pulllane import PullLane
+from rmq.broker.pulllane import add_pull_lane
 from rmq.broker.registration import Registration, RegistrationTerms
 from rmq.broker.responders.admin import AdminResponder
 from rmq.broker.responders.clients import ClientResponder
@@ -131,7 +131,7 @@ class BrokerService(MultiService):
             refused=REFUSED,
         )
         add_send_lane(self.responders, self.state, sends)
-        self.responders.add_chunk_lane(PullLane(pulls))
+        add_pull_lane(self.responders, self.state, pulls)
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

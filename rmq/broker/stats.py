@@ -137,6 +137,8 @@ class BrokerStats:
     _day: int | None = attrs.field(default=None, init=False)
     #: the counters of a put by topic, so that one look-up finds all three
     _puts: dict[str, tuple[Counter, Counter, Counter]] = attrs.field(factory=dict, init=False)
+    #: those of a pull by topic and group
+    _gets: dict[tuple[str, str], tuple[Counter, Counter, Counter]] = attrs.field(factory=dict, init=False)
     _counters: dict[tuple[str, str], Counter] = attrs.field(factory=dict, init=False)
 
     def settle(self) -> None:
@@ -162,6 +164,7 @@ class BrokerStats:
             if len(self._counters) >= MAX_COUNTERS:
                 self._counters = {key: kept for key, kept in self._counters.items() if not kept.idle}
                 self._puts.clear()
+                self._gets.clear()
             counter = self._counters[name, key] = Counter()
         return counter
 
@@ -195,10 +198,19 @@ class BrokerStats:
         """A pull of ``group`` found ``count`` messages."""
         self.gets_found.total += 1
         self.transferred.total += count
-        key = f"{topic}@{group}"
-        self.counter(GROUP_GET_NUMS, key).add(count)
-        self.counter(GROUP_GET_SIZE, key).add(size_bytes)
-        self.counter(BROKER_GET_NUMS, self.cluster).add(count)
+        counters = self._gets.get((topic, group))
+        if counters is None:
+            key = f"{topic}@{group}"
+            counters = (
+                self.counter(GROUP_GET_NUMS, key),
+                self.counter(GROUP_GET_SIZE, key),
+                self.counter(BROKER_GET_NUMS, self.cluster),
+            )
+            self._gets[topic, group] = counters
+        numbers, sizes, broker = counters
+        numbers.add(count)
+        sizes.add(size_bytes)
+        broker.add(count)
 
     def missed(self) -> None:
         """A pull found nothing."""

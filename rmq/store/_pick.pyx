@@ -1,18 +1,28 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """
-The compiled loop of a pull: which records of a queue an answer takes, and their bytes one behind the other.
+The compiled parts of a pull: its header cut into what stays the same and what differs, which records of a queue an
+answer takes, with their bytes one behind the other, and the header of the answer.
 
-One pure function beside its reference, `rmq.store.reader.Reader.scan`; whatever is unusual is left to that.
+Pure functions; whatever is unusual is left to the references, `rmq.store.reader.Reader.get` and the decoding of
+`rmq.wire.command`.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT_BYTES
 from rmq.wire.record import MAGIC_V1, MAGIC_V2
 
+cdef extern from "string.h" nogil:
+    void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
+
 cdef enum:
+    MAX_HEADER = 4096
+    MAX_FRAME = 16 * 1024 * 1024 - 4
+    MAX_DIGITS = 18
+    HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
     HEAD_BYTES = 8
@@ -25,6 +35,13 @@ cdef int32_t SECOND_MAGIC = MAGIC_V2
 
 cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+
+
+cdef inline void put32(uint8_t* at, uint32_t value) noexcept nogil:
+    at[0] = value >> 24
+    at[1] = value >> 16
+    at[2] = value >> 8
+    at[3] = value
 
 
 cdef inline int64_t get64(const uint8_t* at) noexcept nogil:
@@ -126,3 +143,124 @@ def pick(
         memcpy(out, &window[starts[i]], sizes[i])
         out += sizes[i]
     return records, count, scanned, phy
+
+
+cdef struct Number:
+    const char* start
+    const char* stop
+    int64_t value
+
+
+cdef bint find_number(
+    const char* header, const char* end, const char* name, Py_ssize_t name_size, bint quoted, Number* found
+) noexcept nogil:
+    """Find the number behind the only occurrence of ``name``; False when there is another one, or no plain number."""
+    cdef const char* at = <const char*>memmem(header, end - header, name, name_size)
+    cdef bint negative = False
+    if at == NULL or memmem(at + 1, end - at - 1, name, name_size) != NULL:
+        return False
+    at += name_size
+    found.start = at
+    found.value = 0
+    if at < end and at[0] == c'-':
+        negative = True
+        at += 1
+    if at == end or (at[0] == c'0' and (negative or (at + 1 < end and c'0' <= at[1] <= c'9'))):
+        return False
+    while at < end and c'0' <= at[0] <= c'9':
+        if at - found.start >= MAX_DIGITS + negative:
+            return False
+        found.value = found.value * 10 + (at[0] - c'0')
+        at += 1
+    if at == end or at == found.start + negative:
+        return False
+    if at[0] != c'"' if quoted else at[0] != c',' and at[0] != c'}':
+        return False
+    if negative:
+        found.value = -found.value
+    found.stop = at
+    return True
+
+
+def split_pull(bytes data, Py_ssize_t position):
+    """
+    Cut the frame of a pull at ``data[position]`` into (header without its numbers, opaque, queue offset, commit offset,
+    where the frame ends); None when it is not whole, its header is not JSON, or a number is not written plainly.
+
+    Pulls whose headers are equal without these numbers differ in nothing else. Bytes behind the header are not looked at.
+    """
+    cdef const char* chunk = PyBytes_AS_STRING(data) + position
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
+    cdef int64_t length, word
+    cdef const char* header
+    cdef const char* end
+    cdef Number opaque, queue, commit
+    cdef Number* numbers[3]
+    cdef Number* moved
+    cdef int i, j
+    cdef bytes key
+    cdef char* out
+    cdef const char* at
+    if left <= 8:
+        return None
+    length = <int32_t>get32(<const uint8_t*>chunk)
+    word = get32(<const uint8_t*>chunk + 4)
+    if word > MAX_HEADER or length < 4 + word or length > MAX_FRAME or length > left - 4:
+        return None
+    header = chunk + 8
+    end = header + word
+    if (
+        not find_number(header, end, b'"opaque":', 9, False, &opaque)
+        or not find_number(header, end, b'"queueOffset":"', 15, True, &queue)
+        or not find_number(header, end, b'"commitOffset":"', 16, True, &commit)
+        or not -(1 << 31) <= opaque.value < 1 << 31
+    ):
+        return None
+    numbers[0] = &opaque
+    numbers[1] = &queue
+    numbers[2] = &commit
+    for i in range(1, 3):
+        for j in range(i, 0, -1):
+            if numbers[j].start < numbers[j - 1].start:
+                moved = numbers[j]
+                numbers[j] = numbers[j - 1]
+                numbers[j - 1] = moved
+    key = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>word)
+    out = PyBytes_AS_STRING(key)
+    at = header
+    for i in range(3):
+        memcpy(out, at, numbers[i].start - at)
+        out += numbers[i].start - at
+        at = numbers[i].stop
+    memcpy(out, at, end - at)
+    out += end - at
+    return key[: out - PyBytes_AS_STRING(key)], opaque.value, queue.value, commit.value, position + 4 + <Py_ssize_t>length
+
+
+def pull_head(
+    int64_t broker_id, int64_t next_begin, int64_t min_offset, int64_t max_offset, int64_t opaque, tail, int64_t body_size
+):
+    """Return length words and header of the answer FOUND, whose body has ``body_size`` bytes; ``tail`` ends the header."""
+    cdef char head[HEAD_ROOM]
+    cdef bytes ending = tail
+    cdef bytes frame
+    cdef uint8_t* out
+    cdef int size = snprintf(
+        head,
+        HEAD_ROOM,
+        b'{"code":0,"extFields":{"suggestWhichBrokerId":"%lld","nextBeginOffset":"%lld","minOffset":"%lld",'
+        b'"maxOffset":"%lld"},"flag":1,"language":"JAVA","opaque":%lld',
+        <long long>broker_id,
+        <long long>next_begin,
+        <long long>min_offset,
+        <long long>max_offset,
+        <long long>opaque,
+    )
+    cdef Py_ssize_t total = size + PyBytes_GET_SIZE(ending)
+    frame = PyBytes_FromStringAndSize(NULL, 8 + total)
+    out = <uint8_t*>PyBytes_AS_STRING(frame)
+    put32(out, <uint32_t>(4 + total + body_size))
+    put32(out + 4, <uint32_t>total)
+    memcpy(out + 8, head, size)
+    memcpy(out + 8 + size, PyBytes_AS_STRING(ending), PyBytes_GET_SIZE(ending))
+    return frame

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
+import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import pulllane
 from rmq.broker.pulllane import PullLane
 from rmq.broker.responders import pulling
 from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
-from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
+from rmq.wire.frames import PREFIX
+from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext, setup_of
+from tests.needs import need_compiled
 from tests.remoting.peer import Peer
 from tests.seeds import SEED
 
@@ -56,7 +61,8 @@ class PullLaneTests(SynchronousTestCase):
                 client.ask(310, send_ext(queue_id=number % 3, props=f"TAGS\x01{tag}"), b"x" * (number % 50))
             client.ask(34, body=heartbeat("me", "live", "T"))
         lanes = self.sides[0].service.responders.chunk_lanes
-        lane = lanes[PullLane.code]
+        need_compiled("rmq.store._pick")
+        self.lane = lane = cast(PullLane, lanes[PullLane.code])
 
         def counted(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
             stop, count = lane(data, position, answers, channel)
@@ -103,3 +109,116 @@ class PullLaneTests(SynchronousTestCase):
             self.assertEqual(states[0].stats.totals(name), states[1].stats.totals(name), f"seed {seed}")
         stats = [one.service.responders.stats for one in self.sides]
         self.assertEqual(stats[0].counts, stats[1].counts, f"seed {seed}")
+
+    def test_what_changed_counts_at_once(self) -> None:
+        """A known pull is checked again when its group, topic or subscription, or the broker, changed."""
+        one = self.sides[0]
+        client, member = one.connect(), one.connect()
+        topics, groups = one.state.topics, one.state.groups
+
+        def say(*topics: str, version: int, tag: str = "*", model: bytes = b"CLUSTERING") -> None:
+            body = heartbeat("me", "g", *topics).replace(b'"subVersion":1', b'"subVersion":%d' % version)
+            body = body.replace(b"CLUSTERING", model)
+            member.ask(34, body=body.replace(b'"*"', f'"{tag}"'.encode()))
+
+        def pull() -> tuple[int, int]:
+            """Return the code, and how many pulls the lane answered so far."""
+            return client.ask(11, pull_ext(group="g", sys_flag=0)).code, self.taken
+
+        say("T", version=1)
+        self.assertEqual([pull(), pull()], [(0, 1), (0, 2)])
+        say("T", version=2, tag="none")
+        self.assertEqual(pull(), (20, 2))
+        say("T", version=3)
+        self.assertEqual(pull(), (0, 3))
+        say("Other", version=1)
+        self.assertEqual(pull(), (24, 3))
+        say("T", version=4)
+        self.assertEqual(pull(), (0, 4))
+        member.ask(35, {"clientID": "me", "consumerGroup": "g"})
+        self.assertEqual(pull(), (24, 4))
+        say("T", version=4)
+        self.assertEqual(pull(), (0, 5))
+        group, topic = groups.get("g"), topics.get("T")
+        assert group is not None and topic is not None
+        groups.put(msgspec.structs.replace(group, consume_enable=False))
+        self.assertEqual(pull(), (16, 5))
+        groups.put(msgspec.structs.replace(group, consume_broadcast_enable=False))
+        self.assertEqual(pull(), (0, 6))
+        say("T", version=4, model=b"BROADCASTING")
+        self.assertEqual(pull(), (16, 6))
+        groups.put(group)
+        self.assertEqual(pull(), (0, 7))
+        topics.put(msgspec.structs.replace(topic, perm=2))
+        self.assertEqual(pull(), (16, 7))
+        topics.put(topic)
+        self.assertEqual(pull(), (0, 8))
+        one.state.setup = setup_of({"brokerPermission": "2"})
+        self.assertEqual(pull(), (16, 8))
+
+    def test_known_pulls_are_bounded(self) -> None:
+        """Other headers without end do not fill the memory."""
+        self.patch(pulllane, "MAX_KNOWN_PULLS", 3)
+        client = self.sides[0].connect()
+        for number in range(8):
+            self.assertEqual(client.ask(11, pull_ext(maxMsgNums=str(number + 1))).code, 0)
+            self.assertLessEqual(len(self.lane._known), 3)
+        self.assertEqual(self.taken, 8)
+
+    def test_answers_that_are_kept_together_are_bounded(self) -> None:
+        """Of many pulls in one piece only as many are answered at a time as may be kept in memory."""
+        peer = Peer(self.sides[0].service.responders)
+        command = RemotingCommand(11, version=409, ext_fields=pull_ext())
+        data = encode_command(command) * 3
+        self.assertEqual(self.lane(data, 0, [], peer.channel), (len(data), 3))
+        self.patch(pulllane, "MAX_COLLECTED_BYTES", 1)
+        self.assertEqual(self.lane(data, 0, [], peer.channel), (len(data) // 3, 1))
+
+
+class SplitTests(SynchronousTestCase):
+    """:func:`rmq.store._pick.split_pull`"""
+
+    def setUp(self) -> None:
+        need_compiled("rmq.store._pick")
+        self.split = pulllane._compiled.split_pull
+
+    def frame(self, header: bytes) -> bytes:
+        return PREFIX.pack(4 + len(header), len(header)) + header
+
+    def test_numbers_are_cut_out(self) -> None:
+        """Headers that differ in their offsets and opaque only have one key, whatever the order of the fields."""
+        text = b'{"opaque":%d,"extFields":{"queueOffset":"%d","x":"y","commitOffset":"%d"}}'
+        numbers = [(1, 2, 3), (-7, 999_999_999_999_999_999, -4), (0, 0, 0)]
+        frames = [self.frame(text % each) for each in numbers]
+        found = [self.split(b"before" + frame + b"behind", 6) for frame in frames]
+        self.assertEqual(len({parts[0] for parts in found}), 1)
+        self.assertEqual([parts[1:4] for parts in found], numbers)
+        self.assertEqual([parts[4] for parts in found], [6 + len(frame) for frame in frames])
+        other = b'{"opaque":1,"extFields":{"commitOffset":"3","x":"y","queueOffset":"2"}}'
+        self.assertNotEqual(self.split(self.frame(other), 0)[0], found[0][0])
+
+    def test_what_is_left_alone(self) -> None:
+        """Numbers that are missing, twice there, too long or not plain, and frames that are not whole."""
+        good = b'{"extFields":{"commitOffset":"3","queueOffset":"2"},"opaque":1}'
+        self.assertIsNotNone(self.split(self.frame(good), 0))
+        for before, after in (
+            (b'"opaque":1', b'"other":1'),
+            (b'"opaque":1', b'"opaque":1,"opaque":2'),
+            (b'"opaque":1', b'"opaque":"1"'),
+            (b'"opaque":1', b'"opaque":01'),
+            (b'"opaque":1', b'"opaque":1.5'),
+            (b'"opaque":1', b'"opaque":-'),
+            (b'"opaque":1', b'"opaque":2147483648'),
+            (b'"queueOffset":"2"', b'"queueOffset":2'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2 "'),
+            (b'"queueOffset":"2"', b'"queueOffset":"1000000000000000000"'),
+            (b'"queueOffset":"2"', b'"queueOffset":"-0"'),
+            (b'"commitOffset":"3"', b'"commitOffset":""'),
+        ):
+            self.assertIn(before, good)
+            self.assertIsNone(self.split(self.frame(good.replace(before, after)), 0), after)
+        whole = self.frame(good)
+        for cut in range(len(whole)):
+            self.assertIsNone(self.split(whole[:cut], 0))
+        self.assertIsNone(self.split(b"\x00\x00\x00\x05" + whole[4:], 0), "a header longer than its frame")
+        self.assertIsNone(self.split(self.frame(good[:-1] + b" " * 5000 + b"}"), 0), "a long header")

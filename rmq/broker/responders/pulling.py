@@ -55,7 +55,7 @@ PullAnswer = Reply | Deferred[Outcome]
 
 
 @attrs.frozen
-class _Admitted:
+class Admitted:
     """A pull that passed the checks."""
 
     group: SubscriptionGroupConfig
@@ -83,7 +83,7 @@ class PullResponder:
 
     # checks
 
-    def _admit(self, header: PullMessageHeader, peer: str) -> _Admitted:
+    def _admit(self, header: PullMessageHeader, peer: str) -> Admitted:
         """Raise Refuse for what must not be read, with the checks in Apache's order."""
         state = self._state
         broker = state.setup.broker
@@ -101,7 +101,7 @@ class PullResponder:
         if topic is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}")
         self._check_queue(header, topic, peer)
-        return _Admitted(group, self._filter(header, group))
+        return Admitted(group, self._filter(header, group))
 
     def _check_queue(self, header: PullMessageHeader, topic: TopicConfig, peer: str) -> None:
         if not topic.perm & PERM_READ:
@@ -151,18 +151,20 @@ class PullResponder:
 
     # reading
 
-    def found(self, header: PullMessageHeader, peer: str) -> tuple[PullMessageReply, bytes] | None:
+    def admitted(self, header: PullMessageHeader, peer: str) -> Admitted | None:
+        """Check a pull; None, without side effects, for one that is refused."""
+        try:
+            return self._admit(header, peer)
+        except Refuse:
+            return None
+
+    def found(self, header: PullMessageHeader, admitted: Admitted) -> tuple[PullMessageReply, bytes] | None:
         """
         Answer a pull that finds messages as :meth:`pull` does; None, without side effects, for any other.
 
         A pull at the end of a queue is declined first: most of those will be held.
         """
-        state = self._state
-        if header.queue_offset >= state.store.max_offset(header.topic, header.queue_id):
-            return None
-        try:
-            admitted = self._admit(header, peer)
-        except Refuse:
+        if header.queue_offset >= self._state.store.max_offset(header.topic, header.queue_id):
             return None
         result = self._get(header, admitted)
         if result.status is not GetStatus.FOUND or result.size_bytes > MAX_LANE_BYTES:
@@ -170,12 +172,12 @@ class PullResponder:
         self._commit(header)
         return self._found(header, admitted, result)
 
-    def _get(self, header: PullMessageHeader, admitted: _Admitted) -> GetResult:
+    def _get(self, header: PullMessageHeader, admitted: Admitted) -> GetResult:
         count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
         return self._state.store.pull(header.topic, header.queue_id, header.queue_offset, count, admitted.matches)
 
     def _found(
-        self, header: PullMessageHeader, admitted: _Admitted, result: GetResult
+        self, header: PullMessageHeader, admitted: Admitted, result: GetResult
     ) -> tuple[PullMessageReply, bytes]:
         reply = PullMessageReply(
             suggest_which_broker_id=self._suggested_broker(result, admitted.group),
@@ -186,7 +188,7 @@ class PullResponder:
         self._state.stats.got(header.consumer_group, header.topic, result.count, result.size_bytes)
         return reply, result.messages[0]
 
-    def _read(self, header: PullMessageHeader, admitted: _Admitted) -> Reply:
+    def _read(self, header: PullMessageHeader, admitted: Admitted) -> Reply:
         """Return the answer without waiting."""
         state = self._state
         result = self._get(header, admitted)
@@ -244,7 +246,7 @@ class PullResponder:
 
     # holding
 
-    def _hold(self, request: Request[PullMessageHeader, None], admitted: _Admitted, reply: Reply) -> PullAnswer:
+    def _hold(self, request: Request[PullMessageHeader, None], admitted: Admitted, reply: Reply) -> PullAnswer:
         """Hold the pull until a message arrives or its deadline passes; answer at once if the table is full."""
         state = self._state
         header = request.header

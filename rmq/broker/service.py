@@ -360,9 +360,15 @@ class BrokerService(MultiService):
         await maybeDeferred(call).addErrback(failed)
 
     def _await_name_servers(self) -> None:
-        """Announce that the broker runs, once the NameServers have answered, timed out or take too long."""
-        self._boot_timer = self._clock.callLater(BOOT_LINE_PATIENCE_S, self._say_boot_line)
-        self.registration.first_round.addBoth(lambda _: self._say_boot_line())
+        """
+        Announce that the broker runs, once the NameServers have answered, timed out or take too long.
+
+        Never before the reactor runs: until then SIGTERM kills instead of stopping.
+        """
+        has_any = bool(self.setup.namesrv_addrs)
+        self._boot_timer = self._clock.callLater(BOOT_LINE_PATIENCE_S if has_any else 0, self._say_boot_line)
+        if has_any:
+            self.registration.first_round.addBoth(lambda _: self._say_boot_line())
 
     def _say_boot_line(self) -> None:
         if self._boot_timer is None:

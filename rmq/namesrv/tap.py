@@ -64,8 +64,14 @@ def setup_of(options: Options) -> NamesrvSetup:
 
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
+    reactor = the_reactor()
+
+    def announce(line: str) -> None:
+        # Not before the reactor runs: until then SIGTERM kills instead of stopping.
+        reactor.callWhenRunning(_say, line)
+
     try:
-        namesrv = build_namesrv(real_platform(the_reactor()), setup_of(options), announce=_say)
+        namesrv = build_namesrv(real_platform(reactor), setup_of(options), announce=announce)
     except ConfigError as error:
         raise SystemExit(f"rmq-namesrv cannot start: {options.with_source(str(error))}") from error
 

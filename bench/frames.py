@@ -8,17 +8,28 @@ import re
 import struct
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.real.probe import PULL, SEND, VERSION, Probe, frame, properties_text, send_fields, text
+from tests.real.probe import (
+    PULL,
+    SEND,
+    SEND_BATCH,
+    VERSION,
+    Probe,
+    batch_body,
+    frame,
+    properties_text,
+    send_fields,
+    text,
+)
 from tests.real.storm import QUEUES, REGISTER_BROKER, registration_body, registration_fields
 
 KEEP_ALIVE_S = 15.0
 #: ten digits where the generator writes the opaque
 OPAQUE_MARK = 1_234_567_890
-SEND_BATCH = 320
-#: what the generator writes for U
-UNIQUE_DIGITS = 32
+#: as long as the 32 digits that the generator writes in its place
+UNIQUE_MARK = "@" * 32
 
 
 def route_template(path: Path, topics: int) -> Path:
@@ -35,15 +46,10 @@ def send_template(path: Path, topic: str, body_bytes: int) -> Path:
 
 def batch_template(path: Path, topic: str, count: int, body_bytes: int) -> Path:
     """SEND_BATCH_MESSAGE of ``count`` messages as a 4.9.7 producer sends it, its queue chosen in turn."""
-    fields = {**send_fields(topic, 0, ""), "e": "@Q@", "g": "@T@", "m": "true"}
-    body = _noise(body_bytes)
-    entries = []
-    for number in range(count):
-        properties = properties_text(UNIQ_KEY="@U@" + f"{number:04X}", WAIT="true", TAGS="TagA").encode()
-        size = len(properties) + UNIQUE_DIGITS - len("@U@")
-        head = struct.pack(">iiiii", 22 + len(body) + size, 0, 0, 0, len(body))
-        entries.append(head + body + struct.pack(">h", size) + properties)
-    return _write(path, _header(SEND_BATCH, fields), re.split(rb"(@U@)", b"".join(entries)), 1)
+    fields = {**send_fields(topic, 0, "", batch=True), "e": "@Q@", "g": "@T@"}
+    properties = [properties_text(UNIQ_KEY=f"{UNIQUE_MARK}{n:04X}", WAIT="true", TAGS="TagA") for n in range(count)]
+    body = batch_body((text, _noise(body_bytes)) for text in properties)
+    return _write(path, _header(SEND_BATCH, fields), re.split(f"({UNIQUE_MARK})".encode(), body), 1)
 
 
 def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
@@ -59,11 +65,16 @@ def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
     return _write(path, _header(PULL, fields), [], 1)
 
 
+def plain_template(path: Path, code: int, fields: Mapping[str, object], body: bytes = b"") -> Path:
+    """A request that is the same each time but for ``@Q@``, a queue id, and ``@T@``, the time in ms."""
+    return _write(path, _header(code, fields), [body] if body else [], 1)
+
+
 def topic_name(number: int) -> str:
     return f"Bench{number:06d}"
 
 
-def _header(code: int, fields: dict[str, object]) -> str:
+def _header(code: int, fields: Mapping[str, object]) -> str:
     """Return the header as fastjson writes it, keys in order; ``@X@`` stands for the letter X of a template."""
     ext = {name: text(value) for name, value in sorted(fields.items())}
     header = {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": "@O@"}
@@ -77,7 +88,7 @@ def _write(path: Path, header: str, body: list[bytes], topics: int) -> Path:
         out += piece.encode() if place % 2 else b"L" + struct.pack(">I", len(piece.encode())) + piece.encode()
     out += b"B"
     for part in body:
-        out += b"U" if part == b"@U@" else b"L" + struct.pack(">I", len(part)) + part
+        out += b"U" if part == UNIQUE_MARK.encode() else b"L" + struct.pack(">I", len(part)) + part
     path.write_bytes(bytes(out + b"E"))
     return path
 

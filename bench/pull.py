@@ -32,8 +32,8 @@ GOALS = {
 }
 
 
-def heartbeat(group: str, tags: str) -> bytes:
-    """Return what a consumer of ``TOPIC`` with these tags says every 30 s."""
+def subscribed(topic: str, tags: str) -> dict[str, object]:
+    """Return a subscription as a heartbeat has it."""
     codes = [] if tags == "*" else [java_hash(tags)]
     subscription: dict[str, object] = {
         "classFilterMode": False,
@@ -41,13 +41,17 @@ def heartbeat(group: str, tags: str) -> bytes:
         "expressionType": "TAG",
         "subString": tags,
     }
-    subscription |= {"subVersion": 1, "tagsSet": [] if tags == "*" else [tags], "topic": TOPIC}
+    return subscription | {"subVersion": 1, "tagsSet": [] if tags == "*" else [tags], "topic": topic}
+
+
+def heartbeat(group: str, tags: str) -> bytes:
+    """Return what a consumer of ``TOPIC`` with these tags says every 30 s."""
     consumer: dict[str, object] = {
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
         "consumeType": "CONSUME_PASSIVELY",
         "groupName": group,
     }
-    consumer |= {"messageModel": "CLUSTERING", "subscriptionDataSet": [subscription], "unitMode": False}
+    consumer |= {"messageModel": "CLUSTERING", "subscriptionDataSet": [subscribed(TOPIC, tags)], "unitMode": False}
     return json.dumps({"clientID": f"bench@{group}", "consumerDataSet": [consumer], "producerDataSet": []}).encode()
 
 

@@ -20,6 +20,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
+#: what the modules include
+LAYOUT = ROOT / "rmq" / "wire" / "record_layout.pxi"
 #: where the packages with compiled modules begin
 PACKAGES = ((ROOT, "rmq"), (ROOT / "spark", "rmq_audit"))
 #: added to each module: what rmq.wire.compiled compares, and what this file finds in the library
@@ -60,7 +62,7 @@ def compile_all() -> list[Path]:
     for base, package in PACKAGES:
         for source in sorted((base / package).rglob("*.pyx")):
             target = source.with_suffix(suffix)
-            origin = " ".join((_checksum(source.read_bytes()), *FLAGS))
+            origin = " ".join((_checksum(source.read_bytes(), LAYOUT.read_bytes()), *FLAGS))
             if not target.exists() or origin.encode() not in target.read_bytes():
                 name = ".".join(source.relative_to(base).with_suffix("").parts)
                 try:
@@ -75,9 +77,9 @@ def compile_all() -> list[Path]:
     return built
 
 
-def _checksum(source: bytes) -> str:
+def _checksum(source: bytes, layout: bytes) -> str:
     """See rmq.wire.compiled.checksum, which compares it; this build must not import what it builds."""
-    return f"crc32:{zlib.crc32(source):08x}"
+    return f"crc32:{zlib.crc32(layout, zlib.crc32(source)):08x}"
 
 
 def _compile(name: str, source: Path, target: Path, origin: str) -> None:
@@ -87,6 +89,7 @@ def _compile(name: str, source: Path, target: Path, origin: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, source.name)
         text = source.read_text(encoding="utf-8")
+        shutil.copy(LAYOUT, folder)
         copy.write_text(text + ORIGIN.format(origin=origin, checksum=origin.partition(" ")[0]), encoding="utf-8")
         # the compiler's own messages would stand in front of pip's
         modules = cythonize(

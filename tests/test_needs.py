@@ -216,8 +216,13 @@ class BuildTests(SynchronousTestCase):
         module.__file__ = str(folder / "_fast.so")
         source = folder / "_fast.pyx"
         source.write_bytes(b"x = 1")
-        module.COMPILED_FROM = compiled.checksum(b"x = 1")  # type: ignore[attr-defined]
+        layout = Path(compiled.LAYOUT).read_bytes()
+        module.COMPILED_FROM = compiled.checksum(b"x = 1", layout)  # type: ignore[attr-defined]
         compiled.check(module)
+        self.patch(compiled, "LAYOUT", str(folder / "layout"))
+        Path(compiled.LAYOUT).write_bytes(b"fields that lie elsewhere")
+        self.assertRaisesRegex(ImportError, "_fast.pyx as it is now: run python hatch_build.py", compiled.check, module)
+        Path(compiled.LAYOUT).write_bytes(layout)
         source.write_bytes(b"x = 2")
         self.assertRaisesRegex(ImportError, "_fast.pyx as it is now: run python hatch_build.py", compiled.check, module)
         source.unlink()
@@ -233,7 +238,7 @@ class BuildTests(SynchronousTestCase):
 
     def test_checksums_agree(self) -> None:
         """What the build writes into a module is what the import compares."""
-        self.assertEqual(hatch_build._checksum(b"cdef int x"), compiled.checksum(b"cdef int x"))
+        self.assertEqual(hatch_build._checksum(b"cdef int x", b"y"), compiled.checksum(b"cdef int x", b"y"))
 
 
 class LimitTests(SynchronousTestCase):

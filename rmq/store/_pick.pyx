@@ -13,7 +13,8 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT_BYTES
-from rmq.wire.record import MAGIC_V1, MAGIC_V2
+
+include "record_layout.pxi"
 
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
@@ -25,12 +26,9 @@ cdef enum:
     HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
-    HEAD_BYTES = 8
 
 cdef Py_ssize_t UNIT_BYTES = CQ_UNIT_BYTES
 cdef int64_t LAST_ADDRESS = CQ_EXT_ADDRESS_MAX
-cdef int32_t FIRST_MAGIC = MAGIC_V1
-cdef int32_t SECOND_MAGIC = MAGIC_V2
 
 
 cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
@@ -121,7 +119,7 @@ def pick(
             if not is_wanted:
                 scanned += 1
                 continue
-        if size < HEAD_BYTES or phy < first:
+        if size < MAGIC_CODE_AT + 4 or phy < first:
             return None
         if phy - first > window_bytes - size:
             if count:
@@ -129,8 +127,8 @@ def pick(
             return None
         at = <Py_ssize_t>(phy - first)
         record = &window[at]
-        magic = <int32_t>get32(record + 4)
-        if <int32_t>get32(record) != size or (magic != FIRST_MAGIC and magic != SECOND_MAGIC):
+        magic = <int32_t>get32(record + MAGIC_CODE_AT)
+        if <int32_t>get32(record + TOTAL_SIZE_AT) != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
             return None
         scanned += 1
         starts[count] = at

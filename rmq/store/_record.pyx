@@ -22,8 +22,9 @@ from zlib import crc32 as _zlib_crc32
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
 
+include "record_layout.pxi"
+
 cdef enum:
-    HEAD = 88                       # what stands in front of the body when both hosts are IPv4
     MAX_PROPERTIES = 32767
     MAX_PIECES = 64                 # properties of one message
     MAX_HEADER = 60000              # longer headers are left to Python
@@ -35,12 +36,9 @@ cdef enum:
     ENTRY = 20
     PENDING = 20                    # i32 hash, i64 phyOffset, i64 storeTimestamp, as this machine writes them
     MAX_KEYS = 16
-    BLANK_BYTES = 8
     BATCH_HEAD = 20                 # of an entry: i32 totalSize, magic, bodyCRC, flag, bodyLength
     MAX_BATCH_OVERHEAD = 1 << 16    # what the records of a batch may have beyond the longest body
     ANSWER_ROOM = 160               # numbers of an answer
-
-cdef uint32_t MAGIC_V1 = 0xDAA320A7u
 
 # ---- numbers ----
 
@@ -685,7 +683,7 @@ cdef class SendBatch:
             at = send.body + send.body_size - chunk
             send.stop = at
             self.topics.append(topic)
-            size += HEAD + send.body_size + send.raw_size
+            size += HEAD_BYTES + send.body_size + send.raw_size
             count += 1
         self.count = count
         self.stop = at
@@ -846,7 +844,7 @@ cdef class SendBatch:
                 if text_size < 0:
                     break
                 text = self.text
-            size = HEAD + send.body_size + PyBytes_GET_SIZE(topic.field)
+            size = HEAD_BYTES + send.body_size + PyBytes_GET_SIZE(topic.field)
             needed = used + size + 2 + MAX_PROPERTIES + 16
             if needed > self.room:
                 record = <uint8_t*>realloc(self.records, needed)
@@ -882,8 +880,8 @@ cdef class SendBatch:
             send.number = self.numbers[send.queue]
             self.numbers[send.queue] += 1
             put_head(record, send, born, self.store_address, store_ms)
-            memcpy(record + HEAD, send.body, send.body_size)
-            memcpy(record + HEAD + send.body_size, PyBytes_AS_STRING(topic.field), PyBytes_GET_SIZE(topic.field))
+            memcpy(record + HEAD_BYTES, send.body, send.body_size)
+            memcpy(record + HEAD_BYTES + send.body_size, PyBytes_AS_STRING(topic.field), PyBytes_GET_SIZE(topic.field))
             used += size
         else:
             i = self.count
@@ -1022,21 +1020,21 @@ cdef inline void put_head(
     uint8_t* record, Send* send, const uint8_t* born, const uint8_t* stored, int64_t store_ms
 ) noexcept:
     """Write what stands in front of the body."""
-    put32(record, <uint32_t>send.size)
-    put32(record + 4, MAGIC_V1)
-    put32(record + 8, crc_of(send.body, send.body_size))
-    put32(record + 12, <uint32_t>send.queue_id)
-    put32(record + 16, <uint32_t>send.flag)
-    put64(record + 20, <uint64_t>send.number)
-    put64(record + 28, <uint64_t>send.phy)
-    put32(record + 36, <uint32_t>send.sys_flag)
-    put64(record + 40, <uint64_t>send.born)
-    memcpy(record + 48, born, 8)
-    put64(record + 56, <uint64_t>store_ms)
-    memcpy(record + 64, stored, 8)
-    put32(record + 72, <uint32_t>send.reconsume)
-    put64(record + 76, 0)
-    put32(record + 84, <uint32_t>send.body_size)
+    put32(record + TOTAL_SIZE_AT, <uint32_t>send.size)
+    put32(record + MAGIC_CODE_AT, <uint32_t>MAGIC_V1)
+    put32(record + BODY_CRC_AT, crc_of(send.body, send.body_size))
+    put32(record + QUEUE_ID_AT, <uint32_t>send.queue_id)
+    put32(record + FLAG_AT, <uint32_t>send.flag)
+    put64(record + QUEUE_OFFSET_AT, <uint64_t>send.number)
+    put64(record + PHYSICAL_OFFSET_AT, <uint64_t>send.phy)
+    put32(record + SYS_FLAG_AT, <uint32_t>send.sys_flag)
+    put64(record + BORN_TIMESTAMP_AT, <uint64_t>send.born)
+    memcpy(record + BORN_HOST_AT, born, 8)
+    put64(record + STORE_TIMESTAMP_AT, <uint64_t>store_ms)
+    memcpy(record + STORE_HOST_AT, stored, 8)
+    put32(record + RECONSUME_TIMES_AT, <uint32_t>send.reconsume)
+    put64(record + PREPARED_TRANSACTION_OFFSET_AT, 0)
+    put32(record + BODY_LENGTH_AT, <uint32_t>send.body_size)
 
 
 cdef int hash_keys(
@@ -1236,7 +1234,7 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
     cdef const uint8_t* topic
     cdef const uint8_t* text
     cdef const uint8_t* stop
-    cdef int64_t size, head, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
+    cdef int64_t size, head, born_extra, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
     cdef int64_t last_phy = -1, last_size = 0
     cdef uint32_t sys_flag
     cdef Py_ssize_t topic_size, text_size
@@ -1251,16 +1249,17 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
     cdef uint8_t* unit
     cdef bytearray entries = bytearray()
     cdef bytearray buffer
-    while end - at >= 92:
+    while end - at >= MIN_RECORD_BYTES:
         record = chunk + at
         size = <int32_t>get32(record)
-        if size < 92 or size > end - at or get32(record + 4) != MAGIC_V1:
+        if size < MIN_RECORD_BYTES or size > end - at or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
             break
-        sys_flag = get32(record + 36)
-        phy = <int64_t>get64(record + 28)
+        sys_flag = get32(record + SYS_FLAG_AT)
+        phy = <int64_t>get64(record + PHYSICAL_OFFSET_AT)
         if phy != base + at or sys_flag & 0xC:
             break
-        head = HEAD + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+        born_extra = IPV6_EXTRA_BYTES if sys_flag & 0x10 else 0
+        head = HEAD_BYTES + born_extra + (IPV6_EXTRA_BYTES if sys_flag & 0x20 else 0)
         if head + 4 > size:
             break
         body_size = <int32_t>get32(record + head - 4)
@@ -1277,13 +1276,13 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
             break
         if not is_plain(topic, topic_size) or not is_plain(text, text_size):
             break
-        queue_id = <int32_t>get32(record + 12)
-        queue_offset = <int64_t>get64(record + 20)
+        queue_id = <int32_t>get32(record + QUEUE_ID_AT)
+        queue_offset = <int64_t>get64(record + QUEUE_OFFSET_AT)
         if queue_id < 0 or queue_offset < 0:
             break
-        if check_crc and body_size and crc_of(record + head, <Py_ssize_t>body_size) != get32(record + 8):
+        if check_crc and body_size and crc_of(record + head, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
             break
-        memcpy(key, record + 12, 4)
+        memcpy(key, record + QUEUE_ID_AT, 4)
         memcpy(key + 4, topic, topic_size)
         name = PyBytes_FromStringAndSize(<const char*>key, 4 + topic_size)
         queue = <_Queue>known.get(name)
@@ -1317,7 +1316,7 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
             if keys.size > 0:
                 break
         code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
-        store_ms = <int64_t>get64(record + head - 4 - 8 - 4 - 4 - (16 if sys_flag & 0x20 else 4) - 8)
+        store_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT + born_extra)
         if is_new:
             buffer = queue.units
             unit_at = PyByteArray_GET_SIZE(buffer)

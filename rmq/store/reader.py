@@ -32,6 +32,7 @@ from rmq.wire.record import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SIZE_AND_MAGIC,
+    STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
     Frame,
     find_property,
@@ -41,8 +42,6 @@ from rmq.wire.record import (
 )
 
 _I64 = struct.Struct(">q")
-#: where storeTimestamp lies behind an IPv4 bornHost
-_STORE_TIMESTAMP_AT = 56
 #: A fast pull takes records of so many bytes of the log; without a map of the file they are all read.
 WINDOW_BYTES = 4 << 20
 
@@ -256,7 +255,7 @@ class Reader:
         head = log.read_some(phy_offset, MIN_RECORD_BYTES)
         if len(head) < MIN_RECORD_BYTES or SIZE_AND_MAGIC.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
             return None
-        at = _STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if head[SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
+        at = STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if head[SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
         (stored_ms,) = _I64.unpack_from(head, at)
         return int(stored_ms)
 

@@ -2,8 +2,8 @@
 The choice between Python modules (reference) and compiled modules (fast path).
 
 A compiled module is a faster way to the same bytes; everything works without it. The environment variable
-RMQ_PURE_PYTHON (any text) switches all of them off. Each holds the checksum of the source that it was compiled from and
-is refused beside any other source: an old one would do what the code did before its last change.
+RMQ_PURE_PYTHON (any text) switches all of them off. Each holds the checksum of the source that it was compiled from,
+with `record_layout.pxi`, and is refused beside any other: an old one would do what the code did before its last change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from importlib.machinery import ExtensionFileLoader
 from types import ModuleType
 
 PURE_PYTHON = "RMQ_PURE_PYTHON"
+#: where the fields of a record lie, for compiled modules
+LAYOUT = os.path.join(os.path.dirname(__file__), "record_layout.pxi")
 
 
 def load(name: str) -> ModuleType | None:
@@ -35,17 +37,18 @@ def load(name: str) -> ModuleType | None:
     return module
 
 
-def checksum(source: bytes) -> str:
-    """Return what a compiled module keeps of its source."""
-    return f"crc32:{zlib.crc32(source):08x}"
+def checksum(source: bytes, layout: bytes) -> str:
+    """Return what a compiled module keeps of its source and of LAYOUT."""
+    return f"crc32:{zlib.crc32(layout, zlib.crc32(source)):08x}"
 
 
 def check(module: ModuleType) -> None:
     """Raise ImportError unless ``module`` was compiled from the source beside it."""
     path = str(module.__file__)
     source = os.path.join(os.path.dirname(path), module.__name__.rpartition(".")[2] + ".pyx")
+    get_data = ExtensionFileLoader(module.__name__, path).get_data
     try:
-        found = checksum(ExtensionFileLoader(module.__name__, path).get_data(source))
+        found = checksum(get_data(source), get_data(LAYOUT))
     except FileNotFoundError:
         raise ImportError(f"{path} has no source {source}: delete it, it was compiled for other code") from None
     if found != getattr(module, "COMPILED_FROM", None):

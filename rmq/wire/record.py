@@ -1,12 +1,10 @@
 """
 The message as it is stored in a commit log, replicated to slaves and sent to pulling clients.
 
-One record, all integers big-endian (H = 4 or 16 address bytes of bornHost, S = the same of storeHost)::
+One record, all integers big-endian: the fields of HEAD_FIELDS, where a host is its address of 4 or 16 bytes and its
+port, then::
 
-    i32 totalSize | i32 magic | i32 bodyCRC | i32 queueId | i32 flag | i64 queueOffset | i64 physicalOffset
-    i32 sysFlag | i64 bornTimestamp | H bornHost | i32 bornPort | i64 storeTimestamp | S storeHost | i32 storePort
-    i32 reconsumeTimes | i64 preparedTransactionOffset | i32 bodyLength | body
-    i8 topicLength (i16 in V2) | topic | i16 propertiesLength | properties
+    body | i8 topicLength (i16 in V2) | topic | i16 propertiesLength | properties
 
 A commit log file ends with a BLANK: ``i32 rest of the file | i32 magic``, these 8 bytes included.
 
@@ -18,9 +16,11 @@ Java: MessageDecoder, CommitLog#checkMessageAndReturnSize
 from __future__ import annotations
 
 import enum
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from operator import mul
 
 import attrs
@@ -30,10 +30,33 @@ MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
 
+#: what stands in front of the body when both addresses are IPv4: (RocketMQ's name, its struct format). All that knows
+#: where a field lies follows from it, `record_layout.pxi` of the compiled modules too (``python -m rmq.wire.record``).
+HEAD_FIELDS = (
+    ("totalSize", "i"),
+    ("magicCode", "i"),
+    ("bodyCRC", "i"),
+    ("queueId", "i"),
+    ("flag", "i"),
+    ("queueOffset", "q"),
+    ("physicalOffset", "q"),
+    ("sysFlag", "i"),
+    ("bornTimestamp", "q"),
+    ("bornHost", "4si"),
+    ("storeTimestamp", "q"),
+    ("storeHost", "4si"),
+    ("reconsumeTimes", "i"),
+    ("preparedTransactionOffset", "q"),
+    ("bodyLength", "i"),
+)
+HEAD_WIDTHS = {name: struct.calcsize(f">{form}") for name, form in HEAD_FIELDS}
+#: offset of each of these fields; those behind an IPv6 address lie IPV6_EXTRA_BYTES further on
+FIELD_AT = dict(zip(HEAD_WIDTHS, accumulate(HEAD_WIDTHS.values(), initial=0), strict=False))
+
 #: length of a BLANK; at least so many bytes stay free after every record of a file
 BLANK_BYTES = 8
-#: size of a V1 record with IPv4 addresses, without body, topic and properties
-FIXED_BYTES = 91
+#: size of a V1 record with IPv4 addresses, without body, topic and properties but with their lengths
+FIXED_BYTES = sum(HEAD_WIDTHS.values()) + 1 + 2
 #: an IPv6 address is so much longer than an IPv4 address
 IPV6_EXTRA_BYTES = 12
 MIN_RECORD_BYTES = FIXED_BYTES + 1
@@ -43,24 +66,25 @@ MAX_PROPERTIES_BYTES = 32767
 #: the unit that a disk writes atomically
 SECTOR_BYTES = 512
 
-#: offsets of the fields before the addresses
-BODY_CRC_AT = 8
-QUEUE_ID_AT = 12
-QUEUE_OFFSET_AT = 20
-PHY_OFFSET_AT = 28
-SYS_FLAG_AT = 36
-BORN_HOST_AT = 48
+PHY_OFFSET_AT = FIELD_AT["physicalOffset"]
+SYS_FLAG_AT = FIELD_AT["sysFlag"]
+BORN_HOST_AT = FIELD_AT["bornHost"]
+#: with an IPv4 bornHost
+STORE_TIMESTAMP_AT = FIELD_AT["storeTimestamp"]
 
 SIZE_AND_MAGIC = struct.Struct(">ii")
 BLANK = SIZE_AND_MAGIC
-#: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, bornTimestamp
-PREFIX = struct.Struct(">iiiiiqqiq")
 PROPERTIES_LENGTH = struct.Struct(">h")
 _V2_TOPIC_LENGTH = struct.Struct(">h")
+
+
+def _head(born_bytes: int, store_bytes: int) -> struct.Struct:
+    formats = {**dict(HEAD_FIELDS), "bornHost": f"{born_bytes}si", "storeHost": f"{store_bytes}si"}
+    return struct.Struct(">" + "".join(formats.values()))
+
+
 #: the whole part in front of the body, by the two address bits of sysFlag (bit 0: bornHost is IPv6, bit 1: storeHost)
-HEADS = tuple(
-    struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for store in (4, 16) for born in (4, 16)
-)  # fmt: skip
+HEADS = tuple(_head(born, store) for store in (4, 16) for born in (4, 16))
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -165,6 +189,18 @@ class RecordError(ValueError):
         super().__init__(f"no record at byte {at}: {flaw.value}")
         self.at = at
         self.flaw = flaw
+
+
+def layout_include() -> str:
+    """Return `record_layout.pxi`: where the fields lie, for the compiled modules."""
+    lines = ["# Made by python -m rmq.wire.record from HEAD_FIELDS; offsets with IPv4 addresses.", "cdef enum:"]
+    for name, at in FIELD_AT.items():
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+        lines.append(f"    {words}_AT = {at}")
+    lines += [f"    HEAD_BYTES = {HEADS[0].size}", f"    IPV6_EXTRA_BYTES = {IPV6_EXTRA_BYTES}"]
+    lines += [f"    MIN_RECORD_BYTES = {MIN_RECORD_BYTES}", f"    BLANK_BYTES = {BLANK_BYTES}"]
+    lines += [f"    MAGIC_V1 = {MAGIC_V1}", f"    MAGIC_V2 = {MAGIC_V2}"]
+    return "\n".join(lines) + "\n"
 
 
 def body_crc(body: bytes | memoryview) -> int:
@@ -544,3 +580,9 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
         pieces += [_BATCH_HEAD.pack(size, 0, 0, entry.flag, len(entry.body)), entry.body]
         pieces += [PROPERTIES_LENGTH.pack(len(properties)), properties]
     return b"".join(pieces)
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    Path(__file__).with_name("record_layout.pxi").write_text(layout_include(), encoding="ascii")

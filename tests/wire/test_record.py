@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.wire import record
+from rmq.wire import compiled, record
 from rmq.wire.record import BatchEntry, Flaw, Frame, Record, RecordError
 from tests.seeds import EXAMPLES_SEED
 
@@ -59,6 +60,42 @@ def slow_hash(text: str) -> int:
     for at in range(0, len(raw), 2):
         value = (31 * value + int.from_bytes(raw[at : at + 2], "big")) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
+
+
+class LayoutTests(SynchronousTestCase):
+    """The table of fields and what follows from it."""
+
+    def test_apaches_layout(self) -> None:
+        """Where Apache has the fields: each is found in a record that was computed by Apache's rules."""
+        found = {name: VECTOR[at : at + record.HEAD_WIDTHS[name]].hex() for name, at in record.FIELD_AT.items()}
+        self.assertEqual(
+            found,
+            {
+                "totalSize": "0000007a",
+                "magicCode": "daa320a7",
+                "bodyCRC": "77d18982",
+                "queueId": "00000001",
+                "flag": "00000000",
+                "queueOffset": "0000000000000005",
+                "physicalOffset": "00000000000003e8",
+                "sysFlag": "00000000",
+                "bornTimestamp": "00000174876e8000",
+                "bornHost": "7f00000100003039",
+                "storeTimestamp": "00000174876e8001",
+                "storeHost": "0a00000100002a9f",
+                "reconsumeTimes": "00000000",
+                "preparedTransactionOffset": "0000000000000000",
+                "bodyLength": "00000005",
+            },
+        )
+        self.assertEqual([head.size for head in record.HEADS], [88, 100, 100, 112])
+
+    def test_compiled_modules_include_it(self) -> None:
+        """The include of the compiled modules is that of the table; another width in the table would be noticed."""
+        path = Path(compiled.LAYOUT)
+        self.assertEqual(path.read_text("ascii"), record.layout_include(), "run python -m rmq.wire.record")
+        self.patch(record, "FIELD_AT", {**record.FIELD_AT, "sysFlag": 40})
+        self.assertNotEqual(path.read_text("ascii"), record.layout_include())
 
 
 class EncodingTests(SynchronousTestCase):

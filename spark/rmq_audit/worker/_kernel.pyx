@@ -105,17 +105,16 @@ ctypedef uint32_t (*Crc)(const uint8_t *p, int64_t n) noexcept nogil
 rmq_crc_tables()
 cdef Crc crc_of = rmq_crc_folded if rmq_can_fold() else rmq_crc_plain
 
+include "record_layout.pxi"
+
 cdef enum:
     FIELDS = 14
-    HEADER_BYTES = 88
     CRC_BYTES = 20
     MARK_BYTES = 9
     TAGS_MARK_BYTES = 5
     # columns of a table at first; no power of two, since its rows would then compete for the same lines of the cache
     FIRST_ROOM = 4096 + 8
 
-cdef uint32_t MAGIC_V1 = 0xDAA320A7
-cdef uint32_t MAGIC_V2 = 0xDAA320AB
 cdef const uint8_t *CRC_MARK = b"__CRC32#\x01"
 cdef const uint8_t *TAGS_MARK = b"TAGS\x01"
 
@@ -136,19 +135,19 @@ cdef inline bint frame(const uint8_t *data, int64_t pos, int64_t end, int64_t *r
     cdef const uint8_t *p = data + pos
     cdef int64_t born, shift, body_pos, body_length, topic_at, topic_length, wide, properties_at, properties_length
     cdef int32_t flag
-    if end - pos < HEADER_BYTES:
+    if end - pos < HEAD_BYTES:
         return False
-    flag = <int32_t> rmq_u32(p + 36)
-    born = 12 if flag & 0x10 else 0
-    shift = born + (12 if flag & 0x20 else 0)
-    body_pos = pos + HEADER_BYTES + shift
+    flag = <int32_t> rmq_u32(p + SYS_FLAG_AT)
+    born = IPV6_EXTRA_BYTES if flag & 0x10 else 0
+    shift = born + (IPV6_EXTRA_BYTES if flag & 0x20 else 0)
+    body_pos = pos + HEAD_BYTES + shift
     if body_pos + 3 > end:
         return False
-    body_length = <int32_t> rmq_u32(p + 84 + shift)
+    body_length = <int32_t> rmq_u32(p + BODY_LENGTH_AT + shift)
     topic_at = body_pos + body_length
     if body_length < 0 or topic_at + 3 > end:
         return False
-    wide = rmq_u32(p + 4) == MAGIC_V2
+    wide = <int32_t> rmq_u32(p + MAGIC_CODE_AT) == MAGIC_V2
     topic_length = <signed char> data[topic_at]
     if wide:
         topic_length = topic_length << 8 | data[topic_at + 1]
@@ -160,12 +159,12 @@ cdef inline bint frame(const uint8_t *data, int64_t pos, int64_t end, int64_t *r
         return False
     row[0] = pos
     row[width] = end - pos
-    row[2 * width] = rmq_u32(p + 8)
-    row[3 * width] = <int32_t> rmq_u32(p + 12)
-    row[4 * width] = <int64_t> rmq_u64(p + 20)
-    row[5 * width] = <int64_t> rmq_u64(p + 28)
+    row[2 * width] = rmq_u32(p + BODY_CRC_AT)
+    row[3 * width] = <int32_t> rmq_u32(p + QUEUE_ID_AT)
+    row[4 * width] = <int64_t> rmq_u64(p + QUEUE_OFFSET_AT)
+    row[5 * width] = <int64_t> rmq_u64(p + PHYSICAL_OFFSET_AT)
     row[6 * width] = flag
-    row[7 * width] = <int64_t> rmq_u64(p + 56 + born)
+    row[7 * width] = <int64_t> rmq_u64(p + STORE_TIMESTAMP_AT + born)
     row[8 * width] = body_pos
     row[9 * width] = body_length
     row[10 * width] = topic_at + 1 + wide
@@ -187,7 +186,7 @@ def extract(
     does not hold (none unless ``crc``); and those whose tags are not ASCII, with place and length, hashed wrongly.
     """
     cdef int64_t n = min(end, <int64_t> data.shape[0]), count = 0, size, room, most_room, place, length = 0
-    cdef uint32_t magic
+    cdef int32_t magic
     cdef int64_t[:, ::1] table
     cdef const uint8_t *bytes_ = NULL
     cdef int64_t *row
@@ -203,7 +202,7 @@ def extract(
         table, bytes_ = made, &data[0]
     while at < stop and n - at >= least:
         size = rmq_u32(bytes_ + at)
-        magic = rmq_u32(bytes_ + at + 4)
+        magic = <int32_t> rmq_u32(bytes_ + at + MAGIC_CODE_AT)
         if size < least or size > most or size > n - at or (magic != MAGIC_V1 and magic != MAGIC_V2):
             break
         if count == room:
@@ -243,7 +242,7 @@ def gather(const uint8_t[::1] data, const int64_t[::1] starts):
     table = made
     for count in range(width):
         pos = starts[count]
-        if pos < 0 or n - pos < HEADER_BYTES:
+        if pos < 0 or n - pos < HEAD_BYTES:
             raise IndexError("a record outside the data")
         size = rmq_u32(&data[pos])
         if size > n - pos:

@@ -35,46 +35,8 @@ DELAY_LEVELS_MS = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 12
 #: totalSize and magic, all that a walk from record to record reads
 SIZE_MAGIC = struct.Struct(">II")
 
-#: the fixed part of a record whose two hosts are IPv4 addresses
-#:
-#:     0 totalSize | 4 magic | 8 bodyCRC | 12 queueId | 16 flag | 20 queueOffset | 28 physicalOffset | 36 sysFlag
-#:     40 bornTimestamp | 48 bornHost | 56 storeTimestamp | 64 storeHost | 72 reconsumeTimes
-#:     76 preparedTransactionOffset | 84 bodyLength | 88 body
-HEADER = np.dtype(
-    [
-        ("size", ">u4"),
-        ("magic", ">u4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("phy", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"),
-        ("body_length", ">i4"),
-    ]
-)
+#: the fixed part of a record whose two hosts are IPv4 addresses, by RocketMQ's names
+HEADER = np.dtype([(name, {"i": ">i4", "q": ">i8", "4si": "V8"}[form]) for name, form in record.HEAD_FIELDS])
 
 #: fields of a record up to its body as (RocketMQ's name, bytes); hosts grow by 12 for IPv6
-HEADER_FIELDS = (
-    ("totalSize", 4),
-    ("magicCode", 4),
-    ("bodyCRC", 4),
-    ("queueId", 4),
-    ("flag", 4),
-    ("queueOffset", 8),
-    ("physicalOffset", 8),
-    ("sysFlag", 4),
-    ("bornTimestamp", 8),
-    ("bornHost", 8),
-    ("storeTimestamp", 8),
-    ("storeHost", 8),
-    ("reconsumeTimes", 4),
-    ("preparedTransactionOffset", 8),
-    ("bodyLength", 4),
-)
+HEADER_FIELDS = tuple(record.HEAD_WIDTHS.items())

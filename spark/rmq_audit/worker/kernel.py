@@ -26,9 +26,11 @@ import xxhash
 from rmq.wire.compiled import PURE_PYTHON, load
 from rmq.wire.record import (
     BORN_HOST_V6,
+    FIELD_AT,
     INNER_BATCH,
     IPV6_EXTRA_BYTES,
     STORE_HOST_V6,
+    STORE_TIMESTAMP_AT,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -189,21 +191,21 @@ def gather(data: bytes, starts: Sequence[int] | Ints) -> Columns:
         empty = np.zeros(0, dtype=np.int64)
         return Columns(*([empty] * len(attrs.fields(Columns))))
     head = items(data, pos, HEADER_BYTES).view(HEADER)
-    size, sys_flag = head["size"].astype(np.int64), head["sys_flag"].astype(np.int64)
+    size, sys_flag = head["totalSize"].astype(np.int64), head["sysFlag"].astype(np.int64)
     born = np.where(sys_flag & BORN_HOST_V6, IPV6_EXTRA_BYTES, 0)
     shift = born + np.where(sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
     if shift.any():
         limit = len(data) - 8
-        store_timestamp = _numbers(data, np.minimum(pos + 56 + born, limit), ">i8")
-        body_length = _numbers(data, np.minimum(pos + 84 + shift, limit), ">i4")
+        store_timestamp = _numbers(data, np.minimum(pos + STORE_TIMESTAMP_AT + born, limit), ">i8")
+        body_length = _numbers(data, np.minimum(pos + FIELD_AT["bodyLength"] + shift, limit), ">i4")
     else:
-        store_timestamp, body_length = head["store_timestamp"].astype(np.int64), head["body_length"].astype(np.int64)
+        store_timestamp, body_length = head["storeTimestamp"].astype(np.int64), head["bodyLength"].astype(np.int64)
     body_pos = pos + HEADER_BYTES + shift
     end = pos + size
     topic_at = body_pos + body_length
     good = (body_length >= 0) & (topic_at + 3 <= end)
     topic_at = np.where(good, topic_at, pos)
-    wide = head["magic"] == MAGIC_V2
+    wide = head["magicCode"].view(">u4") == MAGIC_V2
     topic_length = _numbers(data, topic_at, ">i1")
     if wide.any():
         topic_length = np.where(wide, _numbers(data, topic_at, ">i2"), topic_length)
@@ -215,10 +217,10 @@ def gather(data: bytes, starts: Sequence[int] | Ints) -> Columns:
     columns = Columns(
         pos=pos,
         size=size,
-        crc=head["crc"].astype(np.int64),
-        queue_id=head["queue_id"].astype(np.int64),
-        queue_offset=head["queue_offset"].astype(np.int64),
-        phy=head["phy"].astype(np.int64),
+        crc=head["bodyCRC"].astype(np.int64) & 0xFFFFFFFF,
+        queue_id=head["queueId"].astype(np.int64),
+        queue_offset=head["queueOffset"].astype(np.int64),
+        phy=head["physicalOffset"].astype(np.int64),
         sys_flag=sys_flag,
         store_timestamp=store_timestamp,
         body_pos=body_pos,

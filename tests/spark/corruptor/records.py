@@ -71,14 +71,14 @@ def body_bits_of_both_sides(pair: Specimen, chance: random.Random) -> Plan:
 @defect("DIFFERENT")
 def body_crc_field_of_the_slave(pair: Specimen, chance: random.Random) -> Plan:
     one = some_message(pair, chance)
-    pair.flip(pair.slave, one.phy + record.BODY_CRC_AT + 3)
+    pair.flip(pair.slave, one.phy + record.FIELD_AT["bodyCRC"] + 3)
     return Plan([differs(one, "bodyCRC", "slave")])
 
 
 @defect("DIFFERENT")
 def body_crc_field_of_the_master(pair: Specimen, chance: random.Random) -> Plan:
     one = some_message(pair, chance)
-    pair.flip(pair.master, one.phy + record.BODY_CRC_AT + 2)
+    pair.flip(pair.master, one.phy + record.FIELD_AT["bodyCRC"] + 2)
     return Plan([differs(one, "bodyCRC", "master")])
 
 
@@ -92,21 +92,21 @@ def compressed_bit_of_the_slave(pair: Specimen, chance: random.Random) -> Plan:
 @defect("DIFFERENT")
 def queue_offset_of_the_slave(pair: Specimen, chance: random.Random) -> Plan:
     one = some_message(pair, chance)
-    pair.flip(pair.slave, one.phy + record.QUEUE_OFFSET_AT + 5)
+    pair.flip(pair.slave, one.phy + record.FIELD_AT["queueOffset"] + 5)
     return Plan([differs(one, "queueOffset", "slave")])
 
 
 @defect("DIFFERENT")
 def queue_offset_of_the_master(pair: Specimen, chance: random.Random) -> Plan:
     one = some_message(pair, chance)
-    pair.flip(pair.master, one.phy + record.QUEUE_OFFSET_AT + 6)
+    pair.flip(pair.master, one.phy + record.FIELD_AT["queueOffset"] + 6)
     return Plan([differs(one, "queueOffset", "master")])
 
 
 @defect("DIFFERENT")
 def queue_id_of_the_master(pair: Specimen, chance: random.Random) -> Plan:
     one = some_message(pair, chance)
-    pair.flip(pair.master, one.phy + record.QUEUE_ID_AT + 2)
+    pair.flip(pair.master, one.phy + record.FIELD_AT["queueId"] + 2)
     return Plan([differs(one, "queueId", "master")])
 
 

@@ -1,0 +1,23 @@
+# Made by python -m rmq.wire.record from HEAD_FIELDS; offsets with IPv4 addresses.
+cdef enum:
+    TOTAL_SIZE_AT = 0
+    MAGIC_CODE_AT = 4
+    BODY_CRC_AT = 8
+    QUEUE_ID_AT = 12
+    FLAG_AT = 16
+    QUEUE_OFFSET_AT = 20
+    PHYSICAL_OFFSET_AT = 28
+    SYS_FLAG_AT = 36
+    BORN_TIMESTAMP_AT = 40
+    BORN_HOST_AT = 48
+    STORE_TIMESTAMP_AT = 56
+    STORE_HOST_AT = 64
+    RECONSUME_TIMES_AT = 72
+    PREPARED_TRANSACTION_OFFSET_AT = 76
+    BODY_LENGTH_AT = 84
+    HEAD_BYTES = 88
+    IPV6_EXTRA_BYTES = 12
+    MIN_RECORD_BYTES = 92
+    BLANK_BYTES = 8
+    MAGIC_V1 = -626843481
+    MAGIC_V2 = -626843477

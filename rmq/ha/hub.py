@@ -197,7 +197,7 @@ class MasterHub(ServerFactory):
         All appends of one turn of the reactor go out together, which saves a frame for each of them. But where they
         come one by one, and the slaves have everything before, each goes at once.
         """
-        if self._pump_later is None and len(self._waits.acks) and not self._stopped:
+        if self._connections and self._pump_later is None and len(self._waits.acks) and not self._stopped:
             if self._is_single and all(connection.session.is_idle for connection in self._connections.values()):
                 self._pump_all()
                 return

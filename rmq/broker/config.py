@@ -144,7 +144,7 @@ class BrokerConfig:
     transaction_check_max: int = _unused(15)
     transaction_check_interval: int = _unused(60_000)
     acl_enable: bool = _key(False, "authenticate requests by the accounts of aclFile", local=True)
-    store_reply_message_enable: bool = _unused(True)
+    store_reply_message_enable: bool = _key(True, "store replies (324, 325) too, not only push them to the requester")
     enable_detail_stat: bool = _unused(True)
     auto_delete_unused_stats: bool = _unused(False)
     isolate_log_enable: bool = _unused(False)

@@ -35,6 +35,7 @@ from rmq.broker.responders.pulling import PullResponder
 from rmq.broker.responders.queries import QueryResponder
 from rmq.broker.responders.refused import REFUSED
 from rmq.broker.responders.replication import ReplicationResponder
+from rmq.broker.responders.replies import ReplyResponder
 from rmq.broker.responders.sendback import SendBackResponder
 from rmq.broker.responders.sending import SendResponder
 from rmq.broker.responders.topics import TopicResponder
@@ -120,6 +121,7 @@ class BrokerService(MultiService):
         sends, pulls = SendResponder(self.state), PullResponder(self.state)
         self.responders = ResponderTable(
             sends,
+            ReplyResponder(self.state, sends),
             pulls,
             ClientResponder(self.state),
             OffsetResponder(self.state),

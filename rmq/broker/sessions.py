@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
@@ -30,6 +31,8 @@ class ClientLink(Protocol):
     def is_open(self) -> bool: ...
 
     def oneway(self, contract: Any, header: Any, body: Any) -> object: ...
+
+    def invoke(self, contract: Any, header: Any, body: Any, *, timeout_ms: float) -> Deferred[Any]: ...
 
     def close(self, reason: str) -> object: ...
 
@@ -55,14 +58,31 @@ class ProducerGroups:
     """
 
     _groups: dict[str, dict[ClientLink, Member]] = attrs.field(factory=dict, init=False)
+    #: client id -> the connection that registered last
+    _clients: dict[str, Member] = attrs.field(factory=dict, init=False)
 
     def register(self, group: str, member: Member) -> None:
         self._groups.setdefault(group, {})[member.channel] = member
+        self._clients[member.client_id] = member
 
     def unregister(self, group: str, channel: ClientLink) -> None:
         members = self._groups.get(group)
-        if members is not None and members.pop(channel, None) is not None and not members:
+        gone = None if members is None else members.pop(channel, None)
+        if gone is None:
+            return
+        if not members:
             del self._groups[group]
+        current = self._clients.get(gone.client_id)
+        if current is not None and current.channel is channel:
+            self._clients.pop(gone.client_id)
+            for others in self._groups.values():
+                for other in others.values():
+                    if other.client_id == gone.client_id:
+                        self._clients[other.client_id] = other
+
+    def find_client(self, client_id: str) -> Member | None:
+        """Return a producer by its client id, whatever its groups.  Java: ProducerManager#findChannel"""
+        return self._clients.get(client_id)
 
     def channel_closed(self, channel: ClientLink) -> None:
         for group in list(self._groups):

@@ -199,7 +199,13 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
             need(name or "", perm)
 
     match command.code:
-        case RequestCode.SEND_MESSAGE | RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+        case (
+            RequestCode.SEND_MESSAGE
+            | RequestCode.SEND_MESSAGE_V2
+            | RequestCode.SEND_BATCH_MESSAGE
+            | RequestCode.SEND_REPLY_MESSAGE
+            | RequestCode.SEND_REPLY_MESSAGE_V2
+        ):
             # The code does not decide which keys count: a request with both needs both permissions.
             if "topic" in fields:
                 topic(fields["topic"], PUB, fields.get("group"))

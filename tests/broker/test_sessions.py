@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -22,6 +23,9 @@ class Link:
     def oneway(self, contract: Any, header: Any, body: Any) -> bool:
         self.told.append(f"{contract.code} {header.consumer_group}")
         return True
+
+    def invoke(self, contract: Any, header: Any, body: Any, *, timeout_ms: float) -> Deferred[Any]:
+        return succeed(None)
 
     def close(self, reason: str) -> None:
         self.is_open = False

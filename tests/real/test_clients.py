@@ -200,6 +200,28 @@ def test_a_java_client_sends_and_receives(site: Site, client: Clients) -> None:
     assert_received(java, send_all_ways(java, "Smoke", 200, "smoke-"), "one", "two")
 
 
+@pytest.mark.real
+@pytest.mark.parametrize(("asks", "answers"), [(APACHE_4, APACHE_5), (APACHE_5, APACHE_4)])
+def test_requests_are_replied_to(asks: str, answers: str, site: Site, client: Clients) -> None:
+    """A request reaches a consumer of another version, and its reply the requester; the reply is stored as well."""
+    namesrv = site.namesrv()
+    broker = site.broker(OURS, namesrv.addr)
+    with broker.probe() as probe:
+        probe.create_topic("Requests", 2)
+    replier, requester = client(answers, namesrv.addr), client(asks, namesrv.addr)
+    replier.call("replier", group="repliers", topic="Requests", member="one")
+    for number in range(5):
+        reply = requester.call("request", topic="Requests", key=f"r-{number}", body=f"ask {number}", timeoutMs=60_000)
+        assert (reply["body"], reply["type"], reply["pushed"]) == (f"re: ask {number}", "reply", True), replier.tail()
+    until("the replier was answered", lambda: len(replier.happened("replied")) == 5)
+    stored = {event["offsetMsgId"] for event in replier.happened("replied")}
+    assert {event["status"] for event in replier.happened("replied")} == {"SEND_OK"}
+    with broker.probe() as probe:
+        records = probe.read_queue("DefaultCluster_REPLY_TOPIC", 0)
+    assert sorted(record.body.decode() for record in records) == [f"re: ask {number}" for number in range(5)]
+    assert len(stored) == 5
+
+
 @pytest.mark.smoke
 def test_a_waiting_pull_wakes_up(site: Site) -> None:
     """A pull at the end of a queue is held, and answered as soon as a message comes or when its time is up."""

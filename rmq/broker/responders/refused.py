@@ -10,7 +10,6 @@ from __future__ import annotations
 from rmq.wire.codes import RequestCode
 
 _TRANSACTIONS = "transactions are not supported"
-_REPLIES = "request-reply is not supported"
 _ACL = "accounts are changed in the file of aclFile"
 _FORWARDING = "requests to consumers are not forwarded"
 _CLEANING = "expired files are deleted by the broker itself"
@@ -20,11 +19,9 @@ _POP = "pop consumption is not supported"
 _FIVE = ""
 
 REFUSED: dict[RequestCode, str] = {
-    # transactions and request-reply
+    # transactions
     RequestCode.END_TRANSACTION: _TRANSACTIONS,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
-    RequestCode.SEND_REPLY_MESSAGE: _REPLIES,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _REPLIES,
     # access control
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACL,
     RequestCode.DELETE_ACL_CONFIG: _ACL,

@@ -37,6 +37,7 @@ from rmq.wire.api.sending import (
     SEND_BATCH_MESSAGE,
     SEND_MESSAGE,
     SEND_MESSAGE_V2,
+    SEND_REPLY_MESSAGE,
     SendMessageHeader,
     SendMessageReply,
     SendMessageV2Header,
@@ -74,7 +75,7 @@ def read_header(command: RemotingCommand) -> SendMessageHeader:
 
     The key set that goes with the code is tried first, then the other one.
     """
-    short_first = command.code != SEND_MESSAGE.code
+    short_first = command.code not in (SEND_MESSAGE.code, SEND_REPLY_MESSAGE.code)
     first: type[SendMessageHeader] = SendMessageV2Header if short_first else SendMessageHeader
     try:
         return command.decode_header(first)
@@ -106,14 +107,7 @@ class SendResponder:
             raise Refuse(refusal.code, refusal.remark, ext=self.ext) from None
 
     def _send(self, header: SendMessageHeader, request: Request[Any, bytes]) -> Reply | Deferred[Reply]:
-        state = self._state
-        self._check_open(header)
-        topic = self._topic(header, request.channel.peer)
-        queue_id = header.queue_id
-        if queue_id < 0:
-            if topic.write_queue_nums < 1:
-                raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{header.topic}] has no queue to write to")
-            queue_id = state.rng.randrange(topic.write_queue_nums)
+        topic, queue_id = self.admit(header, request.channel.peer)
         if header.batch or request.command.code == SEND_BATCH_MESSAGE.code:
             result = self._put_batch(header, request, topic, queue_id)
         else:
@@ -121,6 +115,21 @@ class SendResponder:
         if isinstance(result, Deferred):
             return result.addCallback(self._reply, header, queue_id)
         return self._reply(result, header, queue_id)
+
+    def admit(self, header: SendMessageHeader, peer: str) -> tuple[TopicConfig, int]:
+        """
+        Return the topic of a message, created if necessary and allowed, and the id of its queue.
+
+        Raises Refuse for a message that must not be sent.
+        """
+        self._check_open(header)
+        topic = self._topic(header, peer)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            if topic.write_queue_nums < 1:
+                raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{header.topic}] has no queue to write to")
+            queue_id = self._state.rng.randrange(topic.write_queue_nums)
+        return topic, queue_id
 
     def _check_open(self, header: SendMessageHeader) -> None:
         broker = self._state.setup.broker

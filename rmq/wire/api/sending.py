@@ -1,5 +1,5 @@
 """
-Sending: codes 10 (long field names), 310 and 320 (one-letter names), and a consumer's send-back 36.
+Sending: codes 10 (long field names), 310 and 320 (one-letter names), a consumer's send-back 36, replies 324 to 326.
 
 Clients mix codes and key sets, so a server picks the header class by the keys it finds, not by the code.
 """
@@ -90,6 +90,29 @@ class SendMessageReply(msgspec.Struct, rename="camel", kw_only=True):
     transaction_id: str | None = None
 
 
+class ReplyMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    A reply on its way to the client that sent the request; hosts are ``ip:port``, times epoch milliseconds.
+
+    Java: ReplyMessageRequestHeader
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+
+
 class SendBackHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
     A message that a consumer could not handle, by its offset in the commit log.
@@ -120,3 +143,10 @@ SEND_BATCH_MESSAGE = contract(
     RequestCode.SEND_BATCH_MESSAGE, header=SendMessageV2Header, body=bytes, reply=SendMessageReply, answers=STORED
 )
 CONSUMER_SEND_MSG_BACK = contract(RequestCode.CONSUMER_SEND_MSG_BACK, header=SendBackHeader)
+SEND_REPLY_MESSAGE = contract(
+    RequestCode.SEND_REPLY_MESSAGE, header=SendMessageHeader, body=bytes, reply=SendMessageReply
+)
+SEND_REPLY_MESSAGE_V2 = contract(
+    RequestCode.SEND_REPLY_MESSAGE_V2, header=SendMessageV2Header, body=bytes, reply=SendMessageReply
+)
+PUSH_REPLY_MESSAGE_TO_CLIENT = contract(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header=ReplyMessageHeader, body=bytes)

@@ -11,8 +11,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -20,8 +22,10 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -65,6 +69,8 @@ public class Client {
                 case "read": read(command, done); break;
                 case "offsets": offsets(command, done); break;
                 case "query": query(command, done); break;
+                case "replier": replier(command); break;
+                case "request": request(command, done); break;
                 default: throw new IllegalArgumentException("unknown command " + command);
             }
             done.put("event", "done");
@@ -328,6 +334,60 @@ public class Client {
             }
         }
         done.put("queues", queues);
+    }
+
+    // ---- request-reply -----------------------------------------------------------------------------------------------
+
+    /** Answer each message of a topic with its body behind "re: ". */
+    static void replier(JSONObject command) throws Exception {
+        DefaultMQProducer answers = producer(10000);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName(command.getString("member"));
+        consumer.setPollNameServerInterval(2000);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(command.getString("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt m : messages) {
+                JSONObject event = new JSONObject();
+                event.put("key", m.getKeys());
+                try {
+                    byte[] body = ("re: " + new String(m.getBody(), StandardCharsets.UTF_8)).getBytes(StandardCharsets.UTF_8);
+                    SendResult result = answers.send(MessageUtil.createReplyMessage(m, body), 10000);
+                    event.put("event", "replied");
+                    event.put("status", result.getSendStatus().name());
+                    event.put("offsetMsgId", result.getOffsetMsgId());
+                } catch (Exception trouble) {
+                    event.put("event", "trouble");
+                    event.put("error", String.valueOf(trouble));
+                }
+                emit(event);
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        CONSUMERS.put(command.getString("member"), consumer);
+    }
+
+    /** Send a request and wait for the reply: by callback, since 5.3.3's other way returns when the request is sent. */
+    static void request(JSONObject command, JSONObject done) throws Exception {
+        byte[] body = command.getString("body").getBytes(StandardCharsets.UTF_8);
+        Message m = new Message(command.getString("topic"), "TagA", command.getString("key"), body);
+        long timeoutMs = command.getLongValue("timeoutMs");
+        CompletableFuture<Message> arrived = new CompletableFuture<>();
+        producer(10000).request(m, new RequestCallback() {
+            @Override public void onSuccess(Message reply) {
+                if (reply != null) arrived.complete(reply);
+            }
+
+            @Override public void onException(Throwable trouble) {
+                arrived.completeExceptionally(trouble);
+            }
+        }, timeoutMs);
+        Message reply = arrived.get(timeoutMs, TimeUnit.MILLISECONDS);
+        done.put("body", new String(reply.getBody(), StandardCharsets.UTF_8));
+        done.put("type", reply.getProperty("MSG_TYPE"));
+        done.put("pushed", reply.getProperty("PUSH_REPLY_TIME") != null);
     }
 
     static void offsets(JSONObject command, JSONObject done) throws Exception {

@@ -1,0 +1,129 @@
+"""
+Replies of request-reply: codes 324 and 325, pushed to the requester with 326.
+
+Java: ReplyMessageProcessor
+"""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+
+from rmq.broker.refusals import STORED_CODES
+from rmq.broker.responders.sending import SendResponder, any_send, read_header
+from rmq.broker.state import BrokerState
+from rmq.remoting.errors import RequestFailed
+from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.messages import Message, PutResult
+from rmq.wire.api.sending import (
+    PUSH_REPLY_MESSAGE_TO_CLIENT,
+    SEND_REPLY_MESSAGE,
+    SEND_REPLY_MESSAGE_V2,
+    ReplyMessageHeader,
+    SendMessageHeader,
+    SendMessageReply,
+)
+from rmq.wire.codes import ResponseCode
+from rmq.wire.record import (
+    PROPERTY_PUSH_REPLY_TIME,
+    PROPERTY_REPLY_TO_CLIENT,
+    decode_properties,
+    encode_properties,
+)
+
+#: so long the requester may take to acknowledge a reply.  Java: Broker2Client#callClient
+PUSH_TIMEOUT_MS = 10_000
+
+
+class ReplyResponder:
+    """Push a reply to the producer that sent the request, then store it if the configuration says so."""
+
+    _log = Logger()
+
+    def __init__(self, state: BrokerState, sends: SendResponder) -> None:
+        self._state = state
+        self._sends = sends
+
+    @responds_to(any_send(SEND_REPLY_MESSAGE))
+    @responds_to(any_send(SEND_REPLY_MESSAGE_V2))
+    async def send_reply(self, request: Request[None, bytes]) -> Reply:
+        header, ext = read_header(request.command), self._sends.ext
+        try:
+            _, queue_id = self._sends.admit(header, request.channel.peer)
+        except Refuse as refusal:
+            raise Refuse(refusal.code, refusal.remark, ext=ext) from None
+        trouble = await self._push(header, request)
+        reply = None if trouble else SendMessageReply(msg_id="0", queue_id=queue_id, queue_offset=0)
+        if self._state.setup.broker.store_reply_message_enable:
+            result = await self._store(header, request, queue_id)
+            if result is not None:
+                reply = SendMessageReply(msg_id=result.msg_ids, queue_id=queue_id, queue_offset=result.queue_offset)
+        return Reply(reply, code=ResponseCode.SYSTEM_ERROR if trouble else 0, remark=trouble, ext=ext)
+
+    async def _push(self, header: SendMessageHeader, request: Request[None, bytes]) -> str | None:
+        """Send a reply to its requester; return why that failed, None when the requester has acknowledged it."""
+        state = self._state
+        pairs = decode_properties(header.properties or "")
+        client_id = pairs.get(PROPERTY_REPLY_TO_CLIENT)
+        if client_id is None:
+            return f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null"
+        requester = state.producers.find_client(client_id)
+        if requester is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        pushed = ReplyMessageHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=encode_properties({PROPERTY_PUSH_REPLY_TIME: str(state.now_ms)} | pairs),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+            born_host=request.channel.peer,
+            store_host=state.setup.address,
+            store_timestamp=state.now_ms,
+        )
+        try:
+            await requester.channel.invoke(
+                PUSH_REPLY_MESSAGE_TO_CLIENT, pushed, request.body, timeout_ms=PUSH_TIMEOUT_MS
+            )
+        except RequestFailed as error:
+            self._log.warn(
+                "a reply from {replier} was not taken by client {client_id}: {error}",
+                replier=request.channel.peer,
+                client_id=client_id,
+                error=str(error),
+            )
+            return f"push reply message to {client_id}fail."
+        return None
+
+    async def _store(self, header: SendMessageHeader, request: Request[None, bytes], queue_id: int) -> PutResult | None:
+        """Store a reply with the properties as they came; None, and a log line, when that fails."""
+        state = self._state
+        message = Message(
+            topic=header.topic,
+            queue_id=queue_id,
+            body=request.body,
+            flag=header.flag,
+            properties=header.properties or "",
+            sys_flag=0,
+            born_timestamp=header.born_timestamp,
+            born_host=request.channel.peer_host,
+            store_host=state.store_host,
+            reconsume_times=header.reconsume_times or 0,
+        )
+        put = state.store.put(message)
+        result = put if isinstance(put, PutResult) else await put
+        if result.status not in STORED_CODES:
+            state.stats.put_failures += 1
+            self._log.warn(
+                "a reply from {replier} in topic {topic} was not stored: {status}",
+                replier=request.channel.peer,
+                topic=header.topic,
+                status=result.status.name,
+            )
+            return None
+        state.stats.put(header.topic, result.count, result.size)
+        return result

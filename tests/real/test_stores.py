@@ -117,6 +117,19 @@ def assert_goes_on(broker: Broker, before: dict[str, dict[int, list[Record]]]) -
             assert (answer.code, int(answer.ext["queueOffset"])) == (0, len(old))
 
 
+def queue_to_damage(topic: Path) -> tuple[int, int]:
+    """
+    Return the queue whose last file holds most units, and half their number.
+
+    The file must not become empty: Apache's ConsumeQueue#truncateDirtyLogicFiles then takes its first 20 zero bytes for
+    a unit, and its broker answers the pull of that unit with an IndexOutOfBoundsException.
+    """
+    used = {int(q.name): len(max(q.iterdir()).read_bytes().rstrip(b"\0")) // 20 for q in topic.iterdir()}
+    queue_id = max(used, key=lambda queue: used[queue])
+    assert used[queue_id] >= 2, used
+    return queue_id, used[queue_id] // 2
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("kind", [APACHE_4, APACHE_5, OURS])
 def test_a_queue_that_lost_units_is_rebuilt_as_the_audit_says(
@@ -135,23 +148,23 @@ def test_a_queue_that_lost_units_is_rebuilt_as_the_audit_says(
     written = everything(broker)
     broker.stop()
     assert check(str(store), LocalEngine(1), Options()).exit_status == 0
-    last = max((store / "consumequeue" / "Moved" / "1").iterdir())
+    queue_id, half = queue_to_damage(store / "consumequeue" / "Moved")
+    last = max((store / "consumequeue" / "Moved" / str(queue_id)).iterdir())
     units = last.read_bytes()
-    used = len(units.rstrip(b"\0")) // 20 * 20
-    last.write_bytes(units[: used - 100].ljust(len(units), b"\0"))
+    last.write_bytes(units[: half * 20].ljust(len(units), b"\0"))
     shutil.rmtree(store / "consumequeue" / "Second" / "0")
     damaged = check(str(store), LocalEngine(1), Options())
     lost = [(one.topic, one.queue_id) for one in damaged.findings if one.invariant == "CQ-LOST"]
-    assert (damaged.exit_status, lost) == (2, [("Moved", 1), ("Second", 0)]), damaged.findings
+    assert (damaged.exit_status, lost) == (2, [("Moved", queue_id), ("Second", 0)]), damaged.findings
 
     broker = start(site, kind, namesrv, "broker-a", store)
     found = everything(broker)
     broker.stop()
     if kind != OURS:
-        for topic, queue_id in (("Moved", 1), ("Second", 0)):
-            assert len(found[topic][queue_id]) < len(written[topic][queue_id])
+        for topic, queue in (("Moved", queue_id), ("Second", 0)):
+            assert len(found[topic][queue]) < len(written[topic][queue])
         (store / "checkpoint").unlink()
-        shutil.rmtree(store / "consumequeue" / "Moved" / "1")
+        shutil.rmtree(store / "consumequeue" / "Moved" / str(queue_id))
         shutil.rmtree(store / "consumequeue" / "Second" / "0", ignore_errors=True)
         (store / "abort").touch()
         broker = start(site, kind, namesrv, "broker-a", store)

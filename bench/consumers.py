@@ -40,7 +40,7 @@ GOALS = {
 
 def heartbeat() -> bytes:
     """Return the heartbeat of a client with a consumer of eight topics and a producer."""
-    subscriptions = [subscribed(f"{TOPIC}-{number}" if number else TOPIC, "*") for number in range(8)]
+    subscriptions = [subscribed(f"{TOPIC}-{number}" if number else TOPIC, "TAG", "*") for number in range(8)]
     consumer: dict[str, object] = {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "consumeType": "CONSUME_PASSIVELY"}
     consumer |= {"groupName": GROUP, "messageModel": "CLUSTERING", "unitMode": False}
     consumer["subscriptionDataSet"] = subscriptions

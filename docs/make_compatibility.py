@@ -42,6 +42,11 @@ TAIL = """\
   delivers. The consumer keeps the message and tries it again itself.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
   skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
+- SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that cannot
+  be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression, and
+  answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers as
+  Apache does. A pull that waits is not woken by messages that its filter does not accept. The bit maps of
+  `enableCalcFilterBitMap` are neither written nor used: filters look at the messages.
 - 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once a client has asked for
   its offsets, until the next start; the answer, code 0 without a body, is one that `mqadmin queryCq` cannot read.
 """

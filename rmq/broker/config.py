@@ -130,11 +130,11 @@ class BrokerConfig:
     start_accept_send_request_time_stamp: int = _key(0, "epoch ms before which sends are refused")
     trace_on: bool = _key(True, "TRACE_ON of every answer to a send")
     enable_calc_filter_bit_map: bool = _unused(False)
-    expect_consumer_num_use_filter: int = _unused(32)
-    max_error_rate_of_bloom_filter: int = _unused(20)
-    filter_data_clean_time_span: int = _unused(86_400_000)
+    expect_consumer_num_use_filter: int = _key(32, "groups that the bits in consumerFilter.json are made for")
+    max_error_rate_of_bloom_filter: int = _key(20, "percent of groups that these bits may confuse with another")
+    filter_data_clean_time_span: int = _key(86_400_000, "ms for which an offline group's SQL92 filter is kept")
     filter_support_retry: bool = _unused(False)
-    enable_property_filter: bool = _key(False, "SQL92 filters: not supported, they are refused either way")
+    enable_property_filter: bool = _key(False, "let consumers filter by SQL92 expressions")
     compressed_register: bool = _key(False, "zlib registration bodies")
     force_register: bool = _key(
         True, "register at every period even when nothing changed; slaves always do", important=True

@@ -12,6 +12,7 @@ from rmq.wire.record import java_hash
 #: selects every message
 SUB_ALL = "*"
 TAG = "TAG"
+SQL92 = "SQL92"
 
 
 class SubscriptionError(ValueError):

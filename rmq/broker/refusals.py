@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from rmq.broker.filters import SQL92
 from rmq.broker.state import BrokerState
 from rmq.remoting.responders import Refuse
 from rmq.store.messages import PutResult, PutStatus
@@ -49,6 +50,15 @@ def _refusal(state: BrokerState, status: PutStatus) -> tuple[int, str]:
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         return ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
     return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
+
+
+def check_filter_type(state: BrokerState, expression_type: str | None) -> None:
+    """Raise Refuse for a filter that is no tag filter, unless it is a SQL92 filter and the configuration allows it."""
+    if expression_type != SQL92 or not state.setup.broker.enable_property_filter:
+        raise Refuse(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {expression_type}",
+        )
 
 
 def illegal(state: BrokerState) -> str:

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmq.broker.config import BrokerSetup, resolve
+from rmq.broker.consumerfilters import ConsumerFilters
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
@@ -68,6 +69,8 @@ SESSION_SCAN_S = 10.0
 STATS_SAMPLE_S = 1.0
 COUNTER_SAMPLE_S = 10.0
 FIRST_PERSIST_S = 10.0
+#: Java: BrokerController#initialize
+FILTER_PERSIST_S = 10.0
 #: a start waits at most this long for the NameServers before it reports that the broker runs
 BOOT_LINE_PATIENCE_S = 6.0
 
@@ -175,6 +178,14 @@ class BrokerService(MultiService):
         broker = setup.broker
         levels_ms = delay_levels(setup.store.message_delay_level)
         notices = ChangeNotices(clock, enabled=broker.notify_consumer_ids_changed_enable)
+        filters = ConsumerFilters(
+            disk,
+            self._config_dir,
+            clock,
+            keep_ms=broker.filter_data_clean_time_span,
+            error_percent=broker.max_error_rate_of_bloom_filter,
+            expected_groups=broker.expect_consumer_num_use_filter,
+        )
         return BrokerState(
             setup=setup,
             clock=clock,
@@ -187,7 +198,8 @@ class BrokerService(MultiService):
             ),
             offsets=ConsumerOffsetTable(disk, self._config_dir, clock),
             producers=ProducerGroups(),
-            consumers=ConsumerGroups(changed=notices.soon),
+            consumers=ConsumerGroups(changed=notices.soon, offline=filters.unregister),
+            filters=filters,
             notices=notices,
             locks=QueueLocks(),
             polls=LongPolls(self.store.max_offset),
@@ -243,6 +255,7 @@ class BrokerService(MultiService):
                 FIRST_PERSIST_S,
                 state.offsets.persist,
             ),
+            ("persistence of consumer filters", FILTER_PERSIST_S, None, state.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
             ("long polls", POLL_TICK_S, None, lambda: state.polls.tick(state.steady_ms)),
             ("rates", STATS_SAMPLE_S, None, lambda: state.stats.sample_second(state.now_ms, state.steady_ms)),
@@ -308,6 +321,7 @@ class BrokerService(MultiService):
         self.store.load()
         state.topics.load()
         state.groups.load()
+        state.filters.load()
         state.offsets.load()
         state.offsets.load_own(is_slave=self.setup.is_slave)
         if not self.setup.is_slave:
@@ -347,6 +361,7 @@ class BrokerService(MultiService):
         if self.setup.is_slave:
             await self._step("ending metadata synchronisation", self.metadata_sync.stopService)
         await self._step("ending replication", self.ha.stopService)
+        await self._step("writing consumer filters", state.filters.persist)
         await self._step("writing consumer offsets", state.offsets.persist)
         if not self.setup.is_slave:
             await self._step("writing delay offsets", state.delays.persist)

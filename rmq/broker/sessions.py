@@ -157,12 +157,15 @@ class ConsumerGroup:
 @attrs.define(kw_only=True)
 class ConsumerGroups:
     """
-    Consumers by group and connection; ``changed(group)`` is called when members leave by themselves.
+    Consumers by group and connection.
+
+    ``changed(group)`` is called when members leave by themselves, ``offline(group name)`` with the last of them.
 
     Java: ConsumerManager
     """
 
     changed: Callable[[ConsumerGroup], object]
+    offline: Callable[[str], object]
     _groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
 
     def find(self, group: str) -> ConsumerGroup | None:
@@ -204,6 +207,7 @@ class ConsumerGroups:
             return None
         if not group.members:
             del self._groups[name]
+            self.offline(name)
         return group
 
     def channel_closed(self, channel: ClientLink) -> None:

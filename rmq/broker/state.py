@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.config import BrokerSetup
+from rmq.broker.consumerfilters import ConsumerFilters
 from rmq.broker.delays import Delays
 from rmq.broker.groups import SubscriptionGroupTable, is_group_name
 from rmq.broker.locks import QueueLocks
@@ -52,6 +53,7 @@ class BrokerState:
     offsets: ConsumerOffsetTable
     producers: ProducerGroups
     consumers: ConsumerGroups
+    filters: ConsumerFilters
     notices: ChangeNotices
     locks: QueueLocks
     polls: LongPolls

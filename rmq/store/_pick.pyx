@@ -8,6 +8,7 @@ Pure functions; whatever is unusual is left to the references, `rmq.store.reader
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
@@ -26,6 +27,8 @@ cdef enum:
     HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
+    BORN_HOST_V6 = 1 << 4
+    STORE_HOST_V6 = 1 << 5
 
 cdef Py_ssize_t UNIT_BYTES = CQ_UNIT_BYTES
 cdef int64_t LAST_ADDRESS = CQ_EXT_ADDRESS_MAX
@@ -46,6 +49,31 @@ cdef inline int64_t get64(const uint8_t* at) noexcept nogil:
     return <int64_t>(<uint64_t>get32(at) << 32 | get32(at + 4))
 
 
+cdef Py_ssize_t properties_at(const uint8_t* record, int64_t size, int32_t magic, Py_ssize_t* length) noexcept nogil:
+    """Return where the properties of a record begin, and their length; -1 when the lengths in it do not fit."""
+    cdef Py_ssize_t topic_length_bytes = 2 if magic == MAGIC_V2 else 1
+    cdef int64_t at = BODY_LENGTH_AT
+    cdef uint8_t flags
+    if size < MIN_RECORD_BYTES:
+        return -1
+    flags = record[SYS_FLAG_AT + 3]
+    if flags & BORN_HOST_V6:
+        at += IPV6_EXTRA_BYTES
+    if flags & STORE_HOST_V6:
+        at += IPV6_EXTRA_BYTES
+    if at + 4 > size:
+        return -1
+    at += 4 + <int64_t>get32(record + at)
+    if at + topic_length_bytes > size:
+        return -1
+    at += topic_length_bytes + (<int64_t>record[at] << 8 | record[at + 1] if topic_length_bytes == 2 else record[at])
+    if at + 2 > size:
+        return -1
+    length[0] = record[at] << 8 | record[at + 1]
+    at += 2
+    return at if at + length[0] == size else -1
+
+
 def pick(
     const uint8_t[::1] units,
     const uint8_t[::1] window,
@@ -56,12 +84,14 @@ def pick(
     on_disk,
     int64_t max_count,
     codes,
+    accepts=None,
 ):
     """
     Choose among ``units``, of which the first lies at ``first``, where ``window``, a piece of the log, begins.
 
     ``in_memory`` and ``on_disk`` are (records, bytes) that an answer may have of records near the end of the log, which
-    are those of the last ``recent_bytes``, and of others. ``codes`` are the tags codes that are wanted, None for all.
+    are those of the last ``recent_bytes``, and of others. ``codes`` are the tags codes that are wanted, None for all;
+    ``accepts`` is asked with the properties of the others, None for none.
 
     Return (records, how many they are, units that were looked at, place of the last unit that was looked at or ended
     the answer); None for a unit that the reference must look at: an address of an extension, no record at its place.
@@ -79,6 +109,7 @@ def pick(
     cdef const uint8_t* unit
     cdef const uint8_t* record
     cdef int32_t magic
+    cdef Py_ssize_t start, length
     cdef bint is_wanted
     cdef bytes records
     cdef char* out
@@ -130,6 +161,13 @@ def pick(
         magic = <int32_t>get32(record + MAGIC_CODE_AT)
         if <int32_t>get32(record + TOTAL_SIZE_AT) != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
             return None
+        if accepts is not None:
+            start = properties_at(record, size, magic, &length)
+            if start < 0:
+                return None
+            if not accepts(PyUnicode_DecodeUTF8(<const char*>record + start, length, "replace")):
+                scanned += 1
+                continue
         scanned += 1
         starts[count] = at
         sizes[count] = <Py_ssize_t>size

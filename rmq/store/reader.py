@@ -79,29 +79,42 @@ class Reader:
     # ---- by queue number ----
 
     def get(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        matches: Callable[[int], bool] | None,
+        accepts: Callable[[str], bool] | None = None,
     ) -> GetResult:
         """
         Return messages of a queue from a number on, as many as one answer may hold.
 
-        ``matches`` gets each message's tagsCode. On a slave an offset is not corrected, for the slave may lag.
+        ``matches`` is asked with each message's tagsCode, ``accepts`` with the encoded properties of those that match.
+        On a slave an offset is not corrected, for the slave may lag.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(queue_offset, 0), 0, 0)
-        return self._outside(queue, queue_offset) or self._scan(queue, queue_offset, max_count, matches)
+        return self._outside(queue, queue_offset) or self._scan(queue, queue_offset, max_count, matches, accepts)
 
     def pull(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        matches: Callable[[int], bool] | None,
+        accepts: Callable[[str], bool] | None = None,
     ) -> GetResult:
         """As :meth:`get`, with the records in one piece; an answer may end earlier than that of ``get``."""
         if _pick is not None and (matches is None or isinstance(matches, frozenset)):
             queue = self._queues.get(topic, queue_id)
             if queue is not None and queue.min <= queue_offset < queue.end:
-                picked = self._picked(queue, queue_offset, max_count, matches)
+                picked = self._picked(queue, queue_offset, max_count, matches, accepts)
                 if picked is not None:
                     return picked
-        result = self.get(topic, queue_id, queue_offset, max_count, matches)
+        result = self.get(topic, queue_id, queue_offset, max_count, matches, accepts)
         if result.messages:
             result.messages = [b"".join(result.messages)]
         return result
@@ -123,12 +136,20 @@ class Reader:
         return asked if self._keeps_offsets else offset
 
     def _picked(
-        self, queue: ConsumeQueue, queue_offset: int, max_count: int, codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_count: int,
+        codes: frozenset[int] | None,
+        accepts: Callable[[str], bool] | None,
     ) -> GetResult | None:
         """Do as :meth:`_scan` in the compiled loop; None when anything is unusual."""
         log = self._commit_log
         # without a filter one more than is taken: it decides whether a slave is suggested
-        units = queue.read(queue_offset, max_count + 1 if codes is None else max(self._most_units, max_count))
+        units = queue.read(
+            queue_offset,
+            max(self._most_units, max_count) if codes is not None or accepts is not None else max_count + 1,
+        )
         if not units:
             return None
         (first,) = _I64.unpack_from(units)
@@ -139,7 +160,7 @@ class Reader:
             window = log.view_some(first, WINDOW_BYTES)
         except DiskError:
             return None  # without a map, where a block behind these records cannot be read
-        picked = _pick(units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes)
+        picked = _pick(units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes, accepts)
         if picked is None:
             return None
         records, count, scanned, last = picked
@@ -155,7 +176,12 @@ class Reader:
         )
 
     def _scan(
-        self, queue: ConsumeQueue, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_count: int,
+        matches: Callable[[int], bool] | None,
+        accepts: Callable[[str], bool] | None,
     ) -> GetResult:
         log_end = self._commit_log.end
         units = queue.read(queue_offset, max(self._most_units, max_count))
@@ -182,6 +208,10 @@ class Reader:
             if record is None:
                 if not messages:
                     status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            if accepts is not None and not accepts(_properties_of(record)):
+                if not messages:
+                    status = GetStatus.NO_MATCHED_MESSAGE
                 continue
             messages.append(record)
             size_bytes += size
@@ -328,6 +358,11 @@ class Reader:
                 break
             last_ms = stored_ms - 1
         return result
+
+
+def _properties_of(record: bytes) -> str:
+    frame = read_frame(record, 0, len(record), phy_offset=None, check_crc=False)
+    return frame.properties.decode("utf-8", "replace") if isinstance(frame, Frame) else ""
 
 
 def _has_key(data: bytes, topic: str, key: str) -> bool:

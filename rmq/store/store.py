@@ -531,15 +531,22 @@ class MessageStore:
         queue_offset: int,
         max_count: int,
         matches: Callable[[int], bool] | None = None,
+        accepts: Callable[[str], bool] | None = None,
     ) -> GetResult:
-        """Return messages of a queue; ``matches`` is asked with each tagsCode.  See `Reader.get`."""
-        return self._reader.get(topic, queue_id, queue_offset, max_count, matches)
+        """Return messages of a queue.  See `Reader.get`."""
+        return self._reader.get(topic, queue_id, queue_offset, max_count, matches, accepts)
 
     def pull(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: Callable[[int], bool] | None
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        matches: Callable[[int], bool] | None,
+        accepts: Callable[[str], bool] | None = None,
     ) -> GetResult:
         """Return messages of a queue in one piece.  See `Reader.pull`."""
-        return self._reader.pull(topic, queue_id, queue_offset, max_count, matches)
+        return self._reader.pull(topic, queue_id, queue_offset, max_count, matches, accepts)
 
     def queues(self) -> list[tuple[str, int]]:
         """Return (topic, queueId) of all queues."""

@@ -28,12 +28,10 @@ FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 
 #: opaque of the recording -> (our code, why it differs from Apache's answer)
 ON_PURPOSE = {
-    32: (1, "SQL92 is refused; the recorded broker had enablePropertyFilter=true"),
-    33: (1, "SQL92 is refused"),
+    32: (23, "a pull whose expression cannot be compiled is refused, not served without a filter"),
     34: (0, "5.x's lite pull is answered"),
     56: (3, "no transactions"),
     57: (3, "no transactions; Apache keeps silent"),
-    65: (1, "SQL92 is refused"),
     79: (3, "requests to consumers are not forwarded"),
     80: (3, "requests to consumers are not forwarded"),
     81: (3, "requests to consumers are not forwarded"),
@@ -115,7 +113,7 @@ def comparable(answer: RemotingCommand, peer: str) -> dict[str, Any]:
 
 class ProbeTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.one = OneBroker({"listenPort": "18911", "brokerIP1": "127.0.0.1"})
+        self.one = OneBroker({"listenPort": "18911", "brokerIP1": "127.0.0.1", "enablePropertyFilter": "true"})
 
     def replay(self, client: RawClient, exchange: Exchange) -> RemotingCommand | None:
         """Send a recorded request; return the answer, None when there is none within a while."""

@@ -34,9 +34,9 @@ def random_pull(chance: random.Random) -> RemotingCommand:
         sys_flag=int(mostly(chance.choice(("4", "5")), "0", "1", "12", "16")),
         maxMsgNums=mostly(chance.choice(("32", "1")), "0", "-1", "5000"),
         commitOffset=mostly(str(chance.randrange(100)), str(1 << 63), "x"),
-        subscription=mostly(chance.choice(("*", "A", "A || B")), "", "||", "C"),
+        subscription=mostly(chance.choice(("*", "A", "A || B", "TAGS = 'A'")), "", "||", "C"),
         subVersion=mostly("1", "0", "2"),
-        expressionType=mostly("TAG", "", "SQL92"),
+        expressionType=chance.choice(("TAG", "TAG", "SQL92")) if chance.random() < 0.95 else "",
     )
     if chance.random() < 0.05:
         del ext[chance.choice(list(ext))]
@@ -52,7 +52,7 @@ def random_pull(chance: random.Random) -> RemotingCommand:
 
 class PullLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.sides = [OneBroker(seed=3), OneBroker(seed=3)]
+        self.sides = [OneBroker({"enablePropertyFilter": "true"}, seed=3) for _ in range(2)]
         self.taken = 0
         for one in self.sides:
             client = one.connect()

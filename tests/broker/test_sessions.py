@@ -59,7 +59,7 @@ class Groups(ConsumerGroups):
 
 def groups() -> tuple[Groups, list[str]]:
     changed: list[str] = []
-    return Groups(changed=lambda group: changed.append(group.name)), changed
+    return Groups(changed=lambda group: changed.append(group.name), offline=lambda name: None), changed
 
 
 class ConsumerGroupTests(SynchronousTestCase):

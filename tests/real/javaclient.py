@@ -112,9 +112,9 @@ class JavaClient(PipedClient):
     def got(self, *members: str) -> list[Event]:
         return [e for e in list(self.events) if e.get("event") == "got" and (not members or e["member"] in members)]
 
-    def consume(self, group: str, topic: str, member: str, expression: str = "*") -> None:
-        """Start a push consumer; what it receives appears as "got" events of ``member``."""
-        self.call("consume", group=group, topic=topic, member=member, expression=expression)
+    def consume(self, group: str, topic: str, member: str, expression: str = "*", **more: Any) -> None:
+        """Start a push consumer, of tags or ``sql``; what it receives appears as "got" events of ``member``."""
+        self.call("consume", group=group, topic=topic, member=member, expression=expression, **more)
 
     def leave(self, member: str) -> None:
         """Stop a push consumer; it commits its offsets on the way out."""

@@ -12,9 +12,10 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from rmq.broker.consumerfilters import compile_filter
 from rmq.broker.filters import SubscriptionError, is_tag_type, parse_subscription, tag_matcher
-from rmq.broker.longpoll import HeldPull
-from rmq.broker.refusals import FAQ
+from rmq.broker.longpoll import SWEEP_MS, HeldPull
+from rmq.broker.refusals import FAQ, check_filter_type
 from rmq.broker.state import BrokerState
 from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
 from rmq.store.messages import GetResult, GetStatus
@@ -59,7 +60,10 @@ class Admitted:
     """A pull that passed the checks."""
 
     group: SubscriptionGroupConfig
+    #: asked with each unit's tagsCode
     matches: Callable[[int], bool] | None
+    #: asked with each record's properties
+    accepts: Callable[[str], bool] | None = None
 
 
 class PullResponder:
@@ -78,7 +82,13 @@ class PullResponder:
         reply = self._read(header, admitted)
         self._commit(header)
         if reply.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
-            return self._hold(request, admitted, reply)
+            broker = self._state.setup.broker
+            suspend_ms = (
+                min(max(header.suspend_timeout_millis, 0), MAX_SUSPEND_MS)
+                if broker.long_polling_enable
+                else broker.short_polling_time_mills
+            )
+            return self._hold(request, admitted, reply, self._state.steady_ms + suspend_ms)
         return reply
 
     # checks
@@ -101,7 +111,7 @@ class PullResponder:
         if topic is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}")
         self._check_queue(header, topic, peer)
-        return Admitted(group, self._filter(header, group))
+        return self._filter(header, group)
 
     def _check_queue(self, header: PullMessageHeader, topic: TopicConfig, peer: str) -> None:
         if not topic.perm & PERM_READ:
@@ -113,7 +123,7 @@ class PullResponder:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]",
             )
 
-    def _filter(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> Callable[[int], bool] | None:
+    def _filter(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> Admitted:
         if header.sys_flag & PULL_SUBSCRIPTION:
             try:
                 subscription = parse_subscription(header.topic, header.subscription, header.expression_type)
@@ -124,13 +134,22 @@ class PullResponder:
         else:
             subscription = self._stored_subscription(header, group)
         if not is_tag_type(subscription.expression_type):
+            return Admitted(group, None, self._sql92(subscription))
+        return Admitted(group, None if header.sys_flag & PULL_CLASS_FILTER else tag_matcher(subscription))
+
+    def _sql92(self, subscription: SubscriptionData) -> Callable[[str], bool]:
+        """
+        Return the filter of a pull that brings its expression, or that relies on the group's heartbeats.
+
+        An expression that cannot be compiled is refused; for a pull that brings it Apache's broker filters nothing.
+        """
+        check_filter_type(self._state, subscription.expression_type)
+        try:
+            return compile_filter(subscription.expression_type, subscription.sub_string)
+        except SubscriptionError as error:
             raise Refuse(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
-            )
-        if header.sys_flag & PULL_CLASS_FILTER:
-            return None
-        return tag_matcher(subscription)
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+            ) from None
 
     def _stored_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
         """Return the subscription of the group's heartbeats to the topic."""
@@ -174,7 +193,9 @@ class PullResponder:
 
     def _get(self, header: PullMessageHeader, admitted: Admitted) -> GetResult:
         count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
-        return self._state.store.pull(header.topic, header.queue_id, header.queue_offset, count, admitted.matches)
+        return self._state.store.pull(
+            header.topic, header.queue_id, header.queue_offset, count, admitted.matches, admitted.accepts
+        )
 
     def _found(
         self, header: PullMessageHeader, admitted: Admitted, result: GetResult
@@ -246,36 +267,46 @@ class PullResponder:
 
     # holding
 
-    def _hold(self, request: Request[PullMessageHeader, None], admitted: Admitted, reply: Reply) -> PullAnswer:
+    def _hold(
+        self, request: Request[PullMessageHeader, None], admitted: Admitted, reply: Reply, deadline_ms: int
+    ) -> PullAnswer:
         """Hold the pull until a message arrives or its deadline passes; answer at once if the table is full."""
-        state = self._state
         header = request.header
-        broker = state.setup.broker
-        suspend_ms = (
-            min(max(header.suspend_timeout_millis, 0), MAX_SUSPEND_MS)
-            if broker.long_polling_enable
-            else broker.short_polling_time_mills
-        )
         woken: Deferred[None] = Deferred()
         held = HeldPull(
             topic=header.topic,
             queue_id=header.queue_id,
             from_offset=header.queue_offset,
-            deadline_ms=state.steady_ms + suspend_ms,
+            deadline_ms=deadline_ms,
             channel=request.channel,
             matches=admitted.matches,
             wake=lambda: woken.callback(None),
         )
-        if not state.polls.hold(held):
+        if not self._state.polls.hold(held):
             return reply
-        return woken.addCallback(lambda _: self._again(request))
+        return woken.addCallback(lambda _: self._again(request, deadline_ms))
 
-    def _again(self, request: Request[PullMessageHeader, None]) -> Outcome:
+    def _again(self, request: Request[PullMessageHeader, None], deadline_ms: int) -> Outcome | Deferred[Outcome]:
         """
-        Answer a held pull: it is checked and read again, and not held a second time.
+        Answer a held pull: it is checked and read again.
 
+        It is held a second time only behind messages that its SQL92 filter does not accept, which nobody knew before;
+        soon after them the client learns its new place in the queue.
         Java: PullMessageProcessor#executeRequestWhenWakeup
         """
         if not request.channel.is_open:
             return NO_REPLY
-        return self._read(request.header, self._admit(request.header, request.channel.peer))
+        header = request.header
+        admitted = self._admit(header, request.channel.peer)
+        reply = self._read(header, admitted)
+        if admitted.accepts is None or reply.remark != GetStatus.NO_MATCHED_MESSAGE.name:
+            return reply
+        places = reply.header
+        if (
+            not isinstance(places, PullMessageReply)
+            or places.next_begin_offset < places.max_offset
+            or self._state.steady_ms >= deadline_ms
+        ):
+            return reply
+        header.queue_offset = places.next_begin_offset
+        return self._hold(request, admitted, reply, min(deadline_ms, self._state.steady_ms + SWEEP_MS))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
+
 from rmq.broker.state import BrokerState
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.wire.api.pulling import (
@@ -102,11 +104,10 @@ class QueryResponder:
             group = state.consumers.find(header.consumer_group)
             contents.subscription_data = None if group is None else group.subscriptions.get(header.topic)
             # Only SQL92 filters are kept as filter data; Java prints the missing one so.
-            contents.filter_data = (
-                f"{header.consumer_group}@{header.topic} is not online!"
-                if contents.subscription_data is None
-                else "null"
-            )
+            kept = state.filters.get(header.topic, header.consumer_group)
+            contents.filter_data = "null" if kept is None else msgspec.json.encode(kept).decode()
+            if contents.subscription_data is None:
+                contents.filter_data = f"{header.consumer_group}@{header.topic} is not online!"
         return Reply(body=contents)
 
     def _units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:

@@ -18,6 +18,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -297,7 +298,9 @@ public class Client {
         consumer.setHeartbeatBrokerInterval(5000);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
-        consumer.subscribe(command.getString("topic"), command.getString("expression"));
+        String sql = command.getString("sql");
+        if (sql == null) consumer.subscribe(command.getString("topic"), command.getString("expression"));
+        else consumer.subscribe(command.getString("topic"), MessageSelector.bySql(sql));
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt m : messages) {
                 JSONObject event = describe(m, "got");

@@ -47,6 +47,13 @@ TAIL = """\
   answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers as
   Apache does. A pull that waits is not woken by messages that its filter does not accept. The bit maps of
   `enableCalcFilterBitMap` are neither written nor used: filters look at the messages.
+- 222: C++ members of a group get 220 in the form that they read, whatever the tool is written in; Apache goes by the
+  tool's language.
+- 303: the times as text are in UTC.
+- 306: files of queues are deleted as soon as the commit log begins behind their last message, so nothing is left to do.
+  Apache deletes a queue without messages as a whole and numbers its next message 0; a group that has consumed the old
+  ones then misses new ones.
+- 308: `filterGroups` are left out of the answer; Apache also deletes all their offsets.
 - 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once a client has asked for
   its offsets, until the next start; the answer, code 0 without a body, is one that `mqadmin queryCq` cannot read.
 """

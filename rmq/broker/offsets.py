@@ -148,6 +148,10 @@ class ConsumerOffsetTable:
         """
         return self._offsets.get(_key(topic, group), {}).get(queue_id)
 
+    def positions(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the offsets of a group in a topic, by queue id; a live table."""
+        return self._offsets.get(_key(topic, group), {})
+
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy of all offsets by ``topic@group`` and queue id."""
         return {key: dict(queues) for key, queues in self._offsets.items()}

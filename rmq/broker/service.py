@@ -31,6 +31,7 @@ from rmq.broker.pulllane import add_pull_lane
 from rmq.broker.registration import Registration, RegistrationTerms
 from rmq.broker.responders.admin import AdminResponder
 from rmq.broker.responders.clients import ClientResponder
+from rmq.broker.responders.forwarding import ForwardingResponder
 from rmq.broker.responders.offsets import OffsetResponder
 from rmq.broker.responders.pulling import PullResponder
 from rmq.broker.responders.queries import QueryResponder
@@ -129,6 +130,7 @@ class BrokerService(MultiService):
             ClientResponder(self.state),
             OffsetResponder(self.state),
             QueryResponder(self.state),
+            ForwardingResponder(self.state),
             SendBackResponder(self.state),
             TopicResponder(self.state),
             AdminResponder(self.state),

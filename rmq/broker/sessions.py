@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from rmq.wire.api.clients import NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupHeader
 from rmq.wire.api.common import SubscriptionData
+from rmq.wire.command import RemotingCommand
 
 #: a member without a heartbeat for longer expires.  Java: ProducerManager, ConsumerManager CHANNEL_EXPIRED_TIMEOUT
 MEMBER_EXPIRY_MS = 120_000
@@ -33,6 +34,8 @@ class ClientLink(Protocol):
     def oneway(self, contract: Any, header: Any, body: Any) -> object: ...
 
     def invoke(self, contract: Any, header: Any, body: Any, *, timeout_ms: float) -> Deferred[Any]: ...
+
+    def request(self, command: RemotingCommand, *, timeout_ms: float) -> Deferred[RemotingCommand]: ...
 
     def close(self, reason: str) -> object: ...
 

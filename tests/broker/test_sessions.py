@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.sessions import MEMBER_EXPIRY_MS, ChangeNotices, ConsumerGroup, ConsumerGroups, Member, ProducerGroups
 from rmq.wire.api.common import SubscriptionData
+from rmq.wire.command import RemotingCommand
 
 
 class Link:
@@ -26,6 +27,9 @@ class Link:
 
     def invoke(self, contract: Any, header: Any, body: Any, *, timeout_ms: float) -> Deferred[Any]:
         return succeed(None)
+
+    def request(self, command: RemotingCommand, *, timeout_ms: float) -> Deferred[RemotingCommand]:
+        return succeed(command)
 
     def close(self, reason: str) -> None:
         self.is_open = False

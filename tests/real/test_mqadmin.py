@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 
 import pytest
 
-from tests.real.peers import APACHE_4, OURS, Broker, Process, Site, mqadmin, until
+from tests.real.conftest import Clients
+from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, mqadmin, until
 
 #: what a Java program prints when something went wrong inside it
 TROUBLE = re.compile(r"Exception|^\s+at [\w.$]+\(|\[error\]|command failed", re.MULTILINE | re.IGNORECASE)
@@ -80,6 +83,69 @@ def test_a_command_for_something_unknown_fails_politely(site: Site, cluster: tup
     namesrv, _ = cluster
     output = mqadmin(site.root, "topicRoute", "-n", namesrv.addr, "-t", "NoSuchTopic")
     assert "CODE: 17" in output and "No topic route info in name server for the topic: NoSuchTopic" in output
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [OURS, APACHE_4])
+def test_commands_that_consumers_answer(kind: str, site: Site, client: Clients) -> None:
+    """What mqadmin asks of consumers reaches them through the broker, with clients of both versions in one group."""
+    namesrv = site.namesrv(kind)
+    broker = site.broker(kind, namesrv.addr)
+    n = ("-n", namesrv.addr)
+    with broker.probe() as probe:
+        probe.create_topic("Asked", 2)
+    java = {version: client(version, namesrv.addr) for version in (APACHE_4, APACHE_5)}
+    sent = java[APACHE_4].send("Asked", "sync", 20, prefix="asked")
+    for version, one in java.items():
+        one.consume("asked-group", "Asked", f"member-{version}")
+    with broker.probe() as probe:
+
+        def ids() -> list[str]:
+            answer = probe.ask(38, {"consumerGroup": "asked-group"})
+            return json.loads(answer.body)["consumerIdList"] if answer.code == 0 else []
+
+        until("both members are known", lambda: len(ids()) == 2, seconds=60)
+        members = ids()
+
+    def received() -> Counter[str]:
+        return Counter(event["key"] for one in java.values() for event in one.got())
+
+    until("all messages came", lambda: set(received()) == {event["key"] for event in sent}, seconds=60)
+
+    def committed() -> int:
+        return sum(value for _, _, value in java[APACHE_4].offsets("Asked", "asked-group").values())
+
+    until("their offsets are committed", lambda: committed() == 20, seconds=60)
+
+    # 307: running information, of both members
+    status = admin(site, "consumerStatus", *n, "-g", "asked-group")
+    assert all(member in status for member in members), status
+    details = mqadmin(site.root, "consumerStatus", *n, "-g", "asked-group", "-i", members[0])
+    assert "#Consumer Properties#" in details and "Asked" in details
+
+    # 223: positions, asked of the members themselves
+    with broker.probe() as probe:
+        answer = probe.ask(223, {"topic": "Asked", "group": "asked-group"})
+    assert answer.code == 0 and all(b'"queueId":%d' % queue in answer.body for queue in range(2)), answer
+
+    # 309: one member consumes one message again, out of turn
+    event = sent[7]
+    again = admin(
+        site, "queryMsgByUniqueKey", *n, "-t", "Asked", "-i", event["msgId"], "-g", "asked-group", "-d", members[0]
+    )
+    assert "CR_SUCCESS" in again, again
+    assert received()[event["key"]] == 2
+
+    # 222 and 220: everything once more
+    before = received()
+    reset = admin(site, "resetOffsetByTime", *n, "-g", "asked-group", "-t", "Asked", "-s", "0")
+    assert reset.count("broker-a") == 2, reset
+    until("every message came again", lambda: set(received() - before) == set(before), seconds=120)
+
+    with broker.probe() as probe:
+        spans = json.loads(probe.ask(303, {"topic": "Asked", "group": "asked-group"}).body)["consumeTimeSpanSet"]
+    assert [span["messageQueue"]["queueId"] for span in spans] == [0, 1]
+    assert all(0 < span["minTimeStamp"] <= span["consumeTimeStamp"] <= span["maxTimeStamp"] for span in spans)
 
 
 def broker_topics(broker: Broker) -> list[str]:

@@ -18,6 +18,8 @@ from rmq.runtime.disk.files import DiskError
 from rmq.runtime.properties import format_properties
 from rmq.wire import fastjson
 from rmq.wire.api.admin import (
+    CLEAN_EXPIRED_CONSUMEQUEUE,
+    CLEAN_UNUSED_TOPIC,
     DELETE_EXPIRED_COMMITLOG,
     GET_BROKER_CONFIG,
     GET_BROKER_RUNTIME_INFO,
@@ -28,6 +30,7 @@ from rmq.wire.api.admin import (
 )
 from rmq.wire.api.common import DataVersion, KVTable
 from rmq.wire.codes import MQ_VERSION, ResponseCode, version_desc
+from rmq.wire.record import SCHEDULE_TOPIC
 
 _KNOWN = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
 _S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
@@ -57,6 +60,34 @@ class AdminResponder:
         """
         self._state.store.delete_expired_soon()
         self._log.info("{peer} asks for the deletion of expired files", peer=request.channel.peer)
+
+    @responds_to(CLEAN_EXPIRED_CONSUMEQUEUE)
+    def clean_queues(self, request: Request[None, None]) -> None:
+        """
+        Nothing is left to do: files of queues are deleted as soon as the commit log begins behind their last message.
+
+        Apache's broker deletes a queue without messages as a whole and numbers its next message 0; a group that has
+        consumed the old ones then misses new ones. Ours goes on counting.
+        Java: AdminBrokerProcessor#cleanExpiredConsumeQueue
+        """
+
+    @responds_to(CLEAN_UNUSED_TOPIC)
+    def clean_topics(self, request: Request[None, None]) -> None:
+        """
+        Delete the queues of topics that do not exist (any more).
+
+        Java: DefaultMessageStore#cleanUnusedTopic
+        """
+        state = self._state
+        unknown = {topic for topic, _ in state.store.queues() if topic not in state.topics}
+        for topic in sorted(unknown - {SCHEDULE_TOPIC}):
+            state.store.delete_topic(topic)
+            state.polls.topic_deleted(topic)
+            self._log.info(
+                "queues of topic {topic}, which does not exist, were deleted at the request of {peer}",
+                topic=topic,
+                peer=request.channel.peer,
+            )
 
     @responds_to(UPDATE_BROKER_CONFIG)
     def update_config(self, request: Request[None, bytes]) -> None:

@@ -6,6 +6,8 @@ Java: ConsumerManageProcessor, AdminBrokerProcessor
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from twisted.logger import Logger
 
 from rmq.broker.state import BrokerState
@@ -18,7 +20,9 @@ from rmq.wire.api.offsets import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
+    QUERY_CONSUME_TIME_SPAN,
     QUERY_CONSUMER_OFFSET,
+    QUERY_CORRECTION_OFFSET,
     SEARCH_OFFSET_BY_TIMESTAMP,
     UPDATE_CONSUMER_OFFSET,
     BrokerConsumeStats,
@@ -26,15 +30,23 @@ from rmq.wire.api.offsets import (
     CloneGroupOffsetHeader,
     ConsumeStats,
     ConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    ConsumeTimeSpans,
+    CorrectionOffsetHeader,
+    CorrectionOffsets,
     OffsetReply,
     OffsetWrapper,
     QueryConsumerOffsetHeader,
     QueueHeader,
+    QueueTimeSpan,
     SearchOffsetHeader,
     TimestampReply,
     UpdateConsumerOffsetHeader,
 )
 from rmq.wire.codes import ResponseCode
+
+#: what Java calls Long.MAX_VALUE
+MAX_OFFSET = (1 << 63) - 1
 
 
 class OffsetResponder:
@@ -147,6 +159,63 @@ class OffsetResponder:
             body=BrokerConsumeStats(broker_addr=state.setup.address, consume_stats_list=lists, total_diff=total)
         )
 
+    @responds_to(QUERY_CONSUME_TIME_SPAN)
+    def time_spans(self, request: Request[ConsumeTimeSpanHeader, None]) -> Reply:
+        """
+        Java: AdminBrokerProcessor#queryConsumeTimeSpan
+        """
+        header, state = request.header, self._state
+        topic, store = header.topic, state.store
+        config = state.topics.get(topic)
+        if config is None:
+            raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+
+            def stored(offset: int, queue_id: int = queue_id) -> int:
+                time_ms = store.store_time_of(topic, queue_id, offset)
+                return -1 if time_ms is None else time_ms
+
+            first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            consumed = max(state.offsets.query(header.group, topic, queue_id) or 0, 0)
+            first_ms, last_ms = stored(first), stored(end - 1)
+            consumed_ms = stored(consumed - 1) if consumed > 0 else first_ms
+            spans.append(
+                QueueTimeSpan(
+                    consume_time_stamp=consumed_ms,
+                    consume_time_stamp_str=_day_and_time(consumed_ms),
+                    delay_time=state.now_ms - stored(consumed) if consumed < end else 0,
+                    max_time_stamp=last_ms,
+                    max_time_stamp_str=_day_and_time(last_ms),
+                    message_queue=MessageQueue(topic=topic, broker_name=state.setup.name, queue_id=queue_id),
+                    min_time_stamp=first_ms,
+                    min_time_stamp_str=_day_and_time(first_ms),
+                )
+            )
+        return Reply(body=ConsumeTimeSpans(consume_time_span_set=spans))
+
+    @responds_to(QUERY_CORRECTION_OFFSET)
+    def correction(self, request: Request[CorrectionOffsetHeader, None]) -> Reply:
+        """
+        The lowest offset of all groups in each queue of a topic, except where ``compareGroup`` is behind it: there the
+        largest possible number.
+
+        ``filterGroups`` are left out; Apache's broker also forgets their offsets, in all topics.
+        Java: AdminBrokerProcessor#queryCorrectionOffset
+        """
+        header, state = request.header, self._state
+        topic = header.topic
+        left_out = set((header.filter_groups or "").split(","))
+        lowest: dict[int, int] = {}
+        for group in sorted(state.offsets.groups_of(topic) - left_out):
+            for queue_id, offset in state.offsets.positions(group, topic).items():
+                if offset >= state.store.min_offset(topic, queue_id):
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        for queue_id, offset in state.offsets.positions(header.compare_group, topic).items():
+            if lowest.get(queue_id, offset) > offset:
+                lowest[queue_id] = MAX_OFFSET
+        return Reply(body=CorrectionOffsets(correction_offsets=lowest))
+
     def _followed(self, group: str, topic: str) -> TopicConfig | None:
         """Return a topic; None if it does not exist or the online group does not subscribe to it."""
         config = self._state.topics.get(topic)
@@ -171,3 +240,9 @@ class OffsetResponder:
                 broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0
             )
         stats.consume_tps += state.stats.group_get_tps(group, topic)
+
+
+def _day_and_time(epoch_ms: int) -> str:
+    """Return ``2026-11-21#08:00:00:000`` (UTC).  Java: UtilAll#YYYY_MM_DD_HH_MM_SS_SSS"""
+    moment = datetime.fromtimestamp(epoch_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{epoch_ms % 1000:03d}"

@@ -11,8 +11,6 @@ from rmq.wire.codes import RequestCode
 
 _TRANSACTIONS = "transactions are not supported"
 _ACL = "accounts are changed in the file of aclFile"
-_FORWARDING = "requests to consumers are not forwarded"
-_CLEANING = "expired files are deleted by the broker itself"
 _NAMESRV = "a NameServer answers this"
 _CLIENT = "a client answers this"
 _POP = "pop consumption is not supported"
@@ -28,16 +26,6 @@ REFUSED: dict[RequestCode, str] = {
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACL,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACL,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ACL,
-    # administration through consumers
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _FORWARDING,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _FORWARDING,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: _FORWARDING,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _FORWARDING,
-    # administration
-    RequestCode.QUERY_CONSUME_TIME_SPAN: "time spans of consumers are not kept",
-    RequestCode.QUERY_CORRECTION_OFFSET: "offsets are not corrected",
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CLEANING,
-    RequestCode.CLEAN_UNUSED_TOPIC: _CLEANING,
     # refused by Apache's 4.9 broker, too: unused constants
     RequestCode.QUERY_BROKER_OFFSET: "",
     RequestCode.GET_TOPIC_CONFIG_LIST: "",

@@ -50,6 +50,8 @@ class BrokerStatsData(msgspec.Struct, rename="camel", kw_only=True):
 UPDATE_BROKER_CONFIG = contract(RequestCode.UPDATE_BROKER_CONFIG, body=bytes)
 GET_BROKER_CONFIG = contract(RequestCode.GET_BROKER_CONFIG, reply=BrokerConfigReply, reply_body=bytes)
 DELETE_EXPIRED_COMMITLOG = contract(RequestCode.DELETE_EXPIRED_COMMITLOG)
+CLEAN_EXPIRED_CONSUMEQUEUE = contract(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+CLEAN_UNUSED_TOPIC = contract(RequestCode.CLEAN_UNUSED_TOPIC)
 GET_BROKER_RUNTIME_INFO = contract(RequestCode.GET_BROKER_RUNTIME_INFO, reply_body=KVTable)
 VIEW_BROKER_STATS_DATA = contract(
     RequestCode.VIEW_BROKER_STATS_DATA, header=BrokerStatsHeader, reply_body=BrokerStatsData

@@ -116,6 +116,51 @@ class ConsumeStats(msgspec.Struct, rename="camel", kw_only=True):
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
 
 
+class ConsumeTimeSpanHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """Java: QueryConsumeTimeSpanRequestHeader"""
+
+    topic: str
+    group: str
+
+
+class QueueTimeSpan(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    When the first, the last and the last consumed message of a queue were stored (epoch ms, -1: there is none), and for
+    how long (ms) the next one has been waiting; the texts are the times in UTC.
+
+    Java: QueueTimeSpan
+    """
+
+    consume_time_stamp: int
+    consume_time_stamp_str: str
+    delay_time: int
+    max_time_stamp: int
+    max_time_stamp_str: str
+    message_queue: MessageQueue
+    min_time_stamp: int
+    min_time_stamp_str: str
+
+
+class ConsumeTimeSpans(msgspec.Struct, rename="camel", kw_only=True):
+    """Java: QueryConsumeTimeSpanBody"""
+
+    consume_time_span_set: list[QueueTimeSpan] = []
+
+
+class CorrectionOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """``filter_groups`` are separated by commas.  Java: QueryCorrectionOffsetHeader"""
+
+    filter_groups: str | None = None
+    compare_group: str
+    topic: str
+
+
+class CorrectionOffsets(msgspec.Struct, rename="camel", kw_only=True):
+    """Java: QueryCorrectionOffsetBody"""
+
+    correction_offsets: dict[int, int] = {}
+
+
 class BrokerConsumeStatsHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
     Every group, restricted to ordered topics or not.
@@ -150,4 +195,10 @@ CLONE_GROUP_OFFSET = contract(RequestCode.CLONE_GROUP_OFFSET, header=CloneGroupO
 GET_CONSUME_STATS = contract(RequestCode.GET_CONSUME_STATS, header=ConsumeStatsHeader, reply_body=ConsumeStats)
 GET_BROKER_CONSUME_STATS = contract(
     RequestCode.GET_BROKER_CONSUME_STATS, header=BrokerConsumeStatsHeader, reply_body=BrokerConsumeStats
+)
+QUERY_CONSUME_TIME_SPAN = contract(
+    RequestCode.QUERY_CONSUME_TIME_SPAN, header=ConsumeTimeSpanHeader, reply_body=ConsumeTimeSpans
+)
+QUERY_CORRECTION_OFFSET = contract(
+    RequestCode.QUERY_CORRECTION_OFFSET, header=CorrectionOffsetHeader, reply_body=CorrectionOffsets
 )

@@ -21,6 +21,7 @@ from lark import Lark, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from rmq.broker.filters import SubscriptionError
+from rmq.store import filtercode
 from rmq.wire.record import find_marked, property_mark
 
 #: limits of an expression, which is evaluated for hundreds of messages of one pull; Apache has none
@@ -98,11 +99,12 @@ Evaluate = Callable[[str], Value]
 
 @attrs.frozen
 class Sql92:
-    """A compiled expression. Call it with a message's encoded properties: True when the message is selected."""
+    """A compiled expression, which is a `rmq.store.filtercode.PropertyFilter`."""
 
     expression: str
     #: what follows the end of the expression, and is ignored
     ignored: str
+    program: bytes | None
     _evaluate: Evaluate
 
     def __call__(self, properties: str) -> bool:
@@ -127,7 +129,8 @@ def compile_sql92(expression: str) -> Sql92:
                 raise
             ignored = expression[error.token.start_pos :]
             node = parser.feed_eof()
-        return Sql92(expression, ignored, _condition(node).evaluate)
+        condition = _condition(node)
+        return Sql92(expression, ignored, condition.program, condition.evaluate)
     except UnexpectedToken as error:
         raise SubscriptionError(_unexpected(expression, error)) from None
     except UnexpectedCharacters as error:
@@ -180,6 +183,13 @@ class _Node:
     operands: tuple[_Node, ...] = ()
     #: how many operators it has
     size: int = 0
+    #: the same for compiled pulls, see `rmq.store.filtercode`; None for what they cannot do
+    program: bytes | None = None
+
+    @property
+    def mark(self) -> str:
+        """What finds a property."""
+        return property_mark(self.name or "")
 
 
 def _node(parts: tuple[_Node, ...], evaluate: Evaluate, text: str, **more: Any) -> _Node:
@@ -190,7 +200,10 @@ def _node(parts: tuple[_Node, ...], evaluate: Evaluate, text: str, **more: Any) 
 
 
 def _constant(value: Value, text: str) -> _Node:
-    return _Node(lambda _: value, text, isinstance(value, bool) or value is None, is_constant=True, value=value)
+    if not isinstance(value, bool) and value is not None:
+        return _Node(lambda _: value, text, is_constant=True, value=value)
+    program = filtercode.constant(filtercode.UNKNOWN if value is None else int(value))
+    return _Node(lambda _: value, text, is_condition=True, is_constant=True, value=value, program=program)
 
 
 def _condition(node: _Node) -> _Node:
@@ -199,8 +212,8 @@ def _condition(node: _Node) -> _Node:
         return node
     if node.name is None:
         raise SubscriptionError(f"{_PARSE_EXCEPTION}: Expression will not result in a boolean value: {node.text}")
-    evaluate = node.evaluate
-    return _Node(lambda p: None if evaluate(p) is None else False, node.text, is_condition=True, size=node.size)
+    evaluate, program = node.evaluate, filtercode.present(node.mark)
+    return _Node(lambda p: None if evaluate(p) is None else False, node.text, is_condition=True, program=program)
 
 
 def _joined(operator: str, left: _Node, right: _Node) -> _Node:
@@ -221,18 +234,21 @@ def _joined(operator: str, left: _Node, right: _Node) -> _Node:
                 result = None
         return result
 
-    text = f"({left.text} {operator} {right.text})"
-    return _node(operands, evaluate, text, is_condition=True, operator=operator, operands=operands)
+    program = filtercode.joined(filtercode.OR if deciding else filtercode.AND, [one.program for one in operands])
+    more = {"operator": operator, "operands": operands, "program": program}
+    return _node(operands, evaluate, f"({left.text} {operator} {right.text})", is_condition=True, **more)
 
 
 def _negated(node: _Node) -> _Node:
-    inner = _condition(node).evaluate
+    condition = _condition(node)
+    inner = condition.evaluate
 
     def evaluate(properties: str) -> Value:
         value = inner(properties)
         return None if value is None else not value
 
-    return _node((node,), evaluate, f"(NOT {node.text})", is_condition=True)
+    program = filtercode.negated(condition.program)
+    return _node((node,), evaluate, f"(NOT {node.text})", is_condition=True, program=program)
 
 
 # ---- comparing ----
@@ -245,8 +261,6 @@ _BLANKS = "".join(map(chr, range(33)))
 
 def _to_whole(text: str, bits: int) -> int:
     """Java: Integer#valueOf, Long#valueOf"""
-    if len(text) < 10 and text.isdecimal():
-        return int(text)
     if _WHOLE.fullmatch(text) is None or len(text) > 64:
         raise _NotComparable
     value = int(text)
@@ -268,6 +282,7 @@ def _to_double(text: str) -> float:
     raise _NotComparable
 
 
+_BITS = {int: 32, _Long: 64}
 _CONVERT: dict[type, Callable[[str], Value]] = {
     bool: lambda text: text.lower() == "true",
     int: lambda text: _to_whole(text, 32),
@@ -309,27 +324,24 @@ def _compare_doubles(left: float, right: float) -> int:
     return (keys[0] > keys[1]) - (keys[0] < keys[1])
 
 
-_TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
+_TESTS: dict[str, tuple[Callable[[int, int], bool], int]] = {
+    ">": (operator.gt, filtercode.ABOVE),
+    ">=": (operator.ge, filtercode.ABOVE_OR_EQUAL),
+    "<": (operator.lt, filtercode.BELOW),
+    "<=": (operator.le, filtercode.BELOW_OR_EQUAL),
 }
 
 
-def _whole_property(left: _Node, test: Callable[[Any, Any], bool], right: _Node) -> Evaluate | None:
-    """Return the quick form of what most expressions are, a property beside a whole number; None for others."""
-    value, value_of = right.value, left.evaluate
-    if left.name is None or isinstance(value, bool) or not isinstance(value, int):
+def _comparison_program(left: _Node, test: int, right: _Node) -> bytes | None:
+    """Return the program of a property beside a constant, which most expressions are made of; None for others."""
+    value = right.value
+    if left.name is None or not right.is_constant or isinstance(value, bool):
         return None
-    convert: Callable[[str], Any] = _CONVERT[type(value)]
-
-    def evaluate(properties: str) -> Value:
-        text: Any = value_of(properties)
-        return None if text is None else test(convert(text), value)
-
-    return evaluate
+    if isinstance(value, str):
+        return filtercode.equal_text(left.mark, value)
+    if isinstance(value, float):
+        return filtercode.double(left.mark, test, value)
+    return None if value is None else filtercode.whole_number(left.mark, test, value, _BITS[type(value)])
 
 
 def _ordered(left: _Node, sign: str, right: _Node) -> _Node:
@@ -338,7 +350,7 @@ def _ordered(left: _Node, sign: str, right: _Node) -> _Node:
         number = isinstance(side.value, int | float) and not isinstance(side.value, bool)
         if side.is_condition or (side.is_constant and not number):
             raise SubscriptionError(f"java.lang.RuntimeException: Value '{side.text}' cannot be compared.")
-    test, left_of, right_of = _TESTS[sign], left.evaluate, right.evaluate
+    (test, code), left_of, right_of = _TESTS[sign], left.evaluate, right.evaluate
 
     def evaluate(properties: str) -> Value:
         one, other = left_of(properties), right_of(properties)
@@ -348,12 +360,9 @@ def _ordered(left: _Node, sign: str, right: _Node) -> _Node:
             return test(_compare_doubles(_to_double(one), _to_double(other)), 0)
         return test(_compare(one, other), 0)
 
-    return _node(
-        (left, right),
-        _whole_property(left, test, right) or evaluate,
-        f"({left.text} {sign} {right.text})",
-        is_condition=True,
-    )
+    program = _comparison_program(left, code, right)
+    text = f"({left.text} {sign} {right.text})"
+    return _node((left, right), evaluate, text, is_condition=True, program=program)
 
 
 def _equal(left: _Node, right: _Node) -> _Node:
@@ -367,8 +376,13 @@ def _equal(left: _Node, right: _Node) -> _Node:
             return one == other
         return _compare(one, other) == 0
 
-    quick = _whole_property(left, _TESTS["=="], right)
-    return _node((left, right), quick or evaluate, f"({left.text} == {right.text})", is_condition=True)
+    program = _comparison_program(left, filtercode.EQUAL, right)
+    return _node((left, right), evaluate, f"({left.text} == {right.text})", is_condition=True, program=program)
+
+
+def _null(node: _Node) -> _Node:
+    equal = _equal(node, _NULL)
+    return equal if node.name is None else attrs.evolve(equal, program=filtercode.absent(node.mark))
 
 
 def _checked_equal(left: _Node, right: _Node) -> _Node:
@@ -398,10 +412,10 @@ def _check_limits(low: _Node, high: _Node) -> None:
 
 
 _NULL = _constant(None, "NULL")
-_TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
-    "CONTAINS": str.__contains__,
-    "STARTSWITH": str.startswith,
-    "ENDSWITH": str.endswith,
+_TEXT_TESTS: dict[str, tuple[Callable[[str, str], bool], int]] = {
+    "CONTAINS": (str.__contains__, filtercode.ANYWHERE),
+    "STARTSWITH": (str.startswith, filtercode.AT_START),
+    "ENDSWITH": (str.endswith, filtercode.AT_END),
 }
 
 
@@ -470,10 +484,10 @@ class _Builder(Transformer[Any, _Node]):
         return _negated(_checked_equal(left, right))
 
     def is_null(self, left: _Node, *_words: str) -> _Node:
-        return _equal(left, _NULL)
+        return _null(left)
 
     def is_not_null(self, left: _Node, *_words: str) -> _Node:
-        return _negated(_equal(left, _NULL))
+        return _negated(_null(left))
 
     def order(self, left: _Node, sign: str, right: _Node) -> _Node:
         return _ordered(left, sign, right)
@@ -496,17 +510,20 @@ class _Builder(Transformer[Any, _Node]):
             value = value_of(properties)
             return None if value is None else (value in wanted) is found
 
-        return _node((left,), evaluate, f"{left.text} IN …", is_condition=True)
+        program = filtercode.one_of(left.mark, sorted(wanted), found=found)
+        return _node((left,), evaluate, f"{left.text} IN …", is_condition=True, program=program)
 
     def text(self, left: _Node, *parts: str) -> _Node:
         word, token = parts[-2:]
-        test, part, value_of, found = _TEXT_TESTS[word.upper()], _unquoted(token), left.evaluate, not _is_not(parts)
+        (test, where), part = _TEXT_TESTS[word.upper()], _unquoted(token)
+        value_of, found = left.evaluate, not _is_not(parts)
 
         def evaluate(properties: str) -> Value:
             value = value_of(properties)
             return isinstance(value, str) and part != "" and test(value, part) is found
 
-        return _node((left,), evaluate, f"({word} {left.text})", is_condition=True)
+        program = None if left.name is None else filtercode.find_text(left.mark, where, part, found=found)
+        return _node((left,), evaluate, f"({word} {left.text})", is_condition=True, program=program)
 
 
 def _is_not(parts: tuple[Any, ...]) -> bool:

@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT_BYTES
 
@@ -74,6 +74,246 @@ cdef Py_ssize_t properties_at(const uint8_t* record, int64_t size, int32_t magic
     return at if at + length[0] == size else -1
 
 
+# ---- programs of filters: `rmq.store.filtercode` says what the operations mean ----
+
+cdef enum:
+    VERDICT_NO = 0
+    VERDICT_YES = 1
+    VERDICT_UNKNOWN = 2
+    VERDICT_FAILED = 3
+    VERDICT_UNSURE = 4
+    OP_AND = 0
+    OP_OR = 1
+    OP_NOT = 2
+    OP_CONSTANT = 3
+    OP_PRESENT = 4
+    OP_ABSENT = 5
+    OP_TEXT = 6
+    OP_IN = 7
+    OP_FIND = 8
+    OP_WHOLE = 9
+    TEST_ABOVE = 0
+    TEST_ABOVE_OR_EQUAL = 1
+    TEST_BELOW = 2
+    TEST_BELOW_OR_EQUAL = 3
+    FIND_ANYWHERE = 0
+    FIND_AT_START = 1
+    PROPERTY_END = 2
+    MOST_DIGITS = 18
+    MOST_EXACT_DIGITS = 15
+
+cdef double[16] TENS = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15]
+
+
+cdef struct Value:
+    const uint8_t* start
+    Py_ssize_t length
+
+
+cdef int find_value(
+    const uint8_t* properties, Py_ssize_t length, const uint8_t* mark, Py_ssize_t mark_length, Value* found
+) noexcept nogil:
+    """Find the property of a mark, the last one of that name: YES, NO, or UNSURE when its value is empty."""
+    cdef const uint8_t* end = properties + length
+    cdef const uint8_t* at = NULL
+    cdef const uint8_t* following = properties
+    cdef const uint8_t* stop
+    while True:
+        following = <const uint8_t*>memmem(following, end - following, mark, mark_length)
+        if following == NULL:
+            break
+        following += mark_length
+        at = following
+    if at == NULL:
+        # the first property has no separator in front of it
+        if length < mark_length - 1 or memcmp(properties, mark + 1, mark_length - 1) != 0:
+            return VERDICT_NO
+        at = properties + mark_length - 1
+    stop = <const uint8_t*>memchr(at, PROPERTY_END, end - at)
+    found.start = at
+    found.length = (end if stop == NULL else stop) - at
+    return VERDICT_UNSURE if found.length == 0 else VERDICT_YES
+
+
+cdef int whole_of(Value value, int bits, int64_t* number) noexcept nogil:
+    """Read what Java's Integer or Long reads: YES, FAILED, or UNSURE for other digits than 0-9 and for long numbers."""
+    cdef Py_ssize_t at = 0, i
+    cdef int64_t found = 0
+    cdef bint negative = value.start[0] == c"-"
+    for i in range(value.length):
+        if value.start[i] >= 0x80:
+            return VERDICT_UNSURE
+    if negative or value.start[0] == c"+":
+        at = 1
+    if at == value.length:
+        return VERDICT_FAILED
+    if value.length - at > MOST_DIGITS:
+        return VERDICT_UNSURE
+    while at < value.length:
+        if not c"0" <= value.start[at] <= c"9":
+            return VERDICT_FAILED
+        found = found * 10 + (value.start[at] - c"0")
+        at += 1
+    if negative:
+        found = -found
+    if bits == 32 and not -2147483648 <= found <= 2147483647:
+        return VERDICT_FAILED
+    number[0] = found
+    return VERDICT_YES
+
+
+cdef int double_of(Value value, double* number) noexcept nogil:
+    """Read a decimal fraction that a double holds exactly enough: YES, or UNSURE for all others, 0 too."""
+    cdef Py_ssize_t at = 0, digits = 0, decimals = 0
+    cdef int64_t found = 0
+    cdef bint negative = value.start[0] == c"-", fraction = False
+    if negative or value.start[0] == c"+":
+        at = 1
+    while at < value.length:
+        if value.start[at] == c"." and not fraction:
+            fraction = True
+        elif c"0" <= value.start[at] <= c"9" and digits < MOST_EXACT_DIGITS:
+            found = found * 10 + (value.start[at] - c"0")
+            digits += 1
+            decimals += fraction
+        else:
+            return VERDICT_UNSURE
+        at += 1
+    if found == 0:
+        return VERDICT_UNSURE
+    number[0] = <double>found / TENS[decimals]
+    if negative:
+        number[0] = -number[0]
+    return VERDICT_YES
+
+
+cdef inline bint passes(int test, int order) noexcept nogil:
+    if test == TEST_ABOVE:
+        return order > 0
+    if test == TEST_ABOVE_OR_EQUAL:
+        return order >= 0
+    if test == TEST_BELOW:
+        return order < 0
+    if test == TEST_BELOW_OR_EQUAL:
+        return order <= 0
+    return order == 0
+
+
+cdef int run_joined(const uint8_t** at, int deciding, const uint8_t* properties, Py_ssize_t length) noexcept nogil:
+    """AND and OR: an operand that decides ends it, then one that is unknown makes it unknown."""
+    cdef const uint8_t* end = at[0] + 4 + get32(at[0])
+    cdef int verdict, result = VERDICT_YES - deciding
+    at[0] += 4
+    while at[0] < end:
+        verdict = run_node(at, properties, length)
+        if verdict == deciding or verdict >= VERDICT_FAILED:
+            result = verdict
+            break
+        if verdict == VERDICT_UNKNOWN:
+            result = VERDICT_UNKNOWN
+    at[0] = end
+    return result
+
+
+cdef int run_in(const uint8_t** at, int found, Value value) noexcept nogil:
+    cdef const uint8_t* end = at[0] + 4 + get32(at[0])
+    cdef Py_ssize_t size
+    at[0] += 4
+    while at[0] < end:
+        size = get32(at[0])
+        if size == value.length and memcmp(at[0] + 4, value.start, size) == 0:
+            at[0] = end
+            return found
+        at[0] += 4 + size
+    return 1 - found
+
+
+cdef int run_find(const uint8_t** at, int where, int found, Value value) noexcept nogil:
+    cdef Py_ssize_t size = get32(at[0])
+    cdef const uint8_t* text = at[0] + 4
+    cdef bint is_there
+    at[0] += 4 + size
+    if size == 0:
+        return VERDICT_NO
+    if size > value.length:
+        is_there = False
+    elif where == FIND_ANYWHERE:
+        is_there = memmem(value.start, value.length, text, size) != NULL
+    elif where == FIND_AT_START:
+        is_there = memcmp(value.start, text, size) == 0
+    else:
+        is_there = memcmp(value.start + value.length - size, text, size) == 0
+    return found if is_there else 1 - found
+
+
+cdef int run_node(const uint8_t** at, const uint8_t* properties, Py_ssize_t length) noexcept nogil:
+    """Return the value of the node at ``at``, and move that behind it."""
+    cdef int operation = at[0][0], verdict, found, test, bits
+    cdef Py_ssize_t mark_length, size
+    cdef const uint8_t* mark
+    cdef Value value
+    cdef int64_t number = 0, other
+    cdef double real = 0, beside
+    cdef uint64_t raw
+    at[0] += 1
+    if operation == OP_AND:
+        return run_joined(at, VERDICT_NO, properties, length)
+    if operation == OP_OR:
+        return run_joined(at, VERDICT_YES, properties, length)
+    if operation == OP_NOT:
+        verdict = run_node(at, properties, length)
+        return 1 - verdict if verdict <= VERDICT_YES else verdict
+    if operation == OP_CONSTANT:
+        verdict = at[0][0]
+        at[0] += 1
+        return verdict
+    mark_length = at[0][0]
+    mark = at[0] + 1
+    at[0] += 1 + mark_length
+    found = find_value(properties, length, mark, mark_length, &value)
+    if operation == OP_PRESENT or operation == OP_ABSENT:
+        if found == VERDICT_UNSURE:
+            return VERDICT_UNSURE
+        if operation == OP_PRESENT:
+            return VERDICT_NO if found else VERDICT_UNKNOWN
+        return 1 - found
+    verdict = VERDICT_UNKNOWN if found == VERDICT_NO else found
+    if operation == OP_TEXT:
+        size = get32(at[0])
+        if found == VERDICT_YES:
+            verdict = size == value.length and memcmp(at[0] + 4, value.start, size) == 0
+        at[0] += 4 + size
+    elif operation == OP_IN:
+        test = at[0][0]
+        at[0] += 1
+        if found == VERDICT_YES:
+            return run_in(at, test, value)
+        at[0] += 4 + get32(at[0])
+    elif operation == OP_FIND:
+        test, bits = at[0][0], at[0][1]
+        at[0] += 2
+        if found == VERDICT_YES:
+            return run_find(at, test, bits, value)
+        verdict = VERDICT_NO if found == VERDICT_NO else found
+        at[0] += 4 + get32(at[0])
+    elif operation == OP_WHOLE:
+        test, bits, other = at[0][0], at[0][1], get64(at[0] + 2)
+        at[0] += 10
+        if found == VERDICT_YES:
+            verdict = whole_of(value, bits, &number)
+            if verdict == VERDICT_YES:
+                verdict = passes(test, (number > other) - (number < other))
+    else:
+        test, raw = at[0][0], <uint64_t>get64(at[0] + 1)
+        memcpy(&beside, &raw, 8)
+        at[0] += 9
+        if found == VERDICT_YES:
+            verdict = double_of(value, &real)
+            if verdict == VERDICT_YES:
+                verdict = passes(test, (real > beside) - (real < beside))
+    return verdict
+
+
 def pick(
     const uint8_t[::1] units,
     const uint8_t[::1] window,
@@ -85,13 +325,15 @@ def pick(
     int64_t max_count,
     codes,
     accepts=None,
+    const uint8_t[::1] program=None,
 ):
     """
     Choose among ``units``, of which the first lies at ``first``, where ``window``, a piece of the log, begins.
 
     ``in_memory`` and ``on_disk`` are (records, bytes) that an answer may have of records near the end of the log, which
     are those of the last ``recent_bytes``, and of others. ``codes`` are the tags codes that are wanted, None for all;
-    ``accepts`` is asked with the properties of the others, None for none.
+    ``accepts`` is asked with the properties of the others, None for none, after ``program``, if there is one, see
+    `rmq.store.filtercode`.
 
     Return (records, how many they are, units that were looked at, place of the last unit that was looked at or ended
     the answer); None for a unit that the reference must look at: an address of an extension, no record at its place.
@@ -110,6 +352,8 @@ def pick(
     cdef const uint8_t* record
     cdef int32_t magic
     cdef Py_ssize_t start, length
+    cdef const uint8_t* at_node
+    cdef int verdict
     cdef bint is_wanted
     cdef bytes records
     cdef char* out
@@ -165,7 +409,15 @@ def pick(
             start = properties_at(record, size, magic, &length)
             if start < 0:
                 return None
-            if not accepts(PyUnicode_DecodeUTF8(<const char*>record + start, length, "replace")):
+            verdict = VERDICT_UNSURE
+            if program is not None:
+                at_node = &program[0]
+                verdict = run_node(&at_node, record + start, length)
+            if verdict == VERDICT_UNSURE:
+                is_wanted = accepts(PyUnicode_DecodeUTF8(<const char*>record + start, length, "replace"))
+            else:
+                is_wanted = verdict == VERDICT_YES
+            if not is_wanted:
                 scanned += 1
                 continue
         scanned += 1

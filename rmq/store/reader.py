@@ -16,6 +16,7 @@ from rmq.runtime.disk.files import DiskError
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.filtercode import PropertyFilter
 from rmq.store.index import Index
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.messages import GetResult, GetStatus, QueryResult
@@ -85,7 +86,7 @@ class Reader:
         queue_offset: int,
         max_count: int,
         matches: Callable[[int], bool] | None,
-        accepts: Callable[[str], bool] | None = None,
+        accepts: PropertyFilter | None = None,
     ) -> GetResult:
         """
         Return messages of a queue from a number on, as many as one answer may hold.
@@ -105,7 +106,7 @@ class Reader:
         queue_offset: int,
         max_count: int,
         matches: Callable[[int], bool] | None,
-        accepts: Callable[[str], bool] | None = None,
+        accepts: PropertyFilter | None = None,
     ) -> GetResult:
         """As :meth:`get`, with the records in one piece; an answer may end earlier than that of ``get``."""
         if _pick is not None and (matches is None or isinstance(matches, frozenset)):
@@ -141,7 +142,7 @@ class Reader:
         queue_offset: int,
         max_count: int,
         codes: frozenset[int] | None,
-        accepts: Callable[[str], bool] | None,
+        accepts: PropertyFilter | None,
     ) -> GetResult | None:
         """Do as :meth:`_scan` in the compiled loop; None when anything is unusual."""
         log = self._commit_log
@@ -156,11 +157,14 @@ class Reader:
         if not log.min_offset <= first < log.end:
             return None
         log_end, recent = log.end, self._recent_bytes
+        program = None if accepts is None else accepts.program
         try:
             window = log.view_some(first, WINDOW_BYTES)
         except DiskError:
             return None  # without a map, where a block behind these records cannot be read
-        picked = _pick(units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes, accepts)
+        picked = _pick(
+            units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes, accepts, program
+        )
         if picked is None:
             return None
         records, count, scanned, last = picked
@@ -181,7 +185,7 @@ class Reader:
         queue_offset: int,
         max_count: int,
         matches: Callable[[int], bool] | None,
-        accepts: Callable[[str], bool] | None,
+        accepts: PropertyFilter | None,
     ) -> GetResult:
         log_end = self._commit_log.end
         units = queue.read(queue_offset, max(self._most_units, max_count))

@@ -25,6 +25,7 @@ from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import ArrivalListener, Dispatcher, Watch, delay_levels
+from rmq.store.filtercode import PropertyFilter
 from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.health import LoadReport, StoreHealth
 from rmq.store.index import Index
@@ -531,7 +532,7 @@ class MessageStore:
         queue_offset: int,
         max_count: int,
         matches: Callable[[int], bool] | None = None,
-        accepts: Callable[[str], bool] | None = None,
+        accepts: PropertyFilter | None = None,
     ) -> GetResult:
         """Return messages of a queue.  See `Reader.get`."""
         return self._reader.get(topic, queue_id, queue_offset, max_count, matches, accepts)
@@ -543,7 +544,7 @@ class MessageStore:
         queue_offset: int,
         max_count: int,
         matches: Callable[[int], bool] | None,
-        accepts: Callable[[str], bool] | None = None,
+        accepts: PropertyFilter | None = None,
     ) -> GetResult:
         """Return messages of a queue in one piece.  See `Reader.pull`."""
         return self._reader.pull(topic, queue_id, queue_offset, max_count, matches, accepts)

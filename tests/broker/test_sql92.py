@@ -1,15 +1,20 @@
-"""SQL92 expressions: what they mean, by the answers of Apache's own compiler."""
+"""SQL92 expressions: what they mean, by the answers of Apache's own compiler; and their programs for compiled pulls."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.filters import SubscriptionError
 from rmq.broker.sql92 import MAX_LENGTH, MAX_OPERATORS, compile_sql92
-from rmq.wire.record import encode_properties
+from rmq.store import layout, reader
+from rmq.wire.record import encode_properties, encode_record
+from tests.expressions import WORDS_OF_5, Generator
+from tests.needs import need_compiled
+from tests.seeds import SEED
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "sql92-5.3.3.jsonl"
 
@@ -108,3 +113,110 @@ class Sql92Tests(SynchronousTestCase):
         }.items():
             error = self.assertRaises(SubscriptionError, compile_sql92, expression)
             self.assertIn(text, str(error))
+
+
+class ProgramTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        need_compiled("rmq.store._pick")
+        self.asked = 0
+
+    def selected(self, expression: str, messages: list[bytes]) -> tuple[list[bool], list[bool]]:
+        """Return which messages the compiled loop takes, and which the filter itself."""
+        compiled = compile_sql92(expression)
+        units, window, places = b"", b"", []
+        for number, properties in enumerate(messages):
+            record = encode_record(
+                topic=b"T",
+                queue_id=0,
+                body=b"x" * (number % 3),
+                properties=properties,
+                born_timestamp=0,
+                store_timestamp=0,
+                born_host=(bytes(16 if number % 2 else 4), 1),
+                store_host=(bytes(4), 1),
+            )
+            units += layout.CQ_UNIT.pack(len(window), len(record), 0)
+            places.append(record)
+            window += record
+
+        def asked(properties: str) -> bool:
+            self.asked += 1
+            return compiled(properties)
+
+        limits = (1000, 1 << 20)
+        found = reader._compiled.pick(
+            units, window, 0, len(window), 1 << 20, limits, limits, 1000, None, asked, compiled.program
+        )
+        assert found is not None
+        records, taken, rest = found[0], [], found[0]
+        for record in places:
+            taken.append(rest.startswith(record))
+            rest = rest[len(record) :] if taken[-1] else rest
+        self.assertEqual((rest, sum(taken)), (b"", found[1]), f"{expression} {records!r}")
+        return taken, [compiled(properties.decode("utf-8", "replace")) for properties in messages]
+
+    def test_same_as_the_filter(self) -> None:
+        """Programs and filters select the same messages; most of those of usual expressions need no call."""
+        rng = random.Random(SEED)
+        generator = Generator(rng, WORDS_OF_5)
+        programs = 0
+        for _ in range(3000):
+            expression = generator.expression()
+            try:
+                programs += compile_sql92(expression).program is not None
+            except SubscriptionError:
+                continue
+            messages = [encode_properties(generator.message()).encode() for _ in range(6)]
+            messages = [self.spoilt(rng, each) for each in messages]
+            taken, expected = self.selected(expression, messages)
+            self.assertEqual(taken, expected, f"seed {SEED}: {expression} {messages}")
+        self.assertGreater(programs, 200)
+
+    def spoilt(self, rng: random.Random, properties: bytes) -> bytes:
+        """Return properties as some client or no client writes them."""
+        kind = rng.randrange(12)
+        if kind == 0:
+            return properties + b"\x02a\x01\x02"
+        if kind == 1:
+            return b"a\x017\x02" + properties
+        if kind == 2 and properties:
+            at = rng.randrange(len(properties))
+            return properties[:at] + rng.choice((b"\x01", b"\x02", b"\xff", b"a\x01")) + properties[at:]
+        if kind == 3:
+            return properties.replace(b"\x02", b"\x02\x02")
+        return properties
+
+    def test_usual_expressions_need_no_call(self) -> None:
+        """The filter itself is asked about nothing where properties are plain numbers and texts."""
+        messages = [
+            encode_properties({"a": str(number), "price": f"{number}.25", "region": "north"}).encode()
+            for number in range(20)
+        ]
+        for expression, count in {
+            "a BETWEEN 3 AND 7": 5,
+            "a > 3 AND region = 'north' AND price < 10.5": 7,
+            "NOT (a = 1) AND (region IN ('south', 'north') OR b IS NULL)": 19,
+            "region NOT IN ('north') OR region CONTAINS 'rt' AND a NOT BETWEEN 0 AND 18": 1,
+            "region STARTSWITH 'no' AND region ENDSWITH 'th' AND b IS NULL AND TRUE": 20,
+            "b > 3 OR b = 'x' OR b IN ('x')": 0,
+        }.items():
+            taken, expected = self.selected(expression, messages)
+            self.assertEqual((taken, sum(taken), self.asked), (expected, count, 0), expression)
+
+    def test_unusual_values(self) -> None:
+        """The filter is asked about digits of other scripts, long numbers, empty values and the like."""
+        for value in (
+            "٣",
+            "1" * 19,
+            "",
+            "1e3",
+            "0.0",
+            "NaN",
+            "000000000000000000000000000001",
+            "1.0000000000000000001",
+        ):
+            messages = [b"", f"a\x01{value}".encode(), f"a\x01{value}\x02b\x01c".encode()]
+            for expression in ("a = 3", "a > 1.5", "a IS NULL", "a <> 0.5 OR a IS NOT NULL", "a = 1111111111111111111"):
+                taken, expected = self.selected(expression, messages)
+                self.assertEqual(taken, expected, f"{expression} {value}")
+        self.assertGreater(self.asked, 20)

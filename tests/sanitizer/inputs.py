@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rmq.broker.sql92 import compile_sql92
 from rmq.store.indexfile import IndexHeader
 from rmq.store.layout import CQ_UNIT
 from rmq.wire.command import RemotingCommand, encode_command
@@ -192,6 +193,14 @@ def index_kind() -> Callable[[random.Random], object]:
 
 def pick_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._pick")
+    filters: list[tuple[Any, ...]] = [()]
+    for text in (
+        "TAGS = 'a' AND NOT (n > 3 OR n IN ('1', '2'))",
+        "KEYS CONTAINS 'k' OR n < 1.5 OR n IS NULL",
+        "a AND b",
+    ):
+        compiled = compile_sql92(text)
+        filters += [(compiled, compiled.program), (compiled, None)]
 
     def once(rng: random.Random) -> None:
         window, units, first = b"", b"", rng.choice((0, 1 << 40))
@@ -204,7 +213,7 @@ def pick_kind() -> Callable[[random.Random], object]:
         codes = rng.choice((None, [97], [97, 0], list(range(70))))
         module.pick(
             damaged(rng, units), damaged(rng, window), first, first + len(window), 1 << 20, limits, limits,
-            rng.choice((0, 1, 32, 1024, 2000)), codes,
+            rng.choice((0, 1, 32, 1024, 2000)), codes, *rng.choice(filters),
         )  # fmt: skip
         numbers = [rng.choice(("0", "7", "-1", "9" * 18, "9" * 19, "", "x")) for _ in range(2)]
         ext = {"queueOffset": numbers[0], "commitOffset": numbers[1], "topic": rng.choice(("T", '"opaque":1'))}

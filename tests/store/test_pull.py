@@ -9,6 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.filters import TagCodes
+from rmq.broker.sql92 import compile_sql92
 from rmq.runtime.disk.files import DiskError
 from rmq.store import layout, reader
 from rmq.store.messages import GetResult, GetStatus
@@ -19,6 +20,7 @@ from tests.seeds import SEED
 from tests.store.support import ROOT, Box, message
 
 QUEUES = 3
+FILTERS = [None, *map(compile_sql92, ("KEYS STARTSWITH 'k3'", "FALSE", "NOT (KEYS = 5) OR TAGS = 'tag1'"))]
 
 
 class PullTests(SynchronousTestCase):
@@ -55,7 +57,7 @@ class PullTests(SynchronousTestCase):
             offset = self.rng.randrange(-2, store.max_offset("Topic", queue_id) + 3)
             count = self.rng.choice((1, 2, 5, 32, 200))
             wanted = self.rng.choice((None, TagCodes(codes[:1]), TagCodes(codes), TagCodes((7,)), TagCodes((1 << 70,))))
-            accepts = self.rng.choice((None, lambda properties: "KEYS\x01k3" in properties, lambda properties: False))
+            accepts = self.rng.choice(FILTERS)
             mine = store.pull("Topic", queue_id, offset, count, wanted, accepts)
             theirs = store.get("Topic", queue_id, offset, count, wanted, accepts)
             where = f"seed {self.seed}, pull {number} of {queue_id} at {offset}"

@@ -18,6 +18,7 @@ from rmq.broker.longpoll import SWEEP_MS, HeldPull
 from rmq.broker.refusals import FAQ, check_filter_type
 from rmq.broker.state import BrokerState
 from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
+from rmq.store.filtercode import PropertyFilter
 from rmq.store.messages import GetResult, GetStatus
 from rmq.wire.api.common import MASTER_ID, PERM_READ, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.pulling import (
@@ -63,7 +64,7 @@ class Admitted:
     #: asked with each unit's tagsCode
     matches: Callable[[int], bool] | None
     #: asked with each record's properties
-    accepts: Callable[[str], bool] | None = None
+    accepts: PropertyFilter | None = None
 
 
 class PullResponder:
@@ -137,7 +138,7 @@ class PullResponder:
             return Admitted(group, None, self._sql92(subscription))
         return Admitted(group, None if header.sys_flag & PULL_CLASS_FILTER else tag_matcher(subscription))
 
-    def _sql92(self, subscription: SubscriptionData) -> Callable[[str], bool]:
+    def _sql92(self, subscription: SubscriptionData) -> PropertyFilter:
         """
         Return the filter of a pull that brings its expression, or that relies on the group's heartbeats.
 

@@ -6,152 +6,82 @@ from typing import Any
 
 import attrs
 
+#: all keys, in the order in which `-p` prints them
+_KEYS = """
+    recoverConcurrently litePullMessageThreadPoolNums ackMessageThreadPoolNums loadBalanceProcessorThreadPoolNums
+    recoverThreadPoolNums fetchNameSrvAddrByDnsLookup litePullThreadPoolQueueCapacity ackThreadPoolQueueCapacity
+    adminBrokerThreadPoolQueueCapacity loadBalanceThreadPoolQueueCapacity commercialSizePerMsg accountStatsEnable
+    accountStatsPrintZeroValues maxStatsIdleTimeInMinutes sendHeartbeatTimeoutMillis waitTimeMillsInLitePullQueue
+    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue rejectPullConsumerEnable updateNameServerAddrPeriod
+    brokerHeartbeatInterval brokerNotActiveTimeoutMillis enableNetWorkFlowControl enableBroadcastOffsetStore
+    broadcastOffsetExpireSecond broadcastOffsetExpireMaxSecond popPollingSize popPollingMapSize maxPopPollingSize
+    reviveQueueNum reviveInterval reviveMaxSlow reviveScanTime enableSkipLongAwaitingAck reviveAckWaitMs
+    enablePopLog enablePopBufferMerge popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize
+    popCkOffsetMaxQueueSize enablePopBatchAck popLongPollingForceNotifyInterval enableNotifyBeforePopCalculateLag
+    enableNotifyAfterPopOrderLockRelease initPopOffsetByCheckMsgInMem retrieveMessageFromPopRetryTopicV1
+    enableRetryTopicV2 popFromRetryProbability popConsumerFSServiceInit popConsumerKVServiceLog
+    popConsumerKVServiceInit popConsumerKVServiceEnable popReviveMaxReturnSizePerRead popReviveMaxAttemptTimes
+    realTimeNotifyConsumerChange litePullMessageEnable syncBrokerMemberGroupPeriod loadBalancePollNameServerInterval
+    cleanOfflineBrokerInterval serverLoadBalancerEnable defaultMessageRequestMode defaultPopShareQueueNum
+    transactionMetricFlushInterval transactionOpMsgMaxSize transactionOpBatchInterval forwardTimeout
+    enableSlaveActingMaster enableRemoteEscape skipPreOnline asyncSendEnable useServerSideResetOffset
+    consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep lockInStrictMode compatibleWithOldNameSrv
+    enableControllerMode controllerAddr fetchControllerAddrByDnsLookup syncBrokerMetadataPeriod
+    checkSyncStateSetPeriod syncControllerMetadataPeriod controllerHeartBeatTimeoutMills
+    validateSystemTopicWhenUpdateTopic brokerElectionPriority useStaticSubscription metricsExporterType
+    metricsOtelCardinalityLimit metricsGrpcExporterTarget metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills
+    metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills metricsPromExporterPort
+    metricsPromExporterHost metricsLabel metricsInDelta channelExpiredTimeout subscriptionExpiredTimeout
+    estimateAccumulation coldCtrStrategyEnable usePIDColdCtrStrategy cgColdReadThreshold globalColdReadThreshold
+    fetchNamesrvAddrInterval popResponseReturnActualRetryTopic enableSingleTopicRegister enableMixedMessageType
+    enableSplitRegistration popInflightMessageThreshold enablePopMessageThreshold enableFastChannelEventProcess
+    printChannelGroups printChannelGroupsMinNum splitRegistrationSize skipWhenCKRePutReachMaxTimes appendAckAsync
+    appendCkAsync clearRetryTopicWhenDeleteTopic enableLmqStats configManagerVersion
+    allowRecallWhenBrokerNotWriteable recallMessageEnable enableRegisterProducer enableCreateSysGroup
+"""
+#: of the keys without effect those that no request changes over the network
+_LOCAL = """
+    fetchNameSrvAddrByDnsLookup enableSlaveActingMaster enableRemoteEscape controllerAddr
+    fetchControllerAddrByDnsLookup brokerElectionPriority metricsGrpcExporterTarget metricsGrpcExporterHeader
+    configManagerVersion
+"""
 
-def _unused(key: str | None = None, *, local: bool = False) -> Any:
-    metadata = {"doc": "5.x only, no effect", "local": local}
-    if key is not None:
-        metadata["key"] = key
-    return attrs.field(default=None, metadata=metadata)
+
+def _key(key: str, doc: str = "5.x only, no effect", *, local: bool = False) -> Any:
+    return attrs.field(default=None, metadata={"key": key, "doc": doc, "local": local})
 
 
-def _used(doc: str, *, local: bool = False) -> Any:
-    return attrs.field(default=None, metadata={"doc": doc, "local": local})
+def _each_key_once(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """Let a field that the class declares take the place of the one in `_KEYS`."""
+    return list({field.metadata["key"]: field for field in fields}.values())
 
 
-@attrs.frozen(kw_only=True)
-class BrokerConfig5x:
+_Keys: Any = attrs.make_class(
+    "_Keys",
+    {key: _key(key, local=key in _LOCAL.split()) for key in _KEYS.split()},
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
+_Keys.__annotations__ = dict.fromkeys(_KEYS.split(), str | None)
+
+
+@attrs.frozen(kw_only=True, field_transformer=_each_key_once)
+class BrokerConfig5x(_Keys):  # type: ignore[misc]
     """
-    Every value is kept as text, None when absent.
+    Every value is kept as text, None when absent. Keys that the broker reads are declared here.
 
     Java: BrokerConfig, BrokerIdentity of 5.3.3
     """
 
-    recover_concurrently: str | None = _unused()
-    lite_pull_message_thread_pool_nums: str | None = _unused()
-    ack_message_thread_pool_nums: str | None = _unused()
-    load_balance_processor_thread_pool_nums: str | None = _unused()
-    recover_thread_pool_nums: str | None = _unused()
-    fetch_name_srv_addr_by_dns_lookup: str | None = _unused(local=True)
-    lite_pull_thread_pool_queue_capacity: str | None = _unused()
-    ack_thread_pool_queue_capacity: str | None = _unused()
-    admin_broker_thread_pool_queue_capacity: str | None = _unused()
-    load_balance_thread_pool_queue_capacity: str | None = _unused()
-    commercial_size_per_msg: str | None = _unused()
-    account_stats_enable: str | None = _unused()
-    account_stats_print_zero_values: str | None = _unused()
-    max_stats_idle_time_in_minutes: str | None = _unused()
-    send_heartbeat_timeout_millis: str | None = _unused()
-    wait_time_mills_in_lite_pull_queue: str | None = _unused()
-    wait_time_mills_in_ack_queue: str | None = _unused()
-    wait_time_mills_in_admin_broker_queue: str | None = _unused()
-    reject_pull_consumer_enable: str | None = _unused()
-    update_name_server_addr_period: str | None = _unused()
-    broker_heartbeat_interval: str | None = _unused()
-    broker_not_active_timeout_millis: str | None = _unused()
-    enable_net_work_flow_control: str | None = _unused()
-    enable_broadcast_offset_store: str | None = _unused()
-    broadcast_offset_expire_second: str | None = _unused()
-    broadcast_offset_expire_max_second: str | None = _unused()
-    pop_polling_size: str | None = _unused()
-    pop_polling_map_size: str | None = _unused()
-    max_pop_polling_size: str | None = _unused()
-    revive_queue_num: str | None = _unused()
-    revive_interval: str | None = _unused()
-    revive_max_slow: str | None = _unused()
-    revive_scan_time: str | None = _unused()
-    enable_skip_long_awaiting_ack: str | None = _unused()
-    revive_ack_wait_ms: str | None = _unused()
-    enable_pop_log: str | None = _unused()
-    enable_pop_buffer_merge: str | None = _unused()
-    pop_ck_stay_buffer_time: str | None = _unused()
-    pop_ck_stay_buffer_time_out: str | None = _unused()
-    pop_ck_max_buffer_size: str | None = _unused()
-    pop_ck_offset_max_queue_size: str | None = _unused()
-    enable_pop_batch_ack: str | None = _unused()
-    pop_long_polling_force_notify_interval: str | None = _unused()
-    enable_notify_before_pop_calculate_lag: str | None = _unused()
-    enable_notify_after_pop_order_lock_release: str | None = _unused()
-    init_pop_offset_by_check_msg_in_mem: str | None = _unused()
-    retrieve_message_from_pop_retry_topic_v1: str | None = _unused()
-    enable_retry_topic_v2: str | None = _unused()
-    pop_from_retry_probability: str | None = _unused()
-    pop_consumer_fs_service_init: str | None = _unused("popConsumerFSServiceInit")
-    pop_consumer_kv_service_log: str | None = _unused("popConsumerKVServiceLog")
-    pop_consumer_kv_service_init: str | None = _unused("popConsumerKVServiceInit")
-    pop_consumer_kv_service_enable: str | None = _unused("popConsumerKVServiceEnable")
-    pop_revive_max_return_size_per_read: str | None = _unused()
-    pop_revive_max_attempt_times: str | None = _unused()
-    real_time_notify_consumer_change: str | None = _unused()
-    lite_pull_message_enable: str | None = _unused()
-    sync_broker_member_group_period: str | None = _unused()
-    load_balance_poll_name_server_interval: str | None = _unused()
-    clean_offline_broker_interval: str | None = _unused()
-    server_load_balancer_enable: str | None = _unused()
-    default_message_request_mode: str | None = _unused()
-    default_pop_share_queue_num: str | None = _unused()
-    transaction_metric_flush_interval: str | None = _unused()
-    transaction_op_msg_max_size: str | None = _unused()
-    transaction_op_batch_interval: str | None = _unused()
-    forward_timeout: str | None = _unused()
-    enable_slave_acting_master: str | None = _unused(local=True)
-    enable_remote_escape: str | None = _unused(local=True)
-    skip_pre_online: str | None = _unused()
-    async_send_enable: str | None = _unused()
-    use_server_side_reset_offset: str | None = _unused()
-    consumer_offset_update_version_step: str | None = _unused()
-    delay_offset_update_version_step: str | None = _unused()
-    lock_in_strict_mode: str | None = _unused()
-    compatible_with_old_name_srv: str | None = _unused()
-    enable_controller_mode: str | None = _unused(local=True)
-    controller_addr: str | None = _unused(local=True)
-    fetch_controller_addr_by_dns_lookup: str | None = _unused(local=True)
-    sync_broker_metadata_period: str | None = _unused()
-    check_sync_state_set_period: str | None = _unused()
-    sync_controller_metadata_period: str | None = _unused()
-    controller_heart_beat_timeout_mills: str | None = _unused()
-    validate_system_topic_when_update_topic: str | None = _unused()
-    broker_election_priority: str | None = _unused(local=True)
-    use_static_subscription: str | None = _unused()
-    metrics_exporter_type: str | None = _used(
-        "PROM opens the port of --http as well; DISABLE (the default) does not", local=True
+    enable_controller_mode: str | None = _key("enableControllerMode", local=True)
+    metrics_exporter_type: str | None = _key(
+        "metricsExporterType", "PROM opens the port of --http as well; DISABLE (the default) does not", local=True
     )
-    metrics_otel_cardinality_limit: str | None = _unused()
-    metrics_grpc_exporter_target: str | None = _unused(local=True)
-    metrics_grpc_exporter_header: str | None = _unused(local=True)
-    metric_grpc_exporter_time_out_in_mills: str | None = _unused()
-    metric_grpc_exporter_interval_in_mills: str | None = _unused()
-    metric_logging_exporter_interval_in_mills: str | None = _unused()
-    metrics_prom_exporter_port: str | None = _used("port of metricsExporterType=PROM, 5557 unless given", local=True)
-    metrics_prom_exporter_host: str | None = _used(
-        "address of metricsExporterType=PROM, brokerIP1 unless given", local=True
+    metrics_prom_exporter_port: str | None = _key(
+        "metricsPromExporterPort", "port of metricsExporterType=PROM, 5557 unless given", local=True
     )
-    metrics_label: str | None = _used("labels that all metrics get, name:value,name:value")
-    metrics_in_delta: str | None = _unused()
-    channel_expired_timeout: str | None = _unused()
-    subscription_expired_timeout: str | None = _unused()
-    estimate_accumulation: str | None = _unused()
-    cold_ctr_strategy_enable: str | None = _unused()
-    use_pid_cold_ctr_strategy: str | None = _unused("usePIDColdCtrStrategy")
-    cg_cold_read_threshold: str | None = _unused()
-    global_cold_read_threshold: str | None = _unused()
-    fetch_namesrv_addr_interval: str | None = _unused()
-    pop_response_return_actual_retry_topic: str | None = _unused()
-    enable_single_topic_register: str | None = _unused()
-    enable_mixed_message_type: str | None = _unused()
-    enable_split_registration: str | None = _unused()
-    pop_inflight_message_threshold: str | None = _unused()
-    enable_pop_message_threshold: str | None = _unused()
-    enable_fast_channel_event_process: str | None = _unused()
-    print_channel_groups: str | None = _unused()
-    print_channel_groups_min_num: str | None = _unused()
-    split_registration_size: str | None = _unused()
-    skip_when_ck_re_put_reach_max_times: str | None = _unused("skipWhenCKRePutReachMaxTimes")
-    append_ack_async: str | None = _unused()
-    append_ck_async: str | None = _unused()
-    clear_retry_topic_when_delete_topic: str | None = _unused()
-    enable_lmq_stats: str | None = _unused()
-    config_manager_version: str | None = _unused(local=True)
-    allow_recall_when_broker_not_writeable: str | None = _unused()
-    recall_message_enable: str | None = _unused()
-    enable_register_producer: str | None = _unused()
-    enable_create_sys_group: str | None = _unused()
+    metrics_prom_exporter_host: str | None = _key(
+        "metricsPromExporterHost", "address of metricsExporterType=PROM, brokerIP1 unless given", local=True
+    )
+    metrics_label: str | None = _key("metricsLabel", "labels that all metrics get, name:value,name:value")

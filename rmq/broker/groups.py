@@ -7,14 +7,12 @@ Java: SubscriptionGroupManager
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-import msgspec
 from twisted.internet.interfaces import IReactorTime
 
-from rmq.broker.tables import VersionedTable
+from rmq.broker.tables import Shape, VersionedTable
 from rmq.runtime.disk.files import Disk
-from rmq.wire.api.common import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmq.wire.api.common import SubscriptionGroupConfig, SubscriptionGroupWrapper
 
 MAX_GROUP_CHARS = 255
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
@@ -26,24 +24,14 @@ BROADCAST_GROUPS = ("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISS
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
-class _GroupShape:
-    file_name = "subscriptionGroup.json"
-    wrapper = SubscriptionGroupWrapper
-    entry = SubscriptionGroupConfig
-    member = "subscriptionGroupTable"
-    wire_only: frozenset[str] = frozenset()
-
-    def wrap(self, version: DataVersion, entries: dict[str, SubscriptionGroupConfig]) -> SubscriptionGroupWrapper:
-        return SubscriptionGroupWrapper(data_version=version, subscription_group_table=entries)
-
-    def unwrap(self, wrapper: SubscriptionGroupWrapper) -> tuple[DataVersion, Mapping[str, SubscriptionGroupConfig]]:
-        return wrapper.data_version, wrapper.subscription_group_table
-
-    def name_of(self, entry: SubscriptionGroupConfig) -> str:
-        return entry.group_name
-
-    def named(self, entry: SubscriptionGroupConfig, name: str) -> SubscriptionGroupConfig:
-        return entry if entry.group_name == name else msgspec.structs.replace(entry, group_name=name)
+_SHAPE = Shape(
+    file_name="subscriptionGroup.json",
+    wrapper=SubscriptionGroupWrapper,
+    entry=SubscriptionGroupConfig,
+    table="subscription_group_table",
+    member="subscriptionGroupTable",
+    name="group_name",
+)
 
 
 class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, SubscriptionGroupWrapper]):
@@ -54,7 +42,7 @@ class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, Subscriptio
     """
 
     def __init__(self, disk: Disk, directory: str, clock: IReactorTime, *, auto_create: bool = True) -> None:
-        super().__init__(_GroupShape(), disk, directory, clock)
+        super().__init__(_SHAPE, disk, directory, clock)
         self._auto_create = auto_create
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:

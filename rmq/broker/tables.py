@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+import attrs
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -37,25 +38,35 @@ def next_version(version: DataVersion, now_ms: int) -> DataVersion:
     return DataVersion(counter=version.counter + 1, timestamp=max(now_ms, version.timestamp))
 
 
-class Shape(Protocol[C, W]):
+@attrs.frozen(kw_only=True)
+class Shape(Generic[C, W]):
     """Where a table's entries are in the wrapper that is its file and its wire form."""
 
     file_name: str
     wrapper: type[W]
     entry: type[C]
-    #: the wrapper's member that holds the entries
+    #: the wrapper's field that holds the entries, and its name in the file
+    table: str
     member: str
+    #: the field of an entry with its name
+    name: str
     #: other members that brokers send each other and that are not in files
-    wire_only: frozenset[str]
+    wire_only: frozenset[str] = frozenset()
 
-    def wrap(self, version: DataVersion, entries: dict[str, C]) -> W: ...
+    def wrap(self, version: DataVersion, entries: dict[str, C]) -> W:
+        return self.wrapper(data_version=version, **{self.table: entries})
 
-    def unwrap(self, wrapper: W) -> tuple[DataVersion, Mapping[str, C]]: ...
+    def unwrap(self, wrapper: Any) -> tuple[DataVersion, dict[str, C]]:
+        """Return version and entries, each with its name inside: some files have it only as the key."""
+        given: Mapping[str, C] = getattr(wrapper, self.table)
+        return wrapper.data_version, {name: self._named(entry, name) for name, entry in given.items()}
 
-    def name_of(self, entry: C) -> str: ...
+    def name_of(self, entry: C) -> str:
+        name: str = getattr(entry, self.name)
+        return name
 
-    def named(self, entry: C, name: str) -> C:
-        """Return ``entry`` with its name inside, for files that have it only as the key."""
+    def _named(self, entry: C, name: str) -> C:
+        return entry if self.name_of(entry) == name else msgspec.structs.replace(entry, **{self.name: name})
 
 
 class VersionedTable(Generic[C, W]):
@@ -110,8 +121,7 @@ class VersionedTable(Generic[C, W]):
         found = read_state(self._disk, self.path, self._parse)
         if found is None:
             return
-        self._strange, (self.data_version, entries) = found[0], self._shape.unwrap(found[1])
-        self._entries = {name: self._shape.named(entry, name) for name, entry in entries.items()}
+        self._strange, (self.data_version, self._entries) = found[0], self._shape.unwrap(found[1])
 
     def persist(self) -> None:
         """Write the file if entries were added in memory only; other changes are written at once."""
@@ -145,14 +155,13 @@ class VersionedTable(Generic[C, W]):
         Java: SlaveSynchronize#syncTopicConfig, #syncSubscriptionGroupConfig
         """
         strange, wrapper = self._parse(data)
-        version, given = self._shape.unwrap(wrapper)
-        if not given:
+        version, entries = self._shape.unwrap(wrapper)
+        if not entries:
             raise ValueError("it holds no entries")
         if version == self.data_version:
             return
         strange.forget_at_top(self._shape.wire_only)
         own, self._strange = self._strange, strange
-        entries = {name: self._shape.named(entry, name) for name, entry in given.items()}
         before = self._entries
         try:
             self._save(version, entries)

@@ -7,13 +7,13 @@ Java: TopicConfigManager, TopicValidator
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import attrs
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 
-from rmq.broker.tables import VersionedTable
+from rmq.broker.tables import Shape, VersionedTable
 from rmq.runtime.disk.files import Disk
 from rmq.wire.api.common import (
     PERM_INHERIT,
@@ -21,7 +21,6 @@ from rmq.wire.api.common import (
     PERM_WRITE,
     SYS_FLAG_UNIT,
     SYS_FLAG_UNIT_SUB,
-    DataVersion,
     TopicConfig,
     TopicConfigWrapper,
 )
@@ -74,25 +73,16 @@ class TopicDefaults:
     msg_trace_topic_name: str = TRACE_TOPIC
 
 
-class _TopicShape:
-    file_name = "topics.json"
-    wrapper = TopicConfigWrapper
-    entry = TopicConfig
-    member = "topicConfigTable"
-    #: of 5.x's static topics, which lie in a file of their own
-    wire_only = frozenset({"mappingDataVersion", "topicQueueMappingDetailMap", "topicQueueMappingInfoMap"})
-
-    def wrap(self, version: DataVersion, entries: dict[str, TopicConfig]) -> TopicConfigWrapper:
-        return TopicConfigWrapper(data_version=version, topic_config_table=entries)
-
-    def unwrap(self, wrapper: TopicConfigWrapper) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
-        return wrapper.data_version, wrapper.topic_config_table
-
-    def name_of(self, entry: TopicConfig) -> str:
-        return entry.topic_name
-
-    def named(self, entry: TopicConfig, name: str) -> TopicConfig:
-        return entry if entry.topic_name == name else msgspec.structs.replace(entry, topic_name=name)
+_SHAPE = Shape(
+    file_name="topics.json",
+    wrapper=TopicConfigWrapper,
+    entry=TopicConfig,
+    table="topic_config_table",
+    member="topicConfigTable",
+    name="topic_name",
+    # of 5.x's static topics, which lie in a file of their own
+    wire_only=frozenset({"mappingDataVersion", "topicQueueMappingDetailMap", "topicQueueMappingInfoMap"}),
+)
 
 
 class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
@@ -103,7 +93,7 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
     """
 
     def __init__(self, disk: Disk, directory: str, clock: IReactorTime) -> None:
-        super().__init__(_TopicShape(), disk, directory, clock)
+        super().__init__(_SHAPE, disk, directory, clock)
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """
@@ -155,20 +145,26 @@ def reply_topic_name(cluster_name: str) -> str:
     return f"{cluster_name}_{REPLY_TOPIC_POSTFIX}"
 
 
+def system_topic_names(defaults: TopicDefaults) -> set[str]:
+    """
+    Return the names of system topics, whether they exist here or not.
+
+    Java: TopicValidator#getSystemTopicSet
+    """
+    cluster, broker = defaults.broker_cluster_name, defaults.broker_name
+    names = {AUTO_CREATE_TOPIC_KEY_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, broker, reply_topic_name(cluster)}
+    if defaults.trace_topic_enable:
+        names.add(defaults.msg_trace_topic_name)
+    return names | FORBIDDEN_TOPICS
+
+
 def is_system_topic(name: str, defaults: TopicDefaults) -> bool:
     """
     Return whether admins may neither create nor delete the topic.
 
     Java: TopicValidator#isSystemTopic
     """
-    cluster, broker = defaults.broker_cluster_name, defaults.broker_name
-    return (
-        name in FORBIDDEN_TOPICS
-        or name in (AUTO_CREATE_TOPIC_KEY_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, broker)
-        or name == reply_topic_name(cluster)
-        or (defaults.trace_topic_enable and name == defaults.msg_trace_topic_name)
-        or name.startswith(SYSTEM_TOPIC_PREFIX)
-    )
+    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in system_topic_names(defaults)
 
 
 def topic_name_problem(name: str) -> str | None:

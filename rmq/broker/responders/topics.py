@@ -13,12 +13,7 @@ from rmq.broker.refusals import SLAVE_REFUSES_CHANGES
 from rmq.broker.responders.sending import MULTI_TAG
 from rmq.broker.state import BrokerState
 from rmq.broker.topics import (
-    AUTO_CREATE_TOPIC_KEY_TOPIC,
-    BENCHMARK_TOPIC,
-    FORBIDDEN_TOPICS,
-    TRACE_TOPIC,
-    TopicDefaults,
-    reply_topic_name,
+    system_topic_names,
     system_topic_problem,
     topic_name_problem,
 )
@@ -168,22 +163,3 @@ class TopicResponder:
     @responds_to(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request[None, None]) -> Reply:
         return Reply(body=SystemTopicList(topic_list=sorted(system_topic_names(self._state.topic_defaults))))
-
-
-def system_topic_names(defaults: TopicDefaults) -> set[str]:
-    """
-    Return the names of system topics, whether they exist here or not.
-
-    Java: TopicValidator#getSystemTopicSet
-    """
-    cluster = defaults.broker_cluster_name
-    names = {
-        *FORBIDDEN_TOPICS,
-        AUTO_CREATE_TOPIC_KEY_TOPIC,
-        BENCHMARK_TOPIC,
-        TRACE_TOPIC,
-        cluster,
-        defaults.broker_name,
-        reply_topic_name(cluster),
-    }
-    return names | {defaults.msg_trace_topic_name} if defaults.trace_topic_enable else names

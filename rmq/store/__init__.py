@@ -8,7 +8,7 @@ Read in this order:
 * `commitlog`: the log and its segments; `appender`: from a message to a record in it
 * `groupcommit`: when a put is answered: fsync, quorum, deadline
 * `dispatch`: from the log into queues and index
-* `consumequeue`, `queues`, `queueext`: queues; `index`, `indexfile`: keys
+* `consumequeue`, `queues`, `queueext`, `queuefiles`: queues; `index`, `indexfile`: keys
 * `reader`: messages by queue offset, time, key and physical offset
 * `scan`: records of a log past damage, with a policy for each user; `cut`: bytes that are saved before a truncation
 * `recovery`: the start; `abortfile`, `checkpoint`, `checkpointer`: what the next start may rely on

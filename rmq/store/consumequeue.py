@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmq.runtime.disk.files import File
-from rmq.store import layout
 from rmq.store.layout import CQ_FILLER, CQ_FILLER_SIZE, CQ_UNIT, CQ_UNIT_BYTES
-from rmq.store.messages import StoreError
 from rmq.store.openfiles import OpenFiles, zero_from
 from rmq.store.queueext import QueueExt, is_address
+from rmq.store.queuefiles import QueueFiles
 
 #: a gap in the numbers larger than this is taken for nonsense rather than filled
 MAX_GAP = 1_000_000
@@ -43,7 +41,7 @@ def is_filler(unit: Unit) -> bool:
     return unit[0] == 0 and unit[1] == CQ_FILLER_SIZE
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueFiles):
     """
     The units of one queue from :attr:`min` up to, not including, :attr:`end`.
 
@@ -52,15 +50,9 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_buffer",
-        "_files",
-        "_starts",
-        "_written",
         "dirty",
         "end",
         "ext",
-        "file_bytes",
-        "folder",
         "key",
         "key_prefixes",
         "max_phy",
@@ -69,8 +61,9 @@ class ConsumeQueue:
         "queue_id",
         "topic",
         "topic_field",
-        "unsynced",
     )
+
+    size_key = "mappedFileSizeConsumeQueue"
 
     def __init__(
         self,
@@ -82,19 +75,12 @@ class ConsumeQueue:
         *,
         ext: QueueExt | None = None,
     ) -> None:
+        super().__init__(files, folder, file_bytes)
         self.topic = topic
         self.queue_id = queue_id
         self.key = topic, queue_id
-        self.folder = folder
-        self.file_bytes = file_bytes
         #: where tagsCodes go with enableConsumeQueueExt; else units hold them themselves
         self.ext = ext
-        self._files = files
-        #: start offsets of the files, without holes
-        self._starts: list[int] = []
-        #: bytes of the queue that are in files; the rest up to ``end`` is in the buffer
-        self._written = 0
-        self._buffer = bytearray()
         self.min = 0
         self.end = 0
         self.next = 0
@@ -102,8 +88,6 @@ class ConsumeQueue:
         self.max_phy = -1
         #: in the table's list of queues to write
         self.dirty = False
-        #: starts of files with bytes that are not synced
-        self.unsynced: set[int] = set()
         encoded = topic.encode()
         #: length and topic as they stand in a record
         self.topic_field = bytes((len(encoded),)) + encoded if len(encoded) < 128 else b""
@@ -112,14 +96,6 @@ class ConsumeQueue:
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}-{self.queue_id} {self.min}..{self.end}>"
-
-    @property
-    def starts(self) -> list[int]:
-        """Start offsets of the files."""
-        return self._starts
-
-    def path(self, start: int) -> str:
-        return layout.join(self.folder, layout.file_name(start))
 
     # ---- appending ----
 
@@ -179,24 +155,6 @@ class ConsumeQueue:
         self._buffer += CQ_FILLER * ((at - start) // CQ_UNIT_BYTES)
         self.min = self.end = queue_offset
 
-    def write(self) -> None:
-        """Write what is buffered; DiskError leaves in the buffer what could not be written."""
-        while self._buffer:
-            start = self._written - self._written % self.file_bytes
-            room = start + self.file_bytes - self._written
-            piece = bytes(self._buffer[:room])
-            self._file_for(start).write_at(self._written - start, piece)
-            self.unsynced.add(start)
-            self._written += len(piece)
-            del self._buffer[: len(piece)]
-
-    def _file_for(self, start: int) -> File:
-        if self._starts and start <= self._starts[-1]:
-            return self._files.get(self.path(start))
-        file = self._files.create(self.path(start), self.file_bytes)
-        self._starts.append(start)
-        return file
-
     # ---- reading ----
 
     def read(self, queue_offset: int, count: int) -> bytes:
@@ -212,7 +170,7 @@ class ConsumeQueue:
         if at >= self._written:
             at -= self._written
             return bytes(self._buffer[at : at + count * CQ_UNIT_BYTES])
-        if not self._starts or at < self._starts[0]:
+        if not self.starts or at < self.starts[0]:
             return b""
         start = at - at % self.file_bytes
         size = min(count * CQ_UNIT_BYTES, start + self.file_bytes - at, self._written - at)
@@ -241,28 +199,9 @@ class ConsumeQueue:
 
     # ---- loading, cutting, cleaning ----
 
-    def check_files(self, names: list[str]) -> None:
-        """Raise a StoreError when names or lengths show another file length than the configured one."""
-        for start in _starts(names):
-            size = self._files.get(self.path(start)).size
-            if start % self.file_bytes or size > self.file_bytes:
-                raise StoreError(
-                    f"{self.path(start)} has {size} bytes, but mappedFileSizeConsumeQueue={self.file_bytes}: "
-                    "a store can only be opened with the file size that it was written with"
-                )
-
-    def load(self, names: list[str]) -> bool:
-        """
-        Take over the files of a queue; False when one is missing between others: the queue is empty then.
-
-        A file that is too short is lengthened, for a power failure can do that and units are made again from the log.
-        """
-        starts = _starts(names)
-        for start in starts:
-            file = self._files.get(self.path(start))
-            if file.size < self.file_bytes:
-                file.truncate(self.file_bytes)
-        self._starts = starts
+    def load(self, starts: list[int]) -> bool:
+        """Take over the files of a queue; False when one is missing between others: the queue is empty then."""
+        self._take_over(starts)
         if starts and starts[-1] - starts[0] != (len(starts) - 1) * self.file_bytes:
             self._clear()
             return False
@@ -271,23 +210,17 @@ class ConsumeQueue:
 
     def _find_end(self) -> None:
         """Find the last valid unit of the last file that has any; what lies behind it is not looked at."""
-        while self._starts:
-            start = self._starts[-1]
+        while self.starts:
+            start = self.starts[-1]
             self._written = start + self.file_bytes
             first = start // CQ_UNIT_BYTES
             self.end = self._written // CQ_UNIT_BYTES
             self.end = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or unit[0] < 0)
             self._written = self.end * CQ_UNIT_BYTES
-            if self.end > first or len(self._starts) == 1:
+            if self.end > first or len(self.starts) == 1:
                 break
             self.drop_last()
         self._settle()
-
-    def drop_last(self) -> None:
-        """Delete the last file."""
-        start = self._starts.pop()
-        self.unsynced.discard(start)
-        self._files.delete(self.path(start))
 
     def _settle(self) -> None:
         """Derive what follows from the last unit."""
@@ -302,7 +235,7 @@ class ConsumeQueue:
 
     def _last_address(self, ext: QueueExt) -> int | None:
         """Return the address in the newest unit that has one; those behind were made without extension."""
-        first = self._starts[0] // CQ_UNIT_BYTES if ext.starts else self.end
+        first = self.starts[0] // CQ_UNIT_BYTES if ext.starts else self.end
         for number in range(self.end - 1, first - 1, -1):
             unit = self.unit(number)
             if unit is not None and is_address(unit[2]):
@@ -310,7 +243,7 @@ class ConsumeQueue:
         return None
 
     def _clear(self) -> None:
-        while self._starts:
+        while self.starts:
             self.drop_last()
         del self._buffer[:]
         self._written = self.min = self.end = 0
@@ -346,14 +279,14 @@ class ConsumeQueue:
         Units that a crash lost in front of others count as behind.
         """
         self.write()
-        first = self._starts[0] // CQ_UNIT_BYTES if self._starts else 0
+        first = self.starts[0] // CQ_UNIT_BYTES if self.starts else 0
         keep = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
         while keep > first and not self._follows(keep - 1, first, phy_offset):
             keep -= 1
-        while self._starts and self._starts[-1] > keep * CQ_UNIT_BYTES:
+        while self.starts and self.starts[-1] > keep * CQ_UNIT_BYTES:
             self.drop_last()
-        if self._starts:
-            start = self._starts[-1]
+        if self.starts:
+            start = self.starts[-1]
             at = keep * CQ_UNIT_BYTES - start
             zero_from(self._files.get(self.path(start)), at, self.file_bytes)
             self.unsynced.add(start)
@@ -379,7 +312,7 @@ class ConsumeQueue:
 
     def correct_min(self, min_phy: int) -> None:
         """Let the queue begin with the first message that the log still has; at its end when there is none."""
-        first = max(self.min, self._starts[0] // CQ_UNIT_BYTES if self._starts else 0)
+        first = max(self.min, self.starts[0] // CQ_UNIT_BYTES if self.starts else 0)
         self.min = self.lower_bound(first, self.end, lambda unit: unit[0] >= min_phy and not is_filler(unit))
         unit = self.unit(self.min) if self.ext is not None else None
         if self.ext is not None and unit is not None and is_address(unit[2]):
@@ -388,13 +321,11 @@ class ConsumeQueue:
     def delete_expired(self, min_phy: int) -> int:
         """Delete leading files that only point below ``min_phy``; return how many."""
         count = 0
-        while len(self._starts) > 1:
-            last = self.unit(self._starts[1] // CQ_UNIT_BYTES - 1)
+        while len(self.starts) > 1:
+            last = self.unit(self.starts[1] // CQ_UNIT_BYTES - 1)
             if last is None or last[0] >= min_phy:
                 break
-            self.unsynced.discard(self._starts[0])
-            self._files.delete(self.path(self._starts[0]))
-            del self._starts[0]
+            self._drop(0)
             count += 1
         self.correct_min(min_phy)
         return count
@@ -403,7 +334,3 @@ class ConsumeQueue:
         """Delete all files of the queue."""
         self._clear()
         self.next = 0
-
-
-def _starts(names: list[str]) -> list[int]:
-    return sorted(start for name in names if (start := layout.file_start(name)) is not None)

@@ -7,6 +7,7 @@ Pure: the audit job imports this module into Spark executors. Sizes that a confi
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 COMMIT_LOG_DIR = "commitlog"
 CONSUME_QUEUE_DIR = "consumequeue"
@@ -64,6 +65,11 @@ def file_name(offset: int) -> str:
 def file_start(name: str) -> int | None:
     """Return the start offset that ``name`` stands for; None when it is no such file's name."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def file_starts(names: Iterable[str]) -> list[int]:
+    """Return the start offsets of those ``names`` that are such files', sorted."""
+    return sorted(start for name in names if (start := file_start(name)) is not None)
 
 
 def is_queue_name(name: str) -> bool:

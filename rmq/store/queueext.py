@@ -12,11 +12,9 @@ Java: ConsumeQueueExt
 
 from __future__ import annotations
 
-from rmq.runtime.disk.files import File
-from rmq.store import layout
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_EXT_BASE, CQ_EXT_END, CQ_EXT_END_BYTES, CQ_EXT_UNIT
-from rmq.store.messages import StoreError
 from rmq.store.openfiles import OpenFiles, zero_from
+from rmq.store.queuefiles import QueueFiles
 
 
 def is_address(tags_code: int) -> bool:
@@ -24,23 +22,14 @@ def is_address(tags_code: int) -> bool:
     return tags_code <= CQ_EXT_ADDRESS_MAX
 
 
-class QueueExt:
+class QueueExt(QueueFiles):
     """The units from the first file on up to :attr:`end`, byte offsets."""
 
-    def __init__(self, files: OpenFiles, folder: str, file_bytes: int) -> None:
-        self.folder = folder
-        self.file_bytes = file_bytes
-        self._files = files
-        #: start offsets of the files, without holes
-        self.starts: list[int] = []
-        self.end = 0
-        self._written = 0
-        self._buffer = bytearray()
-        #: starts of files with bytes that are not synced
-        self.unsynced: set[int] = set()
+    size_key = "mappedFileSizeConsumeQueueExt"
 
-    def path(self, start: int) -> str:
-        return layout.join(self.folder, layout.file_name(start))
+    def __init__(self, files: OpenFiles, folder: str, file_bytes: int) -> None:
+        super().__init__(files, folder, file_bytes)
+        self.end = 0
 
     # ---- appending ----
 
@@ -54,23 +43,6 @@ class QueueExt:
         self._buffer += CQ_EXT_UNIT.pack(CQ_EXT_UNIT.size, tags_code, store_timestamp, 0)
         self.end += CQ_EXT_UNIT.size
         return address
-
-    def write(self) -> None:
-        """Write what is buffered; DiskError leaves in the buffer what could not be written."""
-        while self._buffer:
-            start = self._written - self._written % self.file_bytes
-            piece = bytes(self._buffer[: start + self.file_bytes - self._written])
-            self._file_for(start).write_at(self._written - start, piece)
-            self.unsynced.add(start)
-            self._written += len(piece)
-            del self._buffer[: len(piece)]
-
-    def _file_for(self, start: int) -> File:
-        if self.starts and start <= self.starts[-1]:
-            return self._files.get(self.path(start))
-        file = self._files.create(self.path(start), self.file_bytes)
-        self.starts.append(start)
-        return file
 
     # ---- reading ----
 
@@ -102,16 +74,8 @@ class QueueExt:
 
     def load(self, starts: list[int]) -> None:
         """Take over the files; :meth:`cut` says where the units end. StoreError names a file of another length."""
-        for start in starts:
-            file = self._files.get(self.path(start))
-            if start % self.file_bytes or file.size > self.file_bytes:
-                raise StoreError(
-                    f"{self.path(start)} has {file.size} bytes, but mappedFileSizeConsumeQueueExt={self.file_bytes}: "
-                    "a store can only be opened with the file size that it was written with"
-                )
-            if file.size < self.file_bytes:
-                file.truncate(self.file_bytes)
-        self.starts = starts
+        self.check_files(starts)
+        self._take_over(starts)
         self._written = self.end = starts[-1] + self.file_bytes if starts else 0
 
     def cut(self, last_address: int | None) -> None:
@@ -119,9 +83,7 @@ class QueueExt:
         self.write()
         end = 0 if last_address is None else self._end_of(last_address)
         while self.starts and self.starts[-1] >= end:
-            start = self.starts.pop()
-            self.unsynced.discard(start)
-            self._files.delete(self.path(start))
+            self.drop_last()
         if not self.starts:
             # Files that are lost: go on behind them, in a file of its own, so that old addresses lead nowhere.
             end = -(-end // self.file_bytes) * self.file_bytes
@@ -134,6 +96,4 @@ class QueueExt:
         """Delete the files that end before an address; never the last one."""
         at = address - CQ_EXT_BASE
         while len(self.starts) > 1 and self.starts[1] <= at:
-            self.unsynced.discard(self.starts[0])
-            self._files.delete(self.path(self.starts[0]))
-            del self.starts[0]
+            self._drop(0)

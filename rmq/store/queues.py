@@ -91,14 +91,14 @@ class QueueTable:
             if not (layout.is_queue_name(name) and is_storable_topic(topic)):
                 self._log.warn("{path} is no consume queue and is left alone", path=folder)
                 continue
-            found.append((self.make(topic, int(name)), self._disk.list_dir(folder)))
+            found.append((self.make(topic, int(name)), layout.file_starts(self._disk.list_dir(folder))))
         # All are looked at before any is changed.
-        for queue, names in found:
-            queue.check_files(names)
+        for queue, starts in found:
+            queue.check_files(starts)
         if self._ext_file_bytes is not None:
             self._load_ext()
-        for queue, names in found:
-            if not queue.load(names):
+        for queue, starts in found:
+            if not queue.load(starts):
                 self.is_broken = True
 
     def _load_ext(self) -> None:
@@ -109,8 +109,7 @@ class QueueTable:
                 self._log.warn("{path} extends no consume queue and is deleted", path=folder)
                 self._disk.delete_tree(folder)
                 continue
-            starts = (layout.file_start(name) for name in self._disk.list_dir(folder))
-            queue.ext.load(sorted(start for start in starts if start is not None))
+            queue.ext.load(layout.file_starts(self._disk.list_dir(folder)))
 
     def _folders(self, base: str) -> Iterator[tuple[str, str, str]]:
         """Yield topic, name and path of each folder of the second level; files among them are left alone."""

@@ -17,7 +17,7 @@ from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.store import consumequeue
 from rmq.store.consumequeue import MAX_GAP, ConsumeQueue, QueueGap
-from rmq.store.layout import CQ_FILLER, CQ_UNIT, file_name
+from rmq.store.layout import CQ_FILLER, CQ_UNIT, file_name, file_starts
 from rmq.store.messages import StoreError
 from rmq.store.openfiles import OpenFiles
 from rmq.store.queues import QueueTable, is_storable_topic
@@ -45,7 +45,7 @@ class QueueCase(SynchronousTestCase):
     def reload(self) -> bool:
         self.queue.write()
         self.queue = self.make()
-        return self.queue.load(self.disk.list_dir(FOLDER))
+        return self.queue.load(file_starts(self.disk.list_dir(FOLDER)))
 
     def units(self) -> list[tuple[int, int, int] | None]:
         return [self.queue.unit(number) for number in range(self.queue.min, self.queue.end)]
@@ -188,7 +188,7 @@ class LoadTests(QueueCase):
         for size in (60, 200):
             queue = ConsumeQueue(OpenFiles(self.disk, 2), FOLDER, "Topic", 0, size)
             with self.assertRaises(StoreError) as caught:
-                queue.check_files(self.disk.list_dir(FOLDER))
+                queue.check_files(file_starts(self.disk.list_dir(FOLDER)))
             self.assertIn(f"mappedFileSizeConsumeQueue={size}", str(caught.exception))
         self.disk.open(f"{FOLDER}/{file_name(100)}").truncate(40)
         self.assertTrue(self.reload())

@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 import msgspec
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -102,9 +102,7 @@ class Manifest(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Dumps:
-    """
-    Make dumps of one broker, one at a time, in slices so that the reactor is not blocked.
-    """
+    """Make dumps of one broker, one at a time, in slices so that the reactor is not blocked."""
 
     _log = Logger()
 
@@ -123,7 +121,7 @@ class Dumps:
         Fails with DumpError when another dump is running, when the disk is full or when the broker stops.
         """
         if self._running is not None:
-            return Deferred.fromCoroutine(_refuse("a dump is already running"))
+            return fail(DumpError("a dump is already running"))
         self._stopping = False
         self._running = running = Deferred.fromCoroutine(self._make())
         result: Deferred[str] = Deferred()
@@ -258,32 +256,26 @@ class Dumps:
 
     def _segments(self, end: int) -> Iterator[_Piece]:
         config = self._state.setup.store
-        size = config.mapped_file_size_commit_log
-        for name in self._state.disk.list_dir(config.commit_log_dir):
-            start = layout.file_start(name)
-            if start is not None and start < end:
-                yield _Piece(
-                    source=layout.join(config.commit_log_dir, name),
-                    path=layout.join(layout.COMMIT_LOG_DIR, name),
-                    size_bytes=min(size, end - start),
-                    file_bytes=size,
-                )
+        return self._pieces(config.commit_log_dir, layout.COMMIT_LOG_DIR, config.mapped_file_size_commit_log, end)
 
     def _queue_files(self) -> Iterator[_Piece]:
-        store, disk = self._state.store, self._state.disk
-        size = self._state.setup.store.consume_queue_file_bytes
+        store, file_bytes = self._state.store, self._state.setup.store.consume_queue_file_bytes
         for topic, queue_id in store.queues():
             end = store.max_offset(topic, queue_id) * layout.CQ_UNIT_BYTES
             folder = layout.consume_queue_dir(self._root, topic, queue_id)
-            for name in disk.list_dir(folder):
-                start = layout.file_start(name)
-                if start is not None and start < end:
-                    yield _Piece(
-                        source=layout.join(folder, name),
-                        path=layout.join(layout.CONSUME_QUEUE_DIR, topic, str(queue_id), name),
-                        size_bytes=min(size, end - start),
-                        file_bytes=size,
-                    )
+            path = layout.join(layout.CONSUME_QUEUE_DIR, topic, str(queue_id))
+            yield from self._pieces(folder, path, file_bytes, end)
+
+    def _pieces(self, folder: str, path: str, file_bytes: int, end: int) -> Iterator[_Piece]:
+        """Yield the files of ``folder`` that begin before ``end``; ``path`` is the folder in the dump."""
+        for start in layout.file_starts(self._state.disk.list_dir(folder)):
+            if start < end:
+                yield _Piece(
+                    source=layout.join(folder, layout.file_name(start)),
+                    path=layout.join(path, layout.file_name(start)),
+                    size_bytes=min(file_bytes, end - start),
+                    file_bytes=file_bytes,
+                )
 
     def _index_files(self) -> list[str]:
         if not self._state.setup.store.message_index_enable:
@@ -329,11 +321,7 @@ class Dumps:
         """Copy the part of a growing file that belongs to the dump; the rest is zeros, as in a new file."""
         source, target = self._open(piece.source, folder, piece.path, piece.file_bytes)
         try:
-            for at in range(0, piece.size_bytes, SLICE_BYTES):
-                await self._pause()
-                data = source.read_at(at, min(SLICE_BYTES, piece.size_bytes - at))
-                target.write_at(at, data)
-                self._copied_bytes += len(data)
+            await self._copy_range(source, target, 0, piece.size_bytes)
             await target.sync()
         finally:
             source.close()
@@ -359,15 +347,18 @@ class Dumps:
                 if data.count(0) != len(data):
                     target.write_at(layout.index_slot_at(first), _slots_before(source, slots, data, count))
             begin, end = layout.index_entry_at(slots, 0), layout.index_entry_at(slots, max(count, 1))
-            for at in range(begin, end, SLICE_BYTES):
-                await self._pause()
-                data = source.read_at(at, min(SLICE_BYTES, end - at))
-                target.write_at(at, data)
-                self._copied_bytes += len(data)
+            await self._copy_range(source, target, begin, end)
             await target.sync()
         finally:
             source.close()
             target.close()
+
+    async def _copy_range(self, source: File, target: File, begin: int, end: int) -> None:
+        for at in range(begin, end, SLICE_BYTES):
+            await self._pause()
+            data = source.read_at(at, min(SLICE_BYTES, end - at))
+            target.write_at(at, data)
+            self._copied_bytes += len(data)
 
     def _open(self, source: str, folder: str, path: str, file_bytes: int) -> tuple[File, File]:
         disk = self._state.disk
@@ -418,7 +409,3 @@ _STAMP = re.compile(r"\d{8}T\d{9}")
 def _stamp(epoch_ms: int) -> str:
     """Return ``20261121T080000123`` (UTC)."""
     return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%Y%m%dT%H%M%S}{epoch_ms % 1000:03d}"
-
-
-async def _refuse(text: str) -> str:
-    raise DumpError(text)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rmq.broker.http.consumer_lag import lags
 from rmq.broker.service import BrokerService
+from rmq.broker.sessions import Member
 from rmq.broker.stats import TOPIC_PUT_NUMS, Rate
 from rmq.ha.status import HAStatus, LinkStatus, SlaveStatus
 from rmq.remoting.stats import BUCKETS_S
@@ -120,22 +121,11 @@ class BrokerPages:
         consumers: Rows = []
         for name in sorted(self._state.consumers.names()):
             group = self._state.consumers.find(name)
-            if group is None:
-                continue
-            topics = joined(sorted(group.subscriptions))
-            for member in group.members.values():
-                heard = f"{span_text(now - member.last_heard_ms)} ago"
-                version = version_desc(member.version)
-                consumers.append((name, member.client_id, member.channel.peer, member.language, version, heard, topics))
+            if group is not None:
+                topics = joined(sorted(group.subscriptions))
+                consumers += [(*_client_row(name, member, now), topics) for member in group.members.values()]
         producers: Rows = [
-            (
-                name,
-                member.client_id,
-                member.channel.peer,
-                member.language,
-                version_desc(member.version),
-                f"{span_text(now - member.last_heard_ms)} ago",
-            )
+            _client_row(name, member, now)
             for name, members in sorted(self._state.producers.table().items())
             for member in members
         ]
@@ -295,6 +285,11 @@ class BrokerPages:
             group = self._state.consumers.find(lag.group)
             members = len(group.members) if group is not None else 0
             yield lag.group, lag.topic, lag.messages, len(lag.behind), members
+
+
+def _client_row(group: str, member: Member, now_ms: int) -> tuple[Text, ...]:
+    heard = f"{span_text(now_ms - member.last_heard_ms)} ago"
+    return group, member.client_id, member.channel.peer, member.language, version_desc(member.version), heard
 
 
 def _groups_table(rows: Iterable[tuple[Text, ...]], *, nothing: str = "no group has committed an offset") -> Markup:

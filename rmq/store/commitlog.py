@@ -16,12 +16,8 @@ from twisted.logger import Logger
 from rmq.runtime.disk.files import Disk, DiskError, File, SyncFailed
 from rmq.store import layout
 from rmq.store.messages import StoreError
-from rmq.store.openfiles import OpenFiles
+from rmq.store.openfiles import CHUNK_BYTES, OpenFiles, zero_from
 from rmq.wire.record import BLANK_BYTES, blank
-
-CHUNK_BYTES = 1 << 20
-_PAGE_BYTES = 4096
-_ZEROS = bytes(CHUNK_BYTES)
 
 
 class CommitLog:
@@ -282,25 +278,8 @@ class CommitLog:
         """Overwrite with zeros what a failed write may have left behind the end."""
         assert self._tail is not None
         at = self.end - self._tail_start
-        self._zero(self._tail, at, min(at + self._soiled, self.segment_bytes))
+        zero_from(self._tail, at, min(at + self._soiled, self.segment_bytes))
         self._soiled = 0
-
-    @staticmethod
-    def _zero(file: File, at: int, until: int) -> int:
-        """Write zeros over the pages of [at, until) that hold anything else; return how many bytes those were."""
-        changed = 0
-        while at < until:
-            size = min(CHUNK_BYTES - at % CHUNK_BYTES, until - at)
-            data = file.read_at(at, size)
-            if data != (_ZEROS if size == CHUNK_BYTES else _ZEROS[:size]):
-                for page in range(0, size, _PAGE_BYTES):
-                    length = min(_PAGE_BYTES, size - page)
-                    zeros = data.count(0, page, page + length)
-                    if zeros != length:
-                        file.write_at(at + page, _ZEROS[:length])
-                        changed += length - zeros
-            at += size
-        return changed
 
     def cut(self, end: int, *, synced: int, zeros_behind: bool = False) -> int:
         """
@@ -320,7 +299,7 @@ class CommitLog:
         self._take_tail(self._disk.open(self.path(self._starts[-1])) if self._starts else None)
         changed = 0
         if self._tail is not None and self.end < self.tail_end and not zeros_behind:
-            changed = self._zero(self._tail, self.end - self._tail_start, self.segment_bytes)
+            changed = zero_from(self._tail, self.end - self._tail_start, self.segment_bytes)
         self._soiled = 0
         for start in self._starts[:-1]:
             if start + self.segment_bytes > synced:

@@ -6,6 +6,10 @@ from collections import OrderedDict
 
 from rmq.runtime.disk.files import Disk, File
 
+CHUNK_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+_ZEROS = bytes(CHUNK_BYTES)
+
 
 class OpenFiles:
     """
@@ -61,10 +65,18 @@ class OpenFiles:
         return file
 
 
-def zero_from(file: File, at: int, until: int, chunk: int = 1 << 20) -> None:
-    """Write zeros over the parts of [at, until) that hold anything else."""
+def zero_from(file: File, at: int, until: int) -> int:
+    """Write zeros over the pages of [at, until) that hold anything else; return how many bytes those were."""
+    changed = 0
     while at < until:
-        size = min(chunk, until - at)
-        if file.read_at(at, size).count(0) != size:
-            file.write_at(at, bytes(size))
+        size = min(CHUNK_BYTES - at % CHUNK_BYTES, until - at)
+        data = file.read_at(at, size)
+        if data != (_ZEROS if size == CHUNK_BYTES else _ZEROS[:size]):
+            for page in range(0, size, _PAGE_BYTES):
+                length = min(_PAGE_BYTES, size - page)
+                zeros = data.count(0, page, page + length)
+                if zeros != length:
+                    file.write_at(at + page, _ZEROS[:length])
+                    changed += length - zeros
         at += size
+    return changed

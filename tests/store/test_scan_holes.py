@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import recovery, scan
-from rmq.store.commitlog import CommitLog
+from rmq.store.openfiles import zero_from
 from rmq.store.scan import Search
 from tests.sim.support import frame, message
 from tests.store.support import ROOT, Box
@@ -54,9 +54,9 @@ class ZeroTests(SynchronousTestCase):
         file = box.disk.create("/zeroed", 20_000)
         file.write_at(5000, b"torn")
         file.write_at(12_288, b"x" * 100)
-        self.assertEqual(CommitLog._zero(file, 4096, 20_000), 104)
+        self.assertEqual(zero_from(file, 4096, 20_000), 104)
         self.assertEqual(file.read_at(0, 20_000), bytes(20_000))
-        self.assertEqual(CommitLog._zero(file, 4096, 20_000), 0)
+        self.assertEqual(zero_from(file, 4096, 20_000), 0)
 
 
 class MemoryTests(SynchronousTestCase):

@@ -358,14 +358,6 @@ class Registration(Service):
     def _broken(self, failure: Failure) -> None:
         self._log.failure("registration failed", failure)
 
-    def _tell_master(self, master_addr: str | None, ha_server_addr: str | None) -> None:
-        for callback in self._on_master:
-            callback(master_addr, ha_server_addr)
-
-    def _tell_order_topics(self, topics: Sequence[str]) -> None:
-        for callback in self._on_order_topics:
-            callback(topics)
-
 
 class _Message:
     """One registration; the header holds the checksum of the body."""
@@ -401,8 +393,10 @@ class _Answers:
             return
         if terms.broker_id and (master_addr or ha_server_addr) and not self._master_told:
             self._master_told = True
-            registration._tell_master(master_addr, ha_server_addr)
+            for on_master in registration._on_master:
+                on_master(master_addr, ha_server_addr)
         # A slave's topics are its master's, with their order.
         if not terms.broker_id and order_topics and not self._order_told:
             self._order_told = True
-            registration._tell_order_topics(order_topics)
+            for on_order_topics in registration._on_order_topics:
+                on_order_topics(order_topics)

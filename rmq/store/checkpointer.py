@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -27,6 +28,7 @@ RECORD_EVERY_BYTES = 64 << 20
 RECORD_EVERY_MS = 5000
 
 
+@attrs.define(eq=False)
 class Checkpointer:
     """
     Write (every `flushIntervalConsumeQueue`) and sync queues and index, then `checkpoint.rmq`, then `checkpoint`.
@@ -37,37 +39,23 @@ class Checkpointer:
 
     _log = Logger()
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        config: StoreConfig,
-        log: CommitLog,
-        queues: QueueTable,
-        index: Index | None,
-        dispatcher: Dispatcher,
-        log_sync: LogSync,
-        checkpoint_file: CheckpointFile,
-        point_file: RecoveryPointFile,
-        *,
-        on_failure: Callable[[DiskError], None],
-    ) -> None:
-        self._clock = clock
-        self._config = config
-        self._commit_log = log
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._log_sync = log_sync
-        self._checkpoint_file = checkpoint_file
-        self._point_file = point_file
-        self._on_failure = on_failure
-        self._recorded_offset = -1
-        self._recorded_ms = 0
-        self._is_due_soon = False
-        #: how many queues had been reset when the last recovery point was written
-        self._recorded_renewals = 0
-        #: the error of the write that found no room; None while there is room
-        self.full_because: str | None = None
+    _clock: IReactorTime
+    _config: StoreConfig
+    _commit_log: CommitLog
+    _queues: QueueTable
+    _index: Index | None
+    _dispatcher: Dispatcher
+    _log_sync: LogSync
+    _checkpoint_file: CheckpointFile
+    _point_file: RecoveryPointFile
+    _on_failure: Callable[[DiskError], None]
+    _recorded_offset: int = attrs.field(init=False, default=-1)
+    _recorded_ms: int = attrs.field(init=False, default=0)
+    _is_due_soon: bool = attrs.field(init=False, default=False)
+    #: how many queues had been reset when the last recovery point was written
+    _recorded_renewals: int = attrs.field(init=False, default=0)
+    #: the error of the write that found no room; None while there is room
+    full_because: str | None = attrs.field(init=False, default=None)
 
     @property
     def is_full(self) -> bool:

@@ -143,7 +143,7 @@ class IndexFile:
         while number >= self.header.index_count:
             if number >= self.entries:
                 return False
-            key_hash, _, _, before = self._entry(file, number)
+            key_hash, _, _, before = self.entry(file, number)
             if key_hash % self.slots != slot or not 0 <= before < number:
                 return False
             number = before
@@ -218,9 +218,9 @@ class IndexFile:
         ``file`` may be None as long as nothing was written (``on_disk`` is False).
         """
         found: list[int] = []
-        number = self._slot(file, key_hash % self.slots)
+        number = self.newest(file, key_hash % self.slots)
         while 0 < number < self.header.index_count and len(found) < limit:
-            entry_hash, phy_offset, seconds, before = self._entry(file, number)
+            entry_hash, phy_offset, seconds, before = self.entry(file, number)
             stored_ms = self.header.begin_timestamp + seconds * 1000
             # The time is kept in whole seconds: a message may be up to one second younger than its entry says.
             if stored_ms + 999 < begin_ms:
@@ -237,27 +237,21 @@ class IndexFile:
         low, high = 1, self.header.index_count
         while low < high:
             middle = (low + high) // 2
-            if self._entry(file, middle)[1] < phy_offset:
+            if self.entry(file, middle)[1] < phy_offset:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def entry(self, file: File, number: int) -> tuple[int, int, int, int]:
-        """Return (keyHash, phyOffset, seconds, number before it) of an entry."""
-        return self._entry(file, number)
-
-    def newest(self, file: File, slot: int) -> int:
+    def newest(self, file: File | None, slot: int) -> int:
         """Return the number of the newest entry of a slot, 0 for none."""
-        return self._slot(file, slot)
-
-    def _slot(self, file: File | None, slot: int) -> int:
         if self.table is not None:
             return self.table[slot]
         assert file is not None
         return int.from_bytes(file.read_at(index_slot_at(slot), INDEX_SLOT_BYTES), "big", signed=True)
 
-    def _entry(self, file: File | None, number: int) -> tuple[int, int, int, int]:
+    def entry(self, file: File | None, number: int) -> tuple[int, int, int, int]:
+        """Return (keyHash, phyOffset, seconds, number before it) of an entry."""
         if number >= self._written and self.buffered:
             return INDEX_ENTRY.unpack_from(self.buffered, (number - self._written) * INDEX_ENTRY_BYTES)
         assert file is not None

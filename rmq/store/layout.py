@@ -113,22 +113,16 @@ def commit_log_dir(root: str) -> str:
 
 def consume_queue_dir(root: str, topic: str | None = None, queue_id: int | None = None) -> str:
     """Return the folder of all queues, of a topic's, or of one."""
-    parts = [root, CONSUME_QUEUE_DIR]
-    if topic is not None:
-        parts.append(topic)
-    if queue_id is not None:
-        parts.append(str(queue_id))
-    return join(*parts)
+    return _queue_folder(root, CONSUME_QUEUE_DIR, topic, queue_id)
 
 
 def consume_queue_ext_dir(root: str, topic: str | None = None, queue_id: int | None = None) -> str:
     """Return the folder of all queues' extension files, of a topic's, or of one queue's."""
-    parts = [CONSUME_QUEUE_EXT_DIR]
-    if topic is not None:
-        parts.append(topic)
-    if queue_id is not None:
-        parts.append(str(queue_id))
-    return join(root, *parts)
+    return _queue_folder(root, CONSUME_QUEUE_EXT_DIR, topic, queue_id)
+
+
+def _queue_folder(root: str, base: str, topic: str | None, queue_id: int | None) -> str:
+    return join(root, base, *(str(part) for part in (topic, queue_id) if part is not None))
 
 
 def index_dir(root: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -37,6 +38,7 @@ def hours_of(text: str) -> frozenset[int]:
     return frozenset(hours)
 
 
+@attrs.define(eq=False)
 class Retention:
     """
     Delete expired files, oldest first and never the last, and tell when the disk is too full to write.
@@ -46,29 +48,21 @@ class Retention:
 
     _log = Logger()
 
-    def __init__(
-        self,
-        disk: Disk,
-        clock: IReactorTime,
-        config: StoreConfig,
-        log: CommitLog,
-        queues: QueueTable,
-        index: Index | None,
-        *,
-        dispatched: Callable[[], int],
-    ) -> None:
-        self._disk = disk
-        self._clock = clock
-        self._config = config
-        self._commit_log = log
-        self._queues = queues
-        self._index = index
-        self._dispatched = dispatched
-        self._hours = hours_of(config.delete_when)
-        self._manual_rounds = 0
-        self._cleaned_below = -1
-        #: why nothing may be written: path, share, limit and key; None while it may
-        self.full_because: str | None = None
+    _disk: Disk
+    _clock: IReactorTime
+    _config: StoreConfig
+    _commit_log: CommitLog
+    _queues: QueueTable
+    _index: Index | None
+    _dispatched: Callable[[], int]
+    _hours: frozenset[int] = attrs.field(init=False)
+    _manual_rounds: int = attrs.field(init=False, default=0)
+    _cleaned_below: int = attrs.field(init=False, default=-1)
+    #: why nothing may be written: path, share, limit and key; None while it may
+    full_because: str | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self._hours = hours_of(self._config.delete_when)
 
     @property
     def is_disk_full(self) -> bool:

@@ -129,7 +129,7 @@ class MessageStore:
             self._commit_log,
             self._queues,
             self._index,
-            dispatched=lambda: self._dispatcher.dispatched,
+            lambda: self._dispatcher.dispatched,
         )
         self._completion = GroupCommit(clock, config, self._sync)
         self._lock: Lock | None = None

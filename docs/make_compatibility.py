@@ -42,10 +42,10 @@ TAIL = """\
   delivers. The consumer keeps the message and tries it again itself.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
   skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
-- SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that cannot
-  be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression, and
-  answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers as
-  Apache does. A pull that waits is not woken by messages that its filter does not accept. The bit maps of
+- SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that
+  cannot be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression,
+  and answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers
+  as Apache does. A pull that waits is not woken by messages that its filter does not accept. The bit maps of
   `enableCalcFilterBitMap` are neither written nor used: filters look at the messages.
 - 222: C++ members of a group get 220 in the form that they read, whatever the tool is written in; Apache goes by the
   tool's language.

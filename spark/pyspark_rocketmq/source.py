@@ -61,9 +61,7 @@ class CommitLogSource(DataSource):
 
 
 class CommitLogReader(DataSourceReader):
-    """
-    Reads segments; an unknown column, a wrong type or a path that is no store are refused before anything is read.
-    """
+    """Reads segments; unknown columns, wrong types and a path that is no store are refused before anything is read."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._path = options.get("path", "")

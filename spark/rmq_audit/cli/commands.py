@@ -1,6 +1,4 @@
-"""
-The command line: arguments in, summary and exit status out; an operator's mistake is one line, never a stack trace.
-"""
+"""The command line: arguments in, summary and exit status out; a mistake of the operator is one line."""
 
 from __future__ import annotations
 

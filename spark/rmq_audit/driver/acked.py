@@ -1,6 +1,4 @@
-"""
-Acknowledged sends against the log: each must be at its acknowledged offset, in its queue and with its body.
-"""
+"""Acknowledged sends against the log: each must be at its acknowledged offset, in its queue and with its body."""
 
 from __future__ import annotations
 

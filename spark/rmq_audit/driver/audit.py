@@ -303,10 +303,7 @@ class _Audit:
         return self._engine.run(DRILL, tasks)
 
     def _check_rest_of_slave(self, slave: Log, comparison: Comparison) -> None:
-        """
-        Take in the faults that drills saw, and check the bodies that neither a drill saw nor an equal digest
-        vouches for.
-        """
+        """Take in the faults that drills saw, and check bodies that neither a drill nor an equal digest covers."""
         coverage = self._coverage[SLAVE]
         for answer in comparison.drilled.values():
             slave.findings += [fault_finding(SLAVE, fault) for fault in answer.faults_slave]
@@ -398,10 +395,7 @@ class _Audit:
 
 
 def _soften_tails(findings: Sequence[Finding]) -> None:
-    """
-    A half record at the end, or a queue one unit behind, means nothing when the store was written while it was
-    read.
-    """
+    """Make remarks of torn ends and queues one unit behind: they mean nothing in a store that was being written."""
     for one in findings:
         if one.invariant in ("CL-TAIL", "CQ-BEHIND"):
             one.severity = Severity.INFO

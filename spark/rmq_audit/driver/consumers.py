@@ -30,10 +30,7 @@ class Committed:
 
 @attrs.frozen(kw_only=True)
 class Earlier:
-    """
-    Consumer offsets in the previous round, by group, topic and queue id; ``at`` is its time as text, ``subject`` whose
-    they are.
-    """
+    """Consumer offsets of the previous round by group, topic and queue id; ``at``: its time, ``subject``: the store."""
 
     subject: str
     at: str

@@ -157,9 +157,7 @@ def evidence_of(side: str, text: str, phy: int) -> dict[str, Any]:
 
 
 def consolidate(findings: Sequence[Finding]) -> list[Finding]:
-    """
-    Merge what both replicas share, give ids, link consequences to causes, blame by consequence; causes come first.
-    """
+    """Merge what both replicas share, give ids, link consequences to causes, blame by consequence; causes first."""
     merged = _merge_sides(findings)
     merged.sort(key=_order)
     for one in merged:

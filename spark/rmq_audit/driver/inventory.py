@@ -307,10 +307,7 @@ def _list_files(
     in_log: bool,
     number: Callable[[str], int | None] = layout.file_start,
 ) -> tuple[Segment, ...]:
-    """
-    Return the files whose names are numbers of the right length, by number; other names are not RocketMQ's and are
-    noted as ``foreign``.
-    """
+    """Return the files whose names are numbers of the right length, by number; other names are ``foreign``."""
     found = []
     for one in _entries(there, folder, problems, whole_log=in_log) or ():
         start = number(one.name)

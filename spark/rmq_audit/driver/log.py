@@ -1,7 +1,4 @@
-"""
-One side's log as a whole: where it begins and ends, what is broken in it, and what after its end is not part of
-it.
-"""
+"""One side's log as a whole: where it begins and ends, what is broken in it, what lies after its end."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ class Log:
         return None
 
     def read(self, phy: int, size: int) -> bytes:
-        """
-        Return up to ``size`` bytes at ``phy``; fewer at the end of a file, none where no file is or it cannot be
-        read.
-        """
+        """Return up to ``size`` bytes at ``phy``; fewer at a file's end, none where no file is or it cannot be read."""
         segment = self.segment_at(phy)
         if segment is None:
             return b""
@@ -221,10 +215,7 @@ def _find_end(log: Log, stretches: Sequence[Stretch]) -> None:
 
 
 def _end_as_claimed(log: Log, claimed: int) -> None:
-    """
-    Compare the end that was found with the manifest's: a record that crosses it is torn, anything else is
-    damage.
-    """
+    """Compare the end that was found with the manifest's: a record across it is torn, anything else is damage."""
     log.end_inferred = False
     log.dirty_to = None
     if log.end >= claimed:

@@ -141,8 +141,4 @@ def _body(crc: int | None, size: int | None, send: Send) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _sends_bytes(task: AckCheck) -> int:
-    return task.sends[-1].phy - task.sends[0].phy
-
-
-ACKED = Work("acked", check_sends, _sends_bytes)
+ACKED = Work("acked", check_sends, lambda task: task.sends[-1].phy - task.sends[0].phy)

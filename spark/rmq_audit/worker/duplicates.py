@@ -132,8 +132,4 @@ def _is_in(values: Ints, table: Ints) -> kernel.Bools:
     return found
 
 
-def _search_bytes(task: NameSearch) -> int:
-    return task.end - task.start
-
-
-NAMES = Work("names", find_names, _search_bytes)
+NAMES = Work("names", find_names, lambda task: task.end - task.start)

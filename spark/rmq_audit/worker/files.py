@@ -173,18 +173,6 @@ def identity(path: str) -> bytes | None:
     return repr((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)).encode()
 
 
-def modified_ns(path: str) -> int | None:
-    """Return when a file or object was last written to, in ns of the epoch; None when that is not known."""
-    try:
-        if isinstance(path, Location):
-            from rmq_audit.worker import objectstore
-
-            return objectstore.modified_ns(path)
-        return os.stat(path).st_mtime_ns
-    except (OSError, ReadError):
-        return None
-
-
 class Window:
     """
     The bytes of one segment from ``begin`` on, grown when a record turns out to reach further.

@@ -454,8 +454,5 @@ def key_hashes(record: Record) -> set[int]:
     return {index_key_hash(record.topic, key) for key in keys if key}
 
 
-def _index_bytes(task: IndexCheck) -> int:
-    return 4 * task.size_bytes  # each entry is compared with a record
-
-
-INDEXES = Work("indexes", check_index, _index_bytes, remembered=IndexState)
+#: each entry is compared with a record
+INDEXES = Work("indexes", check_index, lambda task: 4 * task.size_bytes, remembered=IndexState)

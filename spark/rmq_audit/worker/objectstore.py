@@ -76,11 +76,6 @@ def identity(place: Location) -> bytes | None:
     return repr((place.access.endpoint, place.access.query, str(place), info.size, info.mtime_ns)).encode()
 
 
-def modified_ns(place: Location) -> int | None:
-    """Return when an object was written, None when there is none or no time; ReadError."""
-    return _tried(place, lambda store, key: store.get_file_info(key)).mtime_ns or None
-
-
 class Listing:
     """
     What lies below one place: asked for once for each folder directly below it, at any depth.

@@ -318,13 +318,5 @@ def _first(flags: npt.NDArray[np.bool_]) -> int | None:
     return int(np.argmax(flags)) if flags.any() else None
 
 
-def _queue_bytes(task: QueueCheck) -> int:
-    return sum(file.size_bytes for file in task.files)
-
-
-def _units_bytes(task: UnitCheck) -> int:
-    return task.run.phy_last - task.run.phy_first
-
-
-QUEUES = Work("queues", check_queue, _queue_bytes, remembered=QueueState)
-UNITS = Work("units", check_units, _units_bytes, remembered=UnitState)
+QUEUES = Work("queues", check_queue, lambda task: sum(file.size_bytes for file in task.files), remembered=QueueState)
+UNITS = Work("units", check_units, lambda task: task.run.phy_last - task.run.phy_first, remembered=UnitState)

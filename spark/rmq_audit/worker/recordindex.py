@@ -150,8 +150,4 @@ def _one_by_one(data: bytes, base: int, positions: Sequence[int]) -> Iterator[st
         yield record.message_id
 
 
-def _trim_bytes(task: TrimIndex) -> int:
-    return 1 << 20
-
-
-TRIM = Work("trim", trim, _trim_bytes)
+TRIM = Work("trim", trim, lambda _: 1 << 20)

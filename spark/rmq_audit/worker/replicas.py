@@ -404,8 +404,4 @@ def _fold(group: Sequence[Kind]) -> Iterable[Kind]:
     ]
 
 
-def _drill_bytes(task: Drill) -> int:
-    return 2 * (task.end - task.begin)
-
-
-DRILL = Work("drill", drill, _drill_bytes, remembered=Drilled)
+DRILL = Work("drill", drill, lambda task: 2 * (task.end - task.begin), remembered=Drilled)

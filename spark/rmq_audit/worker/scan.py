@@ -463,8 +463,4 @@ class _ChunkDigest:
         )
 
 
-def _split_bytes(split: Split) -> int:
-    return split.end - split.begin
-
-
-SCAN = Work("scan", scan, _split_bytes, remembered=Scan)
+SCAN = Work("scan", scan, lambda split: split.end - split.begin, remembered=Scan)

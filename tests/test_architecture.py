@@ -13,15 +13,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: package of rmq -> packages of rmq that it may import (itself included implicitly)
 MAY_IMPORT: dict[str, set[str]] = {
-    "wire": set(),
+    "errors": set(),
+    "wire": {"errors"},
     "runtime": {"wire"},
-    "remoting": {"runtime", "wire"},
+    "remoting": {"errors", "runtime", "wire"},
     "store": {"runtime", "wire"},
     "ha": {"store", "runtime", "wire"},
-    "namesrv": {"remoting", "runtime", "wire"},
-    "broker": {"ha", "store", "remoting", "runtime", "wire"},
-    "sim": {"broker", "namesrv", "ha", "store", "remoting", "runtime", "wire"},
-    "admin": {"remoting", "runtime", "wire"},
+    "namesrv": {"errors", "remoting", "runtime", "wire"},
+    "broker": {"errors", "ha", "store", "remoting", "runtime", "wire"},
+    "sim": {"broker", "errors", "namesrv", "ha", "store", "remoting", "runtime", "wire"},
+    "admin": {"errors", "remoting", "runtime", "wire"},
     "local": {"runtime"},
 }
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
-from rmq.remoting.channel import Response
 from rmq.runtime.platform import split_addr
 from rmq.wire.contract import Contract
+from rmq.wire.exchange import Response
 
 OK, DIFFERENT, UNASKED = 0, 2, 3
 

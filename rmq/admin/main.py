@@ -16,9 +16,9 @@ import attrs
 import msgspec
 
 from rmq.admin.command import COMMANDS, DIFFERENT, OK, UNASKED, Call, WrongUse
+from rmq.errors import RequestFailed
 from rmq.remoting.acl import parse_credentials
 from rmq.remoting.client import RemotingClient
-from rmq.remoting.errors import RequestFailed
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.platform import Platform

@@ -22,8 +22,8 @@ from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.offset_push import OffsetPush, OffsetsRefused, OwnMessages
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.topics import TopicTable
+from rmq.errors import RequestFailed
 from rmq.remoting.client import RemotingClient
-from rmq.remoting.errors import RequestFailed
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk.files import Disk, DiskError
 from rmq.runtime.disk.statefile import write_state

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 from twisted.logger import Logger
 
 from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, OffsetMap, OwnOffset
+from rmq.errors import RequestFailed
 from rmq.remoting.client import Refused, RemotingClient, Response
-from rmq.remoting.errors import RequestFailed
 from rmq.store.messages import GetResult
 from rmq.wire.api.offsets import (
     GET_MAX_OFFSET,

@@ -17,8 +17,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmq.errors import RequestFailed
 from rmq.remoting.client import RemotingClient
-from rmq.remoting.errors import RequestFailed
 from rmq.runtime.clock import Periodic
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import RegisterBrokerBody, body_crc32, encode_register_body

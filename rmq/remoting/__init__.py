@@ -4,10 +4,10 @@ RocketMQ's remoting protocol on Twisted: requests, replies and one-way requests 
 Read in this order:
 
 * `responders`: the table from request code to method, and Refuse
-* `channel`: one connection for the rest of the program; `correlator`: its pending requests
+* `channel`: one connection for the rest of the program
 * `protocol`: bytes to frames, frames to responders or to pending requests
 * `server`: a listening port; `client`: requests to other servers
-* `errors`: failures of own requests; `limits`: bounds of connections and held bytes
+* `limits`: bounds of connections and held bytes
 * `access`: TLS, access control and limits of a process together; `tls`: TLS and plain on one port
 * `acl`, `aclconfig`, `addresses`: Apache's accounts and signatures
 * `stats`, `statsview`: counts and durations by request code

@@ -6,23 +6,21 @@ Java: io.netty.channel.Channel, NettyRemotingAbstract#invokeSyncImpl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from rmq.remoting.correlator import Correlator, TooManyWaiting
-from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.runtime.clock import DeadlineTimer
-from rmq.wire import fastjson
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.contract import Contract
-from rmq.wire.extfields import BadField, encode_ext
+from rmq.wire.correlator import Correlator, TooManyWaiting
+from rmq.wire.exchange import Response, read_response, request_command
 from rmq.wire.frames import FrameDecoder, ProtocolError
 
 #: unsent bytes of a peer that does not read; beyond that one-way requests to it are dropped
@@ -35,24 +33,6 @@ B = TypeVar("B")
 RH = TypeVar("RH")
 RB = TypeVar("RB")
 Closed = Callable[["Channel", str], object]
-
-
-class Response(Generic[RH, RB]):
-    """
-    The reply to a request, decoded by its contract.
-
-    ``header`` and ``body`` are None where the contract has none. An absent JSON body reads as an object of defaults.
-    ``code`` is one of the contract's ``answers``; anything else is raised as Refused.
-    """
-
-    __slots__ = ("body", "code", "ext", "header", "remark")
-
-    def __init__(self, header: RH, body: RB, code: int, remark: str | None, ext: Mapping[str, str]) -> None:
-        self.header = header
-        self.body = body
-        self.code = code
-        self.remark = remark
-        self.ext = ext
 
 
 class _Call:
@@ -314,37 +294,3 @@ def describe_peer(address: Any) -> tuple[str, tuple[bytes, int]]:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return f"{ip}:{port}", (ip.packed, port)
-
-
-def request_command(
-    contract: Contract[H, B, Any, Any], header: H, body: B, *, opaque: int, flag: int = 0
-) -> RemotingCommand:
-    """Return the command of a request, in JSON, which every peer understands."""
-    raw: bytes | None = None
-    if isinstance(body, bytes):
-        raw = body
-    elif body is not None:
-        raw = fastjson.encode(body)
-    ext = encode_ext(header) if isinstance(header, msgspec.Struct) else None
-    return RemotingCommand(contract.code, opaque, flag, ext_fields=ext, body=raw)
-
-
-def read_response(contract: Contract[Any, Any, RH, RB], answer: RemotingCommand, addr: str) -> Response[RH, RB]:
-    """Return an answer read by its contract; raises Refused or BadAnswer."""
-    try:
-        if answer.code not in contract.answers:
-            raise Refused(answer.code, answer.remark or "", addr, answer.ext_fields, contract.code)
-        header: Any = None
-        if contract.reply is not None:
-            kind: Any = contract.reply
-            header = answer.decode_header(kind)
-        body: Any = None
-        if contract.reply_body is bytes:
-            body = answer.body or b""
-        elif contract.reply_body is not None:
-            body = fastjson.decode(answer.body or b"{}", contract.reply_body)
-    except BadField as error:
-        raise BadAnswer(addr, f"{addr} answered request {contract.code} badly: {error.text}") from error
-    except fastjson.JsonError as error:
-        raise BadAnswer(addr, f"{addr} answered request {contract.code} with a bad body: {error}") from error
-    return Response(header, body, answer.code, answer.remark, answer.ext_fields)

@@ -16,14 +16,15 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.remoting.channel import Channel, Response
-from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls, loss_text
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
+from rmq.wire.exchange import Response
 
 __all__ = [
     "BadAnswer",

@@ -7,6 +7,7 @@ Read in this order:
 * `codes`: request codes, response codes, versions
 * `extfields`: custom headers; `fastjson`, `loosejson`: JSON bodies in fastjson's dialect
 * `contract`: one declaration for each request code; `api`: all of them
+* `exchange`: a request and its answer by a contract; `correlator`: pending requests; `signing`: accounts
 * `record`: the stored message, message ids, properties, batches
 * `compiled`: the choice of compiled modules
 

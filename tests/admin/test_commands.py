@@ -10,11 +10,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import COMMANDS, Call, Outcome, WrongUse, addresses
 from rmq.admin.main import parse
-from rmq.remoting.channel import Response, read_response
-from rmq.remoting.errors import Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HAClientInfo, HAConnectionInfo, HARuntimeInfo
 from rmq.wire.api.routes import REGISTER_BROKER
 from rmq.wire.contract import Contract
+from rmq.wire.exchange import Response, read_response
 from tests.namesrv.talk import Talk, by_admin
 from tests.namesrv.test_responders import HEADER, body
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.remoting.errors import Unreachable
+from rmq.errors import Unreachable
 from tests.admin.test_commands import AdminCase, Answers
 
 

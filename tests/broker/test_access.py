@@ -11,7 +11,6 @@ from rmq.broker.config import CONFIG_CLASSES
 from rmq.broker.service import BrokerService, build_broker
 from rmq.broker.tap import Options, setup_of
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
-from rmq.remoting.acl import Credentials
 from rmq.remoting.aclconfig import AclConfig
 from rmq.runtime.config import ConfigError, config_fields
 from rmq.runtime.platform import Platform
@@ -19,6 +18,7 @@ from rmq.runtime.properties import format_properties, parse_properties
 from rmq.runtime.tls.config import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
+from rmq.wire.signing import Credentials
 from tests.broker import harness
 from tests.broker.harness import PORT, OneBroker, RawClient, send_ext
 from tests.remoting.guarded import NEVER, documented, words

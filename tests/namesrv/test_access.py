@@ -12,7 +12,6 @@ from rmq.namesrv.config import CONFIG_CLASSES, NamesrvConfig, NamesrvSetup
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.namesrv.tap import Options, setup_of
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
-from rmq.remoting.acl import Credentials
 from rmq.remoting.aclconfig import NAMESRV_ADMIN_CODES, AclConfig
 from rmq.runtime.config import ConfigError, config_fields
 from rmq.runtime.disk.files import RealDisk
@@ -21,6 +20,7 @@ from rmq.runtime.properties import format_properties, parse_properties
 from rmq.runtime.tls.config import TlsConfig
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
+from rmq.wire.signing import Credentials
 from tests.remoting.guarded import NEVER, documented, words
 from tests.remoting.peer import Peer
 

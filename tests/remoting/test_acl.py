@@ -22,12 +22,10 @@ from rmq.remoting.acl import (
     TRACE_TOPIC,
     Acl,
     AclRules,
-    Credentials,
     acl_of,
     needed_perms,
     parse_credentials,
     parse_rules,
-    signature,
     signer_of,
 )
 from rmq.remoting.aclconfig import BROKER_ADMIN_CODES, AclConfig
@@ -40,6 +38,7 @@ from rmq.runtime.platform import Platform, dial_by_name
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
+from rmq.wire.signing import Credentials, signature
 from tests.remoting.peer import Peer
 
 ETC = Path(__file__).resolve().parents[2] / "etc"

@@ -9,19 +9,18 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.channel import (
     CLOSE_GRACE_S,
     MAX_UNSENT_ONEWAY_BYTES,
     Channel,
-    Response,
     describe_peer,
-    read_response,
 )
-from rmq.remoting.correlator import MAX_WAITING_REQUESTS
-from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.limits import RemotingLimits
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import contract
+from rmq.wire.correlator import MAX_WAITING_REQUESTS
+from rmq.wire.exchange import Response, read_response
 from rmq.wire.extfields import Int32, Int64
 from rmq.wire.frames import MAX_FRAME_BYTES
 from tests.remoting.peer import Peer

@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting import client as client_module
-from rmq.remoting.acl import Credentials, signature
 from rmq.remoting.channel import CLOSE_GRACE_S
 from rmq.remoting.client import (
     CONNECT_TIMEOUT_MS,
@@ -30,6 +29,7 @@ from rmq.remoting.responders import Request, ResponderTable, responds_to
 from rmq.runtime.platform import split_addr
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
+from rmq.wire.signing import Credentials, signature
 from tests.remoting.peer import RecordingTransport
 from tests.remoting.test_server import platform_of
 

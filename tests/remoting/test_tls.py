@@ -20,7 +20,6 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmq.remoting.channel import Response
 from rmq.remoting.client import RemotingClient, Unreachable
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.remoting.tls import admission
@@ -33,6 +32,7 @@ from rmq.runtime.tls.config import ClientAuth, TlsConfig, TlsMode, TlsTerms, res
 from rmq.runtime.tls.context import REFRESH_S, ClientTls, ServerTls, loss_text
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
+from rmq.wire.exchange import Response
 from rmq.wire.extfields import Int32
 from tests.remoting.certificates import Authority, Pem
 from tests.remoting.peer import Peer, RecordingTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmq.admin.command import DIFFERENT, NAMESRV, OK, UNASKED, Call, Outcome, argument, command
-from rmq.remoting.errors import BadAnswer, Refused, RequestFailed, RequestTimeout
+from rmq.errors import BadAnswer, Refused, RequestFailed, RequestTimeout
 from rmq.wire.api.explain import EXPLAIN_ROUTE, PRESENT, ExplainRouteHeader
 from rmq.wire.codes import ResponseCode
 

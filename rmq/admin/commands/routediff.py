@@ -8,7 +8,7 @@ import attrs
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from rmq.admin.command import DIFFERENT, NAMESRV, OK, Call, Outcome, WrongUse, argument, command
-from rmq.remoting.errors import Refused
+from rmq.errors import Refused
 from rmq.wire.api.routes import (
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     GET_BROKER_CLUSTER_INFO,

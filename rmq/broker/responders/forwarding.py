@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from rmq.broker.sessions import Member
 from rmq.broker.state import BrokerState
-from rmq.remoting.errors import RequestFailed, RequestTimeout
+from rmq.errors import RequestFailed, RequestTimeout
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue

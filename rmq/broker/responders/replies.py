@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from rmq.broker.refusals import STORED_CODES
 from rmq.broker.responders.sending import SendResponder, any_send, read_header
 from rmq.broker.state import BrokerState
-from rmq.remoting.errors import RequestFailed
+from rmq.errors import RequestFailed
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.store.messages import Message, PutResult
 from rmq.wire.api.sending import (

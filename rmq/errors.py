@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 
-class RequestFailed(Exception):
+class RocketMqError(Exception):
+    """The root of them all."""
+
+
+class RequestFailed(RocketMqError):
     """A request has no usable answer; ``addr`` is the peer, as ``ip:port``."""
 
     def __init__(self, addr: str, text: str) -> None:
@@ -27,11 +31,11 @@ class Refused(RequestFailed):
         self.request_code = request_code
 
 
-class RequestTimeout(RequestFailed):
+class RequestTimeout(RequestFailed, TimeoutError):
     """No answer within the caller's timeout; the request may have been executed."""
 
 
-class Unreachable(RequestFailed):
+class Unreachable(RequestFailed, ConnectionError):
     """No connection could be made, or it was lost before the answer came."""
 
 

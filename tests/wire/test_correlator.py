@@ -6,7 +6,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.remoting.correlator import MAX_WAITING_REQUESTS, Correlator, TooManyWaiting
+from rmq.wire.correlator import MAX_WAITING_REQUESTS, Correlator, TooManyWaiting
 
 
 class CorrelatorTests(SynchronousTestCase):

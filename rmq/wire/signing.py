@@ -1,0 +1,51 @@
+"""
+Signatures of requests by an account.
+
+Java: AclSigner, AclUtils, AclClientRPCHook
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+import attrs
+
+from rmq.wire.command import RemotingCommand
+
+ACCESS_KEY = "AccessKey"
+SECURITY_TOKEN = "SecurityToken"
+SIGNATURE = "Signature"
+#: an extField that clients add after they have signed
+_UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
+
+
+def signature(ext_fields: Mapping[str, str], body: bytes | None, secret_key: str) -> str:
+    """
+    Return the signature over the values of all extFields, sorted by key, and the body.
+
+    Java: AclUtils#calSignature
+    """
+    keys = sorted(ext_fields.keys() - _UNSIGNED, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
+    content = "".join(ext_fields[key] for key in keys).encode("utf-8", "replace") + (body or b"")
+    return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode()
+
+
+@attrs.frozen(kw_only=True)
+class Credentials:
+    """Signs requests with one account."""
+
+    access_key: str
+    secret_key: str = attrs.field(repr=False)
+    security_token: str | None = attrs.field(default=None, repr=False)
+
+    def sign(self, command: RemotingCommand) -> None:
+        """Add the account and the signature to an otherwise complete request.  Java: AclClientRPCHook"""
+        fields = dict(command.ext_fields)
+        fields[ACCESS_KEY] = self.access_key
+        if self.security_token is not None:
+            fields[SECURITY_TOKEN] = self.security_token
+        fields[SIGNATURE] = signature(fields, command.body, self.secret_key)
+        command.ext_fields = fields

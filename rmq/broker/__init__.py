@@ -3,7 +3,7 @@ The broker: it stores messages of producers and serves them to consumers.
 
 Read in this order:
 
-* `config`: Apache's keys (`config5x`: keys of 5.x); `state`: what all responders share
+* `config`: Apache's keys (`config5x`: keys of 5.x); `settings`: the configuration of a running broker
 * `service`: the parts of a broker, and the order of start and stop; `tap`: its command line
 * `topics`, `groups`, `offsets`, `tables`: the JSON tables below ``config/``
 * `responders`: one answer for each request code; `refusals`: response codes and remarks

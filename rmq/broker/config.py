@@ -246,6 +246,11 @@ class BrokerSetup:
         return f"{self.broker.broker_ip1}:{self.server.listen_port}"
 
     @property
+    def store_host(self) -> tuple[bytes, int]:
+        """The same as bytes, as it is in the records that this broker stores."""
+        return ipaddress.ip_address(self.broker.broker_ip1 or "127.0.0.1").packed, self.server.listen_port
+
+    @property
     def ha_address(self) -> str:
         """``brokerIP2:haListenPort``, where slaves get the commit log."""
         return f"{self.broker.broker_ip2}:{self.store.ha_listen_port}"

@@ -20,12 +20,17 @@ from typing import Any
 import attrs
 import msgspec
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from rmq.broker.state import BrokerState
-from rmq.runtime.disk.files import DiskError, File
+from rmq.broker.config import BrokerSetup
+from rmq.broker.delays import Delays
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.runtime.clock import now_ms
+from rmq.runtime.disk.files import Disk, DiskError, File
 from rmq.store import layout
+from rmq.store.store import MessageStore
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
@@ -106,12 +111,25 @@ class Dumps:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        setup: BrokerSetup,
+        clock: IReactorTime,
+        disk: Disk,
+        store: MessageStore,
+        offsets: ConsumerOffsetTable,
+        delays: Delays,
+    ) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._disk = disk
+        self._store = store
+        self._offsets = offsets
+        self._delays = delays
         self._running: Deferred[str] | None = None
         self._gone: list[Deferred[None]] = []
         self._stopping = False
-        self._root = state.setup.store.store_path_root_dir
+        self._root = setup.store.store_path_root_dir
         self._copied_bytes = 0
 
     def make(self) -> Deferred[str]:
@@ -145,9 +163,9 @@ class Dumps:
             waiting.callback(None)
 
     async def _make(self) -> str:
-        state, disk = self._state, self._state.disk
-        name = f"{self._prefix}{_stamp(state.now_ms)}"
-        folder = os.path.join(state.setup.dump_dir, name)
+        disk = self._disk
+        name = f"{self._prefix}{_stamp(now_ms(self._clock))}"
+        folder = os.path.join(self._setup.dump_dir, name)
         partial = folder + PARTIAL_SUFFIX
         if disk.exists(folder) or disk.is_dir(folder):
             raise DumpError(f"{folder} already exists")
@@ -158,7 +176,7 @@ class Dumps:
             await self._write(os.path.join(partial, MANIFEST_FILE), msgspec.json.format(msgspec.json.encode(manifest)))
             self._verify(partial, manifest)
             disk.rename(partial, folder)
-            disk.sync_dir(state.setup.dump_dir)
+            disk.sync_dir(self._setup.dump_dir)
         except (DiskError, DumpError) as error:
             self._log.error("dump {folder} aborted: {error}", folder=folder, error=error)
             disk.delete_tree(partial)
@@ -174,7 +192,7 @@ class Dumps:
 
     def _clear_partial(self) -> None:
         """Delete unfinished dumps of this broker's earlier processes, and no others."""
-        disk, parent = self._state.disk, self._state.setup.dump_dir
+        disk, parent = self._disk, self._setup.dump_dir
         for name in disk.list_dir(parent):
             stamp = name.removeprefix(self._prefix).removesuffix(PARTIAL_SUFFIX)
             if name == f"{self._prefix}{stamp}{PARTIAL_SUFFIX}" and _STAMP.fullmatch(stamp):
@@ -183,33 +201,32 @@ class Dumps:
     @property
     def _prefix(self) -> str:
         """How the names of this broker's dumps begin."""
-        setup = self._state.setup
+        setup = self._setup
         return f"{setup.name}-{setup.broker.broker_id}-"
 
     def _verify(self, folder: str, manifest: Manifest) -> None:
         """Raise DumpError if a file of the dump was deleted meanwhile."""
         for file in manifest.files:
-            if not self._state.disk.exists(os.path.join(folder, file.path)):
+            if not self._disk.exists(os.path.join(folder, file.path)):
                 raise DumpError(f"{file.path} is missing in {folder}: it was deleted during the dump")
 
     # the state at one offset
 
     async def _fill(self, folder: str) -> Manifest:
         """Record the state in one reactor turn, then link and copy the files."""
-        state = self._state
-        store, config = state.store, state.setup.store
+        store, config = self._store, self._setup.store
         self._copied_bytes = 0
         if not store.write_buffers():
             raise DumpError(f"{self._root}: no room for consume queues and index")
-        state.offsets.persist()
-        if not state.is_slave:
-            state.delays.persist()
+        self._offsets.persist()
+        if not self._setup.is_slave:
+            self._delays.persist()
         manifest = Manifest(
-            cluster=state.setup.broker.broker_cluster_name,
-            broker_name=state.setup.name,
-            broker_id=state.setup.broker.broker_id,
+            cluster=self._setup.broker.broker_cluster_name,
+            broker_name=self._setup.name,
+            broker_id=self._setup.broker.broker_id,
             role=config.broker_role.name,
-            taken_at_start=state.now_ms,
+            taken_at_start=now_ms(self._clock),
             taken_at_end=0,
             quiesced=False,
             min_phy_offset=store.min_phy_offset,
@@ -241,13 +258,13 @@ class Dumps:
             size = layout.index_file_bytes(config.max_hash_slot_num, config.max_index_num)
             manifest.files.append(DumpFile(path=tail.path, size=size))
         manifest.files.sort(key=lambda file: file.path)
-        manifest.taken_at_end = state.now_ms
+        manifest.taken_at_end = now_ms(self._clock)
         manifest.quiesced = store.end_offset == manifest.max_phy_offset
         return manifest
 
     def _small_files(self) -> dict[str, bytes]:
         """Copy configuration tables and checkpoints, and create ``abort``: the copy was not stopped cleanly."""
-        disk = self._state.disk
+        disk = self._disk
         paths = [layout.join(layout.CONFIG_DIR, name) for name in disk.list_dir(layout.config_dir(self._root))]
         paths = [path for path in paths if path.endswith(".json")] + [layout.CHECKPOINT_FILE, layout.PROGRESS_FILE]
         found = {path: layout.join(self._root, path) for path in paths}
@@ -255,11 +272,11 @@ class Dumps:
         return {**small, layout.ABORT_FILE: b""}
 
     def _segments(self, end: int) -> Iterator[_Piece]:
-        config = self._state.setup.store
+        config = self._setup.store
         return self._pieces(config.commit_log_dir, layout.COMMIT_LOG_DIR, config.mapped_file_size_commit_log, end)
 
     def _queue_files(self) -> Iterator[_Piece]:
-        store, file_bytes = self._state.store, self._state.setup.store.consume_queue_file_bytes
+        store, file_bytes = self._store, self._setup.store.consume_queue_file_bytes
         for topic, queue_id in store.queues():
             end = store.max_offset(topic, queue_id) * layout.CQ_UNIT_BYTES
             folder = layout.consume_queue_dir(self._root, topic, queue_id)
@@ -268,7 +285,7 @@ class Dumps:
 
     def _pieces(self, folder: str, path: str, file_bytes: int, end: int) -> Iterator[_Piece]:
         """Yield the files of ``folder`` that begin before ``end``; ``path`` is the folder in the dump."""
-        for start in layout.file_starts(self._state.disk.list_dir(folder)):
+        for start in layout.file_starts(self._disk.list_dir(folder)):
             if start < end:
                 yield _Piece(
                     source=layout.join(folder, layout.file_name(start)),
@@ -278,9 +295,9 @@ class Dumps:
                 )
 
     def _index_files(self) -> list[str]:
-        if not self._state.setup.store.message_index_enable:
+        if not self._setup.store.message_index_enable:
             return []
-        return [name for name in self._state.disk.list_dir(layout.index_dir(self._root)) if layout.is_index_name(name)]
+        return [name for name in self._disk.list_dir(layout.index_dir(self._root)) if layout.is_index_name(name)]
 
     def _index_tail(self) -> _IndexTail | None:
         """Return the newest index file; None when there is none."""
@@ -288,7 +305,7 @@ class Dumps:
         if not names:
             return None
         source = layout.join(layout.index_dir(self._root), names[-1])
-        file = self._state.disk.open(source)
+        file = self._disk.open(source)
         try:
             header = file.read_at(0, layout.INDEX_HEADER_BYTES)
         finally:
@@ -296,7 +313,7 @@ class Dumps:
         return _IndexTail(source=source, path=layout.join(layout.INDEX_DIR, names[-1]), header=header)
 
     def _whole_index_files(self, tail: _IndexTail | None) -> Iterator[_Piece]:
-        config = self._state.setup.store
+        config = self._setup.store
         size = layout.index_file_bytes(config.max_hash_slot_num, config.max_index_num)
         for name in self._index_files():
             path = layout.join(layout.INDEX_DIR, name)
@@ -311,7 +328,7 @@ class Dumps:
 
         A link costs some microseconds.
         """
-        disk = self._state.disk
+        disk = self._disk
         for parent in sorted({os.path.dirname(piece.path) for piece in pieces}):
             disk.make_dirs(os.path.join(folder, parent))
         for piece in pieces:
@@ -334,7 +351,7 @@ class Dumps:
         Slots change while they are copied, but entries do not: a slot that names an entry beyond the count is followed
         back along the chain to the entry that it named before.
         """
-        config = self._state.setup.store
+        config = self._setup.store
         slots, entries = config.max_hash_slot_num, config.max_index_num
         count = layout.INDEX_HEADER.unpack(tail.header)[-1]
         source, target = self._open(tail.source, folder, tail.path, layout.index_file_bytes(slots, entries))
@@ -361,7 +378,7 @@ class Dumps:
             self._copied_bytes += len(data)
 
     def _open(self, source: str, folder: str, path: str, file_bytes: int) -> tuple[File, File]:
-        disk = self._state.disk
+        disk = self._disk
         target_path = os.path.join(folder, path)
         disk.make_dirs(os.path.dirname(target_path))
         target = disk.create_sparse(target_path, file_bytes)
@@ -372,7 +389,7 @@ class Dumps:
             raise
 
     async def _write(self, path: str, data: bytes) -> None:
-        disk = self._state.disk
+        disk = self._disk
         disk.make_dirs(os.path.dirname(path))
         file = disk.create_sparse(path, 0)
         try:
@@ -383,7 +400,7 @@ class Dumps:
 
     async def _pause(self) -> None:
         """Return to the reactor for one turn; raises when the broker stops."""
-        await deferLater(self._state.clock, 0.0, lambda: None)
+        await deferLater(self._clock, 0.0, lambda: None)
         if self._stopping:
             raise DumpError("the broker stops")
 

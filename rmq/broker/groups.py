@@ -41,22 +41,33 @@ class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, Subscriptio
     Java: SubscriptionGroupManager
     """
 
-    def __init__(self, disk: Disk, directory: str, clock: IReactorTime, *, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        clock: IReactorTime,
+        *,
+        auto_create: bool = True,
+        is_slave: bool = False,
+    ) -> None:
         super().__init__(_SHAPE, disk, directory, clock)
         self._auto_create = auto_create
+        self._is_slave = is_slave
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """
         Return the group, made with defaults when it is new and may be made (``autoCreateSubscriptionGroup``, system
         groups); None otherwise, and for names that no group can have.
 
+        A slave adds none to its table, which is its master's, but serves groups that its master would make.
         Java: SubscriptionGroupManager#findSubscriptionGroupConfig
         """
         found = self.get(group)
         if found is not None or not self._may_make(group):
             return found
         made = SubscriptionGroupConfig(group_name=group)
-        self.keep(made)
+        if not self._is_slave:
+            self.keep(made)
         return made
 
     def _may_make(self, group: str) -> bool:

@@ -11,17 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from twisted.internet.interfaces import IReactorTime
 
-from rmq.broker.refusals import STORED_CODES, check_stored
+from rmq.broker.refusals import STORED_CODES
 from rmq.broker.responders.sending import MULTI_TAG, SendResponder
-from rmq.broker.state import BrokerState
-from rmq.broker.topics import RETRY_PREFIX, sending_problem, topic_name_problem
+from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
+from rmq.broker.topics import RETRY_PREFIX, TopicTable, sending_problem, topic_name_problem
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.remoting.responders import Refuse, ResponderTable
 from rmq.remoting.stats import RequestStats
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutResult, PutStatus
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE
 from rmq.wire.codes import MQ_VERSION, RequestCode, ResponseCode
 from rmq.wire.command import RESPONSE, decode_commands, encode_reply
@@ -43,15 +46,23 @@ def answers_at_once(config: StoreConfig) -> bool:
     return config.broker_role is BrokerRole.ASYNC_MASTER and not config.is_sync_flush
 
 
-def add_send_lane(table: ResponderTable, state: BrokerState, responder: SendResponder) -> None:
+def add_send_lane(
+    table: ResponderTable,
+    responder: SendResponder,
+    settings: Settings,
+    clock: IReactorTime,
+    store: MessageStore,
+    topics: TopicTable,
+    stats: BrokerStats,
+) -> None:
     """Add the send lane to a table; slaves, and brokers that wait for both fsync and slaves, have none."""
-    config = state.setup.store
+    config = settings.setup.store
     at_once = answers_at_once(config)
-    if _compiled is None or config.is_slave or not (at_once or state.store.can_wait_for):
+    if _compiled is None or config.is_slave or not (at_once or store.can_wait_for):
         return
     for lane in SendLane, BatchLane:
-        later = None if at_once else AnswersLater(state, table.stats, lane.code)
-        table.add_chunk_lane(lane(state, responder, later))
+        later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)
+        table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))
 
 
 class SendLane:
@@ -63,11 +74,22 @@ class SendLane:
 
     code = int(RequestCode.SEND_MESSAGE_V2)
 
-    def __init__(self, state: BrokerState, responder: SendResponder, later: AnswersLater | None) -> None:
-        self._state = state
-        self._store = state.store
+    def __init__(
+        self,
+        responder: SendResponder,
+        settings: Settings,
+        store: MessageStore,
+        topics: TopicTable,
+        stats: BrokerStats,
+        later: AnswersLater | None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._topics = topics
+        self._stats = stats
         self._later = later
-        setup = state.setup
+        setup = settings.setup
+        self._store_host = setup.store_host
         self._batch = _compiled.SendBatch(
             self.code,
             setup.store.max_message_size,
@@ -85,14 +107,14 @@ class SendLane:
         self._accepts = False
         #: topics with stored messages that are not in the statistics yet
         self._counted: list[Any] = []
-        state.stats.sources.append(self._count)
+        stats.sources.append(self._count)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        state, store, later, batch, parse = self._state, self._store, self._later, self._batch, self._parse
+        store, later, batch, parse = self._store, self._later, self._batch, self._parse
         if (
-            state.topics.data_version is not self._version
-            or state.setup is not self._setup
+            self._topics.data_version is not self._version
+            or self._settings.setup is not self._setup
             or store.queue_deletions != self._deletions
         ):
             self._forget()
@@ -102,7 +124,7 @@ class SendLane:
             batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known)
         ):
             return position, 0
-        if not store.append_many(batch, channel.peer_host, state.store_host):
+        if not store.append_many(batch, channel.peer_host, self._store_host):
             return position, 0
         if later is not None:
             done = later(channel, batch.answers(), batch.counts())
@@ -117,17 +139,16 @@ class SendLane:
 
     def _forget(self) -> None:
         """Learn topics and queues again, and whether the broker accepts messages without further checks."""
-        state = self._state
         self._known.clear()
-        self._version, self._setup = state.topics.data_version, state.setup
+        self._version, self._setup = self._topics.data_version, self._settings.setup
         self._deletions = self._store.queue_deletions
-        broker = state.setup.broker
+        broker = self._settings.setup.broker
         self._accepts = broker.broker_permission & PERM_WRITE != 0 and not broker.start_accept_send_request_time_stamp
 
     def _learn(self, key: bytes) -> bool:
         """Add a topic to the known ones; False when it does not exist or its messages are not ordinary."""
         name = key.decode("ascii")
-        topic = self._state.topics.get(name)
+        topic = self._topics.get(name)
         if (
             topic is None
             or topic_name_problem(name) is not None
@@ -147,7 +168,7 @@ class SendLane:
         counted, self._counted = self._counted, []
         for topic in counted:
             messages, size, requests = topic.take_counts()
-            self._state.stats.put(topic.name, messages, size, requests)
+            self._stats.put(topic.name, messages, size, requests)
 
 
 class BatchLane(SendLane):
@@ -178,11 +199,14 @@ class AnswersLater:
     At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately.
     """
 
-    def __init__(self, state: BrokerState, stats: RequestStats, code: int) -> None:
-        self.state = state
+    def __init__(
+        self, responder: SendResponder, puts: BrokerStats, stats: RequestStats, code: int, clock: IReactorTime
+    ) -> None:
+        self.responder = responder
+        self.puts = puts
         self.stats = stats
         self.code = code
-        self.clock = state.clock
+        self.clock = clock
         self.waiting = 0
 
     @property
@@ -215,7 +239,7 @@ class WaitingAnswers:
         answers = self._answers if status is PutStatus.PUT_OK else self._other(status)
         if status in STORED_CODES:
             for count in self._counts:
-                makes.state.stats.put(*count)
+                makes.puts.put(*count)
         self._channel.write(answers)
         seconds = makes.clock.seconds() - self._started_s
         makes.stats.observe(makes.code, seconds * requests, requests)
@@ -226,7 +250,7 @@ class WaitingAnswers:
         for answer in decode_commands(self._answers):
             code, remark, ext = ResponseCode.SUCCESS, None, dict(answer.ext_fields)
             try:
-                check_stored(self._makes.state, PutResult(status), ext={})
+                self._makes.responder.check_stored(PutResult(status), ext={})
                 code = STORED_CODES[status]
             except Refuse as refusal:
                 code, remark = ResponseCode(refusal.code), refusal.remark

@@ -12,8 +12,11 @@ from typing import Any
 import attrs
 import msgspec
 
+from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.responders.pulling import Admitted, PullResponder
-from rmq.broker.state import BrokerState
+from rmq.broker.sessions import ConsumerGroups
+from rmq.broker.settings import Settings
+from rmq.broker.topics import TopicTable
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
 from rmq.wire.api.common import SubscriptionData
@@ -30,10 +33,17 @@ _compiled: Any = load("rmq.store._pick")
 _TAIL = f',"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
 
 
-def add_pull_lane(table: ResponderTable, state: BrokerState, responder: PullResponder) -> None:
+def add_pull_lane(
+    table: ResponderTable,
+    responder: PullResponder,
+    settings: Settings,
+    topics: TopicTable,
+    groups: SubscriptionGroupTable,
+    consumers: ConsumerGroups,
+) -> None:
     """Add the pull lane to a table."""
     if _compiled is not None:
-        table.add_chunk_lane(PullLane(state, responder))
+        table.add_chunk_lane(PullLane(responder, settings, topics, groups, consumers))
 
 
 class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
@@ -66,16 +76,26 @@ class PullLane:
 
     code = int(RequestCode.PULL_MESSAGE)
 
-    def __init__(self, state: BrokerState, responder: PullResponder) -> None:
-        self._state = state
+    def __init__(
+        self,
+        responder: PullResponder,
+        settings: Settings,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        consumers: ConsumerGroups,
+    ) -> None:
         self._responder = responder
+        self._settings = settings
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
         self._decode = msgspec.json.Decoder(_PullCommand, strict=False).decode
         self._known: dict[bytes, _KnownPull] = {}
         #: of configuration, topics and groups, with which the known pulls were checked
         self._versions: tuple[object, object, object] = (None, None, None)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        state, split, known = self._state, _compiled.split_pull, self._known
+        split, known = _compiled.split_pull, self._known
         count = collected = 0
         while collected < MAX_COLLECTED_BYTES:
             parts = split(data, position)
@@ -84,12 +104,12 @@ class PullLane:
             key, opaque, queue_offset, commit_offset, stop = parts
             setup, topics, groups = self._versions
             if (
-                state.setup is not setup
-                or state.topics.data_version is not topics
-                or state.groups.data_version is not groups
+                self._settings.setup is not setup
+                or self._topics.data_version is not topics
+                or self._groups.data_version is not groups
             ):
                 known.clear()
-                self._versions = state.setup, state.topics.data_version, state.groups.data_version
+                self._versions = self._settings.setup, self._topics.data_version, self._groups.data_version
             pull = known.get(key)
             if pull is None or not self._is_current(pull):
                 pull = self._learn(key, data, position, channel.peer)
@@ -121,7 +141,7 @@ class PullLane:
         """True unless heartbeats changed what counts for a pull."""
         if pull.subscription is None:
             return True
-        online = self._state.consumers.find(pull.header.consumer_group)
+        online = self._consumers.find(pull.header.consumer_group)
         return (
             online is not None
             and online.subscriptions.get(pull.header.topic) is pull.subscription
@@ -144,7 +164,7 @@ class PullLane:
             return None
         subscription = message_model = None
         if not header.sys_flag & PULL_SUBSCRIPTION:
-            online = self._state.consumers.find(header.consumer_group)
+            online = self._consumers.find(header.consumer_group)
             if online is None:
                 return None
             subscription, message_model = online.subscriptions[header.topic], online.message_model

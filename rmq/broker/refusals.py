@@ -6,13 +6,13 @@ Java: SendMessageProcessor#handlePutMessageResult
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from rmq.broker.config import BrokerConfig
 from rmq.broker.filters import SQL92
-from rmq.broker.state import BrokerState
 from rmq.remoting.responders import Refuse
-from rmq.store.messages import PutResult, PutStatus
+from rmq.store.messages import PutStatus
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import TopicConfig, perm_text
 from rmq.wire.codes import ResponseCode
 
@@ -31,62 +31,49 @@ STORED_CODES = {
 }
 
 
-def check_stored(state: BrokerState, result: PutResult, *, ext: Mapping[str, str]) -> None:
-    """Raise Refuse unless the message is stored."""
-    if result.status in STORED_CODES:
-        return
-    state.stats.put_failures += 1
-    code, remark = _refusal(state, result.status)
-    raise Refuse(code, remark, ext=ext)
-
-
-def _refusal(state: BrokerState, status: PutStatus) -> tuple[int, str]:
+def put_refusal(status: PutStatus, store: MessageStore, max_message_bytes: int) -> tuple[int, str]:
+    """Return code and remark for a message that was not stored."""
     if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
-        return ResponseCode.MESSAGE_ILLEGAL, illegal(state)
+        return ResponseCode.MESSAGE_ILLEGAL, illegal(max_message_bytes)
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        return ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state)
+        return ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(store)
     if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
-        return ResponseCode.SYSTEM_ERROR, f"create mapped file failed, server is busy or broken.{_reason(state)}"
+        return ResponseCode.SYSTEM_ERROR, f"create mapped file failed, server is busy or broken.{_reason(store)}"
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         return ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
     return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
 
 
-def check_filter_type(state: BrokerState, expression_type: str | None) -> None:
+def check_filter_type(broker: BrokerConfig, expression_type: str | None) -> None:
     """Raise Refuse for a filter that is no tag filter, unless it is a SQL92 filter and the configuration allows it."""
-    if expression_type != SQL92 or not state.setup.broker.enable_property_filter:
+    if expression_type != SQL92 or not broker.enable_property_filter:
         raise Refuse(
             ResponseCode.SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {expression_type}",
         )
 
 
-def illegal(state: BrokerState) -> str:
+def illegal(max_message_bytes: int) -> str:
     """The remark of a message that is too long or otherwise impossible."""
     return (
         "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {state.setup.store.max_message_size}B, msg properties length limit 32KB."
+        f"msg body length limit {max_message_bytes}B, msg properties length limit 32KB."
     )
 
 
-def service_not_available(state: BrokerState) -> str:
-    """The remark of a store that takes nothing now."""
+def service_not_available(store: MessageStore) -> str:
+    """The remark of a store that takes nothing now.  Java: SendMessageProcessor#diskUtil"""
     return (
         "service not available now. It may be caused by one of the following reasons: "
-        f"the broker's disk is full [{disk_usage(state)}], messages are put to the slave, "
-        f"message store has been shut down, etc.{_reason(state)}"
+        f"the broker's disk is full [CL: {store.disk_usage.used_ratio:5.2f}], messages are put to the slave, "
+        f"message store has been shut down, etc.{_reason(store)}"
     )
 
 
-def _reason(state: BrokerState) -> str:
+def _reason(store: MessageStore) -> str:
     """What Apache leaves to its log: which disk, how full, and the key that says how full it may be."""
-    reason = state.store.refuses_because
+    reason = store.refuses_because
     return "" if reason is None else f" Now: {reason}"
-
-
-def disk_usage(state: BrokerState) -> str:
-    """``CL:  0.16``, the used share of the commit log's disk.  Java: SendMessageProcessor#diskUtil"""
-    return f"CL: {state.store.disk_usage.used_ratio:5.2f}"
 
 
 def describe_topic(topic: TopicConfig) -> str:

@@ -112,8 +112,6 @@ class Registration(Service):
 
     A NameServer that fails is logged once, and once more when it recovers. The service never fails; it must be
     stopped before the client that it uses, and its stop unregisters and fires after three seconds at most.
-
-    It is the broker's `Announcer`.
     """
 
     _log = Logger()

@@ -6,12 +6,11 @@ Java: BrokerController, BrokerStartup
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable
 
 from twisted.application.service import MultiService, Service
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -42,7 +41,7 @@ from rmq.broker.responders.sendback import SendBackResponder
 from rmq.broker.responders.sending import SendResponder
 from rmq.broker.responders.topics import TopicResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
-from rmq.broker.state import BrokerState
+from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
 from rmq.ha.service import HAService, Secured, secured_by
@@ -52,14 +51,13 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
-from rmq.runtime.clock import Periodic, steady_ms
+from rmq.runtime.clock import Periodic, moment, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls.config import TlsMode, resolve_tls
 from rmq.runtime.tls.context import ClientTls
 from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
-from rmq.wire.api.common import TopicConfig
 from rmq.wire.codes import RequestCode
 from rmq.wire.compiled import PURE_PYTHON
 from rmq.wire.record import SCHEDULE_TOPIC
@@ -98,21 +96,42 @@ class BrokerService(MultiService):
         super().__init__()
         self.setup = setup
         self._platform = platform
-        self._clock = platform.reactor
+        self.clock = clock = platform.reactor
+        self.boot_ms = steady_ms(clock)
         self._announce = announce
         self._on_fatal = on_fatal or (lambda _: platform.reactor.stop())
         self._boot_timer: IDelayedCall | None = None
-        self._config_dir = os.path.join(setup.store.store_path_root_dir, "config")
-        self.store = MessageStore(platform.disk, self._clock, setup.store)
-        self.access = Access(
-            platform, setup.access, rocketmq_home=setup.broker.rocketmq_home, admin_codes=BROKER_ADMIN_CODES
+        disk, broker = platform.disk, setup.broker
+        config_dir = os.path.join(setup.store.store_path_root_dir, "config")
+        self.settings = Settings(disk, setup, config_path)
+        self.store = MessageStore(disk, clock, setup.store)
+        self.topics = TopicTable(disk, config_dir, clock)
+        self.topic_defaults = _topic_defaults(setup)
+        self.groups = SubscriptionGroupTable(
+            disk, config_dir, clock, auto_create=broker.auto_create_subscription_group, is_slave=setup.is_slave
         )
+        self.offsets = ConsumerOffsetTable(disk, config_dir, clock)
+        self.filters = ConsumerFilters(
+            disk,
+            config_dir,
+            clock,
+            keep_ms=broker.filter_data_clean_time_span,
+            error_percent=broker.max_error_rate_of_bloom_filter,
+            expected_groups=broker.expect_consumer_num_use_filter,
+        )
+        self.notices = ChangeNotices(clock, enabled=broker.notify_consumer_ids_changed_enable)
+        self.producers = ProducerGroups()
+        self.consumers = ConsumerGroups(changed=self.notices.soon, offline=self.filters.unregister)
+        self.locks = QueueLocks()
+        self.polls = LongPolls(self.store.max_offset)
+        self.stats = BrokerStats(broker.broker_cluster_name)
+        self._delay_levels_ms = delay_levels(setup.store.message_delay_level)
+        self.delays = Delays(disk, config_dir, clock, self.store, self._delay_levels_ms)
+        self.access = Access(platform, setup.access, rocketmq_home=broker.rocketmq_home, admin_codes=BROKER_ADMIN_CODES)
         self.client = RemotingClient(platform, name="broker client", tls=self.access.client_tls, sign=self.access.sign)
-        self.state = self._make_state(config_path)
         self.registration = Registration(
-            self.client, RegistrationTerms.of(setup), self.state.topics.snapshot, self._clock, setup.namesrv_addrs
+            self.client, RegistrationTerms.of(setup), self.topics.snapshot, clock, setup.namesrv_addrs
         )
-        self.state.announcer = self.registration
         self.ha = HAService(
             platform,
             self.store,
@@ -122,41 +141,25 @@ class BrokerService(MultiService):
             secured=self._secured_replication() if setup.store.ha_tls_enable else None,
         )
         self.store.replication = self.ha
-        sends, pulls = SendResponder(self.state), PullResponder(self.state)
-        self.responders = ResponderTable(
-            sends,
-            ReplyResponder(self.state, sends),
-            pulls,
-            ClientResponder(self.state),
-            OffsetResponder(self.state),
-            QueryResponder(self.state),
-            ForwardingResponder(self.state),
-            SendBackResponder(self.state),
-            TopicResponder(self.state),
-            AdminResponder(self.state),
-            ReplicationResponder(self.state, self.ha.status),
-            refused=REFUSED,
-        )
-        add_send_lane(self.responders, self.state, sends)
-        add_pull_lane(self.responders, self.state, pulls)
+        self.responders = self._make_responders()
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self.vip_server = self._listener("broker VIP", setup.server.listen_port - VIP_PORT_DISTANCE, vip_responders)
         self.metadata_sync = MetadataSync(
             self.client,
-            self._clock,
-            platform.disk,
-            topics=self.state.topics,
-            groups=self.state.groups,
-            offsets=self.state.offsets,
-            config_dir=self._config_dir,
+            clock,
+            disk,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            config_dir=config_dir,
             own_addr=setup.address,
             messages=self.store,
             agrees_with_master=lambda: self.ha.agrees_with_master,
-            offsets_to_master=setup.broker.slave_offsets_to_master,
+            offsets_to_master=broker.slave_offsets_to_master,
         )
-        self.dumps = Dumps(self.state)
+        self.dumps = Dumps(setup, clock, disk, self.store, self.offsets, self.delays)
         self._periodic = self._make_periodic()
         self._subscribe()
         #: in the order of their start; :meth:`stopService` has the order of the stop
@@ -175,61 +178,40 @@ class BrokerService(MultiService):
 
     # parts
 
-    def _make_state(self, config_path: str | None) -> BrokerState:
-        setup, clock, disk = self.setup, self._clock, self._platform.disk
-        broker = setup.broker
-        levels_ms = delay_levels(setup.store.message_delay_level)
-        notices = ChangeNotices(clock, enabled=broker.notify_consumer_ids_changed_enable)
-        filters = ConsumerFilters(
-            disk,
-            self._config_dir,
-            clock,
-            keep_ms=broker.filter_data_clean_time_span,
-            error_percent=broker.max_error_rate_of_bloom_filter,
-            expected_groups=broker.expect_consumer_num_use_filter,
-        )
-        return BrokerState(
-            setup=setup,
-            clock=clock,
-            disk=disk,
-            rng=self._platform.rng,
-            store=self.store,
-            topics=TopicTable(disk, self._config_dir, clock),
-            groups=SubscriptionGroupTable(
-                disk, self._config_dir, clock, auto_create=broker.auto_create_subscription_group
+    def _make_responders(self) -> ResponderTable:
+        setup, settings, clock, rng = self.setup, self.settings, self.clock, self._platform.rng
+        store, topics, groups, offsets, stats = self.store, self.topics, self.groups, self.offsets, self.stats
+        consumers, producers, filters = self.consumers, self.producers, self.filters
+        polls, delays = self.polls, self.delays
+        levels = len(self._delay_levels_ms)
+        sends = SendResponder(settings, clock, rng, store, topics, groups, stats, levels)
+        pulls = PullResponder(settings, clock, store, topics, groups, consumers, offsets, polls, stats)
+        table = ResponderTable(
+            sends,
+            ReplyResponder(settings, clock, store, stats, producers, sends),
+            pulls,
+            ClientResponder(settings, clock, topics, groups, producers, consumers, filters, self.notices, self.locks),
+            OffsetResponder(setup, clock, store, topics, groups, consumers, offsets, stats),
+            QueryResponder(settings, store, consumers, filters),
+            ForwardingResponder(setup, store, topics, consumers, offsets),
+            SendBackResponder(settings, rng, store, topics, groups, stats, levels),
+            TopicResponder(
+                setup, self.topic_defaults, store, topics, groups, consumers, offsets, polls, self.registration
             ),
-            offsets=ConsumerOffsetTable(disk, self._config_dir, clock),
-            producers=ProducerGroups(),
-            consumers=ConsumerGroups(changed=notices.soon, offline=filters.unregister),
-            filters=filters,
-            notices=notices,
-            locks=QueueLocks(),
-            polls=LongPolls(self.store.max_offset),
-            stats=BrokerStats(broker.broker_cluster_name),
-            delays=Delays(disk, self._config_dir, clock, self.store, levels_ms),
-            announcer=_Nobody(),
-            store_host=(ipaddress.ip_address(broker.broker_ip1 or "127.0.0.1").packed, setup.server.listen_port),
-            topic_defaults=TopicDefaults(
-                broker_name=setup.name,
-                broker_cluster_name=broker.broker_cluster_name,
-                default_topic_queue_nums=broker.default_topic_queue_nums,
-                auto_create_topic_enable=broker.auto_create_topic_enable,
-                cluster_topic_enable=broker.cluster_topic_enable,
-                broker_topic_enable=broker.broker_topic_enable,
-                trace_topic_enable=broker.trace_topic_enable,
-                msg_trace_topic_name=broker.msg_trace_topic_name,
-            ),
-            delay_levels_ms=levels_ms,
-            boot_ms=steady_ms(clock),
-            config_path=config_path,
+            AdminResponder(settings, clock, self.boot_ms, store, topics, polls, delays, stats, self.registration),
+            ReplicationResponder(setup, self._platform.disk, topics, groups, offsets, delays, self.ha.status),
+            refused=REFUSED,
         )
+        add_send_lane(table, sends, settings, clock, store, topics, stats)
+        add_pull_lane(table, pulls, settings, topics, groups, consumers)
+        return table
 
     def _secured_replication(self) -> Secured:
         setup, disk = self.setup, self._platform.disk
         terms = resolve_tls(setup.access.tls, disk)
         if terms.mode is TlsMode.DISABLED:
             raise ConfigError("haTlsEnable=true needs TLS, but tls.server.mode=disabled or there is no certificate")
-        return secured_by(self.access.tls, ClientTls(disk, self._clock, terms), self._clock)
+        return secured_by(self.access.tls, ClientTls(disk, self.clock, terms), self.clock)
 
     def _listener(self, name: str, port: int, responders: ResponderTable) -> RemotingServer:
         config = self.setup.server
@@ -248,20 +230,20 @@ class BrokerService(MultiService):
         return server
 
     def _make_periodic(self) -> list[Periodic]:
-        clock, state = self._clock, self.state
+        clock = self.clock
         broker, store = self.setup.broker, self.setup.store
         jobs: list[tuple[str, float, float | None, Callable[[], object]]] = [
             (
                 "persistence of consumer offsets",
                 broker.flush_consumer_offset_interval / 1000,
                 FIRST_PERSIST_S,
-                state.offsets.persist,
+                self.offsets.persist,
             ),
-            ("persistence of consumer filters", FILTER_PERSIST_S, None, state.filters.persist),
+            ("persistence of consumer filters", FILTER_PERSIST_S, None, self.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
-            ("long polls", POLL_TICK_S, None, lambda: state.polls.tick(state.steady_ms)),
-            ("rates", STATS_SAMPLE_S, None, lambda: state.stats.sample_second(state.now_ms, state.steady_ms)),
-            ("counters", COUNTER_SAMPLE_S, None, lambda: state.stats.sample_counters(state.steady_ms)),
+            ("long polls", POLL_TICK_S, None, lambda: self.polls.tick(steady_ms(clock))),
+            ("rates", STATS_SAMPLE_S, None, lambda: self.stats.sample_second(*moment(clock))),
+            ("counters", COUNTER_SAMPLE_S, None, lambda: self.stats.sample_counters(steady_ms(clock))),
         ]
         if not self.setup.is_slave:
             jobs.append(
@@ -269,21 +251,21 @@ class BrokerService(MultiService):
                     "persistence of delay offsets",
                     store.flush_delay_offset_interval / 1000,
                     FIRST_PERSIST_S,
-                    state.delays.persist,
+                    self.delays.persist,
                 )
             )
         return [Periodic(clock, every_s, call, name=name, first_s=first_s) for name, every_s, first_s, call in jobs]
 
     def _subscribe(self) -> None:
         """Connect the parts."""
-        state = self.state
-        self.store.on_arrival(state.polls.arrived, queues=state.polls.queues)
-        self.store.on_arrival(state.delays.arrived, topic=SCHEDULE_TOPIC)
+        self.store.on_arrival(self.polls.arrived, queues=self.polls.queues)
+        self.store.on_arrival(self.delays.arrived, topic=SCHEDULE_TOPIC)
         self.store.on_failure(self._store_failed)
+        self.topics.on_created(self.registration.topics_changed)
         if self.setup.is_slave:
             self.registration.on_master(self._master_is)
         else:
-            self.registration.on_order_topics(state.topics.set_order_topics)
+            self.registration.on_order_topics(self.topics.set_order_topics)
 
     # start and stop
 
@@ -306,14 +288,13 @@ class BrokerService(MultiService):
             if not complete:
                 self._abandon(started)
         if not self.setup.is_slave:
-            self.state.delays.start()
+            self.delays.start()
         for periodic in self._periodic:
             periodic.start()
         self._await_name_servers()
 
     def _load(self) -> None:
         """Java: BrokerController#initialize"""
-        state = self.state
         self._log.info(
             "the store runs {how}",
             how="with the compiled module rmq.store._record"
@@ -321,15 +302,15 @@ class BrokerService(MultiService):
             else f"in pure Python: rmq.store._record is not compiled, or switched off by {PURE_PYTHON}",
         )
         self.store.load()
-        state.topics.load()
-        state.groups.load()
-        state.filters.load()
-        state.offsets.load()
-        state.offsets.load_own(is_slave=self.setup.is_slave)
+        self.topics.load()
+        self.groups.load()
+        self.filters.load()
+        self.offsets.load()
+        self.offsets.load_own(is_slave=self.setup.is_slave)
         if not self.setup.is_slave:
-            state.delays.load()
-        state.topics.add_missing(default_topics(state.topic_defaults))
-        state.groups.add_missing(default_groups())
+            self.delays.load()
+        self.topics.add_missing(default_topics(self.topic_defaults))
+        self.groups.add_missing(default_groups())
         self.store.start()
 
     def _abandon(self, started: list[Service]) -> None:
@@ -350,12 +331,11 @@ class BrokerService(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        state = self.state
         await self._step("unregistering", self.registration.stopService)
-        state.delays.stop()
-        state.notices.stop()
+        self.delays.stop()
+        self.notices.stop()
         await self._step("ending the dump that is being made", self.dumps.stop)
-        await self._step("ending long polls", state.polls.stop)
+        await self._step("ending long polls", self.polls.stop)
         for server in (self.server, self.vip_server):
             await self._step(f"closing {server.name}", server.stopService)
         for periodic in self._periodic:
@@ -363,10 +343,10 @@ class BrokerService(MultiService):
         if self.setup.is_slave:
             await self._step("ending metadata synchronisation", self.metadata_sync.stopService)
         await self._step("ending replication", self.ha.stopService)
-        await self._step("writing consumer filters", state.filters.persist)
-        await self._step("writing consumer offsets", state.offsets.persist)
+        await self._step("writing consumer filters", self.filters.persist)
+        await self._step("writing consumer offsets", self.offsets.persist)
         if not self.setup.is_slave:
-            await self._step("writing delay offsets", state.delays.persist)
+            await self._step("writing delay offsets", self.delays.persist)
         await self._step("closing the store", self.store.stop)
         await self._step("closing client connections", self.client.stopService)
         await self._step("forgetting certificates and accounts", self.access.stopService)
@@ -385,7 +365,7 @@ class BrokerService(MultiService):
         Never before the reactor runs: until then SIGTERM kills instead of stopping.
         """
         has_any = bool(self.setup.namesrv_addrs)
-        self._boot_timer = self._clock.callLater(BOOT_LINE_PATIENCE_S if has_any else 0, self._say_boot_line)
+        self._boot_timer = self.clock.callLater(BOOT_LINE_PATIENCE_S if has_any else 0, self._say_boot_line)
         if has_any:
             self.registration.first_round.addBoth(lambda _: self._say_boot_line())
 
@@ -412,15 +392,13 @@ class BrokerService(MultiService):
     # events
 
     def _channel_closed(self, channel: Channel, _reason: str) -> None:
-        state = self.state
-        state.producers.channel_closed(channel)
-        state.consumers.channel_closed(channel)
-        state.polls.channel_closed(channel)
+        self.producers.channel_closed(channel)
+        self.consumers.channel_closed(channel)
+        self.polls.channel_closed(channel)
 
     def _expire_sessions(self) -> None:
-        state = self.state
-        now = state.steady_ms
-        for member in (*state.producers.expire(now), *state.consumers.expire(now)):
+        now = steady_ms(self.clock)
+        for member in (*self.producers.expire(now), *self.consumers.expire(now)):
             self._log.warn(
                 "client {client_id} at {peer} expired: no heartbeat for {silent_ms} ms",
                 client_id=member.client_id,
@@ -428,7 +406,7 @@ class BrokerService(MultiService):
                 silent_ms=now - member.last_heard_ms,
             )
             member.channel.close("expired: no heartbeat")
-        state.locks.expire(now)
+        self.locks.expire(now)
 
     def _master_is(self, master_addr: str | None, ha_addr: str | None) -> None:
         if ha_addr:
@@ -443,17 +421,18 @@ class BrokerService(MultiService):
         self._on_fatal(text)
 
 
-class _Nobody:
-    """The announcer of a broker that is still being built."""
-
-    def topics_changed(self) -> None:
-        """Nothing to notify yet."""
-
-    def topic_updated(self, config: TopicConfig) -> Deferred[None]:
-        return succeed(None)
-
-    def set_broker_permission(self, permission: int) -> None:
-        """Nothing to notify yet."""
+def _topic_defaults(setup: BrokerSetup) -> TopicDefaults:
+    broker = setup.broker
+    return TopicDefaults(
+        broker_name=setup.name,
+        broker_cluster_name=broker.broker_cluster_name,
+        default_topic_queue_nums=broker.default_topic_queue_nums,
+        auto_create_topic_enable=broker.auto_create_topic_enable,
+        cluster_topic_enable=broker.cluster_topic_enable,
+        broker_topic_enable=broker.broker_topic_enable,
+        trace_topic_enable=broker.trace_topic_enable,
+        msg_trace_topic_name=broker.msg_trace_topic_name,
+    )
 
 
 def build_broker(

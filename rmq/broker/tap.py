@@ -93,7 +93,7 @@ class TwistdBroker(BrokerService):
         super().startService()
 
     def _dump_asked_for(self, signum: int, frame: FrameType | None) -> None:
-        self.state.clock.callFromThread(self._dump)  # type: ignore[attr-defined]
+        self.clock.callFromThread(self._dump)
 
     def _dump(self) -> None:
         """Make a dump and report its folder, on standard output as well as in the log."""
@@ -133,7 +133,7 @@ def makeService(options: Options) -> IService:
 
     return options.top_service(
         broker,
-        lambda: {"broker": broker, "state": broker.state, "store": broker.store, "ha": broker.ha},
+        lambda: {"broker": broker, "store": broker.store, "ha": broker.ha},
         face=face,
         start_errors=(StoreError, StateFileError, DiskError, ConfigError),
     )

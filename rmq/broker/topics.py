@@ -7,7 +7,7 @@ Java: TopicConfigManager, TopicValidator
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import attrs
 import msgspec
@@ -94,6 +94,17 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
 
     def __init__(self, disk: Disk, directory: str, clock: IReactorTime) -> None:
         super().__init__(_SHAPE, disk, directory, clock)
+        self._on_created: list[Callable[[], object]] = []
+
+    def on_created(self, listener: Callable[[], object]) -> None:
+        """Have ``listener`` called after each :meth:`create`."""
+        self._on_created.append(listener)
+
+    def create(self, topic: TopicConfig) -> None:
+        """Add a topic that a message or a consumer needs, and have it registered."""
+        self.keep(topic)
+        for listener in self._on_created:
+            listener()
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """

@@ -361,9 +361,9 @@ class Run:
             master = self.cluster.master_of(slave.group.name)
             self.outcome.violations += checkers.tables_agree(
                 slave.node.name,
-                slave.broker.state.topics.snapshot().topic_config_table,
-                master.broker.state.topics.snapshot().topic_config_table,
-                (slave.broker.state.offsets.snapshot(), master.broker.state.offsets.snapshot()),
+                slave.broker.topics.snapshot().topic_config_table,
+                master.broker.topics.snapshot().topic_config_table,
+                (slave.broker.offsets.snapshot(), master.broker.offsets.snapshot()),
             )
         self._end([*self.cluster.producers, self.cluster.observer])
         self._end([slave.node for slave in self._live_slaves()])
@@ -416,7 +416,7 @@ class Run:
         while queues:
             unknown = []
             for topic, queue_id in queues:
-                knows_it = topic in member.broker.state.topics
+                knows_it = topic in member.broker.topics
                 found = self._ask(self._observe_queue(member, topic, queue_id))
                 if isinstance(found, Copy):
                     copies[topic, queue_id] = found
@@ -425,7 +425,7 @@ class Run:
                 else:
                     unknown.append((topic, queue_id))
             # A slave may have heard of the topic while others were pulled.
-            queues = [queue for queue in unknown if queue[0] in member.broker.state.topics]
+            queues = [queue for queue in unknown if queue[0] in member.broker.topics]
         return copies
 
     async def _make_topics(self, master: Member) -> None:

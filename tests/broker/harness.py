@@ -10,7 +10,6 @@ from twisted.internet.protocol import Factory, Protocol
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
-from rmq.broker.state import BrokerState
 from rmq.runtime.config import load
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
@@ -153,10 +152,6 @@ class OneBroker:
         service = self.node.service
         assert isinstance(service, BrokerService)
         return service
-
-    @property
-    def state(self) -> BrokerState:
-        return self.service.state
 
     def connect(self, port: int = PORT) -> RawClient:
         """Return a client that is connected."""

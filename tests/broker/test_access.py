@@ -181,7 +181,7 @@ class DenyListTests(SynchronousTestCase):
     def start(self, values: dict[str, str] | None = None) -> None:
         self.one = OneBroker(values)
         self.addCleanup(self.one.end)
-        self.one.state.config_path = "/broker.conf"
+        self.one.service.settings.path = "/broker.conf"
         self.one.node.disk.write_atomic("/broker.conf", b"# mine\nbrokerName=broker-a\n")
         self.client = self.one.connect()
 
@@ -241,7 +241,7 @@ class DenyListTests(SynchronousTestCase):
         for key in ("dumpDir", "haTlsEnable", "configWhiteList"):
             self.assertEqual(self.update({key: ""}).code, ResponseCode.NO_PERMISSION, key)
         self.assertIn("needs a brokerId above 0", str(self.update({"brokerRole": "SLAVE"}).remark))
-        self.one.state.config_path = None
+        self.one.service.settings.path = None
         self.assertIn("haAllowedPeers. This broker has no", str(self.update({"haAllowedPeers": ""}).remark))
 
     def test_bad_white_list(self) -> None:

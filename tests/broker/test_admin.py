@@ -54,7 +54,7 @@ class TopicTests(AdminCase):
         self.assertEqual(self.create("T", 3, perm="4").code, 0)
         self.one.node.kill()
         self.one.start()
-        topic = self.one.state.topics.get("T")
+        topic = self.one.service.topics.get("T")
         assert topic is not None
         self.assertEqual((topic.read_queue_nums, topic.write_queue_nums, topic.perm), (3, 3, 4))
 
@@ -72,7 +72,7 @@ class TopicTests(AdminCase):
         for queues in (-1, MAX_QUEUES + 1):
             answer = self.create("T", queues)
             self.assertIn(f"readQueueNums={queues}", answer.remark or "")
-        self.assertIsNone(self.one.state.topics.get("T"))
+        self.assertIsNone(self.one.service.topics.get("T"))
 
     def test_filter_types(self) -> None:
         """Apache's two filter types are taken; another one is refused, before the name is looked at."""
@@ -80,10 +80,10 @@ class TopicTests(AdminCase):
             for name in ("T", "TBW102"):
                 answer = self.create(name, topicFilterType=filter_type)
                 self.assertEqual((answer.code, answer.remark), (1, f"topicFilterType = [{filter_type}] value invalid"))
-        self.assertIsNone(self.one.state.topics.get("T"))
+        self.assertIsNone(self.one.service.topics.get("T"))
         for filter_type in ("SINGLE_TAG", "MULTI_TAG"):
             self.assertEqual(self.create("T", topicFilterType=filter_type).code, 0)
-            config = self.one.state.topics.get("T")
+            config = self.one.service.topics.get("T")
             assert config is not None
             self.assertEqual(config.topic_filter_type, filter_type)
 
@@ -125,10 +125,10 @@ class GroupTests(AdminCase):
         assert isinstance(table, dict)
         self.assertEqual(table["G"]["retryMaxTimes"], 3)
         self.client.ask(207, {"groupName": "G"})
-        self.assertIsNone(self.one.state.groups.get("G"))
-        self.assertEqual(self.one.state.offsets.query("G", "T", 0), 4)
+        self.assertIsNone(self.one.service.groups.get("G"))
+        self.assertEqual(self.one.service.offsets.query("G", "T", 0), 4)
         self.client.ask(207, {"groupName": "G", "removeOffset": "true"})
-        self.assertIsNone(self.one.state.offsets.query("G", "T", 0))
+        self.assertIsNone(self.one.service.offsets.query("G", "T", 0))
 
 
 class SlaveTests(AdminCase):
@@ -200,7 +200,7 @@ class ConfigTests(AdminCase):
     def test_file(self) -> None:
         """The properties file takes the change over and keeps its other keys."""
         self.one.node.disk.write_atomic("/broker.conf", b"# mine\nbrokerName=broker-a\ndeleteWhen=05\n")
-        self.one.state.config_path = "/broker.conf"
+        self.one.service.settings.path = "/broker.conf"
         self.client.ask(25, {}, b"deleteWhen=06\n")
         text = self.one.node.disk.read_whole("/broker.conf").decode()
         self.assertEqual(parse_properties(text, "file"), {"brokerName": "broker-a", "deleteWhen": "06"})
@@ -281,14 +281,14 @@ class CleaningTests(AdminCase):
         values = {"deleteWhen": "04", "fileReservedTime": "1", "mappedFileSizeCommitLog": "16384"}
         self.one = one = OneBroker(values)
         client = one.connect()
-        while one.state.store.end_offset < 3 * 16384:
+        while one.service.store.end_offset < 3 * 16384:
             client.ask(310, send_ext(), b"x" * 2000)
         one.world.run_for(2 * 3600)
-        self.assertEqual(one.state.store.min_phy_offset, 0)
+        self.assertEqual(one.service.store.min_phy_offset, 0)
         client = one.connect()
         self.assertEqual(client.ask(329).code, 0)
         one.world.run_for(30)
-        self.assertGreater(one.state.store.min_phy_offset, 0)
+        self.assertGreater(one.service.store.min_phy_offset, 0)
 
     def test_clone_offsets(self) -> None:
         """314: a group gets another's committed offsets, of one topic or all that exist, and of no other."""
@@ -296,7 +296,7 @@ class CleaningTests(AdminCase):
         self.client.ask(310, send_ext("U"))
         for topic, offset in (("T", 1), ("U", 2), ("gone", 3)):
             self.client.ask(15, {"consumerGroup": "g", "topic": topic, "queueId": "0", "commitOffset": str(offset)})
-        offsets = self.one.state.offsets
+        offsets = self.one.service.offsets
         self.assertEqual(self.client.ask(314, {"srcGroup": "g", "destGroup": "h", "topic": "T"}).code, 0)
         self.assertEqual(offsets.topics_of("h"), {"T"})
         for offline in ("true", "false"):

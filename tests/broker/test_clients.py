@@ -35,7 +35,7 @@ class HeartbeatTests(ClientCase):
         """As soon as its heartbeat is answered a member is in its group's list, and its retry topic is there."""
         self.beat(self.client, "c1", "CG", "T")
         self.assertEqual(self.ids(), ["c1"])
-        retry = self.one.state.topics.get("%RETRY%CG")
+        retry = self.one.service.topics.get("%RETRY%CG")
         assert retry is not None
         self.assertEqual((retry.read_queue_nums, retry.write_queue_nums, retry.perm), (1, 1, 6))
 
@@ -107,7 +107,7 @@ class HeartbeatTests(ClientCase):
         self.client.ask(35, {"clientID": "c1", "producerGroup": "PG", "consumerGroup": "CG"})
         answer = self.client.ask(38, {"consumerGroup": "CG"})
         self.assertEqual((answer.code, answer.remark), (1, "no consumer for this group, CG"))
-        self.assertIsNone(self.one.state.groups.get(""))
+        self.assertIsNone(self.one.service.groups.get(""))
 
     def test_cpp_and_python_heartbeats(self) -> None:
         """Ordinals for names, texts for numbers, sets left out, a newline behind the body: read all the same."""
@@ -129,7 +129,7 @@ class HeartbeatTests(ClientCase):
         answer = self.client.ask(34, None, f'{{"clientID":"c","consumerDataSet":[{groups}]}}'.encode())
         self.assertEqual(answer.code, 1)
         self.assertIn("1025 groups", answer.remark or "")
-        self.assertIsNone(self.one.state.groups.get("g0"))
+        self.assertIsNone(self.one.service.groups.get("g0"))
 
     def test_broken_heartbeats(self) -> None:
         """A body that is no heartbeat is refused with its fault; the connection lives on."""
@@ -189,6 +189,6 @@ class SlaveTests(ClientCase):
 
     def test_a_slave_makes_no_topics(self) -> None:
         """A consumer that reads at a slave joins its group there, and the topics stay those of the master."""
-        before = self.one.state.topics.names()
+        before = self.one.service.topics.names()
         self.beat(self.client, "c1", "CG", "T")
-        self.assertEqual((self.ids(), self.one.state.topics.names()), (["c1"], before))
+        self.assertEqual((self.ids(), self.one.service.topics.names()), (["c1"], before))

@@ -7,6 +7,7 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.sessions import MEMBER_EXPIRY_MS
+from rmq.runtime.clock import now_ms
 from tests.broker.harness import OneBroker, RawClient, heartbeat, pull_ext, send_ext
 
 STEP_S = 600.0
@@ -54,7 +55,7 @@ class ClockStepTests(SynchronousTestCase):
         self.step(STEP_S)
         answer = self.client.ask(328)
         told_ms = json.loads(answer.body or b"")["data"]["PG"][0]["lastUpdateTimestamp"]
-        self.assertLess(abs(self.one.state.now_ms - 10_000 - told_ms), 1000)
+        self.assertLess(abs(now_ms(self.one.service.clock) - 10_000 - told_ms), 1000)
 
     def lock(self, client_id: str) -> list[object]:
         queue = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
@@ -78,9 +79,9 @@ class ClockStepTests(SynchronousTestCase):
             self.one.world.run_for(1)
             self.step(step_s)
             self.one.world.run_for(3)
-            self.assertEqual(self.one.state.store.max_offset("T", 0), number)
+            self.assertEqual(self.one.service.store.max_offset("T", 0), number)
             self.one.world.run_for(2)
-            self.assertEqual(self.one.state.store.max_offset("T", 0), number + 1)
+            self.assertEqual(self.one.service.store.max_offset("T", 0), number + 1)
 
     def test_figures_of_the_runtime(self) -> None:
         """Neither the time since the start nor rates jump with the wall clock; the start is told in the time of now."""
@@ -92,7 +93,7 @@ class ClockStepTests(SynchronousTestCase):
         self.one.world.run_for(30)
         table = json.loads(self.client.ask(28).body or b"")["table"]
         self.assertIn("0 hours, 1 minutes, 4", table["runtime"])
-        self.assertLess(abs(self.one.state.now_ms - 100_000 - int(table["bootTimestamp"])), 1000)
+        self.assertLess(abs(now_ms(self.one.service.clock) - 100_000 - int(table["bootTimestamp"])), 1000)
         minute = float(table["putTps"].split()[1])
         self.assertAlmostEqual(minute, 0.5, delta=0.02)
         stats = json.loads(self.client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}).body or b"")

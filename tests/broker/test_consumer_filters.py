@@ -35,7 +35,7 @@ class Sql92Case(PullCase):
         return [record.queue_offset for record in decode_records(answer.body or b"")]
 
     def file(self) -> Any:
-        return json.loads(self.one.node.disk.read_whole(f"{self.one.state.filters.path}"))
+        return json.loads(self.one.node.disk.read_whole(f"{self.one.service.filters.path}"))
 
 
 class PullTests(Sql92Case):
@@ -105,7 +105,7 @@ class HeartbeatTests(Sql92Case):
         self.assertEqual(self.client.ask(204, {"producerGroup": "PG"}).code, 0)
         self.assertEqual(self.client.ask(203, {"consumerGroup": "CG"}).code, 0)
         self.assertEqual(self.pull(sys_flag=0, subVersion="1").code, 23)
-        self.assertIsNone(self.one.state.filters.get("T", "CG"))
+        self.assertIsNone(self.one.service.filters.get("T", "CG"))
 
     def test_check_client_config(self) -> None:
         """A Java consumer asks before it starts: 46 is answered with the compiler's text, or with success."""
@@ -128,11 +128,11 @@ class HeartbeatTests(Sql92Case):
             ("a = 3", 7, "a = 3"),
         ):
             self.client.ask(34, {}, sql_heartbeat(expression, version=version))
-            kept = self.one.state.filters.get("T", "CG")
+            kept = self.one.service.filters.get("T", "CG")
             assert kept is not None
             self.assertEqual(kept.expression, expected)
         self.client.ask(34, {}, sql_heartbeat("a >", version=8))
-        self.assertIsNone(self.one.state.filters.get("T", "CG"))
+        self.assertIsNone(self.one.service.filters.get("T", "CG"))
 
     def test_units_of_a_queue(self) -> None:
         """Code 321 shows the filter of a group."""
@@ -147,7 +147,7 @@ class FileTests(Sql92Case):
         """The file is the one that Apache's broker writes."""
         self.client.ask(34, {}, sql_heartbeat("a > 1", group="g", version=3))
         self.one.world.run_for(11)
-        (born,) = (one.born_time for one in self.one.state.filters)
+        (born,) = (one.born_time for one in self.one.service.filters)
         expected = {
             "bloomFilterData": {"bitNum": 112, "bitPos": BloomFilter(112, 3).data("g#T").bit_pos},
             "bornTime": born,
@@ -173,27 +173,27 @@ class FileTests(Sql92Case):
         """It is dead while its group is offline, lives again with it, survives a restart, and goes after a day."""
         self.client.ask(34, {}, sql_heartbeat("a > 1"))
         self.client.ask(35, {"clientID": "c1", "consumerGroup": "CG"})
-        kept = self.one.state.filters.get("T", "CG")
+        kept = self.one.service.filters.get("T", "CG")
         assert kept is not None
         self.assertTrue(kept.dead)
         self.client.ask(34, {}, sql_heartbeat("a > 1"))
         self.assertEqual((kept.dead, kept.dead_time), (False, 0))
         self.one.stop()
         self.one.start()
-        read = self.one.state.filters.get("T", "CG")
+        read = self.one.service.filters.get("T", "CG")
         assert read is not None
         self.assertEqual((read.expression, read.dead, read.client_version), ("a > 1", True, 1))
         self.one.world.run_for(DAY_S - 100)
-        self.assertIsNotNone(self.one.state.filters.get("T", "CG"))
+        self.assertIsNotNone(self.one.service.filters.get("T", "CG"))
         self.one.world.run_for(200)
-        self.assertIsNone(self.one.state.filters.get("T", "CG"))
+        self.assertIsNone(self.one.service.filters.get("T", "CG"))
         self.assertEqual(self.file(), {"filterDataByTopic": {}})
 
     def test_another_subscription(self) -> None:
         """A group that goes over to tags has no living filter, and gets by tags."""
         self.client.ask(34, {}, sql_heartbeat("a > 1"))
         self.client.ask(34, {}, sql_heartbeat("*", version=2, kind="TAG"))
-        kept = self.one.state.filters.get("T", "CG")
+        kept = self.one.service.filters.get("T", "CG")
         assert kept is not None
         self.assertTrue(kept.dead)
         self.assertEqual(self.bodies(self.pull(sys_flag=0, subVersion="2")), [0, 1, 2, 3, 4, 5])
@@ -205,10 +205,10 @@ class FileTests(Sql92Case):
             '"bornTime":1,"clientVersion":1,"consumerGroup":"g","dead":true,"deadTime":0,"expression":"a >",'
             '"expressionType":"SQL92","topic":"TopicA"}},"topic":"TopicA"}}}'
         )
-        path = self.one.state.filters.path
+        path = self.one.service.filters.path
         self.one.stop()
         self.one.node.disk.write_atomic(path, text.encode())
         self.one.start()
-        kept = self.one.state.filters.get("TopicA", "g")
+        kept = self.one.service.filters.get("TopicA", "g")
         assert kept is not None
         self.assertEqual((kept.expression, kept.dead, FILE_NAME), ("a >", True, "consumerFilter.json"))

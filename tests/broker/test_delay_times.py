@@ -62,7 +62,7 @@ class TimesOfOneLevelTests(DelayCase):
     def test_one_look_for_one_message(self) -> None:
         """A parked message costs one timer at its time, not a series of them that come nearer and nearer."""
         runs: list[float] = []
-        run, delays = DeadlineTimer._run, self.one.state.delays
+        run, delays = DeadlineTimer._run, self.one.service.delays
 
         def counted(timer: DeadlineTimer) -> None:
             if timer is delays._timer:

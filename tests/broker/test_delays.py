@@ -90,15 +90,15 @@ class DeliveryTests(DelayCase):
         self.send(1, b"first")
         self.one.world.run_for(2)
         self.send(1, b"second")
-        self.assertEqual(self.one.state.delays.progress(), {1: (1, 2)})
+        self.assertEqual(self.one.service.delays.progress(), {1: (1, 2)})
         self.one.world.run_for(10)
-        self.assertEqual(self.one.state.delays.progress(), {1: (2, 2), 3: (2, 2)})
+        self.assertEqual(self.one.service.delays.progress(), {1: (2, 2), 3: (2, 2)})
 
     def test_a_store_that_answers_later(self) -> None:
         """A delivery counts when the store has answered: a stop before that repeats the message and loses none."""
         self.send(1)
         self.send(1)
-        delays, store = self.one.state.delays, self.one.state.store
+        delays, store = self.one.service.delays, self.one.service.store
         put, stored = store.put, list[tuple[Deferred[PutResult], PutResult]]()
 
         def later(message: Message) -> Deferred[PutResult]:
@@ -137,20 +137,20 @@ class RestartTests(DelayCase):
         self.client = self.one.connect()
         self.one.world.run_for(1)
         self.assertEqual([record.body for record in self.stored()], [b"first", b"second"])
-        self.assertEqual(self.one.state.delays.table().offset_table, {1: 1, 2: 1})
+        self.assertEqual(self.one.service.delays.table().offset_table, {1: 1, 2: 1})
 
     def test_stop_in_the_middle(self) -> None:
         """A broker that is stopped while it delivers puts nothing more into a store that is about to close."""
         for number in range(5):
             self.send(1, b"%d" % number)
         self.one.node.step_clock(10)  # all of them are due together
-        delays, put = self.one.state.delays, self.one.state.store.put
+        delays, put = self.one.service.delays, self.one.service.store.put
 
         def last_put(message: Message) -> object:
             delays.stop()
             return put(message)
 
-        self.patch(self.one.state.store, "put", last_put)
+        self.patch(self.one.service.store, "put", last_put)
         self.one.world.run_for(3)
         self.assertEqual([record.body for record in self.stored()], [b"0"])
         self.assertEqual(delays.table().offset_table, {1: 1})
@@ -176,7 +176,7 @@ class UndeliverableTests(DelayCase):
             self.send(2, b"good", topic="Good")
             self.one.world.run_for(10)
         self.assertEqual([record.body for record in self.stored("Good")], [b"good"])
-        delays = self.one.state.delays
+        delays = self.one.service.delays
         self.assertEqual((delays.skipped, delays.table().offset_table[2]), (number, number + 1))
         self.assertEqual(len(lines), number, lines)
         for offset, line in enumerate(lines):
@@ -207,7 +207,7 @@ class UndeliverableTests(DelayCase):
             born_host=(b"\n\0\0\1", 1),
             store_host=(b"\n\0\0\1", 10911),
         )
-        result = self.one.state.store.put(park(message, pairs, 2, 18))
+        result = self.one.service.store.put(park(message, pairs, 2, 18))
         assert isinstance(result, PutResult) and result.ok, result
         return result.msg_ids
 
@@ -233,19 +233,19 @@ class UndeliverableTests(DelayCase):
     def test_parked_in_the_moment_of_a_look(self) -> None:
         """A message that is parked in the millisecond in which its level is looked at has its whole delay, too."""
         self.parked("Good")
-        self.one.state.delays.start()
+        self.one.service.delays.start()
         self.one.world.run_for(4.5)
-        self.assertEqual(self.one.state.store.max_offset("Good", 0), 0)
+        self.assertEqual(self.one.service.store.max_offset("Good", 0), 0)
         self.one.world.run_for(1)
-        self.assertEqual(self.one.state.store.max_offset("Good", 0), 1)
+        self.assertEqual(self.one.service.store.max_offset("Good", 0), 1)
 
     def test_too_large_by_now(self) -> None:
         """A message that was acknowledged before maxMessageSize was lowered is delivered."""
         self.send(2, b"x" * 200_000, topic="Big")
         self.restart(maxMessageSize="100000")
         self.one.world.run_for(10)
-        store = self.one.state.store
-        self.assertEqual((store.max_offset("Big", 1), self.one.state.delays.skipped), (1, 0))
+        store = self.one.service.store
+        self.assertEqual((store.max_offset("Big", 1), self.one.service.delays.skipped), (1, 0))
 
     def test_forbidden_topic(self) -> None:
         """One that would be parked again, for ever."""
@@ -269,7 +269,7 @@ class UndeliverableTests(DelayCase):
         self.client = self.one.connect()
         self.send(2, b"good")
         self.one.world.run_for(20)
-        self.assertEqual(self.one.state.delays.table().offset_table, {2: 1})
+        self.assertEqual(self.one.service.delays.table().offset_table, {2: 1})
         self.send(2, b"next")
         self.one.world.run_for(6)
         self.assertEqual(self.stored()[-1].body, b"next")
@@ -277,7 +277,7 @@ class UndeliverableTests(DelayCase):
     def test_expired(self) -> None:
         """A message whose log file was deleted before its delay ended holds up no other one of its level."""
         self.send(2, b"expired")
-        store = self.one.state.store
+        store = self.one.service.store
         end = store.end_offset
         self.send(2, b"good")
         queue = store._queues.get(SCHEDULE, 1)
@@ -291,7 +291,7 @@ class UndeliverableTests(DelayCase):
         self.send(2, b"waits")
         self.one.node.disk.fill()
         self.one.world.run_for(60)
-        self.assertEqual((self.stored(), self.one.state.delays.skipped), ([], 0))
+        self.assertEqual((self.stored(), self.one.service.delays.skipped), ([], 0))
         self.one.node.disk.recover()
         self.one.world.run_for(60)
         self.assertEqual([record.body for record in self.stored()], [b"waits"])
@@ -404,7 +404,7 @@ class SendBackTests(DelayCase):
         for _ in range(40):
             self.assertEqual(self.back(0, level=1), (0, None))
         self.one.world.run_for(3)
-        ends = {queue_id: self.one.state.store.max_offset("%RETRY%CG", queue_id) for queue_id in range(9)}
+        ends = {queue_id: self.one.service.store.max_offset("%RETRY%CG", queue_id) for queue_id in range(9)}
         return {queue_id: end for queue_id, end in ends.items() if end}
 
     def set_retry_topic(self, read: int, write: int) -> None:

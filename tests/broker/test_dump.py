@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.dump import SLICE_BYTES, DumpError, Dumps
+from rmq.broker.dump import SLICE_BYTES, DumpError
 from rmq.runtime.disk.files import Disk, DiskError
 from rmq.store import layout
 from rmq.store.indexfile import IndexFile, IndexHeader
@@ -72,7 +72,7 @@ class ContentTests(DumpCase):
         self.send(150)
         folder, manifest = self.dump()
         end = manifest["maxPhyOffset"]
-        self.assertEqual(end, self.one.state.store.end_offset)
+        self.assertEqual(end, self.one.service.store.end_offset)
         self.assertEqual(self.log_of(folder, end), self.log_of("/store", end))
         last = self.disk.list_dir(f"{folder}/commitlog")[-1]
         data = self.disk.read_whole(f"{folder}/commitlog/{last}")
@@ -112,7 +112,7 @@ class ContentTests(DumpCase):
         folder = self.one.world.settle(making)
         manifest = json.loads(self.disk.read_whole(f"{folder}/manifest.json"))
         self.assertFalse(manifest["quiesced"])
-        self.assertLess(manifest["maxPhyOffset"], self.one.state.store.end_offset)
+        self.assertLess(manifest["maxPhyOffset"], self.one.service.store.end_offset)
         log = self.log_of(folder, manifest["maxPhyOffset"])
         numbers = []
         for queue_id in (0, 1):
@@ -134,7 +134,7 @@ class ContentTests(DumpCase):
         self.send(40)
         making = self.one.service.dumps.make()
         self.send(40)
-        self.one.state.store.write_buffers()
+        self.one.service.store.write_buffers()
         folder = self.one.world.settle(making)
         end = json.loads(self.disk.read_whole(f"{folder}/manifest.json"))["maxPhyOffset"]
         (name,) = self.disk.list_dir(f"{folder}/index")
@@ -243,8 +243,8 @@ class HarmlessTests(DumpCase):
         """Brokers may share a folder of dumps, and anything may lie in it: no broker deletes what is not its own."""
         self.disk.make_dirs("/store-dumps")
         stamp = "20260101T000000000"
-        own = f"{self.one.state.setup.name}-0-{stamp}.partial"
-        others = [f"other-0-{stamp}.partial", f"{self.one.state.setup.name}-1-{stamp}.partial", "photos.partial"]
+        own = f"{self.one.service.setup.name}-0-{stamp}.partial"
+        others = [f"other-0-{stamp}.partial", f"{self.one.service.setup.name}-1-{stamp}.partial", "photos.partial"]
         for name in (own, *others):
             self.disk.make_dirs(f"/store-dumps/{name}")
         self.disk.create_sparse("/store-dumps/x.partial", 0).close()
@@ -282,10 +282,10 @@ class HarmlessTests(DumpCase):
         def note() -> None:
             turns.append(making.called)
             if len(turns) < 5:
-                self.one.state.clock.callLater(0, note)
+                self.one.service.clock.callLater(0, note)
 
-        making = Dumps(self.one.state).make()
-        self.one.state.clock.callLater(0, note)
+        making = self.one.service.dumps.make()
+        self.one.service.clock.callLater(0, note)
         self.one.world.settle(making)
         self.assertEqual(turns, [False] * 5)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.clock import now_ms
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import ConsumerStatus, OffsetsByQueue
@@ -209,7 +210,7 @@ class CallTests(ForwardingCase):
         """309: the member gets the stored message and this broker's name; an id of nothing is refused."""
         self.put(2)
         self.join()
-        stored = self.one.state.store.get("T", 0, 1, 1).messages[0]
+        stored = self.one.service.store.get("T", 0, 1, 1).messages[0]
         msg_id = offset_msg_id((b"\x0a\x00\x00\x01", 10911), int.from_bytes(stored[28:36], "big"))
         opaque = self.call(309, msgId=msg_id)
         (question,) = self.asked(self.member, 309)
@@ -234,11 +235,11 @@ class OwnFiguresTests(ForwardingCase):
         self.commit(2, 0)
         answer = self.tool.ask(303, {"topic": "T", "group": "CG"})
         first, second = json.loads(answer.body or b"")["consumeTimeSpanSet"]
-        stored = [self.one.state.store.store_time_of("T", 0, number) for number in range(3)]
+        stored = [self.one.service.store.store_time_of("T", 0, number) for number in range(3)]
         self.assertEqual(first["messageQueue"], {"brokerName": "broker-a", "queueId": 0, "topic": "T"})
         self.assertEqual([first[f"{what}TimeStamp"] for what in ("min", "consume", "max")], stored)
         assert stored[2] is not None
-        self.assertLess(abs(first["delayTime"] - (self.one.state.now_ms - stored[2])), 1000)
+        self.assertLess(abs(first["delayTime"] - (now_ms(self.one.service.clock) - stored[2])), 1000)
         self.assertRegex(first["minTimeStampStr"], r"^\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d:\d{3}$")
         self.assertEqual([second[f"{what}TimeStamp"] for what in ("min", "consume", "max")], [-1, -1, -1])
         self.assertEqual(second["delayTime"], 0)
@@ -254,16 +255,16 @@ class OwnFiguresTests(ForwardingCase):
         self.assertEqual(self.tool.ask(308, ext).body, b'{"correctionOffsets":{0:3,1:2}}')
         behind = self.tool.ask(308, ext | {"compareGroup": "Left"})
         self.assertEqual(behind.body, b'{"correctionOffsets":{0:%d,1:%d}}' % ((2**63 - 1,) * 2))
-        self.assertEqual(self.one.state.offsets.query("Left", "T", 0), 0)
+        self.assertEqual(self.one.service.offsets.query("Left", "T", 0), 0)
 
     def test_cleaning(self) -> None:
         """306 has nothing to do; 316 deletes the queues of topics that do not exist, and no others."""
         self.put(2)
         self.tool.ask(310, send_ext("Gone"), b"x")
-        state = self.one.state
-        state.topics.delete("Gone")
+        broker = self.one.service
+        broker.topics.delete("Gone")
         self.assertEqual(self.tool.ask(306).code, 0)
-        self.assertIn(("Gone", 0), state.store.queues())
+        self.assertIn(("Gone", 0), broker.store.queues())
         self.assertEqual(self.tool.ask(316).code, 0)
-        self.assertNotIn(("Gone", 0), state.store.queues())
-        self.assertEqual(state.store.max_offset("T", 0), 2)
+        self.assertNotIn(("Gone", 0), broker.store.queues())
+        self.assertEqual(broker.store.max_offset("T", 0), 2)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import attrs
@@ -129,7 +128,7 @@ class ProbeTests(SynchronousTestCase):
         """Whoever knows Apache's broker gets the same codes, remarks, header fields and bodies from ours."""
         client = self.one.connect(18911)
         # The recorded broker happened to choose queue 0 for a message without queue; so does ours, this time.
-        self.one.state.rng = Random(FIRST_QUEUE_0)
+        self.one.service._platform.rng.seed(FIRST_QUEUE_0)
         peer = f"{self.one.client_node.address}:{self.port_of(client)}"
         wrong = []
         for exchange in recorded("probe_broker-4.9.7.jsonl"):

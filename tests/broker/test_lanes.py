@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker import lanes
 from rmq.broker.lanes import answers_at_once
 from rmq.broker.topics import topic
+from rmq.runtime.clock import now_ms
 from rmq.store.appender import Host
 from rmq.store.config import FlushDiskType
 from rmq.store.messages import Message
@@ -98,7 +99,7 @@ class Side:
         self.table = table = self.one.service.responders
         #: how many messages lanes stored, and how many of them in batches
         self.taken = self.in_batches = 0
-        store = self.one.state.store
+        store = self.one.service.store
         append_many = store.append_many
 
         def counted(sends: Any, born_host: Host, store_host: Host) -> int:
@@ -124,12 +125,12 @@ class Side:
         return [encode_command(answer) for answer in self.client.received[before:]]
 
     def log(self) -> bytes:
-        store = self.one.state.store
+        store = self.one.service.store
         return bytes(store.read(0, store.end_offset))
 
     def derived(self) -> list[object]:
         """Return the bytes of all queues and index files."""
-        store = self.one.state.store
+        store = self.one.service.store
         store.write_buffers()
         index = store._index
         assert index is not None
@@ -191,7 +192,7 @@ class SendLaneTests(SynchronousTestCase):
             self.assertEqual(mine, theirs, f"seed {seed}, answer {number}")
         self.assertEqual(short.log(), ordinary.log(), f"seed {seed}")
         self.assertEqual(short.derived(), ordinary.derived(), f"seed {seed}")
-        stats = [side.one.state.stats for side in (short, ordinary)]
+        stats = [side.one.service.stats for side in (short, ordinary)]
         for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "BROKER_PUT_NUMS"):
             self.assertEqual(stats[0].totals(name), stats[1].totals(name), f"seed {seed}")
             for key, _ in stats[0].totals(name):
@@ -259,7 +260,7 @@ class SendLaneTests(SynchronousTestCase):
             commands.append(RemotingCommand(320, ext_fields=ext, body=body))
         left, right = side.replay(commands), ordinary.replay(commands)
         self.assert_same(side, ordinary, left, right, 0)
-        self.assertEqual(side.one.state.stats.puts.total, sent + 1)
+        self.assertEqual(side.one.service.stats.puts.total, sent + 1)
         self.assertEqual(side.in_batches, side.taken)
         # the first batch of each queue makes it
         self.assertGreater(side.taken, sent - 4 * 180)
@@ -280,18 +281,18 @@ class SendLaneTests(SynchronousTestCase):
             (send_ext(), encode_batch([BatchEntry(b"", "")] * 1000), 13),
         ):
             side = Side(with_lane=True, values={"maxMessageSize": "23000"})
-            side.one.state.topics.put(topic("T", 4))
+            side.one.service.topics.put(topic("T", 4))
             self.assertEqual(side.client.ask(320, send_ext(), plain).code, 0)
             self.assertEqual(side.taken, 1)
-            end = side.one.state.store.end_offset
+            end = side.one.service.store.end_offset
             self.assertEqual(side.client.ask(320, ext, body).code, code)
-            self.assertEqual((side.taken, side.one.state.store.end_offset), (1, end))
+            self.assertEqual((side.taken, side.one.service.store.end_offset), (1, end))
             self.end(side)
 
     def test_queues_that_were_deleted(self) -> None:
         """A send after the queues of its topic were deleted goes to a new queue, not to the one that is gone."""
         side = Side(with_lane=True)
-        store = side.one.state.store
+        store = side.one.service.store
         side.client.ask(310, send_ext())
         self.assertEqual((side.taken, store.max_offset("T", 0)), (1, 2))
         store.delete_topic("T")
@@ -307,7 +308,7 @@ class SendLaneTests(SynchronousTestCase):
             self.assertEqual(side.client.ask(310, send_ext()).code, side.client.ask(310, send_ext()).code)
             taken = side.taken
             self.assertGreater(taken, 0)
-            (queue,) = (queue for queue in side.one.state.store._queues if queue.key == ("T", 0))
+            (queue,) = (queue for queue in side.one.service.store._queues if queue.key == ("T", 0))
             queue.next += 2_000_000
             end = queue.end
             side.client.ask(310, send_ext())
@@ -341,22 +342,22 @@ class SendLaneTests(SynchronousTestCase):
     def test_a_permission_that_is_withdrawn_counts_at_once(self) -> None:
         """After brokerPermission=4 no send to an ordered topic is stored, though the lane has stored others before."""
         side = Side(with_lane=True)
-        side.one.state.topics.put(msgspec.structs.replace(topic("T", 4), order=True))
+        side.one.service.topics.put(msgspec.structs.replace(topic("T", 4), order=True))
         self.assertEqual(side.client.ask(310, send_ext()).code, 0)
         self.assertEqual(side.taken, 1)
         self.assertEqual(side.client.ask(25, {}, b"brokerPermission=4").code, 0)
         self.assertEqual(side.client.ask(310, send_ext()).code, 16)
-        self.assertEqual((side.taken, side.one.state.store.max_offset("T", 0)), (1, 2))
+        self.assertEqual((side.taken, side.one.service.store.max_offset("T", 0)), (1, 2))
         self.end(side)
 
     def test_a_time_before_which_sends_are_refused_counts_at_once(self) -> None:
         """After startAcceptSendRequestTimeStamp was set to a later time no send is stored."""
         side = Side(with_lane=True)
         self.assertEqual(side.client.ask(310, send_ext()).code, 0)
-        later = side.one.state.now_ms + 1_000_000
+        later = now_ms(side.one.service.clock) + 1_000_000
         self.assertEqual(side.client.ask(25, {}, b"startAcceptSendRequestTimeStamp=%d" % later).code, 0)
         self.assertEqual(side.client.ask(310, send_ext()).code, 1)
-        self.assertEqual((side.taken, side.one.state.store.max_offset("T", 0)), (1, 2))
+        self.assertEqual((side.taken, side.one.service.store.max_offset("T", 0)), (1, 2))
         self.end(side)
 
     def test_topics_with_rules_of_their_own(self) -> None:
@@ -364,8 +365,8 @@ class SendLaneTests(SynchronousTestCase):
         side = Side(with_lane=True)
         for name, code in (("%RETRY%g", 0), ("Multi", 0), (SCHEDULE_TOPIC, 16)):
             if name != "Multi":
-                side.one.state.topics.put(topic(name, 1))
-            side.one.state.store._queues.make(name, 0)
+                side.one.service.topics.put(topic(name, 1))
+            side.one.service.store._queues.make(name, 0)
             for _ in range(2):
                 self.assertEqual(side.client.ask(310, send_ext(name)).code, code, name)
             self.assertEqual(side.taken, 0, name)
@@ -395,7 +396,7 @@ class SendLaneTests(SynchronousTestCase):
     def test_replication_and_listeners_hear_of_each_append(self) -> None:
         """Replication is notified once per chunk; listeners get each message in order, also if they store some."""
         side = Side(with_lane=True)
-        store = side.one.state.store
+        store = side.one.service.store
         ends: list[int] = []
         arrived: list[int] = []
 

@@ -303,7 +303,7 @@ class PageTests(OneBrokerCase):
     def test_many_groups(self) -> None:
         """Pages look at so many groups and no more, and say so."""
         for number in range(30):
-            self.one.state.offsets.commit(f"G{number:02}", "T", 0, 0)
+            self.one.service.offsets.commit(f"G{number:02}", "T", 0, 0)
         self.assertIn("30 pairs of group and topic<", self.page("/groups"))
         self.patch(pages, "MAX_PAIRS", 20)
         self.patch(pages, "MAX_ROWS", 10)

@@ -425,7 +425,7 @@ class PowerFailureTests(SynchronousTestCase):
         self.assertEqual(client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, where).code, 0)
 
     def position(self) -> int | None:
-        return self.one.state.offsets.query("CG", "T", 0)
+        return self.one.service.offsets.query("CG", "T", 0)
 
     def power_failure(self) -> None:
         """Lose the tail that a consumer reads at the slave, and commits there, before the master is back."""
@@ -536,5 +536,5 @@ class PowerFailureTests(SynchronousTestCase):
         self.world.run_for(30)
         self.assertTrue(self.slave_broker.ha.agrees_with_master)
         self.assertEqual(self.slave_broker.store.max_offset("T", 0), self.one.service.store.max_offset("T", 0))
-        self.assertEqual((self.position(), self.slave_broker.state.offsets.query("CG", "T", 0)), (5, 5))
+        self.assertEqual((self.position(), self.slave_broker.offsets.query("CG", "T", 0)), (5, 5))
         self.end()

@@ -103,10 +103,10 @@ class PullLaneTests(SynchronousTestCase):
         self.patch(pulling, "MAX_LANE_BYTES", 1)
         self.assertEqual([peer.ask(11, None, version=409, **pull_ext()).remark for peer in peers], ["FOUND", "FOUND"])
         self.assertEqual(self.taken, taken, "an answer that may be too long for a frame")
-        states = [one.state for one in self.sides]
-        self.assertEqual(states[0].offsets.snapshot(), states[1].offsets.snapshot(), f"seed {seed}")
+        brokers = [one.service for one in self.sides]
+        self.assertEqual(brokers[0].offsets.snapshot(), brokers[1].offsets.snapshot(), f"seed {seed}")
         for name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
-            self.assertEqual(states[0].stats.totals(name), states[1].stats.totals(name), f"seed {seed}")
+            self.assertEqual(brokers[0].stats.totals(name), brokers[1].stats.totals(name), f"seed {seed}")
         stats = [one.service.responders.stats for one in self.sides]
         self.assertEqual(stats[0].counts, stats[1].counts, f"seed {seed}")
 
@@ -114,7 +114,7 @@ class PullLaneTests(SynchronousTestCase):
         """A known pull is checked again when its group, topic or subscription, or the broker, changed."""
         one = self.sides[0]
         client, member = one.connect(), one.connect()
-        topics, groups = one.state.topics, one.state.groups
+        topics, groups = one.service.topics, one.service.groups
 
         def say(*topics: str, version: int, tag: str = "*", model: bytes = b"CLUSTERING") -> None:
             body = heartbeat("me", "g", *topics).replace(b'"subVersion":1', b'"subVersion":%d' % version)
@@ -153,7 +153,7 @@ class PullLaneTests(SynchronousTestCase):
         self.assertEqual(pull(), (16, 7))
         topics.put(topic)
         self.assertEqual(pull(), (0, 8))
-        one.state.setup = setup_of({"brokerPermission": "2"})
+        one.service.settings.setup = setup_of({"brokerPermission": "2"})
         self.assertEqual(pull(), (16, 8))
 
     def test_known_pulls_are_bounded(self) -> None:

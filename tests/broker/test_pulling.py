@@ -74,9 +74,9 @@ class FoundTests(PullCase):
         """Bit 0 commits an offset on the way, also when nothing is found."""
         self.send()
         self.pull(sys_flag=4 | 1, commitOffset="7", offset=1)
-        self.assertEqual(self.one.state.offsets.query("CG", "T", 0), 7)
+        self.assertEqual(self.one.service.offsets.query("CG", "T", 0), 7)
         self.pull(sys_flag=4, commitOffset="9")
-        self.assertEqual(self.one.state.offsets.query("CG", "T", 0), 7)
+        self.assertEqual(self.one.service.offsets.query("CG", "T", 0), 7)
 
 
 class NothingTests(PullCase):
@@ -234,12 +234,12 @@ class LongPollTests(PullCase):
         self.send()
         other = self.one.connect()
         other.post(11, pull_ext(sys_flag=SUSPEND, offset=1))
-        self.one.world.run_until(lambda: len(self.one.state.polls) == 1)
+        self.one.world.run_until(lambda: len(self.one.service.polls) == 1)
         assert other.transport is not None
-        stats = self.one.state.stats
+        stats = self.one.service.stats
         counted = stats.gets_found.total, stats.gets_missed.total
         other.transport.loseConnection()
-        self.one.world.run_until(lambda: len(self.one.state.polls) == 0, 5)
+        self.one.world.run_until(lambda: len(self.one.service.polls) == 0, 5)
         self.assertEqual((stats.gets_found.total, stats.gets_missed.total), counted)
 
     def test_deleted_topic(self) -> None:
@@ -296,4 +296,4 @@ class SlaveTests(PullCase):
         """An empty or lagging slave never tells a consumer to start elsewhere, and commits nothing by a pull."""
         answer = self.client.ask(11, pull_ext("BenchmarkTest", offset=100, sys_flag=5, commitOffset="3"))
         self.assertEqual(self.offsets(answer)[:2], (20, 100))
-        self.assertIsNone(self.one.state.offsets.query("CG", "BenchmarkTest", 0))
+        self.assertIsNone(self.one.service.offsets.query("CG", "BenchmarkTest", 0))

@@ -186,7 +186,7 @@ class ConsumeStatsTests(QueryCase):
                 self.send(topic=topic)
             self.client.ask(15, {"consumerGroup": "CG", "topic": topic, "queueId": "0", "commitOffset": "1"})
         self.client.ask(11, pull_ext("Plain"))
-        self.one.state.topics.set_order_topics(["Ordered"])
+        self.one.service.topics.set_order_topics(["Ordered"])
         four = [0, 1, 2, 3]
         self.assertEqual(self.whole_broker("false"), ({"Plain": four, "Ordered": four}, 3))
         self.assertEqual(self.whole_broker("true"), ({"Ordered": four}, 2))

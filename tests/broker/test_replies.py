@@ -58,7 +58,7 @@ class ReplyTests(SynchronousTestCase):
             client.transport.write(encode_command(RemotingCommand(code or 0, pushed.opaque, RESPONSE)))
 
     def stored(self) -> list[Any]:
-        found = self.one.state.store.get(REPLY_TOPIC, 0, 0, 32, None)
+        found = self.one.service.store.get(REPLY_TOPIC, 0, 0, 32, None)
         return [record for data in found.messages for record in decode_records(data)]
 
     def test_apaches_conversation(self) -> None:
@@ -125,7 +125,7 @@ class ReplyTests(SynchronousTestCase):
             self.assertEqual((found.code, found.remark), (ResponseCode.SYSTEM_ERROR, remark))
             self.assertEqual(found.ext_fields["TRACE_ON"], "true")
             self.assertEqual(found.ext_fields["queueOffset"], str(count))
-            self.assertEqual(self.one.state.store.max_offset(REPLY_TOPIC, 0), count + 1)
+            self.assertEqual(self.one.service.store.max_offset(REPLY_TOPIC, 0), count + 1)
             self.requester.received.clear()
 
     def test_what_may_not_be_sent(self) -> None:
@@ -147,7 +147,7 @@ class ReplyTests(SynchronousTestCase):
         answer = self.reply(body=b"a long reply")
         self.assertEqual((answer.code, answer.ext_fields["msgId"], self.stored()), (0, "0", []))
         self.assertEqual(self.requester.requests(326)[0].body, b"a long reply")
-        self.assertEqual(self.one.state.stats.put_failures, 1)
+        self.assertEqual(self.one.service.stats.put_failures, 1)
 
 
 class ClientTableTests(SynchronousTestCase):

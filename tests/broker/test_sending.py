@@ -115,7 +115,7 @@ class SingleTests(SendCase):
         """An unknown topic gets as many queues as the producer wishes, at most the template's, and no inherit bit."""
         self.send(send_ext("Few", d="2"))
         self.send(send_ext("Many", d="100"))
-        few, many = self.one.state.topics.get("Few"), self.one.state.topics.get("Many")
+        few, many = self.one.service.topics.get("Few"), self.one.service.topics.get("Many")
         assert few is not None and many is not None
         self.assertEqual((few.write_queue_nums, few.read_queue_nums, few.perm), (2, 2, 6))
         self.assertEqual(many.write_queue_nums, 8)
@@ -181,10 +181,10 @@ class RetryTests(SendCase):
         answer = self.send(send_ext("%RETRY%new group"))
         self.assertEqual(answer.code, 1)
         self.assertEqual(self.send(send_ext("%RETRY%new_group", c="none")).code, 0)
-        topic = self.one.state.topics.get("%RETRY%new_group")
+        topic = self.one.service.topics.get("%RETRY%new_group")
         assert topic is not None
         self.assertEqual((topic.write_queue_nums, topic.perm), (1, 6))
-        self.assertIsNotNone(self.one.state.groups.get("new_group"))
+        self.assertIsNotNone(self.one.service.groups.get("new_group"))
 
     def test_tried_often_enough(self) -> None:
         """The seventeenth try of a message goes to the dead-letter topic, at once and whatever its delay."""
@@ -265,7 +265,7 @@ class SlaveTests(SendCase):
         """Sends to a slave are refused with 14, and create no topics."""
         answer = self.send(send_ext("New"))
         self.refused(answer, 14, "messages are put to the slave")
-        self.assertIsNone(self.one.state.topics.get("New"))
+        self.assertIsNone(self.one.service.topics.get("New"))
         self.refused(self.send(send_ext("BenchmarkTest")), 14, "messages are put to the slave")
 
 
@@ -289,7 +289,7 @@ class FullDiskTests(SendCase):
         """A refusal for want of room names the path, how full its disk is, the limit and the key that sets it."""
         self.assertEqual(self.send(send_ext()).code, 0)
         self.one.world.run_for(2)
-        disk, store = self.one.node.disk, self.one.state.store
+        disk, store = self.one.node.disk, self.one.service.store
         before = disk.capacity_bytes
         disk.capacity_bytes = int((before - store.disk_usage.free_bytes) / 0.95)
         self.one.world.run_for(11)

@@ -49,8 +49,8 @@ class StartTests(SynchronousTestCase):
     def test_first_topics_and_groups(self) -> None:
         """A new broker has Apache's topics and groups, and writes them down."""
         one = OneBroker()
-        self.assertIn("TBW102", one.state.topics.names())
-        self.assertIn("TOOLS_CONSUMER", one.state.groups.names())
+        self.assertIn("TBW102", one.service.topics.names())
+        self.assertIn("TOOLS_CONSUMER", one.service.groups.names())
         table = json.loads(one.node.disk.read_whole("/store/config/topics.json"))
         self.assertIn("DefaultCluster", table["topicConfigTable"])
         one.end()
@@ -230,11 +230,10 @@ class PairTests(SynchronousTestCase):
         assert isinstance(service, BrokerService)
         service.metadata_sync.set_master(f"{self.one.node.address}:10911")
         self.one.world.run_for(20)
-        state = service.state
-        self.assertEqual(state.store.end_offset, self.one.state.store.end_offset)
-        self.assertEqual(state.topics.snapshot(), self.one.state.topics.snapshot())
-        self.assertEqual(state.groups.snapshot(), self.one.state.groups.snapshot())
-        self.assertEqual(state.offsets.query("CG", "T", 0), 1)
+        self.assertEqual(service.store.end_offset, self.one.service.store.end_offset)
+        self.assertEqual(service.topics.snapshot(), self.one.service.topics.snapshot())
+        self.assertEqual(service.groups.snapshot(), self.one.service.groups.snapshot())
+        self.assertEqual(service.offsets.query("CG", "T", 0), 1)
         reader = RawClient(self.one.world)
         reactor = self.one.client_node.process
         assert reactor is not None
@@ -274,8 +273,8 @@ class TwoWorldsTests(SynchronousTestCase):
         services = [node.service for node in nodes]
         first, second = services
         assert isinstance(first, BrokerService) and isinstance(second, BrokerService)
-        first.state.topics.delete("BenchmarkTest")
-        self.assertIsNotNone(second.state.topics.get("BenchmarkTest"))
+        first.topics.delete("BenchmarkTest")
+        self.assertIsNotNone(second.topics.get("BenchmarkTest"))
         for node in nodes:
             world.settle(node.stop())
             self.assertEqual(node.leaks, [])

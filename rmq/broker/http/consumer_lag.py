@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import attrs
 
-from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR
-from rmq.broker.state import BrokerState
+from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable
+from rmq.broker.sessions import ConsumerGroups
+from rmq.store.store import MessageStore
 
 
 @attrs.frozen(kw_only=True)
@@ -27,29 +28,29 @@ class Lag:
     is_online: bool
 
 
-def lags(state: BrokerState) -> Iterator[Lag]:
+def lags(offsets: ConsumerOffsetTable, store: MessageStore, consumers: ConsumerGroups) -> Iterator[Lag]:
     """
     Yield the lag of each group that ever committed an offset; offsets may change between two of them.
 
     Java: ConsumerLagCalculator#calculateLag
     """
-    for key, offsets in state.offsets.snapshot().items():
+    for key, committed in offsets.snapshot().items():
         topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
         behind = []
         messages = 0
-        for queue_id, offset in sorted(offsets.items()):
+        for queue_id, offset in sorted(committed.items()):
             # Deleted messages cannot be consumed any more.
-            first = max(offset, state.store.min_offset(topic, queue_id))
-            left = state.store.max_offset(topic, queue_id) - first
+            first = max(offset, store.min_offset(topic, queue_id))
+            left = store.max_offset(topic, queue_id) - first
             if left > 0:
                 messages += left
                 behind.append((queue_id, first))
-        is_online = state.consumers.find(group) is not None
+        is_online = consumers.find(group) is not None
         yield Lag(group=group, topic=topic, messages=messages, behind=tuple(behind), is_online=is_online)
 
 
-def lag_ms(state: BrokerState, lag: Lag) -> int:
+def lag_ms(store: MessageStore, now_ms: int, lag: Lag) -> int:
     """Return the age of the oldest message that is not consumed; reads from the disk."""
-    stored = [state.store.store_time_of(lag.topic, queue_id, offset) for queue_id, offset in lag.behind]
+    stored = [store.store_time_of(lag.topic, queue_id, offset) for queue_id, offset in lag.behind]
     known = [stored_ms for stored_ms in stored if stored_ms is not None]
-    return max(0, state.now_ms - min(known)) if known else 0
+    return max(0, now_ms - min(known)) if known else 0

@@ -22,6 +22,7 @@ from rmq.ha.session import CloseKind
 from rmq.ha.status import HAStatus
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import refusals_by_name, timed_by_name
+from rmq.runtime.clock import now_ms
 from rmq.runtime.http.metrics import APACHE, COUNTER, GAUGE, HISTOGRAM, RUST, Collector, Row, family, rows_of
 from rmq.store.config import BrokerRole
 from rmq.store.health import StoreHealth
@@ -51,8 +52,7 @@ class BrokerCollector(Collector):
         more = {name: value for name, value in more_labels(setup.extra).items() if name not in taken}
         super().__init__({**more, **own})
         self._broker = broker
-        self._state = broker.state
-        self._stats = broker.state.stats
+        self._stats = broker.stats
         self._requests = broker.responders.stats
 
     @property
@@ -65,7 +65,7 @@ class BrokerCollector(Collector):
 
     def _is_system(self, topic: str, group: str = "") -> str:
         is_system_group = group.lower().startswith(SYSTEM_GROUP_PREFIX.lower())
-        return _truth(is_system_group or is_system_topic(topic, self._state.topic_defaults))
+        return _truth(is_system_group or is_system_topic(topic, self._broker.topic_defaults))
 
     def _of_group(self, group: str, topic: str) -> tuple[str, str, str, str]:
         is_retry = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -89,7 +89,7 @@ class BrokerCollector(Collector):
         origin=APACHE,
     )
     def permission(self) -> Iterable[Row]:
-        yield (), self._state.setup.broker.broker_permission
+        yield (), self._broker.settings.setup.broker.broker_permission
 
     @family(
         "rocketmq_broker_registered",
@@ -102,11 +102,11 @@ class BrokerCollector(Collector):
 
     @family("rocketmq_topic_number", GAUGE, "Topics of the broker.", origin=APACHE)
     def topic_number(self) -> Iterable[Row]:
-        yield (), len(self._state.topics)
+        yield (), len(self._broker.topics)
 
     @family("rocketmq_consumer_group_number", GAUGE, "Subscription groups of the broker.", origin=APACHE)
     def group_number(self) -> Iterable[Row]:
-        yield (), len(self._state.groups)
+        yield (), len(self._broker.groups)
 
     @family(
         "rocketmq_processor_watermark",
@@ -120,7 +120,7 @@ class BrokerCollector(Collector):
 
     @family("rocketmq_long_polls_waiting", GAUGE, "Pulls that wait for a message.")
     def long_polls(self) -> Iterable[Row]:
-        yield (), len(self._state.polls)
+        yield (), len(self._broker.polls)
 
     @family("rocketmq_active_connections", GAUGE, "Open connections.", labels=["listener"])
     def connections(self) -> Iterable[Row]:
@@ -206,9 +206,9 @@ class BrokerCollector(Collector):
         labels=["level"],
     )
     def delays(self) -> Iterable[Row]:
-        if self._state.is_slave:
+        if self._broker.setup.is_slave:
             return
-        for level, (offset, end) in self._state.delays.progress().items():
+        for level, (offset, end) in self._broker.delays.progress().items():
             yield (str(level),), max(0, end - offset)
 
     @family(
@@ -217,7 +217,7 @@ class BrokerCollector(Collector):
         "Delayed messages that could not be delivered and were skipped; the log says why.",
     )
     def delays_skipped(self) -> Iterable[Row]:
-        yield (), self._state.delays.skipped
+        yield (), self._broker.delays.skipped
 
     # clients
 
@@ -229,7 +229,7 @@ class BrokerCollector(Collector):
         origin=APACHE,
     )
     def producers(self) -> Iterable[Row]:
-        members = [member for group in self._state.producers.table().values() for member in group]
+        members = [member for group in self._broker.producers.table().values() for member in group]
         numbers = Counter((member.language.lower(), version_desc(member.version).lower()) for member in members)
         return [((*labels, "remoting"), number) for labels, number in numbers.items()]
 
@@ -241,8 +241,8 @@ class BrokerCollector(Collector):
         origin=APACHE,
     )
     def consumers(self) -> Iterable[Row]:
-        for name in self._state.consumers.names():
-            group = self._state.consumers.find(name)
+        for name in self._broker.consumers.names():
+            group = self._broker.consumers.find(name)
             if group is None:
                 continue
             numbers = Counter(
@@ -260,7 +260,7 @@ class BrokerCollector(Collector):
         origin=APACHE,
     )
     def lag_messages(self) -> Iterable[Row]:
-        for lag in lags(self._state):
+        for lag in lags(self._broker.offsets, self._broker.store, self._broker.consumers):
             yield self._of_group(lag.group, lag.topic), lag.messages
 
     @family(
@@ -272,8 +272,8 @@ class BrokerCollector(Collector):
         slice_series=_READING_SLICE,
     )
     def lag_latency(self) -> Iterable[Row]:
-        for lag in lags(self._state):
-            yield self._of_group(lag.group, lag.topic), lag_ms(self._state, lag)
+        for lag in lags(self._broker.offsets, self._broker.store, self._broker.consumers):
+            yield self._of_group(lag.group, lag.topic), lag_ms(self._broker.store, now_ms(self._broker.clock), lag)
 
     # requests
 
@@ -335,7 +335,7 @@ class BrokerCollector(Collector):
     def reserve_time(self) -> Iterable[Row]:
         earliest_ms = self._broker.store.earliest_store_time()
         if earliest_ms > 0:
-            yield _LOCAL_DISK, self._state.now_ms - earliest_ms
+            yield _LOCAL_DISK, now_ms(self._broker.clock) - earliest_ms
 
     @family("rocketmq_store_offset", GAUGE, "Offsets in the commit log.", labels=["position"])
     def offsets(self) -> Iterable[Row]:
@@ -497,7 +497,7 @@ class BrokerCollector(Collector):
     def link_silence(self) -> Iterable[Row]:
         link = self._ha.link
         if link is not None and link.connected:
-            yield (), (self._state.now_ms - (link.last_read_ms or link.connected_ms)) / 1000
+            yield (), (now_ms(self._broker.clock) - (link.last_read_ms or link.connected_ms)) / 1000
 
     @family(
         "rocketmq_store_ha_link_refusals_total",

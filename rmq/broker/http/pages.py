@@ -16,6 +16,7 @@ from rmq.broker.stats import TOPIC_PUT_NUMS, Rate
 from rmq.ha.status import HAStatus, LinkStatus, SlaveStatus
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import refusals_by_name, timed_by_name
+from rmq.runtime.clock import now_ms, steady_ms, wall_ms
 from rmq.runtime.config import to_properties
 from rmq.runtime.http.html import (
     Markup,
@@ -59,7 +60,6 @@ class BrokerPages:
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
-        self._state = broker.state
 
     def by_path(self) -> dict[str, Callable[[Query], str]]:
         return {
@@ -87,11 +87,11 @@ class BrokerPages:
 
     def topics(self, query: Query) -> str:
         part = query.get("part", "")
-        stored = dict(self._state.stats.totals(TOPIC_PUT_NUMS))
+        stored = dict(self._broker.stats.totals(TOPIC_PUT_NUMS))
         rows: Rows = []
-        names = [name for name in sorted(self._state.topics.names()) if part in name]
+        names = [name for name in sorted(self._broker.topics.names()) if part in name]
         for name in names[:MAX_ROWS]:
-            config = self._state.topics.get(name)
+            config = self._broker.topics.get(name)
             if config is None:
                 continue
             store = self._broker.store
@@ -117,16 +117,16 @@ class BrokerPages:
         return self._page(" · groups", Section("Groups and their lag", body))
 
     def clients(self, _: Query) -> str:
-        now = self._state.steady_ms
+        now = steady_ms(self._broker.clock)
         consumers: Rows = []
-        for name in sorted(self._state.consumers.names()):
-            group = self._state.consumers.find(name)
+        for name in sorted(self._broker.consumers.names()):
+            group = self._broker.consumers.find(name)
             if group is not None:
                 topics = joined(sorted(group.subscriptions))
                 consumers += [(*_client_row(name, member, now), topics) for member in group.members.values()]
         producers: Rows = [
             _client_row(name, member, now)
-            for name, members in sorted(self._state.producers.table().items())
+            for name, members in sorted(self._broker.producers.table().items())
             for member in members
         ]
         head = ["Group", "Client", "Peer", "Language", "Version", "Last heartbeat"]
@@ -155,7 +155,7 @@ class BrokerPages:
         )
 
     def config(self, _: Query) -> str:
-        setup = self._state.setup
+        setup = self._broker.settings.setup
         text = to_properties(setup.broker, setup.server, setup.client, setup.store)
         return self._page(" · configuration", Section("Configuration", settings(text)))
 
@@ -164,27 +164,27 @@ class BrokerPages:
     def _page(self, title: str, *sections: Section) -> str:
         setup = self._broker.setup
         name = f"Broker {setup.name} ({setup.store.broker_role.name}, id {setup.broker.broker_id}) {setup.address}"
-        return page(f"{name}{title}", NAVIGATION, sections, at_ms=self._state.now_ms)
+        return page(f"{name}{title}", NAVIGATION, sections, at_ms=now_ms(self._broker.clock))
 
     def _overview(self) -> Markup:
-        broker, state = self._broker, self._state
+        broker = self._broker
         servers = [
             joined([addr, {True: "registered", False: tagged("bad", "not registered"), None: "asked"}[taken]], " ")
             for addr, taken in broker.registration.name_servers.items()
         ]
-        puts = state.stats
+        puts, up_ms = broker.stats, steady_ms(broker.clock) - broker.boot_ms
         return facts(
             [
                 ("Cluster", broker.setup.broker.broker_cluster_name),
-                ("Up for", f"{span_text(state.up_ms)}, since {time_text(state.wall_ms(state.boot_ms))}"),
+                ("Up for", f"{span_text(up_ms)}, since {time_text(wall_ms(broker.clock, broker.boot_ms))}"),
                 ("NameServers", joined(servers) if servers else tagged("bad", "none configured")),
                 ("Messages stored", _rate_text(puts.puts)),
                 ("Messages pulled", _rate_text(puts.transferred)),
                 ("Failed sends", puts.put_failures),
                 ("Connections", f"{len(broker.server.channels)}, VIP {len(broker.vip_server.channels)}"),
-                ("Waiting pulls", len(state.polls)),
-                ("Topics", len(state.topics)),
-                ("Groups", f"{len(state.groups)}, {len(state.consumers.names())} of them with consumers"),
+                ("Waiting pulls", len(broker.polls)),
+                ("Topics", len(broker.topics)),
+                ("Groups", f"{len(broker.groups)}, {len(broker.consumers.names())} of them with consumers"),
             ]
         )
 
@@ -208,7 +208,7 @@ class BrokerPages:
             ("Log ends at", store.end_offset),
             ("Flushed to", _until(store.flushed_offset, store.end_offset, "flushed")),
             ("Dispatched to", _until(store.dispatched_offset, store.end_offset, "dispatched")),
-            ("Oldest message", f"{span_text(self._state.now_ms - oldest_ms)} ago" if oldest_ms > 0 else None),
+            ("Oldest message", f"{span_text(now_ms(self._broker.clock) - oldest_ms)} ago" if oldest_ms > 0 else None),
             ("Files", f"{health.segments} of the log, {health.queues} queues"),
             ("Disks used", disks),
             ("Fsyncs", f"{syncs.total:,}, mean {syncs.sum / syncs.total * 1e3:.2f} ms" if syncs.total else 0),
@@ -250,7 +250,7 @@ class BrokerPages:
         return (
             slave.addr,
             slave.state.value,
-            f"{span_text(self._state.now_ms - slave.connected_ms)} ago",
+            f"{span_text(now_ms(self._broker.clock) - slave.connected_ms)} ago",
             slave.ack_offset if slave.ack_offset >= 0 else None,
             size_text(slave.lag_bytes) if slave.lag_bytes >= 0 else None,
             span_text(slave.lag_seconds * 1e3) if slave.lag_seconds >= 0 else None,
@@ -262,7 +262,7 @@ class BrokerPages:
     def _link(self, link: LinkStatus | None) -> Markup:
         if link is None:
             return paragraph(tagged("bad", "none"))
-        now = self._state.now_ms
+        now = now_ms(self._broker.clock)
         failing = self._broker.metadata_sync.failing
         return facts(
             [
@@ -281,8 +281,8 @@ class BrokerPages:
         )
 
     def _group_rows(self) -> Iterator[tuple[Text, ...]]:
-        for lag in itertools.islice(lags(self._state), MAX_PAIRS):
-            group = self._state.consumers.find(lag.group)
+        for lag in itertools.islice(lags(self._broker.offsets, self._broker.store, self._broker.consumers), MAX_PAIRS):
+            group = self._broker.consumers.find(lag.group)
             members = len(group.members) if group is not None else 0
             yield lag.group, lag.topic, lag.messages, len(lag.behind), members
 

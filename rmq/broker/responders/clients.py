@@ -7,16 +7,20 @@ Java: ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor
 from __future__ import annotations
 
 import attrs
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.broker.consumerfilters import compile_filter
+from rmq.broker.consumerfilters import ConsumerFilters, compile_filter
 from rmq.broker.filters import SubscriptionError, completed, is_tag_type
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.locks import QueueLocks
 from rmq.broker.refusals import check_filter_type
-from rmq.broker.sessions import Member
-from rmq.broker.state import BrokerState
-from rmq.broker.topics import RETRY_PREFIX, retry_topic
+from rmq.broker.sessions import ChangeNotices, ConsumerGroups, Member, ProducerGroups
+from rmq.broker.settings import Settings
+from rmq.broker.topics import RETRY_PREFIX, TopicTable, retry_topic
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.runtime.clock import steady_ms, wall_ms
 from rmq.wire import fastjson
 from rmq.wire.api.clients import (
     CHECK_CLIENT_CONFIG,
@@ -69,8 +73,27 @@ class ClientResponder:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        clock: IReactorTime,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        producers: ProducerGroups,
+        consumers: ConsumerGroups,
+        filters: ConsumerFilters,
+        notices: ChangeNotices,
+        locks: QueueLocks,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._producers = producers
+        self._consumers = consumers
+        self._filters = filters
+        self._notices = notices
+        self._locks = locks
 
     @responds_to(HEART_BEAT)
     def heartbeat(self, request: Request[None, HeartbeatData]) -> None:
@@ -89,7 +112,7 @@ class ClientResponder:
         troubles = [self._consumer(consumer, member, data.without_sub) for consumer in data.consumer_data_set or ()]
         for producer in data.producer_data_set or ():
             if producer.group_name:
-                self._state.producers.register(producer.group_name, attrs.evolve(member))
+                self._producers.register(producer.group_name, attrs.evolve(member))
         for trouble in filter(None, troubles):
             # Apache says nothing, and delivers nothing: the client's log would not know why
             raise Refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(trouble))
@@ -100,17 +123,16 @@ class ClientResponder:
             client_id=client_id,
             language="OTHER" if command.language is None else command.language.name,
             version=command.version,
-            last_heard_ms=self._state.steady_ms,
+            last_heard_ms=steady_ms(self._clock),
         )
 
     def _consumer(
         self, consumer: ConsumerData, member: Member, without_subscriptions: bool
     ) -> SubscriptionError | None:
         """Record a member; return what is wrong with a filter of its group."""
-        state = self._state
         if not consumer.group_name:
             return None
-        config = state.group(consumer.group_name)
+        config = self._groups.find(consumer.group_name)
         notify = True
         if config is not None:
             notify = config.notify_consumer_ids_changed_enable
@@ -118,7 +140,7 @@ class ClientResponder:
         subscriptions, trouble = None, None
         if not without_subscriptions:
             subscriptions = [completed(subscription) for subscription in consumer.subscription_data_set or ()]
-        changed = state.consumers.register(
+        changed = self._consumers.register(
             consumer.group_name,
             attrs.evolve(member),
             subscriptions,
@@ -135,31 +157,31 @@ class ClientResponder:
                 peer=member.channel.peer,
             )
             if notify:
-                state.notices.now(changed)
+                self._notices.now(changed)
         if subscriptions is not None:
-            trouble = state.filters.register(consumer.group_name, subscriptions)
+            trouble = self._filters.register(consumer.group_name, subscriptions)
         return trouble
 
     def _create_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
         """Create a group's retry topic, for a route before the first retry; a slave gets it from its master."""
         name = RETRY_PREFIX + consumer.group_name
-        if not self._state.is_slave and self._state.topics.get(name) is None:
+        if not self._settings.setup.is_slave and self._topics.get(name) is None:
             unit = SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0
-            self._state.create_topic(retry_topic(name, queues, unit))
+            self._topics.create(retry_topic(name, queues, unit))
 
     @responds_to(UNREGISTER_CLIENT)
     def unregister(self, request: Request[UnregisterClientHeader, None]) -> Reply:
         """
         Java: ClientManageProcessor#unregisterClient
         """
-        state, header = self._state, request.header
+        header = request.header
         if header.producer_group:
-            state.producers.unregister(header.producer_group, request.channel)
+            self._producers.unregister(header.producer_group, request.channel)
         if header.consumer_group:
-            left = state.consumers.unregister(header.consumer_group, request.channel)
-            config = state.groups.get(header.consumer_group)
+            left = self._consumers.unregister(header.consumer_group, request.channel)
+            config = self._groups.get(header.consumer_group)
             if left is not None and (config is None or config.notify_consumer_ids_changed_enable):
-                state.notices.now(left)
+                self._notices.now(left)
         return Reply()
 
     @responds_to(CHECK_CLIENT_CONFIG)
@@ -174,7 +196,7 @@ class ClientResponder:
         subscription = fastjson.decode(request.body, CheckClientBody).subscription_data
         if subscription is None or is_tag_type(subscription.expression_type):
             return
-        check_filter_type(self._state, subscription.expression_type)
+        check_filter_type(self._settings.setup.broker, subscription.expression_type)
         try:
             compile_filter(subscription.expression_type, subscription.sub_string)
         except SubscriptionError as error:
@@ -183,7 +205,7 @@ class ClientResponder:
     @responds_to(GET_CONSUMER_LIST_BY_GROUP)
     def consumer_ids(self, request: Request[ConsumerGroupHeader, None]) -> Reply:
         name = request.header.consumer_group
-        group = self._state.consumers.find(name)
+        group = self._consumers.find(name)
         if group is None or not group.client_ids:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
         return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids))
@@ -191,18 +213,18 @@ class ClientResponder:
     @responds_to(LOCK_BATCH_MQ)
     def lock(self, request: Request[None, LockBatchBody]) -> Reply:
         body = request.body
-        held = self._state.locks.lock(body.consumer_group, body.client_id, body.mq_set, self._state.steady_ms)
+        held = self._locks.lock(body.consumer_group, body.client_id, body.mq_set, steady_ms(self._clock))
         return Reply(body=LockedQueues(lock_ok_mq_set=held))
 
     @responds_to(UNLOCK_BATCH_MQ)
     def unlock(self, request: Request[None, LockBatchBody]) -> None:
         body = request.body
-        self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
 
     @responds_to(GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, request: Request[ConsumerGroupHeader, None]) -> Reply:
         name = request.header.consumer_group
-        group = self._state.consumers.find(name)
+        group = self._consumers.find(name)
         if group is None:
             raise Refuse(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         return Reply(
@@ -218,7 +240,7 @@ class ClientResponder:
     @responds_to(GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, request: Request[ProducerGroupHeader, None]) -> Reply:
         name = request.header.producer_group
-        members = self._state.producers.members(name)
+        members = self._producers.members(name)
         if not members:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return Reply(body=ProducerConnection(connection_set=[_connection(member) for member in members]))
@@ -230,13 +252,13 @@ class ClientResponder:
                 ProducerInfo(
                     client_id=member.client_id,
                     language=member.language,
-                    last_update_timestamp=self._state.wall_ms(member.last_heard_ms),
+                    last_update_timestamp=wall_ms(self._clock, member.last_heard_ms),
                     remote_ip=f"/{member.channel.peer}",
                     version=member.version,
                 )
                 for member in members
             ]
-            for group, members in self._state.producers.table().items()
+            for group, members in self._producers.table().items()
         }
         return Reply(body=ProducerTable(data=table))
 

@@ -12,10 +12,13 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.broker.sessions import Member
-from rmq.broker.state import BrokerState
+from rmq.broker.config import BrokerSetup
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.sessions import ConsumerGroups, Member
+from rmq.broker.topics import TopicTable
 from rmq.errors import RequestFailed, RequestTimeout
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.store import MessageStore
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import (
@@ -50,8 +53,19 @@ class ForwardingResponder:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        setup: BrokerSetup,
+        store: MessageStore,
+        topics: TopicTable,
+        consumers: ConsumerGroups,
+        offsets: ConsumerOffsetTable,
+    ) -> None:
+        self._setup = setup
+        self._store = store
+        self._topics = topics
+        self._consumers = consumers
+        self._offsets = offsets
 
     # ---- offsets ----
 
@@ -62,9 +76,9 @@ class ForwardingResponder:
 
         Java: Broker2Client#resetOffset
         """
-        header, state = request.header, self._state
+        header = request.header
         table = self._reset_offsets(header)
-        online = state.consumers.find(header.group)
+        online = self._consumers.find(header.group)
         if online is None:
             raise Refuse(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -86,8 +100,7 @@ class ForwardingResponder:
 
     def _reset_offsets(self, header: ResetOffsetHeader) -> dict[MessageQueue, int]:
         """Return where each queue goes on; a queue without an offset of the group refuses all."""
-        state = self._state
-        topic = state.topics.get(header.topic)
+        topic = self._topics.get(header.topic)
         if topic is None:
             raise Refuse(
                 ResponseCode.SYSTEM_ERROR,
@@ -96,17 +109,17 @@ class ForwardingResponder:
         one_queue = header.queue_id is not None and header.queue_id >= 0
         table = {}
         for queue_id in [header.queue_id or 0] if one_queue else range(topic.write_queue_nums):
-            committed = state.offsets.query(header.group, header.topic, queue_id)
+            committed = self._offsets.query(header.group, header.topic, queue_id)
             if committed is None or committed < 0:
                 raise Refuse(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
             if header.offset is not None and one_queue:
                 wanted = header.offset
             elif header.timestamp == -1:
-                wanted = state.store.max_offset(header.topic, queue_id)
+                wanted = self._store.max_offset(header.topic, queue_id)
             else:
-                wanted = state.store.offset_by_time(header.topic, queue_id, header.timestamp)
+                wanted = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
             wanted = max(wanted, 0)
-            queue = MessageQueue(topic=header.topic, broker_name=state.setup.name, queue_id=queue_id)
+            queue = MessageQueue(topic=header.topic, broker_name=self._setup.name, queue_id=queue_id)
             table[queue] = wanted if header.is_force else min(wanted, committed)
         return table
 
@@ -118,7 +131,7 @@ class ForwardingResponder:
         Java: Broker2Client#getConsumeStatus
         """
         header = request.header
-        online = self._state.consumers.find(header.group)
+        online = self._consumers.find(header.group)
         if online is None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]")
         asked = [
@@ -165,20 +178,20 @@ class ForwardingResponder:
 
         Java: AdminBrokerProcessor#consumeMessageDirectly
         """
-        header, state = request.header, self._state
+        header = request.header
         try:
             _, phy_offset = decode_offset_msg_id(header.msg_id or "")
         except ValueError as error:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id}: {error}") from None
-        message = state.store.message_at(phy_offset)
+        message = self._store.message_at(phy_offset)
         if message is None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {phy_offset}")
-        request.command.ext_fields = {**request.command.ext_fields, "brokerName": state.setup.name}
+        request.command.ext_fields = {**request.command.ext_fields, "brokerName": self._setup.name}
         return await self._call(header.consumer_group, header.client_id or "", request.command, message)
 
     async def _call(self, group: str, client_id: str, command: RemotingCommand, body: bytes | None) -> Reply:
         """Send a member the request with its header fields as they came; return what it answers, whatever that is."""
-        online = self._state.consumers.find(group)
+        online = self._consumers.find(group)
         member = None if online is None else online.member(client_id)
         if member is None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")

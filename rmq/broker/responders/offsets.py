@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.broker.state import BrokerState
+from rmq.broker.config import BrokerSetup
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.sessions import ConsumerGroups
+from rmq.broker.stats import BrokerStats
+from rmq.broker.topics import TopicTable
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.runtime.clock import now_ms
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.offsets import (
     CLONE_GROUP_OFFSET,
@@ -54,8 +62,25 @@ class OffsetResponder:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        setup: BrokerSetup,
+        clock: IReactorTime,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        consumers: ConsumerGroups,
+        offsets: ConsumerOffsetTable,
+        stats: BrokerStats,
+    ) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._stats = stats
 
     @responds_to(QUERY_CONSUMER_OFFSET)
     def query(self, request: Request[QueryConsumerOffsetHeader, None]) -> Reply:
@@ -65,8 +90,8 @@ class OffsetResponder:
 
         Java: ConsumerManageProcessor#queryConsumerOffset
         """
-        header, store = request.header, self._state.store
-        offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        header, store = request.header, self._store
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset is not None and offset >= 0:
             return Reply(OffsetReply(offset=offset))
         if (
@@ -79,10 +104,12 @@ class OffsetResponder:
 
     @responds_to(UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request[UpdateConsumerOffsetHeader, None]) -> Reply:
-        header, state = request.header, self._state
+        header = request.header
         # An offset beyond the queue's end belongs to messages that this slave never had: it must not be pushed later.
-        at_slave = state.is_slave and header.commit_offset <= state.store.max_offset(header.topic, header.queue_id)
-        commit = state.offsets.commit_at_slave if at_slave else state.offsets.commit
+        at_slave = self._setup.is_slave and header.commit_offset <= self._store.max_offset(
+            header.topic, header.queue_id
+        )
+        commit = self._offsets.commit_at_slave if at_slave else self._offsets.commit
         commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return Reply()
 
@@ -91,31 +118,31 @@ class OffsetResponder:
         """
         Java: AdminBrokerProcessor#cloneGroupOffset
         """
-        header, offsets = request.header, self._state.offsets
+        header, offsets = request.header, self._offsets
         topics = [header.topic] if header.topic else sorted(offsets.topics_of(header.src_group))
         for topic in topics:
-            if self._state.topics.get(topic) if header.offline else self._followed(header.src_group, topic):
+            if self._topics.get(topic) if header.offline else self._followed(header.src_group, topic):
                 offsets.clone(header.src_group, header.dest_group, topic)
 
     @responds_to(SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, request: Request[SearchOffsetHeader, None]) -> Reply:
         header = request.header
-        offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return Reply(OffsetReply(offset=max(offset, 0)))
 
     @responds_to(GET_MAX_OFFSET)
     def newest(self, request: Request[QueueHeader, None]) -> Reply:
         header = request.header
-        return Reply(OffsetReply(offset=self._state.store.max_offset(header.topic, header.queue_id)))
+        return Reply(OffsetReply(offset=self._store.max_offset(header.topic, header.queue_id)))
 
     @responds_to(GET_MIN_OFFSET)
     def oldest(self, request: Request[QueueHeader, None]) -> Reply:
         header = request.header
-        return Reply(OffsetReply(offset=self._state.store.min_offset(header.topic, header.queue_id)))
+        return Reply(OffsetReply(offset=self._store.min_offset(header.topic, header.queue_id)))
 
     @responds_to(GET_EARLIEST_MSG_STORETIME)
     def earliest(self, request: Request[QueueHeader, None]) -> Reply:
-        header, store = request.header, self._state.store
+        header, store = request.header, self._store
         time_ms = store.store_time_of(header.topic, header.queue_id, store.min_offset(header.topic, header.queue_id))
         return Reply(TimestampReply(timestamp=-1 if time_ms is None else time_ms))
 
@@ -125,7 +152,7 @@ class OffsetResponder:
         Java: AdminBrokerProcessor#getConsumeStats
         """
         group = request.header.consumer_group
-        topics = [request.header.topic] if request.header.topic else sorted(self._state.offsets.topics_of(group))
+        topics = [request.header.topic] if request.header.topic else sorted(self._offsets.topics_of(group))
         stats = ConsumeStats(consume_tps=0.0, offset_table={})
         for topic in topics:
             config = self._followed(group, topic)
@@ -141,12 +168,11 @@ class OffsetResponder:
 
         Java: AdminBrokerProcessor#fetchAllConsumeStatsInBroker
         """
-        state = self._state
         lists: list[dict[str, list[ConsumeStats]]] = []
         total = 0
-        for group in state.groups.names():
+        for group in self._groups.names():
             of_group: list[ConsumeStats] = []
-            for topic in sorted(state.offsets.topics_of(group)):
+            for topic in sorted(self._offsets.topics_of(group)):
                 config = self._followed(group, topic)
                 if config is None or (request.header.is_order and not config.order):
                     continue
@@ -156,7 +182,7 @@ class OffsetResponder:
                 of_group.append(stats)
             lists.append({group: of_group})
         return Reply(
-            body=BrokerConsumeStats(broker_addr=state.setup.address, consume_stats_list=lists, total_diff=total)
+            body=BrokerConsumeStats(broker_addr=self._setup.address, consume_stats_list=lists, total_diff=total)
         )
 
     @responds_to(QUERY_CONSUME_TIME_SPAN)
@@ -164,9 +190,9 @@ class OffsetResponder:
         """
         Java: AdminBrokerProcessor#queryConsumeTimeSpan
         """
-        header, state = request.header, self._state
-        topic, store = header.topic, state.store
-        config = state.topics.get(topic)
+        header = request.header
+        topic, store = header.topic, self._store
+        config = self._topics.get(topic)
         if config is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         spans = []
@@ -177,17 +203,17 @@ class OffsetResponder:
                 return -1 if time_ms is None else time_ms
 
             first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            consumed = max(state.offsets.query(header.group, topic, queue_id) or 0, 0)
+            consumed = max(self._offsets.query(header.group, topic, queue_id) or 0, 0)
             first_ms, last_ms = stored(first), stored(end - 1)
             consumed_ms = stored(consumed - 1) if consumed > 0 else first_ms
             spans.append(
                 QueueTimeSpan(
                     consume_time_stamp=consumed_ms,
                     consume_time_stamp_str=_day_and_time(consumed_ms),
-                    delay_time=state.now_ms - stored(consumed) if consumed < end else 0,
+                    delay_time=now_ms(self._clock) - stored(consumed) if consumed < end else 0,
                     max_time_stamp=last_ms,
                     max_time_stamp_str=_day_and_time(last_ms),
-                    message_queue=MessageQueue(topic=topic, broker_name=state.setup.name, queue_id=queue_id),
+                    message_queue=MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id),
                     min_time_stamp=first_ms,
                     min_time_stamp_str=_day_and_time(first_ms),
                 )
@@ -203,26 +229,26 @@ class OffsetResponder:
         ``filterGroups`` are left out; Apache's broker also forgets their offsets, in all topics.
         Java: AdminBrokerProcessor#queryCorrectionOffset
         """
-        header, state = request.header, self._state
+        header = request.header
         topic = header.topic
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
-        for group in sorted(state.offsets.groups_of(topic) - left_out):
-            for queue_id, offset in state.offsets.positions(group, topic).items():
-                if offset >= state.store.min_offset(topic, queue_id):
+        for group in sorted(self._offsets.groups_of(topic) - left_out):
+            for queue_id, offset in self._offsets.positions(group, topic).items():
+                if offset >= self._store.min_offset(topic, queue_id):
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
-        for queue_id, offset in state.offsets.positions(header.compare_group, topic).items():
+        for queue_id, offset in self._offsets.positions(header.compare_group, topic).items():
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = MAX_OFFSET
         return Reply(body=CorrectionOffsets(correction_offsets=lowest))
 
     def _followed(self, group: str, topic: str) -> TopicConfig | None:
         """Return a topic; None if it does not exist or the online group does not subscribe to it."""
-        config = self._state.topics.get(topic)
+        config = self._topics.get(topic)
         if config is None:
             self._log.warn("group {group}: topic {topic} does not exist", group=group, topic=topic)
             return None
-        online = self._state.consumers.find(group)
+        online = self._consumers.find(group)
         if online is not None and online.subscriptions and topic not in online.subscriptions:
             self._log.warn("group {group} does not subscribe to {topic}", group=group, topic=topic)
             return None
@@ -230,16 +256,16 @@ class OffsetResponder:
 
     def _add_topic(self, stats: ConsumeStats, group: str, config: TopicConfig, queues: int) -> None:
         """Add the positions of the first ``queues`` queues of a topic."""
-        state, topic = self._state, config.topic_name
+        topic = config.topic_name
         for queue_id in range(queues):
-            end = max(state.store.max_offset(topic, queue_id), 0)
-            offset = max(state.offsets.query(group, topic, queue_id) or 0, 0)
-            time_ms = state.store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
-            queue = MessageQueue(topic=topic, broker_name=state.setup.name, queue_id=queue_id)
+            end = max(self._store.max_offset(topic, queue_id), 0)
+            offset = max(self._offsets.query(group, topic, queue_id) or 0, 0)
+            time_ms = self._store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
+            queue = MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)
             stats.offset_table[queue] = OffsetWrapper(
                 broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0
             )
-        stats.consume_tps += state.stats.group_get_tps(group, topic)
+        stats.consume_tps += self._stats.group_get_tps(group, topic)
 
 
 def _day_and_time(epoch_ms: int) -> str:

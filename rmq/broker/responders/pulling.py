@@ -10,16 +10,24 @@ from collections.abc import Callable
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.consumerfilters import compile_filter
 from rmq.broker.filters import SubscriptionError, is_tag_type, parse_subscription, tag_matcher
-from rmq.broker.longpoll import SWEEP_MS, HeldPull
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.longpoll import SWEEP_MS, HeldPull, LongPolls
+from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.refusals import FAQ, check_filter_type
-from rmq.broker.state import BrokerState
+from rmq.broker.sessions import ConsumerGroups
+from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
+from rmq.broker.topics import TopicTable
 from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
+from rmq.runtime.clock import steady_ms
 from rmq.store.filtercode import PropertyFilter
 from rmq.store.messages import GetResult, GetStatus
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import MASTER_ID, PERM_READ, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.pulling import (
     LITE_PULL_MESSAGE,
@@ -72,8 +80,27 @@ class PullResponder:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        clock: IReactorTime,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        consumers: ConsumerGroups,
+        offsets: ConsumerOffsetTable,
+        polls: LongPolls,
+        stats: BrokerStats,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._polls = polls
+        self._stats = stats
 
     @responds_to(PULL_MESSAGE)
     @responds_to(LITE_PULL_MESSAGE)
@@ -83,24 +110,23 @@ class PullResponder:
         reply = self._read(header, admitted)
         self._commit(header)
         if reply.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
-            broker = self._state.setup.broker
+            broker = self._settings.setup.broker
             suspend_ms = (
                 min(max(header.suspend_timeout_millis, 0), MAX_SUSPEND_MS)
                 if broker.long_polling_enable
                 else broker.short_polling_time_mills
             )
-            return self._hold(request, admitted, reply, self._state.steady_ms + suspend_ms)
+            return self._hold(request, admitted, reply, steady_ms(self._clock) + suspend_ms)
         return reply
 
     # checks
 
     def _admit(self, header: PullMessageHeader, peer: str) -> Admitted:
         """Raise Refuse for what must not be read, with the checks in Apache's order."""
-        state = self._state
-        broker = state.setup.broker
+        broker = self._settings.setup.broker
         if not broker.broker_permission & PERM_READ:
             raise Refuse(ResponseCode.NO_PERMISSION, f"the broker[{broker.broker_ip1}] pulling message is forbidden")
-        group = state.group(header.consumer_group)
+        group = self._groups.find(header.consumer_group)
         if group is None:
             raise Refuse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -108,7 +134,7 @@ class PullResponder:
             )
         if not group.consume_enable:
             raise Refuse(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}")
-        topic = state.topics.get(header.topic)
+        topic = self._topics.get(header.topic)
         if topic is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}")
         self._check_queue(header, topic, peer)
@@ -144,7 +170,7 @@ class PullResponder:
 
         An expression that cannot be compiled is refused; for a pull that brings it Apache's broker filters nothing.
         """
-        check_filter_type(self._state, subscription.expression_type)
+        check_filter_type(self._settings.setup.broker, subscription.expression_type)
         try:
             return compile_filter(subscription.expression_type, subscription.sub_string)
         except SubscriptionError as error:
@@ -154,7 +180,7 @@ class PullResponder:
 
     def _stored_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
         """Return the subscription of the group's heartbeats to the topic."""
-        online = self._state.consumers.find(header.consumer_group)
+        online = self._consumers.find(header.consumer_group)
         if online is None:
             raise Refuse(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
         if not group.consume_broadcast_enable and online.message_model == BROADCASTING:
@@ -184,7 +210,7 @@ class PullResponder:
 
         A pull at the end of a queue is declined first: most of those will be held.
         """
-        if header.queue_offset >= self._state.store.max_offset(header.topic, header.queue_id):
+        if header.queue_offset >= self._store.max_offset(header.topic, header.queue_id):
             return None
         result = self._get(header, admitted)
         if result.status is not GetStatus.FOUND or result.size_bytes > MAX_LANE_BYTES:
@@ -194,7 +220,7 @@ class PullResponder:
 
     def _get(self, header: PullMessageHeader, admitted: Admitted) -> GetResult:
         count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
-        return self._state.store.pull(
+        return self._store.pull(
             header.topic, header.queue_id, header.queue_offset, count, admitted.matches, admitted.accepts
         )
 
@@ -207,12 +233,11 @@ class PullResponder:
             min_offset=result.min_offset,
             max_offset=result.max_offset,
         )
-        self._state.stats.got(header.consumer_group, header.topic, result.count, result.size_bytes)
+        self._stats.got(header.consumer_group, header.topic, result.count, result.size_bytes)
         return reply, result.messages[0]
 
     def _read(self, header: PullMessageHeader, admitted: Admitted) -> Reply:
         """Return the answer without waiting."""
-        state = self._state
         result = self._get(header, admitted)
         if result.status is GetStatus.FOUND:
             found, body = self._found(header, admitted, result)
@@ -220,7 +245,7 @@ class PullResponder:
         code = self._code(header, result)
         suggested = self._suggested_broker(result, admitted.group)
         next_begin_offset = result.next_begin_offset
-        if state.is_slave and not state.setup.store.offset_check_in_slave:
+        if self._settings.setup.is_slave and not self._settings.setup.store.offset_check_in_slave:
             # A slave with a replication lag must never make a consumer change its offset.
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -233,7 +258,7 @@ class PullResponder:
             min_offset=result.min_offset,
             max_offset=result.max_offset,
         )
-        state.stats.missed()
+        self._stats.missed()
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._log.info(
                 "group {group} pulls at {offset} of {topic}:{queue_id}, with {min_offset} to {max_offset}: {status}",
@@ -258,13 +283,13 @@ class PullResponder:
 
     def _suggested_broker(self, result: GetResult, group: SubscriptionGroupConfig) -> int:
         """Return the id of the broker to pull from next.  Java: PullMessageProcessor#processRequest"""
-        if not self._state.setup.broker.slave_read_enable:
+        if not self._settings.setup.broker.slave_read_enable:
             return MASTER_ID
         return group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
 
     def _commit(self, header: PullMessageHeader) -> None:
-        if header.sys_flag & PULL_COMMIT_OFFSET and not self._state.is_slave:
-            self._state.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        if header.sys_flag & PULL_COMMIT_OFFSET and not self._settings.setup.is_slave:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
     # holding
 
@@ -283,7 +308,7 @@ class PullResponder:
             matches=admitted.matches,
             wake=lambda: woken.callback(None),
         )
-        if not self._state.polls.hold(held):
+        if not self._polls.hold(held):
             return reply
         return woken.addCallback(lambda _: self._again(request, deadline_ms))
 
@@ -306,8 +331,8 @@ class PullResponder:
         if (
             not isinstance(places, PullMessageReply)
             or places.next_begin_offset < places.max_offset
-            or self._state.steady_ms >= deadline_ms
+            or steady_ms(self._clock) >= deadline_ms
         ):
             return reply
         header.queue_offset = places.next_begin_offset
-        return self._hold(request, admitted, reply, min(deadline_ms, self._state.steady_ms + SWEEP_MS))
+        return self._hold(request, admitted, reply, min(deadline_ms, steady_ms(self._clock) + SWEEP_MS))

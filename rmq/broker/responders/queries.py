@@ -10,8 +10,11 @@ import struct
 
 import msgspec
 
-from rmq.broker.state import BrokerState
+from rmq.broker.consumerfilters import ConsumerFilters
+from rmq.broker.sessions import ConsumerGroups
+from rmq.broker.settings import Settings
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.store import MessageStore
 from rmq.wire.api.pulling import (
     QUERY_MESSAGE,
     UNIQUE_KEY_QUERY,
@@ -39,8 +42,17 @@ MAX_UNITS = 1024
 class QueryResponder:
     """Queries for single messages."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        store: MessageStore,
+        consumers: ConsumerGroups,
+        filters: ConsumerFilters,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._consumers = consumers
+        self._filters = filters
 
     @responds_to(QUERY_MESSAGE)
     def query(self, request: Request[QueryMessageHeader, None]) -> Reply:
@@ -49,12 +61,12 @@ class QueryResponder:
 
         Java: QueryMessageProcessor#queryMessage
         """
-        header, config = request.header, self._state.setup.store
+        header, config = request.header, self._settings.setup.store
         count = header.max_num
         if parse_boolean(request.command.ext_fields.get(UNIQUE_KEY_QUERY, "")):
             count = config.default_query_max_num
         count = min(max(count, 0), config.max_msgs_num_batch)
-        found = self._state.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+        found = self._store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
         reply = QueryMessageReply(
             index_last_update_timestamp=found.last_update_timestamp,
             index_last_update_phyoffset=found.last_update_phy_offset,
@@ -73,7 +85,7 @@ class QueryResponder:
         Java: QueryMessageProcessor#viewMessageById
         """
         offset = request.header.offset
-        message = self._state.store.message_at(offset)
+        message = self._store.message_at(offset)
         if message is None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return Reply(body=message)
@@ -88,23 +100,23 @@ class QueryResponder:
 
         Java: AdminBrokerProcessor#queryConsumeQueue
         """
-        header, state = request.header, self._state
+        header = request.header
         where = f"{header.queue_id}@{header.topic}"
-        if (header.topic, header.queue_id) not in state.store.queues():
+        if (header.topic, header.queue_id) not in self._store.queues():
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"{where} is not exist!")
         units = self._units(header.topic, header.queue_id, header.index, min(header.count, MAX_UNITS))
         if not units:
             return Reply(remark=f"Index {header.index} of {where} is not exist!")
         contents = ConsumeQueueContents(
-            max_queue_index=state.store.max_offset(header.topic, header.queue_id),
-            min_queue_index=state.store.min_offset(header.topic, header.queue_id),
+            max_queue_index=self._store.max_offset(header.topic, header.queue_id),
+            min_queue_index=self._store.min_offset(header.topic, header.queue_id),
             queue_data=units,
         )
         if header.consumer_group:
-            group = state.consumers.find(header.consumer_group)
+            group = self._consumers.find(header.consumer_group)
             contents.subscription_data = None if group is None else group.subscriptions.get(header.topic)
             # Only SQL92 filters are kept as filter data; Java prints the missing one so.
-            kept = state.filters.get(header.topic, header.consumer_group)
+            kept = self._filters.get(header.topic, header.consumer_group)
             contents.filter_data = "null" if kept is None else msgspec.json.encode(kept).decode()
             if contents.subscription_data is None:
                 contents.filter_data = f"{header.consumer_group}@{header.topic} is not online!"
@@ -120,7 +132,7 @@ class QueryResponder:
                 codes.append(tags_code)
                 return True
 
-            messages = self._state.store.get(topic, queue_id, index + len(units), count - len(units), note).messages
+            messages = self._store.get(topic, queue_id, index + len(units), count - len(units), note).messages
             if not messages:
                 break
             for message, code in zip(messages, codes, strict=False):

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmq.broker.state import BrokerState
+from rmq.broker.config import BrokerSetup
+from rmq.broker.delays import Delays
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.topics import TopicTable
 from rmq.ha.status import HAStatus, LinkStatus, SlaveStatus
 from rmq.remoting.responders import Reply, Request, responds_to
+from rmq.runtime.disk.files import Disk
 from rmq.wire import fastjson
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
@@ -31,14 +36,28 @@ from rmq.wire.api.replication import (
 class ReplicationResponder:
     """The broker's tables as a whole."""
 
-    def __init__(self, state: BrokerState, replication: Callable[[], HAStatus]) -> None:
-        self._state = state
+    def __init__(
+        self,
+        setup: BrokerSetup,
+        disk: Disk,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        delays: Delays,
+        replication: Callable[[], HAStatus],
+    ) -> None:
+        self._setup = setup
+        self._disk = disk
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delays = delays
         self._replication = replication
 
     @responds_to(GET_ALL_TOPIC_CONFIG)
     def topics(self, request: Request[None, None]) -> Reply:
         """With the constant mapping version that keeps 5.x slaves from replacing their table at each round."""
-        table = self._state.topics.snapshot()
+        table = self._topics.snapshot()
         return Reply(
             body=fastjson.encode(
                 AllTopicConfig(
@@ -52,20 +71,19 @@ class ReplicationResponder:
     @responds_to(GET_ALL_CONSUMER_OFFSET)
     def consumer_offsets(self, request: Request[None, None]) -> Reply:
         """5.x slaves need the version; 4.9 does not know it."""
-        offsets = self._state.offsets
+        offsets = self._offsets
         return Reply(body=AllConsumerOffset(data_version=offsets.data_version, offset_table=offsets.snapshot()))
 
     @responds_to(GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, request: Request[None, None]) -> Reply:
         """On a slave: the table from its master, which is in its file only."""
-        state = self._state
-        if state.is_slave and state.disk.exists(state.delays.path):
-            return Reply(body=state.disk.read_whole(state.delays.path))
-        return Reply(body=fastjson.encode(state.delays.table(), quote_int_keys=True))
+        if self._setup.is_slave and self._disk.exists(self._delays.path):
+            return Reply(body=self._disk.read_whole(self._delays.path))
+        return Reply(body=fastjson.encode(self._delays.table(), quote_int_keys=True))
 
     @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def groups(self, request: Request[None, None]) -> Reply:
-        return Reply(body=fastjson.encode(self._state.groups.snapshot()))
+        return Reply(body=fastjson.encode(self._groups.snapshot()))
 
     @responds_to(GET_BROKER_HA_STATUS)
     def replication(self, request: Request[None, None]) -> Reply:

@@ -6,14 +6,19 @@ Java: ReplyMessageProcessor
 
 from __future__ import annotations
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.refusals import STORED_CODES
 from rmq.broker.responders.sending import SendResponder, any_send, read_header
-from rmq.broker.state import BrokerState
+from rmq.broker.sessions import ProducerGroups
+from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
 from rmq.errors import RequestFailed
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.runtime.clock import now_ms
 from rmq.store.messages import Message, PutResult
+from rmq.store.store import MessageStore
 from rmq.wire.api.sending import (
     PUSH_REPLY_MESSAGE_TO_CLIENT,
     SEND_REPLY_MESSAGE,
@@ -39,8 +44,20 @@ class ReplyResponder:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState, sends: SendResponder) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        clock: IReactorTime,
+        store: MessageStore,
+        stats: BrokerStats,
+        producers: ProducerGroups,
+        sends: SendResponder,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._store = store
+        self._stats = stats
+        self._producers = producers
         self._sends = sends
 
     @responds_to(any_send(SEND_REPLY_MESSAGE))
@@ -53,20 +70,19 @@ class ReplyResponder:
             raise Refuse(refusal.code, refusal.remark, ext=ext) from None
         trouble = await self._push(header, request)
         reply = None if trouble else SendMessageReply(msg_id="0", queue_id=queue_id, queue_offset=0)
-        if self._state.setup.broker.store_reply_message_enable:
-            result = await self._store(header, request, queue_id)
+        if self._settings.setup.broker.store_reply_message_enable:
+            result = await self._keep(header, request, queue_id)
             if result is not None:
                 reply = SendMessageReply(msg_id=result.msg_ids, queue_id=queue_id, queue_offset=result.queue_offset)
         return Reply(reply, code=ResponseCode.SYSTEM_ERROR if trouble else 0, remark=trouble, ext=ext)
 
     async def _push(self, header: SendMessageHeader, request: Request[None, bytes]) -> str | None:
         """Send a reply to its requester; return why that failed, None when the requester has acknowledged it."""
-        state = self._state
         pairs = decode_properties(header.properties or "")
         client_id = pairs.get(PROPERTY_REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null"
-        requester = state.producers.find_client(client_id)
+        requester = self._producers.find_client(client_id)
         if requester is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         pushed = ReplyMessageHeader(
@@ -78,12 +94,12 @@ class ReplyResponder:
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            properties=encode_properties({PROPERTY_PUSH_REPLY_TIME: str(state.now_ms)} | pairs),
+            properties=encode_properties({PROPERTY_PUSH_REPLY_TIME: str(now_ms(self._clock))} | pairs),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
             born_host=request.channel.peer,
-            store_host=state.setup.address,
-            store_timestamp=state.now_ms,
+            store_host=self._settings.setup.address,
+            store_timestamp=now_ms(self._clock),
         )
         try:
             await requester.channel.invoke(
@@ -99,9 +115,8 @@ class ReplyResponder:
             return f"push reply message to {client_id}fail."
         return None
 
-    async def _store(self, header: SendMessageHeader, request: Request[None, bytes], queue_id: int) -> PutResult | None:
+    async def _keep(self, header: SendMessageHeader, request: Request[None, bytes], queue_id: int) -> PutResult | None:
         """Store a reply with the properties as they came; None, and a log line, when that fails."""
-        state = self._state
         message = Message(
             topic=header.topic,
             queue_id=queue_id,
@@ -111,13 +126,13 @@ class ReplyResponder:
             sys_flag=0,
             born_timestamp=header.born_timestamp,
             born_host=request.channel.peer_host,
-            store_host=state.store_host,
+            store_host=self._settings.setup.store_host,
             reconsume_times=header.reconsume_times or 0,
         )
-        put = state.store.put(message)
+        put = self._store.put(message)
         result = put if isinstance(put, PutResult) else await put
         if result.status not in STORED_CODES:
-            state.stats.put_failures += 1
+            self._stats.put_failures += 1
             self._log.warn(
                 "a reply from {replier} in topic {topic} was not stored: {status}",
                 replier=request.channel.peer,
@@ -125,5 +140,5 @@ class ReplyResponder:
                 status=result.status.name,
             )
             return None
-        state.stats.put(header.topic, result.count, result.size)
+        self._stats.put(header.topic, result.count, result.size)
         return result

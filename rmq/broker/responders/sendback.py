@@ -10,21 +10,27 @@ deliver: the retry topic of a group with a long name does not fit the record.
 
 from __future__ import annotations
 
+from random import Random
+
 from twisted.internet.defer import Deferred
 
 from rmq.broker.delays import park
+from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.refusals import FAQ
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
-from rmq.broker.state import BrokerState
+from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import (
     DLQ_PREFIX,
     RETRY_PREFIX,
+    TopicTable,
     retry_topic,
     topic_name_problem,
 )
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.store.queues import is_storable_topic
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE, SYS_FLAG_UNIT_SUB, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from rmq.wire.codes import ResponseCode
@@ -45,12 +51,27 @@ FIRST_RETRY_LEVEL = 3
 class SendBackResponder:
     """Put a message into its group's retry topic after a delay, or into the dead-letter topic."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        rng: Random,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        stats: BrokerStats,
+        max_delay_level: int,
+    ) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+        self._max_delay_level = max_delay_level
 
     @responds_to(CONSUMER_SEND_MSG_BACK)
     def send_back(self, request: Request[SendBackHeader, None]) -> Reply | Deferred[Reply]:
-        header, state = request.header, self._state
+        header = request.header
         group = self._admit(header)
         if group.retry_queue_nums <= 0:
             return Reply()
@@ -60,22 +81,21 @@ class SendBackResponder:
         record = self._look_up(header.offset)
         message = self._message(record, header, group, topic, request.command.version)
         back_topic = record.property_map.get(PROPERTY_RETRY_TOPIC, record.topic)
-        result = state.store.put(message)
+        result = self._store.put(message)
         if isinstance(result, Deferred):
             return result.addCallback(self._reply, header.group, back_topic)
         return self._reply(result, header.group, back_topic)
 
     def _admit(self, header: SendBackHeader) -> SubscriptionGroupConfig:
-        state = self._state
-        group = state.group(header.group)
+        group = self._groups.find(header.group)
         if group is None:
             raise Refuse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group} {FAQ}"
             )
-        broker = state.setup.broker
+        broker = self._settings.setup.broker
         if not broker.broker_permission & PERM_WRITE:
             raise Refuse(ResponseCode.NO_PERMISSION, f"the broker[{broker.broker_ip1}] sending message is forbidden")
-        if state.is_slave:
+        if self._settings.setup.is_slave:
             raise Refuse(ResponseCode.SYSTEM_ERROR, PutStatus.SERVICE_NOT_AVAILABLE.name)
         return group
 
@@ -87,16 +107,16 @@ class SendBackResponder:
         """
         if not is_storable_topic(name):
             raise Refuse(ResponseCode.SYSTEM_ERROR, topic_name_problem(name) or f"topic[{name}] cannot be stored")
-        topic = self._state.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             topic = retry_topic(name, queues, sys_flag)
-            self._state.create_topic(topic)
+            self._topics.create(topic)
         if not topic.perm & PERM_WRITE:
             raise Refuse(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
         return topic
 
     def _look_up(self, offset: int) -> Record:
-        data = self._state.store.message_at(offset)
+        data = self._store.message_at(offset)
         if data is None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         return decode_record(data)
@@ -105,7 +125,6 @@ class SendBackResponder:
         self, record: Record, header: SendBackHeader, group: SubscriptionGroupConfig, topic: TopicConfig, version: int
     ) -> Message:
         """Return the message to store: with one more retry, delayed unless it goes to the dead-letter topic."""
-        state = self._state
         pairs = record.property_map
         pairs.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
         pairs.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_msg_id)
@@ -132,17 +151,17 @@ class SendBackResponder:
             wait_store_msg_ok=False,
             was_stored=True,
         )
-        return park(message, pairs, level, state.max_delay_level) if level else message
+        return park(message, pairs, level, self._max_delay_level) if level else message
 
     def _retry_queue(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> int:
         """Draw a queue of the group that the topic has and consumers can pull."""
         queues = min(group.retry_queue_nums, topic.read_queue_nums, topic.write_queue_nums)
         if queues < 1:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to")
-        return self._state.rng.randrange(queues)
+        return self._rng.randrange(queues)
 
     def _reply(self, result: PutResult, group: str, topic: str) -> Reply:
         if not result.ok:
             raise Refuse(ResponseCode.SYSTEM_ERROR, result.status.name)
-        self._state.stats.sent_back(group, topic)
+        self._stats.sent_back(group, topic)
         return Reply()

@@ -6,32 +6,40 @@ Java: SendMessageProcessor, AbstractSendMessageProcessor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.delays import park
+from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.refusals import (
     FAQ,
     STORED_CODES,
-    check_stored,
     describe_topic,
     human_time,
     illegal,
+    put_refusal,
     service_not_available,
 )
-from rmq.broker.state import BrokerState
+from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import (
     DLQ_PREFIX,
     RETRY_PREFIX,
+    TopicTable,
     auto_create,
     retry_topic,
     sending_problem,
     topic_name_problem,
 )
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.runtime.clock import now_ms
 from rmq.store.messages import Message, PutResult
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE, TopicConfig
 from rmq.wire.api.sending import (
     SEND_BATCH_MESSAGE,
@@ -89,9 +97,27 @@ def read_header(command: RemotingCommand) -> SendMessageHeader:
 class SendResponder:
     """Check, route and store messages of producers."""
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-        broker = state.setup.broker
+    def __init__(
+        self,
+        settings: Settings,
+        clock: IReactorTime,
+        rng: Random,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        stats: BrokerStats,
+        max_delay_level: int,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+        self._max_delay_level = max_delay_level
+        self._store_host = settings.setup.store_host
+        broker = settings.setup.broker
         #: extFields of every answer, refusals included
         self.ext = {"MSG_REGION": broker.region_id, "TRACE_ON": "true" if broker.trace_on else "false"}
         self._cluster = broker.broker_cluster_name
@@ -128,15 +154,15 @@ class SendResponder:
         if queue_id < 0:
             if topic.write_queue_nums < 1:
                 raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{header.topic}] has no queue to write to")
-            queue_id = self._state.rng.randrange(topic.write_queue_nums)
+            queue_id = self._rng.randrange(topic.write_queue_nums)
         return topic, queue_id
 
     def _check_open(self, header: SendMessageHeader) -> None:
-        broker = self._state.setup.broker
+        broker = self._settings.setup.broker
         start_ms = broker.start_accept_send_request_time_stamp
-        if start_ms and self._state.now_ms < start_ms:
+        if start_ms and now_ms(self._clock) < start_ms:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {human_time(start_ms)}")
-        topic = self._state.topics.get(header.topic)
+        topic = self._topics.get(header.topic)
         if not broker.broker_permission & PERM_WRITE and topic is not None and topic.order:
             raise Refuse(ResponseCode.NO_PERMISSION, f"the broker[{broker.broker_ip1}] sending message is forbidden")
 
@@ -152,7 +178,7 @@ class SendResponder:
         problem = sending_problem(header.topic)
         if problem is not None:
             raise Refuse(ResponseCode.NO_PERMISSION, problem)
-        topic = self._state.topics.get(header.topic) or self._create_topic(header)
+        topic = self._topics.get(header.topic) or self._create_topic(header)
         if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
             raise Refuse(
                 ResponseCode.SYSTEM_ERROR,
@@ -161,18 +187,19 @@ class SendResponder:
         return topic
 
     def _create_topic(self, header: SendMessageHeader) -> TopicConfig:
-        state = self._state
-        check_master(state)
+        if self._settings.setup.is_slave:
+            # as the store of Apache's slave does
+            raise Refuse(ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(self._store))
         topic = auto_create(
             header.topic,
-            state.topics.get(header.default_topic),
+            self._topics.get(header.default_topic),
             client_queue_nums=header.default_topic_queue_nums,
             unit_mode=header.unit_mode,
-            auto_create_topic_enable=state.setup.broker.auto_create_topic_enable,
+            auto_create_topic_enable=self._settings.setup.broker.auto_create_topic_enable,
         )
         if topic is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!{FAQ}")
-        state.create_topic(topic)
+        self._topics.create(topic)
         return topic
 
     # storing
@@ -191,7 +218,7 @@ class SendResponder:
             sys_flag=sys_flag,
             born_timestamp=header.born_timestamp,
             born_host=request.channel.peer_host,
-            store_host=self._state.store_host,
+            store_host=self._store_host,
             reconsume_times=header.reconsume_times or 0,
         )
 
@@ -209,11 +236,11 @@ class SendResponder:
         wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
         if level > 0:
-            message = park(message, pairs, level, self._state.max_delay_level)
+            message = park(message, pairs, level, self._max_delay_level)
         else:
             pairs.pop(PROPERTY_WAIT, None)
             message.properties = encode_properties(pairs)
-        return self._state.store.put(message)
+        return self._store.put(message)
 
     def _put_batch(
         self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
@@ -226,10 +253,9 @@ class SendResponder:
         message = self._message(header, request, topic)
         message.queue_id = queue_id
         pairs = decode_properties(header.properties or "")
-        if message.sys_flag & TRANSACTION_MASK or delay_level(pairs) > 0:
-            raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(self._state))
-        if len(request.body) > self._state.setup.store.max_message_size:
-            raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(self._state))
+        most = self._max_message_bytes
+        if message.sys_flag & TRANSACTION_MASK or delay_level(pairs) > 0 or len(request.body) > most:
+            raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(most))
         wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
         pairs[PROPERTY_CLUSTER] = self._cluster
@@ -238,7 +264,7 @@ class SendResponder:
             entries = decode_batch(request.body)
         except ValueError as error:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
-        return self._state.store.put_batch(message, entries)
+        return self._store.put_batch(message, entries)
 
     def _refuse_transaction(self, message: Message, pairs: dict[str, str]) -> None:
         """Refuse transactions with code 16, the answer of Apache's rejectTransactionMessage."""
@@ -247,7 +273,7 @@ class SendResponder:
             return
         raise Refuse(
             ResponseCode.NO_PERMISSION,
-            f"the broker[{self._state.setup.broker.broker_ip1}] sending transaction message is forbidden: "
+            f"the broker[{self._settings.setup.broker.broker_ip1}] sending transaction message is forbidden: "
             "transactions are not supported",
         )
 
@@ -258,7 +284,7 @@ class SendResponder:
         Java: SendMessageProcessor#handleRetryAndDLQ
         """
         group_name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._state.group(group_name)
+        group = self._groups.find(group_name)
         if group is None:
             raise Refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name} {FAQ}")
         most = group.retry_max_times
@@ -269,21 +295,26 @@ class SendResponder:
         message.topic = DLQ_PREFIX + group_name
         message.queue_id = 0
         pairs.pop(PROPERTY_DELAY, None)
-        if self._state.topics.get(message.topic) is None:
-            self._state.create_topic(retry_topic(message.topic, 1, 0))
+        if self._topics.get(message.topic) is None:
+            self._topics.create(retry_topic(message.topic, 1, 0))
 
     def _reply(self, result: PutResult, header: SendMessageHeader, queue_id: int) -> Reply:
         """Return the answer of a stored message; Refuse for one that is not."""
-        check_stored(self._state, result, ext=self.ext)
-        self._state.stats.put(header.topic, result.count, result.size)
+        self.check_stored(result, self.ext)
+        self._stats.put(header.topic, result.count, result.size)
         reply = SendMessageReply(msg_id=result.msg_ids, queue_id=queue_id, queue_offset=result.queue_offset)
         return Reply(reply, code=STORED_CODES[result.status], ext=self.ext)
 
+    def check_stored(self, result: PutResult, ext: Mapping[str, str]) -> None:
+        """Raise Refuse, with ``ext`` as its fields, unless the message is stored."""
+        if result.status not in STORED_CODES:
+            self._stats.put_failures += 1
+            code, remark = put_refusal(result.status, self._store, self._max_message_bytes)
+            raise Refuse(code, remark, ext=ext)
 
-def check_master(state: BrokerState) -> None:
-    """Refuse a write on a slave, as the store of Apache's slave does."""
-    if state.is_slave:
-        raise Refuse(ResponseCode.SERVICE_NOT_AVAILABLE, service_not_available(state))
+    @property
+    def _max_message_bytes(self) -> int:
+        return self._settings.setup.store.max_message_size
 
 
 def delay_level(pairs: dict[str, str]) -> int:

@@ -9,15 +9,23 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from rmq.broker.config import BrokerSetup
+from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.longpoll import LongPolls
+from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.refusals import SLAVE_REFUSES_CHANGES
+from rmq.broker.registration import Registration
 from rmq.broker.responders.sending import MULTI_TAG
-from rmq.broker.state import BrokerState
+from rmq.broker.sessions import ConsumerGroups
 from rmq.broker.topics import (
+    TopicDefaults,
+    TopicTable,
     system_topic_names,
     system_topic_problem,
     topic_name_problem,
 )
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.topics import (
     DELETE_SUBSCRIPTIONGROUP,
@@ -49,8 +57,27 @@ class TopicResponder:
 
     _log = Logger()
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        setup: BrokerSetup,
+        defaults: TopicDefaults,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        consumers: ConsumerGroups,
+        offsets: ConsumerOffsetTable,
+        polls: LongPolls,
+        registration: Registration,
+    ) -> None:
+        self._setup = setup
+        self._defaults = defaults
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._polls = polls
+        self._registration = registration
 
     @responds_to(UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, request: Request[CreateTopicHeader, None]) -> Deferred[Reply]:
@@ -59,7 +86,7 @@ class TopicResponder:
 
         Java: AdminBrokerProcessor#updateAndCreateTopic, CreateTopicRequestHeader#checkFields
         """
-        header, state = request.header, self._state
+        header = request.header
         self._check_master()
         if header.topic_filter_type not in FILTER_TYPES:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
@@ -70,7 +97,7 @@ class TopicResponder:
         ):
             if not 0 <= queues <= MAX_QUEUES:
                 raise Refuse(ResponseCode.SYSTEM_ERROR, f"{field}={queues} is not between 0 and {MAX_QUEUES}")
-        former = state.topics.get(header.topic)
+        former = self._topics.get(header.topic)
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -80,11 +107,11 @@ class TopicResponder:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=former is not None and former.order,
         )
-        state.topics.put(config)
+        self._topics.put(config)
         self._log.info(
             "{peer} set topic {topic}: {config}", peer=request.channel.peer, topic=header.topic, config=config
         )
-        return state.announcer.topic_updated(config).addCallback(lambda _: Reply())
+        return self._registration.topic_updated(config).addCallback(lambda _: Reply())
 
     @responds_to(DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, request: Request[TopicHeader, None]) -> None:
@@ -93,22 +120,22 @@ class TopicResponder:
 
         Java: AdminBrokerProcessor#deleteTopic
         """
-        topic, state = request.header.topic, self._state
+        topic = request.header.topic
         self._check_master()
         self._check_name(topic)
-        state.topics.delete(topic)
-        state.store.delete_topic(topic)
-        state.offsets.remove_topic(topic)
-        state.polls.topic_deleted(topic)
+        self._topics.delete(topic)
+        self._store.delete_topic(topic)
+        self._offsets.remove_topic(topic)
+        self._polls.topic_deleted(topic)
         self._log.info("{peer} deleted topic {topic}", peer=request.channel.peer, topic=topic)
 
     def _check_name(self, topic: str) -> None:
-        problem = topic_name_problem(topic) or system_topic_problem(topic, self._state.topic_defaults)
+        problem = topic_name_problem(topic) or system_topic_problem(topic, self._defaults)
         if problem is not None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, problem)
 
     def _check_master(self) -> None:
-        if self._state.is_slave:
+        if self._setup.is_slave:
             raise Refuse(ResponseCode.SYSTEM_ERROR, SLAVE_REFUSES_CHANGES)
 
     @responds_to(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
@@ -117,7 +144,7 @@ class TopicResponder:
         Java: AdminBrokerProcessor#updateAndCreateSubscriptionGroup
         """
         self._check_master()
-        self._state.groups.put(request.body)
+        self._groups.put(request.body)
         self._log.info("{peer} set group {config}", peer=request.channel.peer, config=request.body)
 
     @responds_to(DELETE_SUBSCRIPTIONGROUP)
@@ -127,9 +154,9 @@ class TopicResponder:
         """
         self._check_master()
         header = request.header
-        self._state.groups.delete(header.group_name)
+        self._groups.delete(header.group_name)
         if header.remove_offset or header.clean_offset:
-            self._state.offsets.remove_group(header.group_name)
+            self._offsets.remove_group(header.group_name)
         self._log.info("{peer} deleted group {group}", peer=request.channel.peer, group=header.group_name)
 
     @responds_to(GET_TOPIC_STATS_INFO)
@@ -139,27 +166,27 @@ class TopicResponder:
 
         Java: AdminBrokerProcessor#getTopicStatsInfo
         """
-        topic, state = request.header.topic, self._state
-        config = state.topics.get(topic)
+        topic = request.header.topic
+        config = self._topics.get(topic)
         if config is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         table = {}
         for queue_id in range(config.write_queue_nums):
-            end = max(state.store.max_offset(topic, queue_id), 0)
-            last_ms = state.store.store_time_of(topic, queue_id, end - 1) if end > 0 else None
-            table[MessageQueue(topic=topic, broker_name=state.setup.name, queue_id=queue_id)] = TopicOffset(
+            end = max(self._store.max_offset(topic, queue_id), 0)
+            last_ms = self._store.store_time_of(topic, queue_id, end - 1) if end > 0 else None
+            table[MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)] = TopicOffset(
                 last_update_timestamp=last_ms or 0,
                 max_offset=end,
-                min_offset=max(state.store.min_offset(topic, queue_id), 0),
+                min_offset=max(self._store.min_offset(topic, queue_id), 0),
             )
         return Reply(body=TopicStatsTable(offset_table=table))
 
     @responds_to(QUERY_TOPIC_CONSUME_BY_WHO)
     def consumed_by(self, request: Request[TopicHeader, None]) -> Reply:
-        topic, state = request.header.topic, self._state
-        groups = {*state.consumers.subscribers(topic), *state.offsets.groups_of(topic)}
+        topic = request.header.topic
+        groups = {*self._consumers.subscribers(topic), *self._offsets.groups_of(topic)}
         return Reply(body=GroupList(group_list=sorted(groups)))
 
     @responds_to(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request[None, None]) -> Reply:
-        return Reply(body=SystemTopicList(topic_list=sorted(system_topic_names(self._state.topic_defaults))))
+        return Reply(body=SystemTopicList(topic_list=sorted(system_topic_names(self._defaults))))

@@ -52,7 +52,7 @@ class _Ours:
         assert answer.code == 0, answer
 
     def end(self) -> int:
-        return self.one.state.store.end_offset
+        return self.one.service.store.end_offset
 
     def read(self, begin: int, end: int) -> bytes:
         start = begin - begin % _SEGMENT_BYTES
@@ -62,7 +62,7 @@ class _Ours:
         return data[begin - start : end - start]
 
     def commit(self, topic: str, queue_id: int) -> None:
-        end = self.one.state.store.max_offset(topic, queue_id)
+        end = self.one.service.store.max_offset(topic, queue_id)
         ext = {"consumerGroup": _GROUP, "topic": topic, "queueId": str(queue_id), "commitOffset": str(end)}
         assert self.client.ask(15, ext).code == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,9 @@ from twisted.internet.task import react
 from rmq.admin.main import Result, parse, run
 from rmq.runtime.platform import real_platform
 
+#: as shells have it for a command that Ctrl-C ended
+EXIT_INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line and end the process with its exit status."""
@@ -18,13 +22,16 @@ def main() -> None:
     results: list[Result] = []
 
     def ask(reactor: Any) -> Deferred[None]:
-        return Deferred.fromCoroutine(run(real_platform(reactor), options)).addCallback(results.append)
+        asked = run(real_platform(reactor), options, emit=emit, ask=confirmed)
+        return Deferred.fromCoroutine(asked).addCallback(results.append)
 
     try:
         react(ask)
     except SystemExit as ended:
         if ended.code:
             raise
+    if not results:
+        sys.exit(EXIT_INTERRUPTED)
     result = results[0]
     if result.err:
         print(result.err, file=sys.stderr)
@@ -34,6 +41,23 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has closed it
         sys.stderr.close()
     sys.exit(result.status)
+
+
+def emit(text: str) -> None:
+    """Print a line at once; ends the process when nobody reads any more."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os._exit(EXIT_INTERRUPTED)
+
+
+def confirmed(text: str, name: str) -> bool:
+    """Show what is about to happen and have the name typed; False without a terminal."""
+    if not sys.stdin.isatty():
+        return False
+    print(text, file=sys.stderr)
+    print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == name
 
 
 if __name__ == "__main__":

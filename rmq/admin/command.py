@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Coroutine
+import csv
+import io
+import unicodedata
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -13,11 +16,21 @@ from rmq.runtime.platform import split_addr
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
 
-OK, DIFFERENT, UNASKED = 0, 2, 3
+OK, REFUSED, DIFFERENT, UNASKED, UNCONFIRMED = 0, 1, 2, 3, 4
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 
 class WrongUse(Exception):
     """The options of a command contradict each other; the text has the details."""
+
+
+class NotFound(Exception):
+    """What was asked about is not there; the text says what, and where it was looked for."""
+
+
+class NotConfirmed(Exception):
+    """A change was not confirmed, so nothing was sent; the text says what it would have been."""
 
 
 H = TypeVar("H")
@@ -35,6 +48,50 @@ class Asker(Protocol):
         """Ask one server; fails with RequestFailed."""
 
 
+@attrs.frozen
+class Table:
+    """Rows below names of columns; the names are the keys of ``-o json`` too."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+
+    def text(self) -> str:
+        """Return aligned columns, numbers to the right."""
+        cells = [[column.upper().replace("_", " ") for column in self.columns]]
+        cells += [[_cell(value) for value in row] for row in self.rows]
+        widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+        right = [all(isinstance(value, int | float) for value in column) for column in zip(*self.rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                " " * (width - _width(cell)) + cell if to_right else cell + " " * (width - _width(cell))
+                for cell, width, to_right in zip(line, widths, right, strict=True)
+            ).rstrip()
+            for line in cells
+        )
+
+    def csv(self) -> str:
+        """Return lines of comma-separated values, the names first."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([_cell(value) for value in row] for row in self.rows)
+        return out.getvalue().rstrip("\n")
+
+    def data(self) -> list[dict[str, object]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
 @attrs.frozen(kw_only=True)
 class Outcome:
     """The result of a command: exit status, text for people, and the same data for programs."""
@@ -42,6 +99,32 @@ class Outcome:
     status: int = OK
     text: str
     data: Any
+    #: what ``-o csv`` prints
+    table: Table | None = None
+    #: what the command prints under its name in mqadmin, when scripts cut its columns
+    mqadmin_text: str | None = None
+
+
+def tabular(
+    columns: tuple[str, ...],
+    rows: Iterable[Sequence[object]],
+    *,
+    nothing: str,
+    status: int = OK,
+    mqadmin_text: str | None = None,
+) -> Outcome:
+    """Return a table as the result of a command; ``nothing`` is the text of an empty one."""
+    table = Table(columns, list(rows))
+    text = table.text() if table.rows else nothing
+    return Outcome(status=status, text=text, data=table.data(), table=table, mqadmin_text=mqadmin_text)
+
+
+def merged(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the results of several changes as one: all rows, the worst status."""
+    tables = [one.table for one in outcomes if one.table is not None]
+    rows = [row for table in tables for row in table.rows]
+    status = max((one.status for one in outcomes), default=OK)
+    return tabular(tables[0].columns if tables else (), rows, nothing="nothing to change", status=status)
 
 
 @attrs.frozen(kw_only=True)
@@ -51,19 +134,50 @@ class Call:
     asker: Asker
     options: argparse.Namespace
     timeout_ms: float
+    #: has a person type a name to confirm what a text says; False without a person
+    ask: Callable[[str, str], bool] = lambda text, name: False
 
     def invoke(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Deferred[Response[RH, RB]]:
         """Ask one server; fails with RequestFailed."""
         return self.asker.invoke(addr, contract, header, body, timeout_ms=self.timeout_ms)
 
+    def confirm(self, text: str, name: str) -> None:
+        """Return once a person, ``--yes`` or the mqadmin spelling has confirmed a change; raises NotConfirmed."""
+        if not self.options.yes and not self.ask(text, name):
+            raise NotConfirmed(text)
+
 
 Run = Callable[[Call], Coroutine[Any, Any, Outcome]]
-Argument = Callable[[argparse.ArgumentParser], object]
+
+
+@attrs.frozen
+class Argument:
+    """
+    An argument of a command, in the terms of ``argparse``.
+
+    ``flags``: how mqadmin spells an argument that is positional here.
+    """
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+    flags: tuple[str, ...] = ()
+
+    def add(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(*self.names, **self.settings)
+
+    def add_as_mqadmin(self, parser: argparse.ArgumentParser) -> None:
+        """Add the argument as mqadmin spells it."""
+        if not self.flags:
+            self.add(parser)
+            return
+        settings = {key: value for key, value in self.settings.items() if key != "nargs"}
+        required = self.settings.get("nargs") != "?"
+        parser.add_argument(*self.flags, dest=self.names[0], required=required, **settings)
 
 
 @attrs.frozen
 class Command:
-    """A sub-command as the command line sees it."""
+    """A sub-command as the command line sees it; ``name`` is noun and verb."""
 
     name: str
     help: str
@@ -77,7 +191,12 @@ COMMANDS: dict[str, Command] = {}
 
 def argument(*names: str, **settings: Any) -> Argument:
     """Return an argument of a command, in the terms of ``argparse``."""
-    return lambda parser: parser.add_argument(*names, **settings)
+    return Argument(names, settings)
+
+
+def subject(name: str, *flags: str, **settings: Any) -> Argument:
+    """Return an argument that is positional, and one of ``flags`` under the command's name in mqadmin."""
+    return Argument((name,), settings, flags)
 
 
 def command(name: str, help: str, *arguments: Argument) -> Callable[[Run], Run]:
@@ -107,10 +226,9 @@ def addresses(text: str) -> list[str]:
 NAMESRV = argument(
     "-n",
     "--namesrvAddr",
-    required=True,
     type=addresses,
     metavar="HOST:PORT[;...]",
-    help="NameServers to ask, ours or Apache's",
+    help=f"NameServers to ask, ours or Apache's (default: NAMESRV_ADDR, or {DEFAULT_NAMESRV})",
 )
 BROKER = argument(
     "-b",
@@ -119,4 +237,9 @@ BROKER = argument(
     type=addresses,
     metavar="HOST:PORT[;...]",
     help="brokers to ask, ours or Apache's",
+)
+#: where a change is made
+CLUSTER = argument("-c", "--clusterName", metavar="CLUSTER", help="all masters of this cluster (default: the only one)")
+ONE_BROKER = argument(
+    "-b", "--brokerAddr", type=addresses, metavar="HOST:PORT[;...]", help="these brokers instead of a cluster"
 )

@@ -8,15 +8,33 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import attrs
 import msgspec
+from twisted.internet.task import deferLater
 
-from rmq.admin.command import COMMANDS, DIFFERENT, OK, UNASKED, Call, WrongUse
-from rmq.errors import RequestFailed
+from rmq.admin.command import (
+    COMMANDS,
+    DEFAULT_NAMESRV,
+    DIFFERENT,
+    OK,
+    REFUSED,
+    UNASKED,
+    UNCONFIRMED,
+    Call,
+    Command,
+    NotConfirmed,
+    NotFound,
+    Outcome,
+    WrongUse,
+    addresses,
+)
+from rmq.admin.names import ALIASES, NOUNS
+from rmq.errors import Refused, RequestFailed
 from rmq.remoting.acl import parse_credentials
 from rmq.remoting.client import RemotingClient
 from rmq.runtime.config import ConfigError, load
@@ -26,52 +44,119 @@ from rmq.runtime.properties import decode_properties
 from rmq.runtime.tls.config import TlsConfig, resolve_tls
 from rmq.runtime.tls.context import ClientTls
 
-#: each declares commands when it is imported
-MODULES = ("explain", "hastatus", "routediff", "routedump")
-
 EXIT_USAGE = 64
 
 _EXITS = f"""\
 exit status:
-  {OK}   all servers answered, no problem found
-  {DIFFERENT}   something is missing or differs; the text says what
+  {OK}   done: all servers answered, nothing is missing
+  {REFUSED}   a server refused
+  {DIFFERENT}   the answer is no: something is missing or differs; the text says what
   {UNASKED}   a server did not answer
+  {UNCONFIRMED}   a change was not confirmed, nothing was sent
   {EXIT_USAGE}  wrong arguments
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command line; ends the process with a message when they are wrong."""
-    for module in MODULES:
+    """
+    Return the options of a command line; ends the process with a message when they are wrong.
+
+    ``command`` is the name in COMMANDS, ``as_mqadmin`` says that the command was called by its name in mqadmin.
+    """
+    word, *rest = arguments or [""]
+    if word == "help" and rest:
+        _help(*rest)
+    options = _parser_of(word).parse_args(rest if word in ALIASES or word in NOUNS else arguments)
+    if getattr(options, "namesrvAddr", ()) is None:
+        options.namesrvAddr = addresses(os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV)
+    return options
+
+
+def _parser_of(word: str) -> argparse.ArgumentParser:
+    if word in ALIASES:
+        name = ALIASES[word]
+        return _parser(f"rmq-admin {word}", _commands_of(name.partition(" ")[0])[name], mqadmin=True)
+    if word not in NOUNS:
+        return _overview()
+    found = _commands_of(word)
+    if word in found:
+        return _parser(f"rmq-admin {word}", found[word])
+    parser = _Parser(prog=f"rmq-admin {word}", description=NOUNS[word][1])
+    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
+    for name, one in found.items():
+        _fill(verbs.add_parser(name.partition(" ")[2], help=one.help, **_described(one)), one)
+    return parser
+
+
+def _commands_of(noun: str) -> dict[str, Command]:
+    for module in NOUNS[noun][0]:
         importlib.import_module(f"rmq.admin.commands.{module}")
+    return {name: one for name, one in COMMANDS.items() if name.partition(" ")[0] == noun}
+
+
+def _overview() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="rmq-admin", description="Ask NameServers and brokers, ours and Apache's, what they know and why."
+        prog="rmq-admin",
+        description="Administer NameServers and brokers, ours and Apache's; send and read messages.",
+        epilog="Every command of mqadmin that is here has its name there too: rmq-admin help updateTopic",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in sorted(COMMANDS):
-        one = COMMANDS[name]
-        sub = commands.add_parser(
-            name,
-            help=one.help,
-            description=f"{one.help[0].upper()}{one.help[1:]}.",
-            epilog=_EXITS,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        for add in one.arguments:
-            add(sub)
-        sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.add_argument(
-            "--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each answer (default: 5)"
-        )
-        sub.add_argument("--tlsConfig", metavar="FILE", help="dial with TLS, by the tls.client.* keys of this file")
-        sub.add_argument("--aclTools", metavar="FILE", help="sign requests with the account of this tools.yml")
-    return parser.parse_args(arguments)
+    nouns = parser.add_subparsers(required=True, metavar="COMMAND")
+    for noun, (_, text) in NOUNS.items():
+        nouns.add_parser(noun, help=text)
+    nouns.add_parser("help", help="NAME: the command for a name of mqadmin")
+    return parser
+
+
+def _help(*words: str) -> NoReturn:
+    """Print the help of a command by any of its names, and end the process."""
+    name = ALIASES.get(words[0], " ".join(words))
+    one = _commands_of(name.partition(" ")[0]).get(name) if name.partition(" ")[0] in NOUNS else None
+    if one is None:
+        print(f"rmq-admin: no command {name!r}; mqadmin has it perhaps, rmq-admin has not", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    if words[0] in ALIASES:
+        print(f"{words[0]} is rmq-admin {name}\n")
+    _parser(f"rmq-admin {name}", one).print_help()
+    sys.exit(OK)
+
+
+def _described(one: Command) -> dict[str, Any]:
+    text = f"{one.help[0].upper()}{one.help[1:]}."
+    return {"description": text, "epilog": _EXITS, "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
+def _parser(prog: str, one: Command, *, mqadmin: bool = False) -> argparse.ArgumentParser:
+    parser = _Parser(prog=prog, **_described(one))
+    _fill(parser, one, mqadmin=mqadmin)
+    return parser
+
+
+def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = False) -> None:
+    for each in one.arguments:
+        (each.add_as_mqadmin if mqadmin else each.add)(parser)
+    short = () if mqadmin else ("-o",)  # mqadmin has other meanings for short options
+    parser.add_argument(
+        *short,
+        "--output",
+        choices=("table", "json", "csv"),
+        default="table",
+        help="form of the output (default: table)",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as --output json")
+    parser.add_argument("--watch", type=_seconds, metavar="SECONDS", help="run again and again, until Ctrl-C")
+    parser.add_argument("--yes", action="store_true", help="change without asking")
+    parser.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each answer (default: 5)")
+    parser.add_argument("--tlsConfig", metavar="FILE", help="dial with TLS, by the tls.client.* keys of this file")
+    parser.add_argument("--aclTools", metavar="FILE", help="sign requests with the account of this tools.yml")
+    parser.set_defaults(command=one.name, as_mqadmin=mqadmin)
+    if mqadmin:
+        parser.set_defaults(yes=True)
 
 
 @attrs.frozen
@@ -83,23 +168,62 @@ class Result:
     err: str = ""
 
 
-async def run(platform: Platform, options: argparse.Namespace) -> Result:
-    """Run the parsed ``options``; ends once all connections are closed."""
+async def run(
+    platform: Platform,
+    options: argparse.Namespace,
+    *,
+    emit: Callable[[str], object] = print,
+    ask: Callable[[str, str], bool] = lambda text, name: False,
+) -> Result:
+    """
+    Run the parsed ``options``; ends once all connections are closed.
+
+    ``emit`` prints what a command says before its end; ``ask`` has a person confirm a change.
+    """
     try:
         client = _client(platform, options)
     except ConfigError as error:
         return Result(EXIT_USAGE, err=f"rmq-admin: {error}")
+    call = Call(asker=client, options=options, timeout_ms=options.timeout * 1000, ask=ask)
     client.startService()
     try:
-        call = Call(asker=client, options=options, timeout_ms=options.timeout * 1000)
-        outcome = await COMMANDS[options.command].run(call)
-        return Result(outcome.status, out=_json(outcome.data) if options.json else outcome.text)
-    except WrongUse as error:
-        return Result(EXIT_USAGE, err=f"rmq-admin {options.command}: {error}")
-    except RequestFailed as error:
-        return Result(UNASKED, err=f"rmq-admin: {error}")
+        while True:
+            result = await _once(call)
+            if options.watch is None or result.err:
+                return result
+            emit(result.out)
+            await deferLater(platform.reactor, options.watch)
     finally:
         await client.stopService()
+
+
+async def _once(call: Call) -> Result:
+    options = call.options
+    try:
+        outcome = await COMMANDS[options.command].run(call)
+        return Result(outcome.status, out=_printed(outcome, options))
+    except WrongUse as error:
+        return Result(EXIT_USAGE, err=f"rmq-admin {options.command}: {error}")
+    except NotFound as error:
+        return Result(DIFFERENT, err=f"rmq-admin: {error}")
+    except NotConfirmed as error:
+        return Result(UNCONFIRMED, err=f"rmq-admin: not confirmed, nothing was sent: {error}")
+    except Refused as error:
+        return Result(REFUSED, err=f"rmq-admin: {error}")
+    except RequestFailed as error:
+        return Result(UNASKED, err=f"rmq-admin: {error}")
+
+
+def _printed(outcome: Outcome, options: argparse.Namespace) -> str:
+    if options.output == "json":
+        return _json(outcome.data)
+    if options.output == "csv":
+        if outcome.table is None:
+            raise WrongUse("it has no table to print as csv; json has everything")
+        return outcome.table.csv()
+    if options.as_mqadmin and outcome.mqadmin_text is not None:
+        return outcome.mqadmin_text
+    return outcome.text
 
 
 def _client(platform: Platform, options: argparse.Namespace) -> RemotingClient:

@@ -123,5 +123,5 @@ class SecuredTests(TestCase):
         self.assertEqual(status, 0, err)
         self.assertTrue(json.loads(out)[addr]["master"])
         status, _, err = await self.admin(*ask)
-        self.assertEqual(status, 3)
+        self.assertEqual(status, 1)
         self.assertIn("No accessKey is configured", err)

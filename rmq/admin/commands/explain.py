@@ -11,7 +11,7 @@ from rmq.wire.codes import ResponseCode
 
 
 @command(
-    "explain",
+    "route explain",
     "explain why NameServers know, or do not know, a topic or a broker",
     NAMESRV,
     argument("-t", "--topic", help="topic to explain"),

@@ -9,7 +9,7 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
 
 @command(
-    "haStatus",
+    "ha status",
     "show the replication of brokers: slaves, lag, acknowledgements, refusals",
     BROKER,
     argument(

@@ -50,7 +50,7 @@ Facts = dict[tuple[str, str], str]
 
 
 @command(
-    "routeDiff",
+    "route diff",
     "compare what several NameServers know: brokers, clusters, topics, queues, permissions",
     NAMESRV,
     argument("-t", "--topic", action="append", metavar="TOPIC", help="only this topic; may be given several times"),

@@ -11,7 +11,7 @@ from rmq.admin.commands.routediff import LOOK_UPS, route_of
 from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER, GET_BROKER_CLUSTER_INFO
 
 
-@command("routeDump", "print brokers, topics and queues of each NameServer; with --json what rmq-audit reads", NAMESRV)
+@command("route dump", "print brokers, topics and queues of each NameServer; with --json what rmq-audit reads", NAMESRV)
 async def route_dump(call: Call) -> Outcome:
     """Read all routes of each NameServer; RequestFailed when one does not answer."""
     dumps = [await dump_of(call, addr) for addr in dict.fromkeys(call.options.namesrvAddr)]

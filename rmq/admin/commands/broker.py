@@ -1,0 +1,95 @@
+"""``rmq-admin broker``: show, config, set, drain, undrain."""
+
+from __future__ import annotations
+
+from rmq.admin.command import (
+    CLUSTER,
+    NAMESRV,
+    ONE_BROKER,
+    Call,
+    Outcome,
+    argument,
+    command,
+    subject,
+    tabular,
+)
+from rmq.admin.lookups import ask_each, change_each, targets
+from rmq.runtime.properties import decode_properties
+from rmq.wire.api.admin import GET_BROKER_CONFIG, GET_BROKER_RUNTIME_INFO, UPDATE_BROKER_CONFIG
+from rmq.wire.api.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
+
+
+@command("broker show", "show the runtime figures of brokers", NAMESRV, CLUSTER, ONE_BROKER)
+async def broker_show(call: Call) -> Outcome:
+    """RequestFailed when a broker does not answer."""
+    answers = await ask_each(call, await targets(call), GET_BROKER_RUNTIME_INFO, None, None)
+    rows = [(addr, key, value) for addr, answer in answers for key, value in sorted(answer.body.table.items())]
+    return tabular(("broker", "figure", "value"), rows, nothing="no figure")
+
+
+@command(
+    "broker config",
+    "show the configuration of brokers, or only what differs between them",
+    NAMESRV,
+    CLUSTER,
+    ONE_BROKER,
+    argument("--diff", action="store_true", help="only keys whose values differ; status 2 when there is one"),
+)
+async def broker_config(call: Call) -> Outcome:
+    """RequestFailed when a broker does not answer."""
+    answers = await ask_each(call, await targets(call), GET_BROKER_CONFIG, None, None)
+    tables = {addr: decode_properties(answer.body, addr) for addr, answer in answers}
+    keys = sorted({key for table in tables.values() for key in table})
+    if call.options.diff:
+        keys = [key for key in keys if len({table.get(key) for table in tables.values()}) > 1]
+    rows = [(addr, key, table[key]) for key in keys for addr, table in tables.items() if key in table]
+    status = 2 if call.options.diff and rows else 0
+    return tabular(("broker", "key", "value"), rows, nothing="no key differs", status=status)
+
+
+@command(
+    "broker set",
+    "set a configuration key of brokers, without a restart",
+    NAMESRV,
+    subject("key", "-k", "--key", metavar="KEY"),
+    subject("value", "-v", "--value", metavar="VALUE"),
+    CLUSTER,
+    ONE_BROKER,
+)
+async def broker_set(call: Call) -> Outcome:
+    """Status 1 when a broker refuses it, 4 when nobody confirms it."""
+    options = call.options
+    brokers = await targets(call)
+    call.confirm(f"{options.key}={options.value} is set on {', '.join(brokers)}", options.key)
+    body = f"{options.key}={options.value}\n".encode()
+    what = f"{options.key}={options.value}"
+    return await change_each(call, brokers, UPDATE_BROKER_CONFIG, None, body, what=what)
+
+
+NAME = subject("brokerName", "-b", "--brokerName", metavar="BROKER_NAME")
+
+
+@command(
+    "broker drain",
+    "take the write permission from all topics of a broker name, so that producers leave it",
+    NAMESRV,
+    NAME,
+)
+async def broker_drain(call: Call) -> Outcome:
+    """Ask every NameServer; a restart of the broker or `undrain` ends it. Status 4 when nobody confirms it."""
+    name = call.options.brokerName
+    call.confirm(f"no producer sends to {name} any more", name)
+    header = BrokerNameHeader(broker_name=name)
+    return await change_each(
+        call, call.options.namesrvAddr, WIPE_WRITE_PERM_OF_BROKER, header, None, what=f"{name} is drained"
+    )
+
+
+@command("broker undrain", "give the write permission back", NAMESRV, NAME)
+async def broker_undrain(call: Call) -> Outcome:
+    """Ask every NameServer."""
+    name = call.options.brokerName
+    header = BrokerNameHeader(broker_name=name)
+    return await change_each(
+        call, call.options.namesrvAddr, ADD_WRITE_PERM_OF_BROKER, header, None, what=f"{name} takes messages"
+    )

@@ -1,0 +1,357 @@
+"""``rmq-admin group``: list, show, members, create, reset, clone, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twisted.internet.defer import Deferred
+
+from rmq.admin.command import (
+    CLUSTER,
+    NAMESRV,
+    OK,
+    ONE_BROKER,
+    Call,
+    NotFound,
+    Outcome,
+    WrongUse,
+    argument,
+    command,
+    subject,
+    tabular,
+)
+from rmq.admin.lookups import (
+    RETRY_PREFIX,
+    addresses_by_name,
+    ask_namesrv,
+    change_each,
+    route_of,
+    targets,
+    together,
+)
+from rmq.admin.times import parse_time, time_text
+from rmq.errors import Refused
+from rmq.wire.api.clients import GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, ConsumerGroupHeader
+from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig
+from rmq.wire.api.forwarding import INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader
+from rmq.wire.api.offsets import (
+    CLONE_GROUP_OFFSET,
+    GET_CONSUME_STATS,
+    SEARCH_OFFSET_BY_TIMESTAMP,
+    UPDATE_CONSUMER_OFFSET,
+    CloneGroupOffsetHeader,
+    ConsumeStatsHeader,
+    OffsetWrapper,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+from rmq.wire.api.topics import (
+    DELETE_SUBSCRIPTIONGROUP,
+    GET_TOPIC_STATS_INFO,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    DeleteGroupHeader,
+    TopicHeader,
+)
+from rmq.wire.codes import ResponseCode
+
+GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
+ONE_TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
+
+#: a broker's answers for a group that it does not know or that has no member
+_UNKNOWN = {
+    ResponseCode.CONSUMER_NOT_ONLINE,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.QUERY_NOT_FOUND,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SYSTEM_ERROR,
+}
+
+
+@command(
+    "group list",
+    "list the groups that have consumed, with members and lag",
+    NAMESRV,
+    argument(
+        "-g", "--groupName", dest="group", metavar="GROUP", help="only this group, queue by queue (mqadmin's form)"
+    ),
+)
+async def group_list(call: Call) -> Outcome:
+    """A group is known by its retry topic, as to mqadmin."""
+    if call.options.group is not None:
+        return await group_show(call)
+    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    groups = sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
+    rows = await together(Deferred.fromCoroutine(_row_of(call, group)) for group in groups)
+    columns = ("group", "members", "type", "model", "consumed_per_second", "lag")
+    return tabular(columns, rows, nothing="no group has consumed yet")
+
+
+async def _row_of(call: Call, group: str) -> tuple[object, ...]:
+    members = await connection_of(call, group)
+    table, rate = await offsets_of(call, group)
+    return (
+        group,
+        0 if members is None else len(members.connection_set),
+        None if members is None else members.consume_type.removeprefix("CONSUME_"),
+        None if members is None else members.message_model,
+        rate,
+        sum(_lag(at) for at in table.values()),
+    )
+
+
+async def brokers_of(call: Call, group: str) -> dict[str, str]:
+    """Return the address of each broker that has the group's retry topic, by name; raises NotFound."""
+    try:
+        route = await route_of(call, RETRY_PREFIX + group)
+    except NotFound:
+        raise NotFound(f"no group {group}: no NameServer has a route of {RETRY_PREFIX}{group}") from None
+    return addresses_by_name(route.broker_datas)
+
+
+async def connection_of(call: Call, group: str) -> ConsumerConnection | None:
+    """Return the members of a group from the first broker that has any; None when it has none."""
+    for addr in (await brokers_of(call, group)).values():
+        try:
+            header = ConsumerGroupHeader(consumer_group=group)
+            return (await call.invoke(addr, GET_CONSUMER_CONNECTION_LIST, header, None)).body
+        except Refused as error:
+            if error.code not in _UNKNOWN:
+                raise
+    return None
+
+
+async def offsets_of(
+    call: Call, group: str, topic: str | None = None
+) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
+    """Return the positions of a group by queue, on all brokers, and how many messages it consumes a second."""
+    table: dict[MessageQueue, OffsetWrapper] = {}
+    rate = 0.0
+    for addr in (await brokers_of(call, group)).values():
+        try:
+            header = ConsumeStatsHeader(consumer_group=group, topic=topic)
+            stats = (await call.invoke(addr, GET_CONSUME_STATS, header, None)).body
+        except Refused as error:
+            if error.code not in _UNKNOWN:
+                raise
+            continue
+        table.update(stats.offset_table)
+        rate += stats.consume_tps
+    return table, rate
+
+
+def _lag(at: OffsetWrapper) -> int:
+    return max(0, at.broker_offset - at.consumer_offset)
+
+
+@command(
+    "group show",
+    "show the position and lag of a group in each queue",
+    NAMESRV,
+    GROUP,
+    argument("--maxLag", type=int, metavar="N", help="exit status 2 when the group is more than N messages behind"),
+)
+async def group_show(call: Call) -> Outcome:
+    """Ask the brokers of the group; status 2 when the group is unknown or its lag is above ``--maxLag``."""
+    table, _ = await offsets_of(call, call.options.group)
+    if not table:
+        raise NotFound(f"group {call.options.group} has committed no offset")
+    rows = [
+        (
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            at.broker_offset,
+            at.consumer_offset,
+            _lag(at),
+            time_text(at.last_timestamp),
+        )
+        for queue, at in sorted(table.items())
+    ]
+    limit = getattr(call.options, "maxLag", None)
+    behind = limit is not None and sum(_lag(at) for at in table.values()) > limit
+    columns = ("topic", "broker", "queue", "broker_offset", "consumer_offset", "lag", "last_consumed_stored")
+    return tabular(columns, rows, nothing="", status=2 if behind else OK)
+
+
+@command("group members", "show the members of a group and what they subscribe to", NAMESRV, GROUP)
+async def group_members(call: Call) -> Outcome:
+    """Status 2 when the group has no member."""
+    found = await connection_of(call, call.options.group)
+    if found is None:
+        raise NotFound(f"group {call.options.group} has no member online")
+    subscribed = ", ".join(f"{topic}: {one.sub_string}" for topic, one in sorted(found.subscription_table.items()))
+    rows = [
+        (one.client_id, one.client_addr, one.language, one.version, found.message_model, subscribed)
+        for one in sorted(found.connection_set, key=lambda one: one.client_id)
+    ]
+    return tabular(("client_id", "address", "language", "version", "model", "subscriptions"), rows, nothing="")
+
+
+@command(
+    "group create",
+    "create a consumer group, or alter it, on all masters of a cluster",
+    NAMESRV,
+    GROUP,
+    CLUSTER,
+    ONE_BROKER,
+    argument(
+        "-r", "--retryMaxTimes", type=int, default=16, metavar="N", help="tries before the dead-letter queue (16)"
+    ),
+    argument("-q", "--retryQueueNums", type=int, default=1, metavar="N", help="queues of the retry topic (1)"),
+    argument("-s", "--consumeEnable", choices=("true", "false"), default="true", help="may the group consume (true)"),
+    argument("-d", "--consumeBroadcastEnable", choices=("true", "false"), default="true", help="in broadcast (true)"),
+)
+async def group_create(call: Call) -> Outcome:
+    """Send the group to each master; status 1 when one refuses it."""
+    options = call.options
+    config = SubscriptionGroupConfig(
+        group_name=options.group,
+        consume_enable=options.consumeEnable == "true",
+        consume_broadcast_enable=options.consumeBroadcastEnable == "true",
+        retry_max_times=options.retryMaxTimes,
+        retry_queue_nums=options.retryQueueNums,
+    )
+    what = f"{options.group}: {config.retry_max_times} tries, {config.retry_queue_nums} retry queues"
+    return await change_each(call, await targets(call), UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config, what=what)
+
+
+@command(
+    "group delete",
+    "delete a consumer group from all masters of a cluster",
+    NAMESRV,
+    GROUP,
+    CLUSTER,
+    ONE_BROKER,
+    argument("-r", "--removeOffset", choices=("true", "false"), default="false", help="its offsets too (false)"),
+)
+async def group_delete(call: Call) -> Outcome:
+    """Status 4 when nobody confirms it."""
+    options = call.options
+    brokers = await targets(call)
+    with_offsets = options.removeOffset == "true"
+    call.confirm(
+        f"group {options.group}{' and its offsets are' if with_offsets else ' is'} deleted from {', '.join(brokers)}",
+        options.group,
+    )
+    header = DeleteGroupHeader(group_name=options.group, remove_offset=with_offsets, clean_offset=with_offsets)
+    return await change_each(call, brokers, DELETE_SUBSCRIPTIONGROUP, header, None, what=f"{options.group} is deleted")
+
+
+@command(
+    "group reset",
+    "set the offsets of a group in a topic, also of members that are online",
+    NAMESRV,
+    GROUP,
+    ONE_TOPIC,
+    argument(
+        "-s", "--to", required=True, metavar="WHEN", help="begin, end (now), or a time: 2026-01-31T12:00 or epoch ms"
+    ),
+    argument("-f", "--force", choices=("true", "false"), default="true", help="forward too, not only back (true)"),
+)
+async def group_reset(call: Call) -> Outcome:
+    """
+    Reset online members through their brokers (222), otherwise write the offsets (15). Status 4: not confirmed.
+
+    Java: ResetOffsetByTimeCommand
+    """
+    options = call.options
+    at_ms = _moment(options.to)
+    brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
+    what = f"the offsets of group {options.group} in topic {options.topic} are set to {options.to}"
+    call.confirm(f"{what} on {', '.join(brokers)}", options.group)
+    moved: dict[MessageQueue, tuple[int | None, int]] = {}
+    for addr in brokers.values():
+        moved.update(await _reset_at(call, addr, at_ms))
+    rows = [(queue.broker_name, queue.queue_id, old, new) for queue, (old, new) in sorted(moved.items())]
+    return tabular(("broker", "queue", "old_offset", "new_offset"), rows, nothing="no queue had to be reset")
+
+
+#: the times that brokers take for the two ends.  Java: AdminBrokerProcessor#resetOffset
+_BEGIN, _END = 0, -1
+
+
+def _moment(text: str) -> int:
+    if text in ("begin", "end", "now"):
+        return _BEGIN if text == "begin" else _END
+    try:
+        return parse_time(text.replace("#", "T", 1))
+    except ValueError:
+        raise WrongUse(f"--to {text}: begin, end or a time such as 2026-01-31T12:00 is expected") from None
+
+
+async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, tuple[int | None, int]]:
+    """Return old (None: unknown) and new offset of the queues that were reset at one broker."""
+    options = call.options
+    force = options.force == "true"
+    header = ResetOffsetHeader(topic=options.topic, group=options.group, timestamp=at_ms, is_force=force)
+    try:
+        table = (await call.invoke(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)).body.offset_table
+        return {queue: (None, offset) for queue, offset in table.items()}
+    except Refused as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+    table_of_topic = (await call.invoke(addr, GET_TOPIC_STATS_INFO, TopicHeader(topic=options.topic), None)).body
+    stats = ConsumeStatsHeader(consumer_group=options.group, topic=options.topic)
+    try:
+        known = (await call.invoke(addr, GET_CONSUME_STATS, stats, None)).body.offset_table
+    except Refused as error:
+        if error.code not in _UNKNOWN:
+            raise
+        known = {}
+    moved: dict[MessageQueue, tuple[int | None, int]] = {}
+    for queue, at in table_of_topic.offset_table.items():
+        old = known[queue].consumer_offset if queue in known else None
+        if at_ms in (_BEGIN, _END):
+            new = at.min_offset if at_ms == _BEGIN else at.max_offset
+        else:
+            new = await _offset_at(call, addr, queue, at_ms)
+        if old == new or (old is not None and new > old and not force):
+            continue
+        commit = UpdateConsumerOffsetHeader(
+            consumer_group=options.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=new
+        )
+        await call.invoke(addr, UPDATE_CONSUMER_OFFSET, commit, None)
+        moved[queue] = old, new
+    return moved
+
+
+async def _offset_at(call: Call, addr: str, queue: MessageQueue, at_ms: int) -> int:
+    header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=at_ms)
+    return (await call.invoke(addr, SEARCH_OFFSET_BY_TIMESTAMP, header, None)).header.offset
+
+
+@command(
+    "group clone",
+    "give a group the offsets of another in a topic",
+    NAMESRV,
+    subject("source", "-s", "--srcGroup", metavar="FROM"),
+    subject("group", "-d", "--destGroup", metavar="TO"),
+    ONE_TOPIC,
+)
+async def group_clone(call: Call) -> Outcome:
+    """Status 4 when nobody confirms it."""
+    options = call.options
+    brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
+    call.confirm(
+        f"group {options.group} gets the offsets of {options.source} in topic {options.topic} on {', '.join(brokers)}",
+        options.group,
+    )
+    header = CloneGroupOffsetHeader(
+        src_group=options.source, dest_group=options.group, topic=options.topic, offline=True
+    )
+    what = f"{options.group} has the offsets of {options.source}"
+    return await change_each(call, list(brokers.values()), CLONE_GROUP_OFFSET, header, None, what=what)
+
+
+@command(
+    "group skip",
+    "skip all messages of a topic that a group has not consumed yet",
+    NAMESRV,
+    GROUP,
+    ONE_TOPIC,
+)
+async def group_skip(call: Call) -> Outcome:
+    """The same as ``group reset --to end``."""
+    call.options.to, call.options.force = "end", "true"
+    return await group_reset(call)

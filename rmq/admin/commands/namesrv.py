@@ -1,0 +1,90 @@
+"""``rmq-admin namesrv`` and ``rmq-admin kv``: configuration and key-value table of NameServers."""
+
+from __future__ import annotations
+
+from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, command, subject, tabular
+from rmq.admin.lookups import ask_each, ask_namesrv, change_each
+from rmq.errors import Refused
+from rmq.runtime.properties import decode_properties
+from rmq.wire.api.kv import (
+    DELETE_KV_CONFIG,
+    GET_KV_CONFIG,
+    GET_KVLIST_BY_NAMESPACE,
+    PUT_KV_CONFIG,
+    KVConfigHeader,
+    NamespaceHeader,
+    PutKVConfigHeader,
+)
+from rmq.wire.api.routes import GET_NAMESRV_CONFIG, UPDATE_NAMESRV_CONFIG
+from rmq.wire.codes import ResponseCode
+
+NAMESPACE = subject("namespace", "-s", "--namespace", metavar="NAMESPACE")
+KEY = subject("key", "-k", "--key", metavar="KEY")
+VALUE = subject("value", "-v", "--value", metavar="VALUE")
+
+
+@command("namesrv config", "show the configuration of NameServers", NAMESRV)
+async def namesrv_config(call: Call) -> Outcome:
+    """RequestFailed when a NameServer does not answer."""
+    answers = await ask_each(call, call.options.namesrvAddr, GET_NAMESRV_CONFIG, None, None)
+    rows = [
+        (addr, key, value)
+        for addr, answer in answers
+        for key, value in sorted(decode_properties(answer.body, addr).items())
+    ]
+    return tabular(("namesrv", "key", "value"), rows, nothing="no key")
+
+
+@command("namesrv set", "set a configuration key of NameServers, without a restart", NAMESRV, KEY, VALUE)
+async def namesrv_set(call: Call) -> Outcome:
+    """Status 1 when one refuses it, 4 when nobody confirms it."""
+    options = call.options
+    what = f"{options.key}={options.value}"
+    call.confirm(f"{what} is set on {', '.join(options.namesrvAddr)}", options.key)
+    return await change_each(call, options.namesrvAddr, UPDATE_NAMESRV_CONFIG, None, f"{what}\n".encode(), what=what)
+
+
+@command("kv list", "show the keys of a namespace", NAMESRV, NAMESPACE)
+async def kv_list(call: Call) -> Outcome:
+    """Status 2 when there is no such namespace."""
+    name = call.options.namespace
+    try:
+        answer = await ask_namesrv(call, GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace=name), None)
+    except Refused as error:
+        raise _absent(error, f"no namespace {name}") from None
+    return tabular(("key", "value"), sorted(answer.body.table.items()), nothing="no key")
+
+
+@command("kv get", "show the value of a key", NAMESRV, NAMESPACE, KEY)
+async def kv_get(call: Call) -> Outcome:
+    """Status 2 when there is no such key."""
+    header = KVConfigHeader(namespace=call.options.namespace, key=call.options.key)
+    try:
+        value = (await ask_namesrv(call, GET_KV_CONFIG, header, None)).header.value
+    except Refused as error:
+        raise _absent(error, f"no key {header.key} in namespace {header.namespace}") from None
+    return Outcome(text=value or "", data=value)
+
+
+def _absent(error: Refused, text: str) -> Exception:
+    return NotFound(text) if error.code == ResponseCode.QUERY_NOT_FOUND else error
+
+
+@command("kv set", "set the value of a key on all NameServers", NAMESRV, NAMESPACE, KEY, VALUE)
+async def kv_set(call: Call) -> Outcome:
+    """Status 1 when one refuses it."""
+    options = call.options
+    header = PutKVConfigHeader(namespace=options.namespace, key=options.key, value=options.value)
+    what = f"{options.key}={options.value}"
+    return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, header, None, what=what)
+
+
+@command("kv delete", "delete a key from all NameServers", NAMESRV, NAMESPACE, KEY)
+async def kv_delete(call: Call) -> Outcome:
+    """Status 4 when nobody confirms it."""
+    options = call.options
+    call.confirm(f"key {options.key} of namespace {options.namespace} is deleted", options.key)
+    header = KVConfigHeader(namespace=options.namespace, key=options.key)
+    return await change_each(
+        call, options.namesrvAddr, DELETE_KV_CONFIG, header, None, what=f"{options.key} is deleted"
+    )

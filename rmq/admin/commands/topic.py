@@ -1,0 +1,232 @@
+"""``rmq-admin topic``: list, show, route, create, alter, perm, delete."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from rmq.admin.command import (
+    CLUSTER,
+    NAMESRV,
+    ONE_BROKER,
+    Call,
+    Outcome,
+    addresses,
+    argument,
+    command,
+    merged,
+    subject,
+    tabular,
+)
+from rmq.admin.lookups import (
+    AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    addresses_by_name,
+    ask_each,
+    ask_namesrv,
+    change_each,
+    cluster_info,
+    route_of,
+    targets,
+    together,
+)
+from rmq.admin.times import time_text
+from rmq.wire.api.common import PERM_READ, PERM_WRITE, perm_text
+from rmq.wire.api.routes import (
+    DELETE_TOPIC_IN_NAMESRV,
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    DeleteTopicInNamesrvHeader,
+)
+from rmq.wire.api.topics import (
+    DELETE_TOPIC_IN_BROKER,
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    GET_TOPIC_STATS_INFO,
+    QUERY_TOPIC_CONSUME_BY_WHO,
+    UPDATE_AND_CREATE_TOPIC,
+    CreateTopicHeader,
+    TopicHeader,
+)
+
+TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
+
+DEFAULT_QUEUES = 8
+
+PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "2": 2, "4": 4, "6": 6}
+
+
+@command(
+    "topic list",
+    "list topics; without --all those of RocketMQ itself and of retries and dead letters are left out",
+    NAMESRV,
+    argument("--all", action="store_true", help="system topics, %%RETRY%% and %%DLQ%% too"),
+    argument("--groups", action="store_true", help="with the groups that consume each"),
+)
+async def topic_list(call: Call) -> Outcome:
+    """Read the NameServer's topics; ``--groups`` asks the brokers of each topic."""
+    everything = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    hidden = set() if call.options.all or call.options.as_mqadmin else await _system_topics(call)
+    topics = [
+        topic
+        for topic in sorted(everything)
+        if call.options.all or call.options.as_mqadmin or not (topic in hidden or topic.startswith(_OF_GROUPS))
+    ]
+    mqadmin_text = "\n".join(topics)
+    if not call.options.groups:
+        return tabular(("topic",), [(topic,) for topic in topics], nothing="no topic", mqadmin_text=mqadmin_text)
+    groups = await together(Deferred.fromCoroutine(_groups_of(call, topic)) for topic in topics)
+    rows = [(topic, ", ".join(names)) for topic, names in zip(topics, groups, strict=True)]
+    return tabular(("topic", "groups"), rows, nothing="no topic", mqadmin_text=mqadmin_text)
+
+
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+async def _system_topics(call: Call) -> set[str]:
+    """Return clusters, brokers and what brokers call system topics."""
+    known = (await ask_namesrv(call, GET_SYSTEM_TOPIC_LIST_FROM_NS, None, None)).body.topic_list
+    info = await cluster_info(call)
+    brokers = addresses_by_name(info.broker_addr_table.values()).values()
+    own = await ask_each(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, None)
+    return {*known, *(topic for _, answer in own for topic in answer.body.topic_list)}
+
+
+async def _groups_of(call: Call, topic: str) -> list[str]:
+    route = await route_of(call, topic)
+    found: set[str] = set()
+    for addr in addresses_by_name(route.broker_datas).values():
+        answer = await call.invoke(addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
+        found.update(answer.body.group_list)
+    return sorted(found)
+
+
+@command("topic route", "show the brokers and queues of a topic, as NameServers know them", NAMESRV, TOPIC)
+async def topic_route(call: Call) -> Outcome:
+    """Status 2 when the topic has no route."""
+    route = await route_of(call, call.options.topic)
+    brokers = {broker.broker_name: broker for broker in route.broker_datas}
+    rows = [
+        (
+            queue.broker_name,
+            queue.read_queue_nums,
+            queue.write_queue_nums,
+            perm_text(queue.perm),
+            " ".join(f"{n}={addr}" for n, addr in sorted(brokers[queue.broker_name].broker_addrs.items()))
+            if queue.broker_name in brokers
+            else "",
+        )
+        for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name)
+    ]
+    columns = ("broker", "read_queues", "write_queues", "perm", "addresses")
+    return tabular(columns, rows, nothing="the route has no queue")
+
+
+@command("topic show", "show the queues of a topic with their offsets and the time of the last message", NAMESRV, TOPIC)
+async def topic_show(call: Call) -> Outcome:
+    """Ask each broker of the topic; status 2 when the topic has no route."""
+    topic = call.options.topic
+    route = await route_of(call, topic)
+    brokers = addresses_by_name(route.broker_datas)
+    answers = await ask_each(call, brokers.values(), GET_TOPIC_STATS_INFO, TopicHeader(topic=topic), None)
+    rows = [
+        (
+            queue.broker_name,
+            queue.queue_id,
+            at.min_offset,
+            at.max_offset,
+            at.max_offset - at.min_offset,
+            time_text(at.last_update_timestamp),
+        )
+        for _, answer in answers
+        for queue, at in sorted(answer.body.offset_table.items())
+    ]
+    columns = ("broker", "queue", "min_offset", "max_offset", "messages", "last_message")
+    return tabular(columns, rows, nothing="the topic has no queue")
+
+
+@command(
+    "topic create",
+    "create a topic, or alter it, on all masters of a cluster",
+    NAMESRV,
+    TOPIC,
+    CLUSTER,
+    ONE_BROKER,
+    argument("--queues", type=int, metavar="N", help="queues for producers and consumers (default: 8)"),
+    argument("-r", "--readQueueNums", type=int, metavar="N", help="queues that consumers see"),
+    argument("-w", "--writeQueueNums", type=int, metavar="N", help="queues that producers see"),
+    argument("-p", "--perm", choices=PERMS, default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
+)
+async def topic_create(call: Call) -> Outcome:
+    """Send the topic to each master; status 1 when one refuses it."""
+    options = call.options
+    queues = options.queues or DEFAULT_QUEUES
+    header = CreateTopicHeader(
+        topic=options.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        read_queue_nums=options.readQueueNums or queues,
+        write_queue_nums=options.writeQueueNums or queues,
+        perm=PERMS[options.perm],
+        topic_filter_type="SINGLE_TAG",
+    )
+    numbers = f"{header.read_queue_nums} read and {header.write_queue_nums} write queues"
+    what = f"{header.topic}: {numbers}, {perm_text(header.perm)}"
+    return await change_each(call, await targets(call), UPDATE_AND_CREATE_TOPIC, header, None, what=what)
+
+
+@command(
+    "topic perm",
+    "set who may use a topic: r consumers, w producers, rw both; queues stay as they are",
+    NAMESRV,
+    TOPIC,
+    subject("perm", "-p", "--perm", choices=PERMS),
+    argument("-b", "--brokerAddr", type=addresses, metavar="HOST:PORT[;...]", help="only these brokers"),
+    argument("-c", "--clusterName", help="accepted for mqadmin's sake: the route names the brokers"),
+)
+async def topic_perm(call: Call) -> Outcome:
+    """Send the topic with its own queue numbers to each master of its route."""
+    options = call.options
+    route = await route_of(call, options.topic)
+    brokers = addresses_by_name(route.broker_datas)
+    results = []
+    for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name):
+        addr = brokers.get(queue.broker_name)
+        if addr is None or (options.brokerAddr and addr not in options.brokerAddr):
+            continue
+        header = CreateTopicHeader(
+            topic=options.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=queue.read_queue_nums,
+            write_queue_nums=queue.write_queue_nums,
+            perm=PERMS[options.perm],
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=queue.topic_sys_flag,
+        )
+        what = f"{options.topic}: {perm_text(queue.perm)} is now {perm_text(header.perm)}"
+        results.append(await change_each(call, [addr], UPDATE_AND_CREATE_TOPIC, header, None, what=what))
+    return merged(results)
+
+
+@command(
+    "topic delete", "delete a topic from all masters of a cluster and from the NameServers", NAMESRV, TOPIC, CLUSTER
+)
+async def topic_delete(call: Call) -> Outcome:
+    """The messages are gone with it. Status 4 when nobody confirms it."""
+    options = call.options
+    options.brokerAddr = None
+    topic = options.topic
+    brokers = await targets(call)
+    call.confirm(f"topic {topic} and its messages are deleted from {', '.join(brokers)}", topic)
+    deleted = f"{topic} is deleted"
+    return merged(
+        [
+            await change_each(call, brokers, DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic), None, what=deleted),
+            await change_each(
+                call,
+                options.namesrvAddr,
+                DELETE_TOPIC_IN_NAMESRV,
+                DeleteTopicInNamesrvHeader(topic=topic),
+                None,
+                what=deleted,
+            ),
+        ]
+    )

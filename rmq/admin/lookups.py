@@ -1,0 +1,141 @@
+"""What several commands ask first: NameServers for brokers and routes; many brokers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+
+from rmq.admin.command import OK, REFUSED, UNASKED, Call, NotFound, Outcome, WrongUse, tabular
+from rmq.errors import Refused, RequestFailed
+from rmq.wire.api.common import MASTER_ID
+from rmq.wire.api.routes import (
+    GET_BROKER_CLUSTER_INFO,
+    GET_ROUTEINFO_BY_TOPIC,
+    BrokerData,
+    ClusterInfo,
+    GetRouteInfoHeader,
+    TopicRouteData,
+)
+from rmq.wire.codes import ResponseCode
+from rmq.wire.contract import Contract
+from rmq.wire.exchange import Response
+
+H = TypeVar("H")
+B = TypeVar("B")
+RH = TypeVar("RH")
+RB = TypeVar("RB")
+T = TypeVar("T")
+
+#: what every client asks of the topics that brokers create by themselves
+AUTO_CREATE_TOPIC = "TBW102"
+
+RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
+
+
+async def ask_namesrv(call: Call, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB]:
+    """Ask one NameServer after the other until one answers; a refusal is an answer. Raises RequestFailed."""
+    *others, last = call.options.namesrvAddr
+    for addr in others:
+        try:
+            return await call.invoke(addr, contract, header, body)
+        except Refused:
+            raise
+        except RequestFailed:
+            continue
+    return await call.invoke(last, contract, header, body)
+
+
+async def cluster_info(call: Call) -> ClusterInfo:
+    return (await ask_namesrv(call, GET_BROKER_CLUSTER_INFO, None, None)).body
+
+
+async def route_of(call: Call, topic: str) -> TopicRouteData:
+    """Return the route of a topic; raises NotFound."""
+    try:
+        return (await ask_namesrv(call, GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic=topic), None)).body
+    except Refused as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NotFound(f"NameServer {error.addr} has no route of topic {topic}") from None
+        raise
+
+
+def address_of(broker: BrokerData) -> str | None:
+    """Return the master's address, otherwise that of the slave with the lowest id."""
+    return broker.broker_addrs[min(broker.broker_addrs)] if broker.broker_addrs else None
+
+
+def addresses_by_name(brokers: Iterable[BrokerData]) -> dict[str, str]:
+    """Return the address to ask of each broker name that has one, by name."""
+    found = ((broker.broker_name, address_of(broker)) for broker in brokers)
+    return {name: addr for name, addr in sorted(found) if addr is not None}
+
+
+async def targets(call: Call) -> list[str]:
+    """
+    Return the brokers that a command is meant for: ``--brokerAddr``, or the masters of a cluster.
+
+    WrongUse when the cluster has to be named, NotFound when it is unknown or without a master.
+    """
+    if call.options.brokerAddr:
+        return list(call.options.brokerAddr)
+    info = await cluster_info(call)
+    _, names = one_cluster(call, info)
+    found = [
+        info.broker_addr_table[name].broker_addrs.get(MASTER_ID) for name in names if name in info.broker_addr_table
+    ]
+    masters = [addr for addr in found if addr is not None]
+    if not masters:
+        raise NotFound("the cluster has no master")
+    return masters
+
+
+def one_cluster(call: Call, info: ClusterInfo) -> tuple[str, list[str]]:
+    """Return the name of the chosen or only cluster and its sorted broker names."""
+    clusters = info.cluster_addr_table
+    wanted = call.options.clusterName
+    if wanted is None:
+        if len(clusters) != 1:
+            known = ", ".join(sorted(clusters)) or "none"
+            raise WrongUse(f"choose a cluster with -c or brokers with -b; clusters known: {known}")
+        (wanted,) = clusters
+    if wanted not in clusters:
+        raise NotFound(f"no cluster {wanted}; clusters known: {', '.join(sorted(clusters)) or 'none'}")
+    return wanted, sorted(clusters[wanted])
+
+
+async def ask_each(
+    call: Call, addrs: Iterable[str], contract: Contract[H, B, RH, RB], header: H, body: B
+) -> list[tuple[str, Response[RH, RB]]]:
+    """Ask all servers at once; raises the RequestFailed of the first that fails."""
+    asked = list(addrs)
+    answers = await together(call.invoke(addr, contract, header, body) for addr in asked)
+    return list(zip(asked, answers, strict=True))
+
+
+async def together(asked: Iterable[Deferred[T]]) -> list[T]:
+    """Wait for all; raises the exception of the first that fails."""
+    try:
+        return await gatherResults(list(asked), consumeErrors=True)
+    except FirstError as error:
+        cause = error.subFailure.value
+        assert isinstance(cause, Exception)
+        raise cause from None
+
+
+async def change_each(
+    call: Call, addrs: Sequence[str], contract: Contract[H, B, RH, RB], header: H, body: B, *, what: str
+) -> Outcome:
+    """Send one change to all servers, whatever becomes of it elsewhere; the worst result is the exit status."""
+    rows: list[tuple[str, str]] = []
+    status = OK
+    for addr in addrs:
+        try:
+            await call.invoke(addr, contract, header, body)
+        except RequestFailed as error:
+            rows.append((addr, str(error)))
+            status = max(status, REFUSED if isinstance(error, Refused) else UNASKED)
+        else:
+            rows.append((addr, what))
+    return tabular(("server", "result"), rows, nothing="no server", status=status)

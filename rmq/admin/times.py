@@ -1,0 +1,20 @@
+"""Times as people read and write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def time_text(at_ms: int) -> str | None:
+    """Return epoch milliseconds as ISO 8601 in UTC; None for no time."""
+    if at_ms <= 0:
+        return None
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at_ms % 1000:03d}Z"
+
+
+def parse_time(text: str) -> int:
+    """Return the epoch milliseconds of ISO 8601 (UTC where it names no zone) or of a number of them; a ValueError."""
+    if text.isdecimal():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

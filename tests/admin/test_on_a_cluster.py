@@ -1,0 +1,306 @@
+"""The commands of rmq-admin against a NameServer, a master and a slave, all simulated."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.admin.main import Result, parse, run
+from rmq.sim.cluster import Cluster
+from rmq.sim.node import Node, platform_for
+from rmq.sim.world import World
+from rmq.wire import fastjson
+from rmq.wire.api.clients import ConsumerData, HeartbeatData
+from rmq.wire.api.common import SubscriptionData
+from rmq.wire.codes import RequestCode
+from tests.broker.harness import RawClient, send_ext
+from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, options
+
+
+class ClusterCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.world = World(1)
+        self.cluster = Cluster(self.world, options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1))
+        self.cluster.start_servers()
+        self.machine = Node(self.world, self.cluster.net, "admin")
+        self.machine.start()
+        (self.namesrv,) = self.cluster.namesrv_addrs
+        (master,) = self.cluster.masters
+        self.broker = master.addr
+        self.questions: list[str] = []
+        self.emitted: list[str] = []
+        for _ in range(30):
+            self.world.run_for(1)
+            if self.admin("cluster", "list", "-o", "csv").out.count("\n") == 2:
+                return
+        self.fail("master and slave did not register")
+
+    def admin(self, *arguments: str, typed: str | None = None) -> Result:
+        """Run a command; ``typed``: what a person answers when a change is to be confirmed, None: no terminal."""
+
+        def ask(text: str, name: str) -> bool:
+            self.questions.append(text)
+            return typed == name
+
+        options = parse(arguments if "-n" in arguments else [*arguments, "-n", self.namesrv])
+        asked = run(platform_for(self.machine), options, emit=self.emitted.append, ask=ask)
+        return self.world.settle(Deferred.fromCoroutine(asked))
+
+    def text(self, *arguments: str) -> str:
+        """Run a command that succeeds; return what it prints."""
+        result = self.admin(*arguments)
+        self.assertEqual((result.status, result.err), (0, ""), arguments)
+        return result.out
+
+    def data(self, *arguments: str) -> Any:
+        return json.loads(self.text(*arguments, "--output", "json"))
+
+    def fails(self, status: int, *arguments: str) -> str:
+        """Run a command that ends with ``status``; return its line on standard error."""
+        result = self.admin(*arguments)
+        self.assertEqual((result.status, result.out), (status, ""), result)
+        self.assertNotIn("\n", result.err)
+        return result.err
+
+    def connect(self) -> RawClient:
+        client = RawClient(self.world)
+        host, _, port = self.broker.partition(":")
+        endpoint = TCP4ClientEndpoint(self.machine.process, host, int(port))
+        endpoint.connect(Factory.forProtocol(lambda: client))
+        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
+        return client
+
+    def send(self, topic: str, messages: int) -> None:
+        client = self.connect()
+        for n in range(messages):
+            self.assertEqual(client.ask(310, send_ext(topic, queue_id=n % 2), b"body").code, 0)
+
+    def join(self, group: str, topic: str) -> RawClient:
+        """Connect a member of a group."""
+        client = self.connect()
+        subscribed = [SubscriptionData(topic=topic), SubscriptionData(topic=f"%RETRY%{group}")]
+        data = ConsumerData(
+            group_name=group,
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=subscribed,
+        )
+        body = fastjson.encode(HeartbeatData(client_id="10.0.0.9@1", consumer_data_set=[data], producer_data_set=[]))
+        self.assertEqual(client.ask(RequestCode.HEART_BEAT, {}, body).code, 0)
+        self.world.run_for(1)  # its retry topic is registered
+        return client
+
+    def commit(self, group: str, topic: str, *offsets: int) -> None:
+        client = self.connect()
+        for queue_id, offset in enumerate(offsets):
+            header = {
+                "consumerGroup": group,
+                "topic": topic,
+                "queueId": str(queue_id),
+                "commitOffset": str(offset),
+            }
+            self.assertEqual(client.ask(15, header).code, 0)
+
+
+class TopicTests(ClusterCase):
+    def test_life_of_a_topic(self) -> None:
+        """Created, altered, seen with its messages, made read-only, deleted."""
+        self.assertEqual(self.data("topic", "list"), [])
+        self.text("topic", "create", "orders", "--queues", "2")
+        self.assertEqual(self.data("topic", "list"), [{"topic": "orders"}])
+        (row,) = self.data("topic", "route", "orders")
+        self.assertEqual((row["broker"], row["read_queues"], row["perm"]), ("broker-a", 2, "RW-"))
+        self.assertIn(f"0={self.broker} 1=", row["addresses"])
+        self.send("orders", 3)
+        shown = self.data("topic", "show", "orders")
+        self.assertEqual([(row["queue"], row["max_offset"], row["messages"]) for row in shown], [(0, 2, 2), (1, 1, 1)])
+        self.assertRegex(shown[0]["last_message"], r"^\d{4}-\d\d-\d\dT.*Z$")
+        self.text("topic", "perm", "orders", "r")
+        (row,) = self.data("topic", "route", "orders")
+        self.assertEqual((row["read_queues"], row["perm"]), (2, "R--"))
+        self.text("topic", "delete", "orders", "--yes")
+        self.assertIn("no route of topic orders", self.fails(2, "topic", "show", "orders"))
+        self.assertEqual(self.data("topic", "list"), [])
+
+    def test_names_of_mqadmin(self) -> None:
+        """mqadmin's command lines do the same, print system topics too, and never ask."""
+        self.text("updateTopic", "-c", "sim", "-t", "orders", "-r", "2", "-w", "3")
+        self.assertIn("orders", self.text("topicList").splitlines())
+        self.assertIn("TBW102", self.text("topicList").splitlines())
+        self.text("deleteTopic", "-c", "sim", "-t", "orders")
+        self.assertNotIn("orders", self.text("topicList").splitlines())
+        self.assertEqual(self.questions, [])
+
+    def test_refused(self) -> None:
+        """A broker that refuses: status 1, with its remark beside its address."""
+        result = self.admin("topic", "create", "TBW102")
+        self.assertEqual(result.status, 1)
+        self.assertIn(self.broker, result.out)
+        self.assertIn("conflict with system topic", result.out)
+
+    def test_confirmation(self) -> None:
+        """Nothing is deleted until its name is typed; without a terminal the status is 4."""
+        self.text("topic", "create", "orders", "--queues", "2")
+        self.assertIn("not confirmed", self.fails(4, "topic", "delete", "orders"))
+        self.assertEqual(self.admin("topic", "delete", "orders", typed="order").status, 4)
+        self.assertEqual(self.data("topic", "list"), [{"topic": "orders"}])
+        self.assertEqual(self.admin("topic", "delete", "orders", typed="orders").status, 0)
+        self.assertEqual(self.data("topic", "list"), [])
+        self.assertEqual(self.questions[0], f"topic orders and its messages are deleted from {self.broker}")
+
+    def test_unknown_cluster(self) -> None:
+        """A cluster that is not there: status 2, and those that are."""
+        self.assertIn("no cluster Other; clusters known: sim", self.fails(2, "topic", "create", "T", "-c", "Other"))
+
+
+class GroupTests(ClusterCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.text("topic", "create", "orders", "--queues", "2")
+        self.send("orders", 5)
+
+    def test_lag(self) -> None:
+        """Lag in each queue and in all; --maxLag makes it an exit status."""
+        self.join("G", "orders")
+        self.commit("G", "orders", 1, 2)
+        rows = self.data("group", "show", "G")
+        found = {
+            (row["topic"], row["queue"]): (row["broker_offset"], row["consumer_offset"], row["lag"]) for row in rows
+        }
+        self.assertEqual(found["orders", 0], (3, 1, 2))
+        self.assertEqual(found["orders", 1], (2, 2, 0))
+        (row,) = self.data("group", "list")
+        self.assertEqual((row["group"], row["members"], row["model"], row["lag"]), ("G", 1, "CLUSTERING", 2))
+        self.assertEqual(self.admin("group", "show", "G", "--maxLag", "1").status, 2)
+        self.assertEqual(self.admin("group", "show", "G", "--maxLag", "2").status, 0)
+        (member,) = self.data("group", "members", "G")
+        self.assertEqual((member["client_id"], member["language"]), ("10.0.0.9@1", "JAVA"))
+        self.assertIn("orders: *", member["subscriptions"])
+
+    def test_unknown(self) -> None:
+        """A group that never consumed: status 2."""
+        self.assertIn("no group H", self.fails(2, "group", "show", "H"))
+        self.assertEqual(self.text("group", "list"), "no group has consumed yet")
+
+    def reset(self, *arguments: str) -> dict[int, tuple[int, int]]:
+        rows = self.data("group", "reset", "G", "orders", "--yes", *arguments)
+        return {row["queue"]: (row["old_offset"], row["new_offset"]) for row in rows}
+
+    def positions(self) -> dict[int, int]:
+        rows = self.data("group", "show", "G")
+        return {row["queue"]: row["consumer_offset"] for row in rows if row["topic"] == "orders"}
+
+    def test_reset_without_members(self) -> None:
+        """Offsets are written: to the begin, the end, a time; not forward without --force."""
+        self.join("G", "orders").transport.loseConnection()  # type: ignore[union-attr]
+        self.world.run_for(5)
+        self.commit("G", "orders", 1, 2)
+        self.assertEqual(self.reset("--to", "begin"), {0: (1, 0), 1: (2, 0)})
+        self.assertEqual(self.positions(), {0: 0, 1: 0})
+        self.assertEqual(self.reset("--to", "end", "--force", "false"), {})
+        self.assertEqual(self.reset("--to", "end"), {0: (0, 3), 1: (0, 2)})
+        self.assertEqual(self.positions(), {0: 3, 1: 2})
+        self.assertEqual(self.reset("--to", "2001-01-01T00:00"), {0: (3, 0), 1: (2, 0)})
+        self.assertEqual(self.admin("group", "skip", "G", "orders", typed="G").status, 0)
+        self.assertEqual(self.positions(), {0: 3, 1: 2})
+
+    def test_reset_of_members(self) -> None:
+        """Members that are online get the new offsets from their broker (220)."""
+        member = self.join("G", "orders")
+        self.commit("G", "orders", 3, 2)
+        self.assertEqual(self.reset("--to", "begin"), {0: (None, 0), 1: (None, 0)})
+        self.world.run_until(lambda: member.requests(220), 5, "the reset at the member")
+
+    def test_reset_to_nonsense(self) -> None:
+        """A time that is none: wrong use, before anything is asked."""
+        self.assertIn("2026-01-31T12:00", self.fails(64, "group", "reset", "G", "orders", "--to", "soon"))
+
+    def test_clone(self) -> None:
+        """A group takes over the offsets of another."""
+        self.join("G", "orders")
+        self.commit("G", "orders", 1, 2)
+        self.join("H", "orders")
+        self.text("group", "clone", "G", "H", "orders", "--yes")
+        rows = self.data("group", "show", "H")
+        self.assertEqual([row["consumer_offset"] for row in rows if row["topic"] == "orders"], [1, 2])
+
+    def test_create_and_delete(self) -> None:
+        """A created group is there for its members, a deleted one is not."""
+        self.text("group", "create", "G", "--retryMaxTimes", "3")
+        groups = self.cluster.masters[0].broker.groups
+        self.assertEqual(groups.get("G").retry_max_times, 3)  # type: ignore[union-attr]
+        self.text("group", "delete", "G", "--yes")
+        self.assertIsNone(groups.get("G"))
+
+
+class ServerTests(ClusterCase):
+    def test_configuration(self) -> None:
+        """A key is set and seen; keys that differ between brokers are found with --diff."""
+        self.text("broker", "set", "maxMessageSize", "1000", "-b", self.broker, "--yes")
+        rows = self.data("broker", "config", "-b", self.broker)
+        self.assertEqual([row["value"] for row in rows if row["key"] == "maxMessageSize"], ["1000"])
+        slave = self.cluster.members[1].addr
+        result = self.admin("broker", "config", "--diff", "-b", f"{self.broker};{slave}")
+        self.assertEqual(result.status, 2)
+        self.assertIn("maxMessageSize", result.out)
+        self.assertNotIn("listenPort", result.out)
+        self.text("namesrv", "set", "orderMessageEnable", "true", "--yes")
+        rows = self.data("namesrv", "config")
+        self.assertEqual([row["value"] for row in rows if row["key"] == "orderMessageEnable"], ["true"])
+
+    def test_figures(self) -> None:
+        """Runtime figures of a broker, as mqadmin's brokerStatus asks for them."""
+        figures = {row["figure"] for row in self.data("broker", "show")}
+        self.assertLessEqual({"putTps", "msgPutTotalTodayNow", "commitLogMaxOffset"}, figures)
+        self.assertEqual({row["figure"] for row in self.data("brokerStatus", "-b", self.broker)}, figures)
+
+    def test_drain(self) -> None:
+        """Producers leave a drained broker name, and come back."""
+        self.text("topic", "create", "orders", "--queues", "2")
+        self.text("broker", "drain", "broker-a", "--yes")
+        self.assertEqual(self.data("topic", "route", "orders")[0]["perm"], "R--")
+        self.text("broker", "undrain", "broker-a")
+        self.assertEqual(self.data("topic", "route", "orders")[0]["perm"], "RW-")
+
+    def test_keys_and_values(self) -> None:
+        """The NameServers' table: set, read, listed, deleted."""
+        self.text("kv", "set", "NS", "k", "v w")
+        self.assertEqual(self.text("kv", "get", "NS", "k"), "v w")
+        self.assertEqual(self.data("kv", "list", "NS"), [{"key": "k", "value": "v w"}])
+        self.text("kv", "delete", "NS", "k", "--yes")
+        self.assertIn("no key k in namespace NS", self.fails(2, "kv", "get", "NS", "k"))
+        self.assertIn("no namespace OTHER", self.fails(2, "kv", "list", "OTHER"))
+
+    def test_csv(self) -> None:
+        """The first line of csv names the columns."""
+        self.text("kv", "set", "NS", "k", 'a "quoted", value')
+        rows = list(csv.reader(io.StringIO(self.text("kv", "list", "NS", "-o", "csv"))))
+        self.assertEqual(rows, [["key", "value"], ["k", 'a "quoted", value']])
+        self.assertIn("no table", self.fails(64, "route", "dump", "-o", "csv"))
+
+    def test_watch(self) -> None:
+        """With --watch a command runs again until it is stopped."""
+        parsed = parse(["topic", "list", "--watch", "2", "-n", self.namesrv])
+        asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, emit=self.emitted.append))
+        self.world.run_for(7)
+        self.assertEqual(self.emitted, ["no topic"] * 4)
+        self.text("topic", "create", "orders")
+        self.world.run_for(2)
+        self.assertEqual(self.emitted[-1], "TOPIC\norders")
+        asked.cancel()
+        self.world.run_for(1)
+        self.failureResultOf(asked)
+
+    def test_unreachable_namesrv(self) -> None:
+        """The next NameServer answers for one that cannot be reached; when none can, the status is 3."""
+        away = "10.0.0.99:9876"
+        self.assertEqual(self.text("topic", "list", "-n", f"{away};{self.namesrv}"), "no topic")
+        self.assertIn(away, self.fails(3, "topic", "list", "-n", away))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.real.probe import (
@@ -20,6 +21,7 @@ from tests.real.probe import (
     batch_body,
     frame,
     properties_text,
+    pull_fields,
     send_fields,
     text,
 )
@@ -30,6 +32,8 @@ KEEP_ALIVE_S = 15.0
 OPAQUE_MARK = 1_234_567_890
 #: as long as the 32 digits that the generator writes in its place
 UNIQUE_MARK = "@" * 32
+#: where a body begins with the moment at which it is sent, in 16 digits
+STAMP = b"@S@"
 
 
 def route_template(path: Path, topics: int) -> Path:
@@ -50,6 +54,32 @@ def batch_template(path: Path, topic: str, count: int, body_bytes: int) -> Path:
     properties = [properties_text(UNIQ_KEY=f"{UNIQUE_MARK}{n:04X}", WAIT="true", TAGS="TagA") for n in range(count)]
     body = batch_body((text, _noise(body_bytes)) for text in properties)
     return _write(path, _header(SEND_BATCH, fields), re.split(f"({UNIQUE_MARK})".encode(), body), 1)
+
+
+def stamped_template(path: Path, topic: str, body_bytes: int, delay_level: int = 0) -> Path:
+    """SEND_MESSAGE_V2 whose body begins with the moment of its sending, to each of the pulled queues in turn."""
+    delay = {"DELAY": str(delay_level)} if delay_level else {}
+    fields = send_fields(topic, 0, properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA", **delay))
+    return _write(path, _header(SEND, {**fields, "e": "@R@", "g": "@T@"}), [STAMP, _noise(body_bytes - 16)], 1)
+
+
+def held_pull_template(path: Path, topic: str, group: str) -> Path:
+    """PULL_MESSAGE of up to 32 messages from where the last one ended, held for 15 s where there are none."""
+    fields = {**pull_fields(topic, 0, 0, wait_ms=15_000), "consumerGroup": group}
+    return _write(path, _header(PULL, {**fields, "queueId": "@I@", "queueOffset": "@P@"}), [], 1)
+
+
+def half_template(path: Path, topic: str) -> Path:
+    """SEND_MESSAGE_V2 of a half message of 100 B."""
+    properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TRAN_MSG="true", PGROUP="probe-producer")
+    return _write(path, _header(SEND, {**send_fields(topic, 0, properties), "e": "@Q@", "f": 4}), [_noise(100)], 1)
+
+
+def end_template(path: Path) -> Path:
+    """END_TRANSACTION that commits the half message of the last answer."""
+    fields: dict[str, object] = {"producerGroup": "probe-producer", "tranStateTableOffset": "@J@"}
+    fields |= {"commitLogOffset": "@C@", "commitOrRollback": 8, "fromTransactionCheck": False}
+    return _write(path, _header(37, {**fields, "msgId": "@X@", "transactionId": "@X@"}), [], 1)
 
 
 def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
@@ -88,7 +118,8 @@ def _write(path: Path, header: str, body: list[bytes], topics: int) -> Path:
         out += piece.encode() if place % 2 else b"L" + struct.pack(">I", len(piece.encode())) + piece.encode()
     out += b"B"
     for part in body:
-        out += b"U" if part == UNIQUE_MARK.encode() else b"L" + struct.pack(">I", len(part)) + part
+        letter = {UNIQUE_MARK.encode(): b"U", STAMP: b"S"}.get(part)
+        out += letter or b"L" + struct.pack(">I", len(part)) + part
     path.write_bytes(bytes(out + b"E"))
     return path
 
@@ -172,14 +203,23 @@ def registrations(path: Path, *, topics: int, brokers: int, changes: bool) -> Pa
     A group holds two versions of its broker when it ``changes`` with every registration, else one.
     """
     counters = (1, 2) if changes else (1,)
-    out = [struct.pack(">II", brokers, len(counters))]
+    groups: list[list[tuple[bytes, int, Mapping[str, object], bytes]]] = []
     for number in range(brokers):
+        groups.append([])
         for counter in counters:
             names = [f"Other{number:03d}-{topic:06d}" for topic in range(topics)]
             body = registration_body(names, counter=counter, queues=QUEUES + counter)
             fields = registration_fields(f"others-{number}", f"127.0.0.1:{41_000 + number}", body)
-            data = frame(REGISTER_BROKER, fields, body, opaque=OPAQUE_MARK)
-            out += [struct.pack(">II", len(data), data.index(str(OPAQUE_MARK).encode())), data]
+            groups[-1].append((b"", REGISTER_BROKER, fields, body))
+    return fixed_frames(path, groups)
+
+
+def fixed_frames(path: Path, groups: Sequence[Sequence[tuple[bytes, int, Mapping[str, object], bytes]]]) -> Path:
+    """Write requests (bytes in front of it, code, header, body) for ``loadgen.c``, those of each group in turn."""
+    out = [struct.pack(">II", len(groups), len(groups[0]))]
+    for before, code, fields, body in itertools.chain.from_iterable(groups):
+        data = before + frame(code, fields, body, opaque=OPAQUE_MARK)
+        out += [struct.pack(">II", len(data), data.index(str(OPAQUE_MARK).encode())), data]
     path.write_bytes(b"".join(out))
     return path
 

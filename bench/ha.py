@@ -1,101 +1,60 @@
 """
-Replication: how fast an empty slave catches up, ours against Apache's. From the project's root: python -m bench.ha
+Replication as `bench.table` measures it: how fast a new slave catches up, and how far a slave is behind.
 
-Each side is a master that holds ``--gb`` of log in one file, and again and again a new slave of its own kind, in the
-order A B B A. Measured is from the slave's first bytes to its last, and the CPU that master and slave took meanwhile.
-SYNC_MASTER sends are measured by ``python -m bench.store --modes sync-master``.
+A master holds one file of log, and again and again a new slave of its own kind copies it. Measured is from the slave's
+first bytes to its last, and the CPU time that master and slave took meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
+import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import attrs
-
-from bench.conditions import conditions
-from bench.frames import send_template
-from bench.pairing import APACHE_NAME, BENCH_JAVA, OURS_NAME, built_loadgen
-from bench.rounds import Spread
+from bench.brokers import SENT, Started
+from bench.rounds import Shape, Window, window
 from bench.servers import cpu_seconds
-from tests.real.peers import APACHE_4, OURS, Broker, Process, Site, until
+from tests.real.peers import Broker, Site, until
 from tests.real.storm import QUEUES
 
-TOPIC = "BenchHA"
 SEGMENT_BYTES = 1 << 30
 POLL_S = 0.01
 DEADLINE_S = 900.0
 
 
-@attrs.frozen
-class CatchUp:
-    """One slave's way to the master's end. ``queues_s``: until its queues were complete, too."""
-
-    mb_per_s: float
-    master_cpu_per_gb: float
-    slave_cpu_per_gb: float
-    queues_s: float
-
-
-@attrs.frozen
-class Side:
-    name: str
-    namesrv: Process
-    master: Broker
-    kind: str
-
-
-def start(site: Site, kind: str, name: str) -> Side:
-    namesrv = site.namesrv(kind, f"{name}-namesrv")
-    config: dict[str, Any] = {
-        "mappedFileSizeCommitLog": SEGMENT_BYTES,
-        "mappedFileSizeConsumeQueue": 20 * 300_000,
-        "maxHashSlotNum": 5_000_000,
-        "maxIndexNum": 20_000_000,
-    }
-    master = site.broker(kind, namesrv.addr, f"{name}-master", **config)
-    with master.probe() as probe:
-        probe.create_topic(TOPIC, QUEUES)
-    return Side(name, namesrv, master, kind)
-
-
-def fill(side: Side, loadgen: Path, template: Path, size: int) -> None:
+def fill_log(started: Started, loadgen: Path, template: Path, size: int) -> None:
     """Send until the master's log has ``size`` bytes, and not so much that it needs a second file."""
-    while (left := size - side.master.end_offset()) > 0:
-        seconds = min(5.0, max(0.1, left / 200e6))
-        command = [loadgen, side.master.port, 16, 16, seconds, 0.0, 0, side.master.pid, template]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
-        if done.returncode != 0:
-            raise SystemExit(f"filling {side.master.name}: {done.stderr.strip()}\n{side.master.tail()}")
-    if side.master.end_offset() > SEGMENT_BYTES:
-        raise SystemExit(f"{side.master.name} has more than one file of log: a new slave would get only the last one")
+    shape = Shape("filling", 16, 16, template)
+    while (left := size - started.master.end_offset()) > 0:
+        window(loadgen, shape, started.master, min(5.0, max(0.1, left / 200e6)))
+    if started.master.end_offset() > SEGMENT_BYTES:
+        raise SystemExit(
+            f"{started.master.name} has more than one file of log: a new slave would get only the last one"
+        )
 
 
-def catch_up(site: Site, side: Side, number: int) -> CatchUp:
-    """Start a new slave, let it have the master once it runs, wait until it has everything, and throw it away."""
-    end = side.master.end_offset()
-    side.master.suspend()
-    slave = site.slave(side.kind, side.master, side.namesrv.addr, f"{side.name}-slave-{number}", brokerId=1)
+def catch_up(site: Site, started: Started, number: int) -> Window:
+    """
+    Start a new slave, let it have the master once it runs, wait until it has everything, and throw it away.
+
+    The window's rate is MB/s, its CPU the master's for each MB, its p50 the time until the queues were complete, too.
+    """
+    master = started.master
+    end = master.end_offset()
+    master.suspend()
+    slave = site.slave(master.kind, master, started.namesrv.addr, f"{started.name}-slave-{number}", brokerId=1)
     with slave.probe(timeout=DEADLINE_S) as probe:
 
         def info(key: str) -> int:
             return int(probe.runtime_info()[key])
 
         def now() -> tuple[float, float, float]:
-            return time.monotonic(), cpu_seconds(side.master.pid), cpu_seconds(slave.pid)
+            return time.monotonic(), cpu_seconds(master.pid), cpu_seconds(slave.pid)
 
         if info("commitLogMaxOffset"):
             raise SystemExit(f"{slave.name} is not empty")
-        side.master.resume()
+        master.resume()
         began = before = now()
         # what counts begins with the last question to which it had nothing: Apache's may wait before it asks
         while (here := info("commitLogMaxOffset")) < end:
@@ -106,82 +65,34 @@ def catch_up(site: Site, side: Side, number: int) -> CatchUp:
             time.sleep(POLL_S)
             before = now()
         took, master_cpu, slave_cpu = (after - start for start, after in zip(began, now(), strict=True))
-        gigabytes = end / 1e9
+        megabytes = end / 1e6
         until("the slave's queues are complete", lambda: info("dispatchBehindBytes") == 0, seconds=DEADLINE_S)
-        queues_s = time.monotonic() - began[0]
+        queues_us = (time.monotonic() - began[0]) * 1e6
     slave.kill()
     shutil.rmtree(slave.store)
-    return CatchUp(gigabytes * 1000 / took, master_cpu / gigabytes, slave_cpu / gigabytes, queues_s)
+    cpu = {"server_cpu_us": master_cpu * 1e6 / megabytes, "slave_cpu_us": slave_cpu * 1e6 / megabytes}
+    return {"rate": megabytes / took, **cpu, "p50": queues_us, "p99": queues_us}
 
 
-def table(results: dict[str, dict[str, list[CatchUp]]]) -> str:
-    head = ["shape", "ours MB/s", "Apache", "ratio (min-max)", "master CPU s/GB ours", "Apache"]
-    head += ["ratio (min-max)", "slave CPU s/GB ours", "Apache", "ratio (min-max)"]
-    head += ["queues complete s ours", "Apache", "ratio (min-max)"]
-    rows = [head, ["---"] * len(head)]
-    for shape, sides in results.items():
-        ours, apache = sides[OURS_NAME], sides[APACHE_NAME]
-        cells = [shape]
-        for key, digits in (("mb_per_s", 0), ("master_cpu_per_gb", 2), ("slave_cpu_per_gb", 2), ("queues_s", 2)):
-            cells += [f"{middle(side, key):,.{digits}f}" for side in (ours, apache)]
-            cells.append(Spread.of(ratios_of(ours, apache, key)).text())
-        rows.append(cells)
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+class Lag:
+    """Asks slave and master for the end of a queue, again and again, until ``close``."""
 
+    def __init__(self, master: Broker, slave: Broker) -> None:
+        self.messages: list[int] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(master, slave), daemon=True)
+        self._thread.start()
 
-def middle(side: Sequence[CatchUp], key: str) -> float:
-    return float(statistics.median(getattr(one, key) for one in side))
+    def _run(self, master: Broker, slave: Broker) -> None:
+        with master.probe() as first, slave.probe() as second:
+            while not self._stop.wait(0.002):
+                # the slave first: what is sent between the questions counts as lag, so the figure is never too small
+                has = second.max_offset(SENT, 0)
+                self.messages.append(first.max_offset(SENT, 0) - has)
 
-
-def ratios_of(ours: Sequence[CatchUp], apache: Sequence[CatchUp], key: str) -> list[float]:
-    """Return ours/Apache of a figure, one for each round of A B B A."""
-    there, here = ([getattr(one, key) for one in side] for side in (ours, apache))
-    pairs = zip(there[::2], there[1::2], here[::2], here[1::2], strict=True)
-    return [(a + d) / (b + c) for a, d, b, c in pairs]
-
-
-def main() -> int:
-    """Run the benchmark that the command line asks for."""
-    parser = argparse.ArgumentParser(description="Catching up: our slaves and masters against Apache's.")
-    parser.add_argument("--gb", type=float, default=1.0, help="log to copy, up to 1 (default: %(default)s)")
-    parser.add_argument("--sizes", default="256,1024", help="body sizes in bytes (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of A B B A (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for the whole result")
-    parser.add_argument("--ours", default=OURS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if not 0 < arguments.gb <= 1:
-        parser.error("--gb is above 0 and at most 1: an empty slave gets the last file of the log, which has 1 GiB")
-    results: dict[str, dict[str, list[CatchUp]]] = {}
-    with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
-        facts = conditions(Path(folder), BENCH_JAVA)
-        print(facts, flush=True)
-        for size in map(int, arguments.sizes.split(",")):
-            site = Site(Path(folder) / str(size), BENCH_JAVA)
-            site.root.mkdir()
-            try:
-                loadgen = built_loadgen(site.root)
-                template = send_template(site.root / "template", TOPIC, size)
-                sides = [start(site, arguments.ours, "ours"), start(site, APACHE_4, "apache")]
-                for side in sides:
-                    fill(side, loadgen, template, round(arguments.gb * 1e9))
-                found: dict[str, list[CatchUp]] = {OURS_NAME: [], APACHE_NAME: []}
-                for number in range(arguments.rounds * 4):
-                    which = (0, 1, 1, 0)[number % 4]
-                    found[(OURS_NAME, APACHE_NAME)[which]].append(catch_up(site, sides[which], number))
-                results[f"catch-up {arguments.gb:g} GB, {size} B"] = found
-            finally:
-                site.close()
-                site.forget_stores()
-    print(table(results))
-    if arguments.json is not None:
-        plain = {
-            shape: {name: [attrs.asdict(c) for c in s] for name, s in sides.items()} for shape, sides in results.items()
-        }
-        arguments.json.write_text(
-            json.dumps({"conditions": facts, "command": sys.argv, "results": plain}, indent=1) + "\n"
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    def close(self, rate: float) -> dict[str, float]:
+        """Return the lag in us of a queue that got its share of ``rate`` messages a second."""
+        self._stop.set()
+        self._thread.join()
+        found = sorted(messages * QUEUES / rate * 1e6 for messages in self.messages)
+        return {"p50": found[len(found) // 2], "p99": found[len(found) * 99 // 100]}

@@ -1,7 +1,8 @@
 /*
  * Load for one RocketMQ server: N connections with M requests outstanding on each, from one thread.
  *
- *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE [OTHERS EVERY]
+ *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE
+ *           [others FILE EVERY] [end TEMPLATE] [pull TEMPLATE PORT OFFSETS]
  *
  * RATE 0 sends the next request when an answer comes (closed loop). RATE r > 0 sends r requests a second whatever the
  * answers do (open loop); a latency then counts from the moment at which the request was due. PIDS is a comma list of
@@ -10,11 +11,17 @@
  * TEMPLATE holds a frame without its two length words, as items: 'L' u32 bytes (text), 'B' (here the body begins),
  * 'E' (end), or a letter that stands for a value of each request: O opaque, Q queue id 0..7 in turn, T wall clock in
  * milliseconds, K six digits of a pseudo-random number below the template's 'N' u32 (number of topics), U a unique
- * key of 32 hex digits. See frames.py.
+ * key of 32 hex digits, S the monotonic clock in 16 hex digits, R queue id in turn of as many as are pulled. See frames.py.
+ *
+ * END is the template of a second request after each answer (an operation is both): C, J and X stand for the answer's
+ * offset in the log, offset in the queue and transaction id. Requests are counted, not operations.
+ *
+ * PULL is the template of long polls, one connection for each of the comma list OFFSETS, where queue number n is read
+ * from: I stands for n, P for the next offset. A message that comes shows in its first 16 digits when it was sent (S).
  *
  * OTHERS holds whole frames of another kind: u32 groups, u32 frames in each, then for each frame u32 size, u32 place of
  * ten characters for the opaque, and the bytes. Every EVERYth request is one of them: connection number n sends those of
- * group n modulo groups, in turn. Their latencies are told apart, all else is counted with the rest.
+ * group n modulo groups, in turn. Their latencies are told apart (unless EVERY is 1), all else is counted with the rest.
  *
  * Answers are matched by opaque, because Java answers a pipelined connection out of order.
  */
@@ -38,6 +45,7 @@
 #define SECOND 1000000000ull
 #define QUEUES 8
 #define MAX_CODES 32
+#define MAX_PULLERS 64
 #define SILENCE (8 * SECOND)
 #define MAX_FRAME (64u << 20)
 
@@ -57,7 +65,7 @@ static uint64_t nanos(clockid_t clock) {
 
 #define STEPS 64
 typedef struct { uint64_t buckets[64 * STEPS], samples, slowest; } histogram;
-static histogram latencies, other_latencies;
+static histogram latencies, other_latencies, receive_latencies;
 
 static void note(histogram *h, uint64_t ns) {
   int top = 63 - __builtin_clzll(ns | 1);
@@ -110,8 +118,8 @@ static double own_cpu(void) {
 
 typedef struct { char kind; uint32_t size; char *text; } item;
 #define MAX_ITEMS 256
-static item items[MAX_ITEMS];
-static int item_count;
+typedef struct { item items[MAX_ITEMS]; int count; } template;
+static template first, end_of, pull_of;
 static uint32_t topic_count = 1;
 static size_t frame_bound = 64;
 
@@ -121,13 +129,13 @@ static uint32_t read_u32(FILE *f) {
   return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-static void load_template(const char *path) {
+static void load_template(template *t, const char *path) {
   FILE *f = fopen(path, "rb");
   if (!f) fail(path);
   for (int kind; (kind = fgetc(f)) != 'E';) {
-    if (kind == EOF || item_count == MAX_ITEMS) fail("bad template");
+    if (kind == EOF || t->count == MAX_ITEMS) fail("bad template");
     if (kind == 'N') { topic_count = read_u32(f); continue; }
-    item *it = &items[item_count++];
+    item *it = &t->items[t->count++];
     it->kind = (char)kind;
     if (kind == 'L') {
       it->size = read_u32(f);
@@ -191,10 +199,34 @@ static size_t write_other(char *out, uint32_t opaque, uint32_t group, uint32_t t
   return o->size;
 }
 
-static size_t write_frame(char *out, uint32_t opaque) {
+typedef struct {
+  int fd, blocked;
+  char *in, *out;
+  size_t in_size, in_room, out_at, out_size, out_room;
+  uint32_t turn;
+} peer;
+typedef struct {
+  uint32_t opaque;
+  int peer;
+  uint64_t due;
+  int counts, is_other, is_half, queue;
+  /* what an end or a pull repeats of the last answer */
+  uint64_t log_offset, queue_offset;
+  char transaction[40];
+} request;
+static int puller_count;
+
+static size_t write_frame(const template *t, char *out, const request *r) {
   char *at = out + 8, *body = NULL;
-  for (int i = 0; i < item_count; i++) switch (items[i].kind) {
-    case 'L': memcpy(at, items[i].text, items[i].size); at += items[i].size; break;
+  uint32_t opaque = r->opaque;
+  for (int i = 0; i < t->count; i++) switch (t->items[i].kind) {
+    case 'L': memcpy(at, t->items[i].text, t->items[i].size); at += t->items[i].size; break;
+    case 'S': at = hex(at, NOW(), 16); break;
+    case 'R': at = decimal(at, serial % (uint64_t)puller_count, 1); break;
+    case 'I': at = decimal(at, (uint64_t)r->queue, 1); break;
+    case 'P': case 'J': at = decimal(at, r->queue_offset, 1); break;
+    case 'C': at = decimal(at, r->log_offset, 1); break;
+    case 'X': at = stpcpy(at, r->transaction); break;
     case 'B': body = at; break;
     case 'O': at = decimal(at, opaque, 1); break;
     case 'Q': at = decimal(at, serial % QUEUES, 1); break;
@@ -211,18 +243,10 @@ static size_t write_frame(char *out, uint32_t opaque) {
 
 /* ---- connections and requests ---- */
 
-typedef struct {
-  int fd, blocked;
-  char *in, *out;
-  size_t in_size, in_room, out_at, out_size, out_room;
-  uint32_t turn;
-} peer;
-typedef struct { uint32_t opaque; int peer; uint64_t due; int counts, is_other; } request;
-
 static int epoll_fd, peer_count, slot_count, *idle, idle_count;
 static peer *peers;
 static request *slots;
-static uint64_t done, bad, unmatched;
+static uint64_t done, bad, unmatched, received;
 static struct { int code; uint64_t count; } codes[MAX_CODES];
 static int measuring, stopping;
 static double rate;
@@ -260,10 +284,12 @@ static void ask(int slot, uint64_t due) {
     p->out_room = 2 * (p->out_size + frame_bound);
     p->out = realloc(p->out, p->out_room);
   }
+  char *out = p->out + p->out_size;
+  if (slot >= slot_count) { p->out_size += write_frame(&pull_of, out, r); return; }
+  if (end_of.count && (r->is_half = !r->is_half) == 0) { p->out_size += write_frame(&end_of, out, r); return; }
   serial++;
   r->is_other = every && serial % every == 0;
-  char *out = p->out + p->out_size;
-  p->out_size += r->is_other ? write_other(out, r->opaque, (uint32_t)r->peer, p->turn++) : write_frame(out, r->opaque);
+  p->out_size += r->is_other ? write_other(out, r->opaque, (uint32_t)r->peer, p->turn++) : write_frame(&first, out, r);
 }
 
 static long long number_after(const char *header, size_t size, const char *name) {
@@ -271,6 +297,32 @@ static long long number_after(const char *header, size_t size, const char *name)
   if (!at) return -1;
   for (at += strlen(name); *at == ':' || *at == ' ' || *at == '"'; at++) {}
   return atoll(at);
+}
+
+/* A text of extFields, without its quotes, cut to the room. */
+static void text_after(const char *header, size_t size, const char *name, char *out, size_t room) {
+  const char *at = memmem(header, size, name, strlen(name));
+  size_t n = 0;
+  if (at) for (at += strlen(name); at[n] != '"' && n < room - 1; n++) out[n] = at[n];
+  out[n] = 0;
+}
+
+#define BODY_AT 88
+static void pulled(int slot, const char *header, size_t size, const char *body, size_t body_size, long long code, uint64_t now) {
+  long long next = number_after(header, size, "\"nextBeginOffset\"");
+  if (code != 0 && code != 19 && code != 20 && code != 21) bad++;
+  for (size_t at = 0; code == 0 && at + BODY_AT + 16 <= body_size;) {
+    uint32_t word;
+    char digits[17] = {0};
+    memcpy(&word, body + at, 4);
+    memcpy(digits, body + at + BODY_AT, 16);
+    uint64_t sent = strtoull(digits, NULL, 16);
+    if (measuring && sent && sent < now) { received++; note(&receive_latencies, now - sent); }
+    if (!word) break;
+    at += ntohl(word);
+  }
+  if (next >= 0 && (code == 0 || code == 20 || code == 21)) slots[slot].queue_offset = (uint64_t)next;
+  if (!stopping) ask(slot, now);
 }
 
 static void answered(char *frame, uint64_t now) {
@@ -282,11 +334,24 @@ static void answered(char *frame, uint64_t now) {
   char kept = frame[8 + size];
   frame[8 + size] = 0;
   long long opaque = number_after(frame + 8, size, "\"opaque\""), code = number_after(frame + 8, size, "\"code\"");
-  frame[8 + size] = kept;
   int slot = (int)(opaque & 0xFFFF);
-  if (opaque < 0 || slot >= slot_count || slots[slot].opaque != (uint32_t)opaque) { unmatched++; return; }
+  int known = opaque >= 0 && slot < slot_count + puller_count && slots[slot].opaque == (uint32_t)opaque;
+  if (known && slot < slot_count && end_of.count && slots[slot].is_half) {
+    char id[40];
+    text_after(frame + 8, size, "\"msgId\":\"", id, sizeof id);
+    slots[slot].log_offset = strlen(id) == 32 ? strtoull(id + 16, NULL, 16) : 0;
+    slots[slot].queue_offset = (uint64_t)number_after(frame + 8, size, "\"queueOffset\"");
+    text_after(frame + 8, size, "\"transactionId\":\"", slots[slot].transaction, sizeof slots[slot].transaction);
+  }
+  frame[8 + size] = kept;
+  if (!known) { unmatched++; return; }
+  if (slot >= slot_count) {
+    memcpy(&word, frame, 4);
+    pulled(slot, frame + 8, size, frame + 8 + size, ntohl(word) - 4 - size, code, now);
+    return;
+  }
   if (measuring || (stopping && slots[slot].counts && rate > 0)) {
-    if (slots[slot].counts) note(slots[slot].is_other ? &other_latencies : &latencies, now > slots[slot].due ? now - slots[slot].due : 0);
+    if (slots[slot].counts) note(slots[slot].is_other && every > 1 ? &other_latencies : &latencies, now > slots[slot].due ? now - slots[slot].due : 0);
     if (measuring) done++;
     if (code != 0) bad++;
     for (int i = 0; i < MAX_CODES; i++) if (codes[i].code == (int)code || !codes[i].count) {
@@ -336,23 +401,38 @@ static void dial(int index, int port) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 9 && argc != 11) fail("usage: loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE [OTHERS EVERY]");
+  if (argc < 9) fail("usage: loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE ...");
   peer_count = atoi(argv[2]);
   slot_count = peer_count * atoi(argv[3]);
   rate = atof(argv[6]);
   pids = argv[7];
-  if (peer_count < 1 || slot_count < peer_count || slot_count > 0x10000) fail("1 to 65536 requests outstanding");
-  load_template(argv[8]);
-  if (argc == 11) {
-    load_others(argv[9]);
-    every = (uint64_t)atoi(argv[10]);
+  if (peer_count < 1 || slot_count < peer_count || slot_count > 0x10000 - MAX_PULLERS) fail("1 to 65472 requests outstanding");
+  load_template(&first, argv[8]);
+  int pull_port = 0;
+  uint64_t starts[MAX_PULLERS];
+  for (int at = 9; at < argc;) {
+    if (!strcmp(argv[at], "others") && at + 2 < argc) {
+      load_others(argv[at + 1]);
+      every = (uint64_t)atoi(argv[at + 2]);
+      at += 3;
+    } else if (!strcmp(argv[at], "end") && at + 1 < argc) {
+      load_template(&end_of, argv[at + 1]);
+      at += 2;
+    } else if (!strcmp(argv[at], "pull") && at + 3 < argc) {
+      load_template(&pull_of, argv[at + 1]);
+      pull_port = atoi(argv[at + 2]);
+      for (char *from = strtok(argv[at + 3], ","); from && puller_count < MAX_PULLERS; from = strtok(NULL, ","))
+        starts[puller_count++] = strtoull(from, NULL, 10);
+      at += 4;
+    } else fail(argv[at]);
   }
   prctl(PR_SET_TIMERSLACK, 1);
   epoll_fd = epoll_create1(0);
-  peers = calloc((size_t)peer_count, sizeof *peers);
-  slots = calloc((size_t)slot_count, sizeof *slots);
+  int all_peers = peer_count + puller_count;
+  peers = calloc((size_t)all_peers, sizeof *peers);
+  slots = calloc((size_t)(slot_count + puller_count), sizeof *slots);
   idle = calloc((size_t)slot_count, sizeof *idle);
-  for (int i = 0; i < peer_count; i++) dial(i, atoi(argv[1]));
+  for (int i = 0; i < all_peers; i++) dial(i, i < peer_count ? atoi(argv[1]) : pull_port);
   wall_ms = nanos(CLOCK_REALTIME) / 1000000;
   uint64_t start = NOW(), warm_end = start + (uint64_t)(atof(argv[5]) * 1e9), end = 0, last = start;
   uint64_t sent_open = 0, cpu = 0, cpu_end = 0, began = 0;
@@ -361,6 +441,10 @@ int main(int argc, char **argv) {
     slots[i].peer = i % peer_count;
     if (rate > 0) idle[idle_count++] = i;
     else ask(i, start);
+  }
+  for (int i = 0; i < puller_count; i++) {
+    slots[slot_count + i] = (request){.peer = peer_count + i, .queue = i, .queue_offset = starts[i]};
+    ask(slot_count + i, start);
   }
   struct epoll_event events[256];
   for (;;) {
@@ -388,7 +472,7 @@ int main(int argc, char **argv) {
       sent_open++;
       ask(idle[--idle_count], due);
     }
-    for (int i = 0; i < peer_count; i++) if (peers[i].out_size && !peers[i].blocked) flush_peer(i);
+    for (int i = 0; i < all_peers; i++) if (peers[i].out_size && !peers[i].blocked) flush_peer(i);
     if (!began && warm_end < wake) wake = warm_end;
     if (measuring && end < wake) wake = end;
     now = NOW();
@@ -404,8 +488,9 @@ int main(int argc, char **argv) {
   uint64_t unanswered = 0;
   for (int i = 0; i < slot_count; i++) if (slots[i].counts) unanswered++;
   printf("{\"seconds\":%.4f,\"done\":%lu,\"bad\":%lu,\"unmatched\":%lu,\"unanswered\":%lu,\"rate\":%.1f,"
-         "\"server_cpu_us\":%.3f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"others\":%lu,\"others_p50\":%.1f,\"others_p99\":%.1f,\"codes\":{",
+         "\"server_cpu_us\":%.3f,\"received\":%lu,\"receive_rate\":%.1f,\"receive_p50\":%.1f,\"receive_p99\":%.1f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"others\":%lu,\"others_p50\":%.1f,\"others_p99\":%.1f,\"codes\":{",
          elapsed, done, bad, unmatched, unanswered, (double)done / elapsed, done ? (double)(cpu_end - cpu) / 1e3 / (double)done : 0,
+         received, (double)received / elapsed, quantile(&receive_latencies, .5), quantile(&receive_latencies, .99),
          (mine_end - mine) / elapsed, quantile(&latencies, .5), quantile(&latencies, .99), quantile(&latencies, .999),
          (double)latencies.slowest / 1e3, other_latencies.samples, quantile(&other_latencies, .5), quantile(&other_latencies, .99));
   for (int i = 0; i < MAX_CODES && codes[i].count; i++) printf("%s\"%d\":%lu", i ? "," : "", codes[i].code, codes[i].count);

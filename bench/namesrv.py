@@ -24,8 +24,7 @@ import attrs
 
 from bench.conditions import conditions
 from bench.frames import PretendedBrokers, Registrar, registrations, route_template
-from bench.pairing import Shape, Window, built_loadgen, parsed_shape
-from bench.rounds import Candidate, Others, Rounds, Spread, markdown, measure, table, window
+from bench.rounds import Candidate, Rounds, Shape, Spread, Window, built, markdown, measure, parsed_shape, table, window
 from bench.servers import (
     NAMESRV_JAVA,
     SERVERS,
@@ -65,7 +64,7 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace, site: Site):
         self.arguments, self.site = arguments, site
-        self.loadgen = built_loadgen(site.root)
+        self.loadgen = built(site.root, "loadgen")
         self.outcomes: list[Rounds] = []
         self.beside: list[Rounds] = []
         self.registered_ms: dict[str, dict[str, float]] = {}
@@ -118,7 +117,7 @@ class Bench:
     def _look_ups(self, name: str) -> Rounds:
         mix = parsed_mix(name)
         shape = Shape(name, mix.connections, mix.outstanding, self.template, self.arguments.rate)
-        others = None
+        others: tuple[object, ...] = ()
         if mix.percent:
             # a broker for each connection, as in life
             frames = registrations(
@@ -127,10 +126,10 @@ class Bench:
                 brokers=mix.connections,
                 changes=mix.changes,
             )
-            others = Others(frames, round(100 / mix.percent))
+            others = ("others", frames, round(100 / mix.percent))
 
         def one(candidate: Candidate, seconds: float) -> Window:
-            return window(self.loadgen, shape, candidate.process, seconds, others)
+            return window(self.loadgen, shape, candidate.process, seconds, *others)
 
         return self._measured(name, one)
 

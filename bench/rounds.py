@@ -2,7 +2,9 @@
 Any number of servers measured in one run, window after window in turn, so that what the machine does happens to all.
 
 A round visits the servers A B C, then C B A. A ratio is that of one round; the median with the smallest and the
-largest is the result. Absolute figures of different runs must not be compared.
+largest is the result. Processes of a candidate are stopped (SIGSTOP) while another one is measured: users run one
+broker, and an idle one of Apache's wakes all the time. Absolute figures of different runs must not be compared: on one
+machine they drift by a factor of two.
 """
 
 from __future__ import annotations
@@ -10,31 +12,70 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from bench.pairing import MAX_LOADGEN_CPU, Shape, Window
-from tests.real.peers import Process
+from tests.real.peers import Java, Process
+
+#: a window in which the load generator itself was this busy measured the generator
+MAX_LOADGEN_CPU = 0.8
+BENCH_JAVA = Java(("-XX:+UseG1GC", "-XX:+AlwaysPreTouch"), namesrv_heap=512, broker_heap=1024)
+
+Window = dict[str, Any]
+
+
+@attrs.frozen
+class Shape:
+    """How the load looks: connections, requests outstanding on each, what is asked; ``rate`` 0: as fast as it goes."""
+
+    name: str
+    connections: int
+    outstanding: int
+    template: Path
+    rate: float = 0.0
+
+
+def parsed_shape(text: str) -> tuple[int, int]:
+    """Turn "c16d1" into 16 connections with 1 request outstanding each."""
+    connections, _, outstanding = text.removeprefix("c").partition("d")
+    if not (connections.isdecimal() and outstanding.isdecimal()):
+        raise SystemExit(f"{text!r} is no shape; c16d1 would be 16 connections with one request outstanding each")
+    return int(connections), int(outstanding)
+
+
+def built(folder: Path, name: str) -> Path:
+    """Compile ``name``.c."""
+    program, source = folder / name, Path(__file__).with_name(f"{name}.c")
+    if not program.exists():
+        subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), str(source)], check=True)
+    return program
 
 
 @attrs.frozen
 class Candidate:
-    """A server under its name in the table."""
+    """A server under its name in the table; ``processes`` run only while it is measured."""
 
     name: str
     process: Process
     warm_s: float
+    processes: Sequence[Process] = ()
 
 
-@attrs.frozen
-class Others:
-    """Requests of another kind among those of a shape: whole frames in a file, one in every ``every`` requests."""
-
-    frames: Path
-    every: int
+@contextmanager
+def suspended(candidates: Sequence[Candidate]) -> Iterator[None]:
+    """Take the processor from all processes of the candidates meanwhile."""
+    processes = [process for candidate in candidates for process in candidate.processes]
+    try:
+        for process in processes:
+            process.suspend()
+        yield
+    finally:
+        for process in processes:
+            process.resume()
 
 
 @attrs.frozen
@@ -76,23 +117,25 @@ class Rounds:
 
     def bad(self, name: str) -> int:
         """Return how many requests were answered with another code than 0 or not at all."""
-        return sum(window["bad"] + window["unanswered"] for window in self.all_windows(name))
+        return sum(window.get("bad", 0) + window.get("unanswered", 0) for window in self.all_windows(name))
 
     def busiest(self, name: str) -> float:
         """Return the largest share of a core that the generator took in a window of this server."""
-        return float(max(window["loadgen_cpu"] for window in self.all_windows(name)))
+        return float(max(window.get("loadgen_cpu", 0.0) for window in self.all_windows(name)))
 
     def to_json(self) -> dict[str, Any]:
-        keys = ("rate", "server_cpu_us", "p50", "p99", "p999", "loadgen_cpu", "others", "others_p50", "others_p99")
+        keys = [key for key in self.all_windows(next(iter(self.windows)))[0] if key != "codes"]
         sides = {name: {key: self.middle(name, key) for key in keys} | {"bad": self.bad(name)} for name in self.windows}
         return {"shape": self.shape, "servers": sides, "windows": self.windows}
 
 
-def window(loadgen: Path, shape: Shape, server: Process, seconds: float, others: Others | None = None) -> Window:
-    """Run the generator once; SystemExit with the server's last lines when it fails."""
-    command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, 0.2, shape.rate, server.pid]
-    command += [shape.template, *([others.frames, others.every] if others else [])]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
+def window(
+    loadgen: Path, shape: Shape, server: Process, seconds: float, *more: object, pids: Sequence[int] = ()
+) -> Window:
+    """Run the generator once, with ``more`` of its arguments; SystemExit with the server's last lines when it fails."""
+    counted = ",".join(map(str, pids or [server.pid]))
+    command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, 0.2, shape.rate, counted]
+    done = subprocess.run([*map(str, [*command, shape.template, *more])], capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         raise SystemExit(f"{shape.name} against {server.name}: {done.stderr.strip()}\n{server.tail()}")
     result: Window = json.loads(done.stdout)
@@ -113,9 +156,14 @@ def measure(
 
     Without ``there_and_back`` a round visits each server once, every other round in reverse.
     """
+
+    def one(candidate: Candidate, seconds: float) -> Window:
+        with suspended([other for other in candidates if other is not candidate]):
+            return one_window(candidate, seconds)
+
     for candidate in candidates:
         if candidate.warm_s > 0:
-            one_window(candidate, candidate.warm_s)
+            one(candidate, candidate.warm_s)
     found: dict[str, list[list[Window]]] = {candidate.name: [] for candidate in candidates}
     for number in range(rounds):
         for each in found.values():
@@ -126,7 +174,7 @@ def measure(
         elif number % 2:
             order.reverse()
         for candidate in order:
-            found[candidate.name][-1].append(one_window(candidate, window_s))
+            found[candidate.name][-1].append(one(candidate, window_s))
     return Rounds(name, found)
 
 

@@ -27,8 +27,7 @@ from typing import Any
 
 from bench.conditions import conditions
 from bench.frames import send_template
-from bench.pairing import BENCH_JAVA, built_loadgen
-from bench.rounds import Spread, markdown
+from bench.rounds import BENCH_JAVA, Spread, built, markdown
 from tests.real.peers import APACHE_4, OURS, Broker, Site
 from tests.real.probe import Closed
 from tests.real.storm import QUEUES
@@ -148,7 +147,7 @@ def against_apache(gib: float, body: int, rounds: int, folder: str) -> None:
         site = Site(Path(root), BENCH_JAVA)
         print(conditions(site.root, BENCH_JAVA), flush=True)
         try:
-            loadgen = built_loadgen(site.root)
+            loadgen = built(site.root, "loadgen")
             template = send_template(site.root / "template", TOPIC, body)
             config: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 20 * 300_000}
             config |= {"maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}

@@ -40,6 +40,14 @@ TAIL = """\
   number was raised later, the retries are in queues that cannot be pulled. Ours go to queues that the topic has.
 - 36: a group whose `%RETRY%` topic would be longer than 127 bytes is refused with code 1; Apache answers 0 and never
   delivers. The consumer keeps the message and tries it again itself.
+- 37: only half messages can be committed; Apache commits any message that the offset names. 323: only half messages and
+  discarded ones can be checked again.
+- Half messages that a check stores again keep their `flag`, which Apache loses. Within their
+  `CHECK_IMMUNITY_TIME_IN_SECONDS` this does not count as a check: Apache discards a message with a long one before its
+  producer was ever asked. The end of the original settles its copy; Apache checks the copy nevertheless, and its
+  producer commits twice.
+- A send whose sysFlag says "half message" and that has no `TRAN_MSG` is refused with code 13. Apache acknowledges it
+  and never delivers.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
   skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
 - SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that

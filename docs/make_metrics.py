@@ -60,7 +60,7 @@ idle one is closed after 30 s.
   included), labels and unit here, so dashboards keep working, with these exceptions: `message_type` and the labels of
   `rocketmq_rpc_latency_milliseconds` beside `protocol_type` and `request_code` are missing; there is no
   `rocketmq_message_size`, no `rocketmq_consumer_inflight_messages`, `_ready_messages` and `_queueing_latency`, and
-  nothing of transactions, timers, POP and tiered storage.
+  `rocketmq_half_messages` and `_finish_message_latency`, and nothing of timers, POP and tiered storage.
 * **rocketmq-rust**: Apache's NameServer has no metrics. Names, units and labels are those of rocketmq-rust's
   NameServer, where the same thing can be said (`rocketmq-observability/src/semantic.rs` and `metrics/catalog.rs`, where
   it also names replication), with two differences: counters end in `_total`, as OpenMetrics demands (it has

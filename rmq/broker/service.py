@@ -40,10 +40,12 @@ from rmq.broker.responders.replies import ReplyResponder
 from rmq.broker.responders.sendback import SendBackResponder
 from rmq.broker.responders.sending import SendResponder
 from rmq.broker.responders.topics import TopicResponder
+from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
+from rmq.broker.transactions import TransactionChecks
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
 from rmq.remoting.aclconfig import BROKER_ADMIN_CODES
@@ -127,6 +129,7 @@ class BrokerService(MultiService):
         self.stats = BrokerStats(broker.broker_cluster_name)
         self._delay_levels_ms = delay_levels(setup.store.message_delay_level)
         self.delays = Delays(disk, config_dir, clock, self.store, self._delay_levels_ms)
+        self.checks = TransactionChecks(self.settings, clock, self.store, self.offsets, self.topics, self.producers)
         self.access = Access(platform, setup.access, rocketmq_home=broker.rocketmq_home, admin_codes=BROKER_ADMIN_CODES)
         self.client = RemotingClient(platform, name="broker client", tls=self.access.client_tls, sign=self.access.sign)
         self.registration = Registration(
@@ -195,6 +198,7 @@ class BrokerService(MultiService):
             QueryResponder(settings, store, consumers, filters),
             ForwardingResponder(setup, store, topics, consumers, offsets),
             SendBackResponder(settings, rng, store, topics, groups, stats, levels),
+            TransactionResponder(settings, clock, store, stats, levels),
             TopicResponder(
                 setup, self.topic_defaults, store, topics, groups, consumers, offsets, polls, self.registration
             ),
@@ -254,6 +258,8 @@ class BrokerService(MultiService):
                     self.delays.persist,
                 )
             )
+            interval_s = broker.transaction_check_interval / 1000
+            jobs.append(("the check of transactions", interval_s, None, self.checks.run))
         return [Periodic(clock, every_s, call, name=name, first_s=first_s) for name, every_s, first_s, call in jobs]
 
     def _subscribe(self) -> None:
@@ -289,6 +295,7 @@ class BrokerService(MultiService):
                 self._abandon(started)
         if not self.setup.is_slave:
             self.delays.start()
+            self.checks.start()
         for periodic in self._periodic:
             periodic.start()
         self._await_name_servers()
@@ -333,6 +340,7 @@ class BrokerService(MultiService):
     async def _stop(self) -> None:
         await self._step("unregistering", self.registration.stopService)
         self.delays.stop()
+        self.checks.stop()
         self.notices.stop()
         await self._step("ending the dump that is being made", self.dumps.stop)
         await self._step("ending long polls", self.polls.stop)

@@ -12,6 +12,9 @@ from rmq.wire.api.admin import BrokerStatsData, BrokerStatsItem
 #: names of code 315.  Java: Stats
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+#: of ours: transactions that were committed and rolled back, by the topic of their messages
+TOPIC_COMMIT_NUMS = "TOPIC_COMMIT_NUMS"
+TOPIC_ROLLBACK_NUMS = "TOPIC_ROLLBACK_NUMS"
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
 GROUP_GET_SIZE = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"

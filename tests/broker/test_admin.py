@@ -323,8 +323,8 @@ class CodeTableTests(AdminCase):
 
     def test_refusals_say_why(self) -> None:
         """A refused code answers 3 and, where Apache would have answered, why."""
-        answer = self.client.ask(37, {})
+        answer = self.client.ask(105, {})
         self.assertEqual(
-            (answer.code, answer.remark), (3, " request type 37 not supported: transactions are not supported")
+            (answer.code, answer.remark), (3, " request type 105 not supported: a NameServer answers this")
         )
         self.assertEqual(self.client.ask(13, {}).remark, " request type 13 not supported")

@@ -29,8 +29,6 @@ FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 ON_PURPOSE = {
     32: (23, "a pull whose expression cannot be compiled is refused, not served without a filter"),
     34: (0, "5.x's lite pull is answered"),
-    56: (3, "no transactions"),
-    57: (3, "no transactions; Apache keeps silent"),
     83: (1, "4.9.7 makes a queue when its offsets are asked for, as the recording did before"),
     86: (3, "no access control; Apache keeps silent"),
     89: (16, "4.9.7 had no black list of keys"),
@@ -43,6 +41,7 @@ OWN_WORDS = {
     5: "the text of a Java exception",
     6: "we name the missing field",
     51: "the text of a Java exception",
+    56: "the text of a Java exception",
     104: "we say what that would be",
     105: "we say who answers that",
     106: "we say who answers that",

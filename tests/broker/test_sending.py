@@ -144,12 +144,6 @@ class SingleTests(SendCase):
         self.assertEqual(self.send(send_ext(), b"").code, 0)
         self.assertEqual([record.body for record in self.stored("T")], [b""])
 
-    def test_transactions_are_refused_by_name(self) -> None:
-        """A transactional message is not taken for an ordinary one."""
-        for ext in (send_ext(props="TRAN_MSG\x01true"), send_ext(f="4"), send_ext(f="12")):
-            self.refused(self.send(ext), 16, "transactions are not supported")
-        self.assertEqual(self.send(send_ext(props="TRAN_MSG\x01false")).code, 0)
-
     def test_multi_tag_topic(self) -> None:
         """Messages of a multi-tag topic are marked so."""
         self.client.ask(

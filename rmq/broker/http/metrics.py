@@ -15,7 +15,14 @@ from rmq.broker.http.consumer_lag import lag_ms, lags
 from rmq.broker.http.exporter import more_labels
 from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR
 from rmq.broker.service import BrokerService
-from rmq.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from rmq.broker.stats import (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    TOPIC_COMMIT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    TOPIC_ROLLBACK_NUMS,
+)
 from rmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq.ha.master import MasterState
 from rmq.ha.session import CloseKind
@@ -218,6 +225,46 @@ class BrokerCollector(Collector):
     )
     def delays_skipped(self) -> Iterable[Row]:
         yield (), self._broker.delays.skipped
+
+    @family(
+        "rocketmq_commit_messages_total",
+        COUNTER,
+        "Transactions that were committed.",
+        labels=["topic", "is_system"],
+        origin=APACHE,
+    )
+    def commits(self) -> Iterable[Row]:
+        return self._by_topic(TOPIC_COMMIT_NUMS)
+
+    @family(
+        "rocketmq_rollback_messages_total",
+        COUNTER,
+        "Transactions that were rolled back.",
+        labels=["topic", "is_system"],
+        origin=APACHE,
+    )
+    def rollbacks(self) -> Iterable[Row]:
+        return self._by_topic(TOPIC_ROLLBACK_NUMS)
+
+    @family(
+        "rocketmq_half_messages_waiting",
+        GAUGE,
+        "Half messages that the last transaction check left open, and those that were stored since.",
+    )
+    def half_messages(self) -> Iterable[Row]:
+        yield (), self._broker.checks.open_half_messages
+
+    @family(
+        "rocketmq_transaction_checks_total",
+        COUNTER,
+        "Half messages that were checked: a producer was asked, none was connected, or it was discarded.",
+        labels=["result"],
+    )
+    def transaction_checks(self) -> Iterable[Row]:
+        counts = self._broker.checks.counts
+        yield ("asked",), counts.checked
+        yield ("no_producer",), counts.unasked
+        yield ("discarded",), counts.discarded
 
     # clients
 

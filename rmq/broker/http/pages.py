@@ -183,6 +183,7 @@ class BrokerPages:
                 ("Failed sends", puts.put_failures),
                 ("Connections", f"{len(broker.server.channels)}, VIP {len(broker.vip_server.channels)}"),
                 ("Waiting pulls", len(broker.polls)),
+                ("Open half messages", broker.checks.open_half_messages),
                 ("Topics", len(broker.topics)),
                 ("Groups", f"{len(broker.groups)}, {len(broker.consumers.names())} of them with consumers"),
             ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from rmq.wire.codes import RequestCode
 
-_TRANSACTIONS = "transactions are not supported"
 _ACL = "accounts are changed in the file of aclFile"
 _NAMESRV = "a NameServer answers this"
 _CLIENT = "a client answers this"
@@ -17,9 +16,6 @@ _POP = "pop consumption is not supported"
 _FIVE = ""
 
 REFUSED: dict[RequestCode, str] = {
-    # transactions
-    RequestCode.END_TRANSACTION: _TRANSACTIONS,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
     # access control
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACL,
     RequestCode.DELETE_ACL_CONFIG: _ACL,

@@ -36,6 +36,7 @@ from rmq.broker.topics import (
     sending_problem,
     topic_name_problem,
 )
+from rmq.broker.transactions import half_message
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms
 from rmq.store.messages import Message, PutResult
@@ -228,14 +229,19 @@ class SendResponder:
         message = self._message(header, request, topic)
         message.queue_id = queue_id
         pairs = decode_properties(header.properties or "")
-        self._refuse_transaction(message, pairs)
+        self._check_transaction(message, pairs)
         if header.topic.startswith(RETRY_PREFIX):
             self._dead_letter(message, pairs, header, request.command.version)
         pairs[PROPERTY_CLUSTER] = self._cluster
         level = delay_level(pairs)
         wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
-        if level > 0:
+        # A retry that a client before 4.6.1 sends itself has TRAN_MSG, too, and is no transaction.
+        is_retry = level > 0 and message.reconsume_times > 0
+        if parse_boolean(pairs.get(PROPERTY_TRANSACTION_PREPARED, "")) and not is_retry:
+            self._check_transactions_allowed()
+            message = half_message(message, pairs)
+        elif level > 0:
             message = park(message, pairs, level, self._max_delay_level)
         else:
             pairs.pop(PROPERTY_WAIT, None)
@@ -266,16 +272,25 @@ class SendResponder:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
         return self._store.put_batch(message, entries)
 
-    def _refuse_transaction(self, message: Message, pairs: dict[str, str]) -> None:
-        """Refuse transactions with code 16, the answer of Apache's rejectTransactionMessage."""
-        kind = message.sys_flag & TRANSACTION_MASK
-        if kind in (0, TRANSACTION_COMMIT) and not parse_boolean(pairs.get(PROPERTY_TRANSACTION_PREPARED, "")):
-            return
-        raise Refuse(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{self._settings.setup.broker.broker_ip1}] sending transaction message is forbidden: "
-            "transactions are not supported",
-        )
+    def _check_transaction(self, message: Message, pairs: dict[str, str]) -> None:
+        """
+        Refuse a message that is half of a transaction by its sysFlag only.
+
+        Apache acknowledges it, and nobody ever gets it: it is in no queue, so it can be neither committed nor checked.
+        """
+        is_half = parse_boolean(pairs.get(PROPERTY_TRANSACTION_PREPARED, ""))
+        if not is_half and message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            raise Refuse(
+                ResponseCode.MESSAGE_ILLEGAL, "sysFlag says that this is half of a transaction, TRAN_MSG does not"
+            )
+
+    def _check_transactions_allowed(self) -> None:
+        broker = self._settings.setup.broker
+        if broker.reject_transaction_message:
+            raise Refuse(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{broker.broker_ip1}] sending transaction message is forbidden",
+            )
 
     def _dead_letter(self, message: Message, pairs: dict[str, str], header: SendMessageHeader, version: int) -> None:
         """

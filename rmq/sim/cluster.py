@@ -36,6 +36,8 @@ FIXED = {
     "brokerClusterName": CLUSTER_NAME,
     "storePathRootDir": ROOT,
     "cleanFileForciblyEnable": "false",
+    "transactionTimeOut": "2000",
+    "transactionCheckInterval": "5000",
 }
 
 #: Keys that are drawn, the same for all brokers of a run, with what they are drawn from.

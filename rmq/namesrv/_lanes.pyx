@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """
-The fast path of rmq.namesrv.lanes.RouteChunkLane for look-ups that it knows by their bytes.
+The fast path of rmq.namesrv.lanes.RouteLane for look-ups that it knows by their bytes.
 
 A chunk with anything else in it is left to Python as a whole.
 """
@@ -8,17 +8,7 @@ A chunk with anything else in it is left to Python as a whole.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from libc.string cimport memchr, memcpy, memset
-
-from rmq.remoting.stats import BUCKETS_S
-
-cdef extern from "time.h" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    enum:
-        CLOCK_MONOTONIC
+from libc.string cimport memchr, memcpy
 
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
@@ -28,7 +18,6 @@ cdef enum:
     MAX_FRAMES = 64
     PREFIX_BYTES = 8
     OPAQUE_BYTES = 9
-    MAX_CLASSES = 32
 
 cdef struct Piece:
     #: the bytes before the opaque of an answer, the opaque, and the rest
@@ -49,13 +38,7 @@ cdef class KnownQuestions:
     """
 
     cdef dict questions, answers
-    cdef object routes, settings, version, config, stats, code
-    #: answers that rmq.remoting.stats has not fetched yet
-    cdef long count
-    cdef long classes[MAX_CLASSES]
-    cdef double seconds
-    cdef double bounds[MAX_CLASSES]
-    cdef int class_count
+    cdef object routes, settings, version, config
     cdef Py_ssize_t longest, most_digits, most_bytes
 
     def __init__(
@@ -75,35 +58,6 @@ cdef class KnownQuestions:
         self.longest = longest
         self.most_digits = most_digits
         self.most_bytes = most_bytes
-        self.class_count = min(len(BUCKETS_S), MAX_CLASSES - 1)
-        for index in range(self.class_count):
-            self.bounds[index] = BUCKETS_S[index]
-        self._clear()
-
-    cdef _clear(self):
-        self.count = 0
-        self.seconds = 0.0
-        memset(self.classes, 0, sizeof(self.classes))
-
-    def count_into(self, stats, code):
-        """Count the answers in ``stats`` as requests ``code``."""
-        if self.stats is None:
-            self.stats, self.code = stats, code
-            stats.add_source(self._take)
-
-    def _take(self):
-        taken = self.code, self.count, self.seconds, [self.classes[i] for i in range(self.class_count + 1)]
-        self._clear()
-        return taken
-
-    cdef void _observe(self, double seconds, int count) noexcept nogil:
-        cdef int index = 0
-        cdef double each = seconds / count
-        while index < self.class_count and each > self.bounds[index]:
-            index += 1
-        self.count += count
-        self.seconds += seconds
-        self.classes[index] += count
 
     def fresh(self, version, config):
         """Note the version of the routes and the configuration for which the answers are valid."""
@@ -164,7 +118,7 @@ cdef class KnownQuestions:
         return 1
 
     def whole(self, bytes data):
-        """Return the answers to all requests in ``data``; None, with nothing done, when one of them is not known."""
+        """Return the answers to all requests in ``data`` and their number; None when one of them is not known."""
         cdef Piece pieces[MAX_FRAMES]
         cdef Py_ssize_t position = 0
         cdef Py_ssize_t size = 0
@@ -173,10 +127,8 @@ cdef class KnownQuestions:
         cdef int number
         cdef bytes answers
         cdef char *to
-        cdef timespec began, ended
         if end == 0 or self.settings.namesrv is not self.config or self.routes.version != self.version:
             return None
-        clock_gettime(CLOCK_MONOTONIC, &began)
         while position < end:
             if count == MAX_FRAMES or size > self.most_bytes or not self.find(data, &position, &pieces[count]):
                 return None
@@ -191,6 +143,4 @@ cdef class KnownQuestions:
             to += pieces[number].digit_count
             memcpy(to, pieces[number].rest, pieces[number].rest_bytes)
             to += pieces[number].rest_bytes
-        clock_gettime(CLOCK_MONOTONIC, &ended)
-        self._observe((ended.tv_sec - began.tv_sec) + (ended.tv_nsec - began.tv_nsec) * 1e-9, count)
-        return answers
+        return answers, count

@@ -1,8 +1,8 @@
 """
-Fast paths for route look-ups, most of a NameServer's requests.
+The fast path for route look-ups, most of a NameServer's requests.
 
-The reference is :meth:`rmq.namesrv.responders.RouteResponders.get_routeinfo_by_topic`; a lane gives the same bytes or
-leaves the request to it. A look-up known by its bytes costs 0.8 us, a decoded one 4 us, the reference 10 us and more.
+The reference is :meth:`rmq.namesrv.responders.RouteResponders.get_routeinfo_by_topic`; the lane gives the same bytes or
+leaves the request to it. A look-up known by its bytes costs 0.8 us, the reference 10 us and more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rmq.namesrv.settings import Settings
 from rmq.namesrv.topology import Topology
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES
-from rmq.remoting.stats import RequestStats
 from rmq.wire.codes import RequestCode, SerializeType
 from rmq.wire.command import RemotingCommand, decode_command, encode_reply
 from rmq.wire.compiled import load
@@ -136,25 +135,6 @@ class RouteReplies:
 
 
 class RouteLane:
-    """Answers decoded look-ups with a JSON header, however it is written."""
-
-    def __init__(self, routes: Topology, settings: Settings) -> None:
-        self.replies = RouteReplies(routes)
-        self._settings = settings
-
-    def __call__(self, command: RemotingCommand, _: Channel) -> bytes | None:
-        """Return the reply frame; None unless this is a plain look-up of a topic that has a route."""
-        if not is_plain_config(self._settings):
-            return None
-        plain = _plain(command)
-        reply = None if plain is None else self.replies.get(*plain)
-        if reply is None:
-            return None
-        opaque = b"%d" % command.opaque
-        return b"".join((reply.before(len(opaque)), opaque, reply.rest))
-
-
-class RouteChunkLane:
     """
     Answers look-ups that it knows by their bytes, all but the digits of the opaque.
 
@@ -165,8 +145,8 @@ class RouteChunkLane:
 
     code = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
-    def __init__(self, replies: RouteReplies, routes: Topology, settings: Settings, stats: RequestStats) -> None:
-        self._replies = replies
+    def __init__(self, routes: Topology, settings: Settings) -> None:
+        self.replies = replies = RouteReplies(routes)
         self._routes = routes
         self._settings = settings
         #: by the bytes of the request without the digits of the opaque, which follow the first ``"opaque":``
@@ -187,16 +167,15 @@ class RouteChunkLane:
             MAX_COLLECTED_BYTES,
         )
         if self._known is not None:
-            self._known.count_into(stats, self.code)
             #: see :class:`rmq.remoting.responders.WholeLane`
-            self.whole: Callable[[bytes], bytes | None] = self._known.whole
+            self.whole: Callable[[bytes], tuple[bytes, int] | None] = self._known.whole
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], _: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         count = collected = 0
         if not is_plain_config(self._settings):
             return position, count
-        if self._generation != self._replies.refresh():
+        if self._generation != self.replies.refresh():
             self._forget_answers()
         if self._known is not None:
             self._known.fresh(self._routes.version, self._settings.namesrv)
@@ -233,8 +212,8 @@ class RouteChunkLane:
 
     def _answer(self, question: _Question) -> tuple[bytes, bytes] | None:
         """Return, and keep, the present answer; None when the topic has no route now."""
-        reply = self._replies.get(question.topic, question.strict)
-        if self._generation != self._replies.generation:
+        reply = self.replies.get(question.topic, question.strict)
+        if self._generation != self.replies.generation:
             self._forget_answers()
         if reply is None:
             return None
@@ -247,7 +226,7 @@ class RouteChunkLane:
 
     def _forget_answers(self) -> None:
         self._answers.clear()
-        self._generation = self._replies.generation
+        self._generation = self.replies.generation
 
     def _learn(self, before: bytes, digits: int, after: bytes) -> _Question | None:
         """Return, and keep, a plain look-up of a topic with a route by the bytes around its opaque; None for others."""

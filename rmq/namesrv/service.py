@@ -20,7 +20,7 @@ from rmq.namesrv.config import NamesrvSetup
 from rmq.namesrv.journal.events import REMOVALS, RouteEvent
 from rmq.namesrv.journal.journal import Journal, JournalResponders
 from rmq.namesrv.kvconfig import KVConfig
-from rmq.namesrv.lanes import RouteChunkLane, RouteLane
+from rmq.namesrv.lanes import RouteLane
 from rmq.namesrv.live import LiveBroker
 from rmq.namesrv.responders import AdminResponders, BrokerResponders, RouteResponders
 from rmq.namesrv.routes import MinBrokerIdChange, RoutePolicy, RouteTable
@@ -37,7 +37,6 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.histogram import Histogram
 from rmq.runtime.platform import Platform
 from rmq.wire.api.routes import NOTIFY_MIN_BROKER_ID_CHANGE, NotifyMinBrokerIdChangeHeader
-from rmq.wire.codes import RequestCode
 
 FIRST_SCAN_S = 5.0
 FIRST_KV_LOG_S = 60.0
@@ -91,13 +90,10 @@ class NamesrvService(MultiService):
         self.responders = ResponderTable(
             self.look_ups, brokers, AdminResponders(self.kv, self.settings), JournalResponders(self.journal)
         )
-        self.lane = RouteLane(self.routes.topology, self.settings)
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
-        self.responders.add_lane(RequestCode.GET_ROUTEINFO_BY_TOPIC, self.lane)
-        self.responders.add_chunk_lane(
-            RouteChunkLane(self.lane.replies, self.routes.topology, self.settings, self.responders.stats)
-        )
+        self.lane = RouteLane(self.routes.topology, self.settings)
+        self.responders.add_chunk_lane(self.lane)
         self.server = RemotingServer(
             platform,
             host=setup.netty.bind_address,

@@ -29,31 +29,48 @@ cdef enum:
     MAX_CLASSES = 32
 
 
-cdef int64_t likely_code(const char* data, Py_ssize_t size) noexcept nogil:
-    """As rmq.wire.command.likely_code, of the first frame; -1 also for a header that is written in another way."""
-    cdef const unsigned char* at = <const unsigned char*>data
-    cdef Py_ssize_t header
-    cdef const char* found
-    cdef const char* digits
+cdef bint is_space(char c) noexcept nogil:
+    return c == c' ' or c'\t' <= c <= c'\r'
+
+
+cdef int64_t find_code(const char* data, Py_ssize_t size) noexcept nogil:
+    cdef const unsigned char* head = <const unsigned char*>data
+    cdef const char* at = data + 8
     cdef const char* end
-    cdef int64_t code = 0
-    if size < 8 or at[4]:
+    cdef const char* digits
+    cdef int64_t code
+    if size < 8 or head[4]:
         return -1
-    header = <Py_ssize_t>at[5] << 16 | <Py_ssize_t>at[6] << 8 | at[7]
-    if header > size - 8:
+    end = at + (<Py_ssize_t>head[5] << 16 | <Py_ssize_t>head[6] << 8 | head[7])
+    if end > data + size:
         return -1
-    found = <const char*>memmem(data + 8, header, b'"code":', 7)
-    if found == NULL:
+    while True:
+        at = <const char*>memmem(at, end - at, b'"code"', 6)
+        if at == NULL:
+            return -1
+        at += 6
+        digits = at
+        while digits < end and is_space(digits[0]):
+            digits += 1
+        if digits == end or digits[0] != c':':
+            continue
+        digits += 1
+        while digits < end and is_space(digits[0]):
+            digits += 1
+        at, code = digits, 0
+        while at < end and c'0' <= at[0] <= c'9' and at - digits < 9:
+            code = code * 10 + (at[0] - c'0')
+            at += 1
+        if digits < at < end and (at[0] == c',' or at[0] == c'}' or is_space(at[0])):
+            return code
+
+
+def likely_code(bytes data, Py_ssize_t position):
+    """See `rmq.wire.command.likely_code`."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    if not 0 <= position <= size:
         return -1
-    end = data + 8 + header
-    found += 7
-    digits = found
-    while found < end and c'0' <= found[0] <= c'9' and code < 100000:
-        code = code * 10 + (found[0] - c'0')
-        found += 1
-    if found == end or (found[0] != c',' and found[0] != c'}') or found == digits:
-        return -1
-    return code
+    return find_code(PyBytes_AS_STRING(data) + position, size - position)
 
 
 cdef class Lane:
@@ -136,8 +153,8 @@ cdef class FastPath:
     Asked with each chunk that a connection received; returns what to send in answer, or None with nothing done.
 
     ``write`` takes what the socket did not. It is asked for nothing but requests that have a lane, and only where the
-    protocol is ``at_frame_start``. A lane that has ``whole`` is asked with that first: it returns the answers to all of
-    a chunk, which it counts itself, or None.
+    protocol is ``at_frame_start``. A lane that has ``whole`` is asked with that instead, see
+    `rmq.remoting.responders.WholeLane`.
     """
 
     cdef object protocol, channel, seconds
@@ -153,25 +170,26 @@ cdef class FastPath:
 
     def __call__(self, bytes data):
         cdef list answers
-        cdef bytes written
         cdef Py_ssize_t stop, size = PyBytes_GET_SIZE(data)
         cdef int64_t code, count
         cdef Lane lane
         cdef timespec began
         if self.protocol.at_frame_start is not True:
             return None
-        code = likely_code(PyBytes_AS_STRING(data), size)
+        code = find_code(PyBytes_AS_STRING(data), size)
         if code < 0:
             return None
         lane = self.lanes.find(code)
         if lane is None:
             return None
-        if lane.whole is not None:
-            written = lane.whole(data)
-            if written is not None:
-                self.channel.last_active_s = self.seconds()
-            return written
         clock_gettime(CLOCK_MONOTONIC, &began)
+        if lane.whole is not None:
+            known = lane.whole(data)
+            if known is None:
+                return None
+            self.channel.last_active_s = self.seconds()
+            lane.observe(&began, (<tuple>known)[1])
+            return (<tuple>known)[0]
         self.channel.last_active_s = self.seconds()
         answers = []
         try:

@@ -25,8 +25,9 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
 from rmq.runtime.tls.context import loss_text
+from rmq.wire import command as wire
 from rmq.wire.codes import ResponseCode
-from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply, likely_code
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
 from rmq.wire.compiled import load
 from rmq.wire.frames import Frame, FrameDecoder, ProtocolError
 
@@ -37,6 +38,7 @@ MAX_WAITING_ANSWERS = 65_535
 LATE_CHECK_S = 1.0
 
 _compiled: Any = load("rmq.remoting._fastpath")
+likely_code: Callable[[bytes, int], int] = wire.likely_code if _compiled is None else _compiled.likely_code
 OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
 TLS_HANDSHAKE = 0x16
 

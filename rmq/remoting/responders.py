@@ -96,7 +96,6 @@ Outcome = Reply | NoReply | None
 Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Outcome]
 #: the result of a dispatched command: a frame to write, a Deferred of it (None: no reply), or None
 Written = bytes | Deferred[bytes | None] | None
-Lane = Callable[[RemotingCommand, "Channel"], bytes | None]
 Guard = Callable[[RemotingCommand, "Channel"], None]
 
 
@@ -118,8 +117,8 @@ class ChunkLane(Protocol):
 class WholeLane(ChunkLane, Protocol):
     """A lane with a faster method for chunks that hold only requests for it."""
 
-    def whole(self, data: bytes, /) -> bytes | None:
-        """Return the replies to all requests in ``data`` and count them; None, without side effects, for other data."""
+    def whole(self, data: bytes, /) -> tuple[bytes, int] | None:
+        """Return the replies to all requests in ``data``, and their number; None, with nothing done, for other data."""
         ...
 
 
@@ -186,7 +185,6 @@ class ResponderTable:
     def __init__(self, *owners: object, refused: Mapping[Any, str] = MappingProxyType({})) -> None:
         self._refused = {int(code): why for code, why in refused.items()}
         self._responders: dict[int, _Responder] = {}
-        self._lanes: dict[int, Lane] = {}
         #: by request code, tried before anything else; replaced and never changed; see :meth:`add_chunk_lane`
         self.chunk_lanes: Mapping[int, ChunkLane] = {}
         self._fast_lanes: Any = None
@@ -232,18 +230,8 @@ class ResponderTable:
         table.stats = self.stats
         table._guard, table._guarded = self._guard, self._guarded
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
-        table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
         table.chunk_lanes = {code: lane for code, lane in self.chunk_lanes.items() if code not in codes}
         return table
-
-    def add_lane(self, code: int, lane: Lane) -> None:
-        """
-        Try ``lane`` before the responder of ``code``.
-
-        It returns the whole frame of the reply, or None, without side effects, for the responder; of a one-way request
-        its reply is dropped.
-        """
-        self._lanes[int(code)] = lane
 
     def add_chunk_lane(self, lane: ChunkLane) -> None:
         """
@@ -272,10 +260,7 @@ class ResponderTable:
         try:
             if self._guard is not None:
                 self._guard(command, channel)
-            lane = self._lanes.get(command.code)
-            written: Written = None if lane is None else lane(command, channel)
-            if written is None:
-                written = self._ordinary(command, channel)
+            written: Written = self._ordinary(command, channel)
         except Exception as error:  # noqa: BLE001 - one responder's fault is one request's answer
             written = self._failed(error, command)
         if command.flag & ONEWAY:

@@ -166,11 +166,17 @@ _CODE = re.compile(rb'"code"\s*:\s*(\d{1,9})[\s,}]')
 
 
 def likely_code(data: bytes, position: int) -> int:
-    """Return the code of the request whose frame begins at ``position``; a hint, -1 for a header that is not JSON."""
+    """
+    Return the code of the request whose frame begins at ``position``; a hint.
+
+    -1 for a header that is not whole or not JSON.
+    """
     if len(data) - position < PREFIX.size:
         return -1
     start, header_bytes = position + PREFIX.size, PREFIX.unpack_from(data, position)[1]
-    found = _CODE.search(data, start, start + header_bytes) if header_bytes < 1 << 24 else None
+    found = None
+    if header_bytes < 1 << 24 and start + header_bytes <= len(data):
+        found = _CODE.search(data, start, start + header_bytes)
     return int(found[1]) if found is not None else -1
 
 

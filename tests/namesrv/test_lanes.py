@@ -7,7 +7,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv import lanes
-from rmq.namesrv.lanes import RouteChunkLane, RouteLane
+from rmq.namesrv.lanes import RouteLane, RouteReplies
 from rmq.remoting.responders import ResponderTable
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, REGISTER_BROKER
 from rmq.wire.codes import SerializeType
@@ -20,13 +20,14 @@ from tests.remoting.peer import LeanTransport, Peer, RecordingTransport
 from tests.seeds import SEED
 
 
-class RouteLaneTests(SynchronousTestCase):
+class RouteRepliesTests(SynchronousTestCase):
+    """The replies that are kept, beside those of the responder, which keeps none."""
+
     def setUp(self) -> None:
         self.talk = Talk(self.mktemp())
         service = self.talk.service
-        self.lane = RouteLane(service.routes.topology, service.settings)
+        self.replies = RouteReplies(service.routes.topology)
         self.ordinary = service.responders
-        self.ordinary.add_lane(GET_ROUTEINFO_BY_TOPIC.code, lambda command, channel: None)
 
     def request(self, topic: str | None = "T", **fields: object) -> RemotingCommand:
         ext = {} if topic is None else {"topic": topic}
@@ -38,11 +39,21 @@ class RouteLaneTests(SynchronousTestCase):
         (frame,) = FrameDecoder().receive(encode_command(command))
         return decode_command(frame)
 
+    def kept(self, command: RemotingCommand) -> bytes | None:
+        """Return the answer that the replies give to a look-up with a JSON header; None when they have none."""
+        topic = command.ext_fields.get("topic")
+        if topic is None or command.serialize_type is not SerializeType.JSON:
+            return None
+        accepts = command.ext_fields.get("acceptStandardJsonOnly", "").lower() == "true"
+        reply = self.replies.get(topic, command.version >= 401 or accepts)
+        opaque = b"%d" % command.opaque
+        return reply and b"".join((reply.before(len(opaque)), opaque, reply.rest))
+
     def both(self, command: RemotingCommand) -> tuple[bytes | None, object]:
-        return self.lane(command, self.talk.channel), self.ordinary.dispatch(command, self.talk.channel)
+        return self.kept(command), self.ordinary.dispatch(command, self.talk.channel)
 
     def test_same_bytes(self) -> None:
-        """In random histories of look-ups and changes the lane gives the ordinary way's bytes, or leaves it to it."""
+        """In random histories of look-ups and changes the kept replies are the bytes of the ordinary way."""
         seed = SEED
         print(f"\nLANE seed {seed}")
         chance = random.Random(seed)
@@ -79,20 +90,11 @@ class RouteLaneTests(SynchronousTestCase):
         self.assertNotEqual(kept, self.both(self.request())[1])
         self.assertEqual(*self.both(self.request()))
 
-    def test_left_to_the_ordinary_way(self) -> None:
-        """Not for the lane: binary headers, unknown topics, no topic, order configuration, waiting for service."""
+    def test_unknown_topic(self) -> None:
+        """A topic without a route has no reply to keep."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
-        for command in (
-            self.request(serialize_type=SerializeType.ROCKETMQ),
-            self.request("nowhere"),
-            self.request(None),
-        ):
-            self.assertIsNone(self.lane(command, self.talk.channel))
-        for config in ({"order_message_enable": True}, {"need_wait_for_service": True}):
-            talk = Talk(self.mktemp(), **config)
-            talk.ask(REGISTER_BROKER, HEADER, body("T"))
-            lane = RouteLane(talk.service.routes.topology, talk.service.settings)
-            self.assertIsNone(lane(self.request(), talk.channel))
+        self.assertIsNone(self.kept(self.request("nowhere")))
+        self.assertEqual(self.replies.memo_bytes, 0)
 
     def test_bound(self) -> None:
         """The memo never holds more than its bound, however many topics are asked for."""
@@ -101,37 +103,37 @@ class RouteLaneTests(SynchronousTestCase):
         self.patch(lanes, "MAX_MEMO_BYTES", 3000)
         for name in names:
             self.assertEqual(*self.both(self.request(name)))
-            self.assertLessEqual(self.lane.replies.memo_bytes, 3000)
-        self.assertGreater(self.lane.replies.memo_bytes, 0)
+            self.assertLessEqual(self.replies.memo_bytes, 3000)
+        self.assertGreater(self.replies.memo_bytes, 0)
 
     def test_forgets_with_a_change(self) -> None:
         """Nothing is kept beyond a change of the table."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
         self.both(self.request())
-        self.assertGreater(self.lane.replies.memo_bytes, 0)
+        self.assertGreater(self.replies.memo_bytes, 0)
         self.talk.service.routes.delete_topic("T", **by_admin())
         self.assertIsNone(self.both(self.request())[0])
-        self.assertEqual(self.lane.replies.memo_bytes, 0)
+        self.assertEqual(self.replies.memo_bytes, 0)
 
     def test_keeps_what_a_change_does_not_concern(self) -> None:
         """A change of one topic drops its answer alone; one of a broker's address, or of many topics, drops all."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", "V"))
         for topic in ("T", "U", "V"):
             self.both(self.request(topic))
-        kept, generation = self.lane.replies.memo_bytes, self.lane.replies.generation
+        kept, generation = self.replies.memo_bytes, self.replies.generation
         self.talk.ask(REGISTER_BROKER, HEADER, body("T", "U", "V", "W", version=2))
         self.talk.service.routes.delete_topic("U", **by_admin())
         self.assertIsNone(self.both(self.request("U"))[0])
-        self.assertEqual(self.lane.replies.generation, generation)
-        self.assertGreater(kept, self.lane.replies.memo_bytes)
-        self.assertGreater(self.lane.replies.memo_bytes, 0)
+        self.assertEqual(self.replies.generation, generation)
+        self.assertGreater(kept, self.replies.memo_bytes)
+        self.assertGreater(self.replies.memo_bytes, 0)
         for topic in ("T", "V", "W"):
             self.assertEqual(*self.both(self.request(topic)))
         # made once, not again with each look-up
-        self.assertIs(self.lane.replies.get("W", False), self.lane.replies.get("W", False))
+        self.assertIs(self.replies.get("W", False), self.replies.get("W", False))
         self.talk.service.routes.wipe_write_perm("a", **by_admin())
         self.assertEqual(*self.both(self.request("T")))
-        self.assertEqual(self.lane.replies.generation, generation + 1)
+        self.assertEqual(self.replies.generation, generation + 1)
 
     def test_remembers_few_changes(self) -> None:
         """
@@ -195,17 +197,16 @@ OPAQUES = (
 )
 
 
-class RouteChunkLaneTests(SynchronousTestCase):
+class RouteLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.talk = Talk(self.mktemp())
         service = self.talk.service
         self.table = service.responders
-        lane = self.table.chunk_lanes[RouteChunkLane.code]
-        assert isinstance(lane, RouteChunkLane)
+        lane = self.table.chunk_lanes[RouteLane.code]
+        assert isinstance(lane, RouteLane)
         self.lane = lane
         self.ordinary = self.table.without()
         self.ordinary.chunk_lanes = {}
-        self.ordinary._lanes.clear()
 
     def peer(self, table: ResponderTable) -> Peer:
         return Peer(table)
@@ -337,7 +338,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
         for config in ({"order_message_enable": True}, {"need_wait_for_service": True}):
             talk = Talk(self.mktemp(), **config)
             talk.ask(REGISTER_BROKER, HEADER, body("T"))
-            lane = talk.service.responders.chunk_lanes[RouteChunkLane.code]
+            lane = talk.service.responders.chunk_lanes[RouteLane.code]
             self.assertEqual(lane(self.question(), 0, [], talk.channel), (0, 0))
 
     def test_bounds(self) -> None:
@@ -374,7 +375,7 @@ class RouteChunkLaneTests(SynchronousTestCase):
         self.assertEqual([answer.opaque for answer in peer.received()], list(range(50)))
 
 
-class DirectAnswersTests(RouteChunkLaneTests):
+class DirectAnswersTests(RouteLaneTests):
     """The same with the compiled twin, asked before the protocol, as the reactor ``rmq-lean`` does."""
 
     def peer(self, table: ResponderTable) -> Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -10,11 +11,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.remoting import responders
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
-from rmq.wire.command import RemotingCommand, encode_command
+from rmq.wire.command import RemotingCommand, encode_command, likely_code
+from rmq.wire.compiled import load
 from rmq.wire.contract import contract
 from rmq.wire.frames import PREFIX, encode_frame
 from tests.needs import need_compiled
 from tests.remoting.peer import LeanTransport, Peer
+from tests.seeds import SEED
 
 ECHO = contract(97_001, body=bytes, reply_body=bytes)
 LATER = contract(97_002)
@@ -242,6 +245,31 @@ class DirectTests(ChunkLaneTests):
         # as if its first chunk, which may begin a TLS handshake, were behind it
         peer.protocol._sniffed = peer.protocol.at_frame_start = True
         return peer
+
+    def test_likely_code(self) -> None:
+        """Python and C read the same code from whole and broken frames, wherever they begin."""
+        compiled = load("rmq.remoting._fastpath")
+        assert compiled is not None
+        chance = random.Random(SEED)
+        headers = (
+            b'{"code":%d,"opaque":1}',
+            b'{"code":%d}',
+            b'{"code" :\r\n %d ,',
+            b'{"code":"5","x":"\\"code\\":7","code":%d,',
+            b'"code":"code":%d"code"',
+        )
+        read = set()
+        for _ in range(3000):
+            number = chance.choice((0, 7, 105, 999_999_999, 10**9, -1))
+            frame = bytearray(encode_frame(chance.choice((0, 0, 0, 1)), chance.choice(headers) % number))
+            if chance.random() < 0.3:
+                frame[chance.randrange(len(frame))] = chance.randrange(256)
+            data = bytes(frame[: chance.randrange(len(frame) + 1)]) if chance.random() < 0.1 else bytes(frame) * 2
+            position = chance.choice((0, 0, len(frame), 5, len(data)))
+            code = likely_code(data, position)
+            self.assertEqual(compiled.likely_code(data, position), code, f"seed {SEED}: {data!r} at {position}")
+            read.add(code)
+        self.assertLessEqual({-1, 0, 7, 105, 999_999_999}, read)
 
     def test_is_direct(self) -> None:
         """All of the above did go past the protocol, the first chunk of a connection apart."""

@@ -125,10 +125,10 @@ class DamageTests(SynchronousTestCase):
         machine = Machine("namesrv", 1)
         self.addCleanup(machine.close)
 
-        def broken(command: RemotingCommand, channel: object) -> None:
+        def broken(request: object) -> None:
             raise RuntimeError("planted")
 
-        machine.service.responders.add_lane(105, broken)
+        machine.service.responders._responders[105].method = broken
         ask = encode_command(RemotingCommand(105, 1, ext_fields={"topic": "T"}))
         error = self.assertRaises(AssertionError, fuzz, machine, [ask], "planted", 3)
         self.assertIn("planted", str(error))

@@ -288,10 +288,9 @@ class LaterTests(SynchronousTestCase):
 
 class OnewayTests(SynchronousTestCase):
     def test_never_answered(self) -> None:
-        """One-way requests get no answer: success, refusal, fault, unknown code, bad field, later or lane."""
+        """One-way requests get no answer: success, refusal, fault, unknown code, bad field or later."""
         owner = Owner()
         table = ResponderTable(owner)
-        table.add_lane(91_020, lambda command, channel: b"an answer")
         peer = Peer(table)
         later: list[Deferred[Reply]] = []
         for code, ext in (
@@ -302,7 +301,6 @@ class OnewayTests(SynchronousTestCase):
             (91_001, {}),
             (91_004, {"topic": "T"}),
             (91_005, {"topic": "T"}),
-            (91_020, {}),
         ):
             owner.later = Deferred()
             later.append(owner.later)
@@ -322,38 +320,6 @@ class OnewayTests(SynchronousTestCase):
         self.assertEqual(peer.transport.writes, [])
 
 
-class LaneTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.table = ResponderTable(Owner())
-        self.peer = Peer(self.table)
-
-    def test_lane_first(self) -> None:
-        """A lane answers with its bytes; None means the ordinary way, with the same answer as without it."""
-        ordinary = self.peer.ask(91_001, topic="T")
-        self.table.add_lane(91_001, lambda command, channel: None)
-        self.assertEqual(self.peer.ask(91_001, topic="T").ext_fields, ordinary.ext_fields)
-        seen: list[tuple[int, str]] = []
-
-        def lane(command: RemotingCommand, channel: Any) -> bytes:
-            seen.append((command.code, channel.peer))
-            return b"bytes of the lane"
-
-        self.table.add_lane(91_001, lane)
-        self.peer.tell(request(ECHO, TopicHeader(topic="T")))
-        self.assertEqual(self.peer.transport.read(), b"bytes of the lane")
-        self.assertEqual(seen, [(91_001, "192.0.2.7:40001")])
-
-    def test_lane_that_raises(self) -> None:
-        """A fault in a lane is answered like one in a responder."""
-
-        def lane(command: RemotingCommand, channel: Any) -> bytes:
-            raise ValueError("lane")
-
-        self.table.add_lane(91_003, lane)
-        self.assertEqual(self.peer.ask(91_003).remark, "ValueError: lane")
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-
-
 class TableTests(SynchronousTestCase):
     def test_codes(self) -> None:
         """The table lists what is answered and what is refused."""
@@ -368,16 +334,13 @@ class TableTests(SynchronousTestCase):
         self.assertIn("91003", str(self.assertRaises(ValueError, ResponderTable, Owner(), refused={91_003: "no"})))
 
     def test_without(self) -> None:
-        """A table can be had without some codes, lanes included; the first one is unchanged."""
+        """A table can be had without some codes; the first one is unchanged."""
         table = ResponderTable(Owner(), refused={91_050: "why"})
-        table.add_lane(91_003, lambda command, channel: b"lane")
-        table.add_lane(91_001, lambda command, channel: b"lane")
         vip = table.without(91_001)
         self.assertEqual(table.codes() - vip.codes(), {91_001})
         peer = Peer(vip)
         self.assertEqual(peer.ask(91_001, topic="T").code, 3)
-        peer.tell(request(PLAIN))
-        self.assertEqual(peer.transport.read(), b"lane")
+        self.assertEqual(peer.ask(91_003).code, 0)
         self.assertEqual(vip._refused.keys(), {91_050})
 
     def test_subclasses(self) -> None:

@@ -21,17 +21,9 @@ from rmq.wire.api.offsets import (
     QueryConsumerOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from rmq.wire.api.pulling import (
-    PULL_COMMIT_OFFSET,
-    PULL_MESSAGE,
-    PULL_SUBSCRIPTION,
-    PULL_SUSPEND,
-    PullMessageHeader,
-    PullMessageReply,
-)
 from rmq.wire.api.routes import TopicRouteData
 from rmq.wire.codes import ResponseCode
-from rmq.wire.record import Record, decode_records
+from rmq.wire.record import Record
 
 CONSUMER_GROUP = "sim-consumers"
 
@@ -39,7 +31,6 @@ CONSUMER_GROUP = "sim-consumers"
 REBALANCE_EVERY_S = 5.0
 COMMIT_EVERY_S = 5.0
 SUSPEND_MS = 15_000
-PULL_TIMEOUT_MS = 30_000
 PULL_AGAIN_S = 1.0
 
 
@@ -189,24 +180,10 @@ class Consumer(Client):
 
     async def _pull(self, queue: MessageQueue, addr: str, offset: int) -> int:
         """Pull once, note what came, and return where to go on."""
-        header = PullMessageHeader(
-            consumer_group=CONSUMER_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=32,
-            sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION | (PULL_COMMIT_OFFSET if offset else 0),
-            commit_offset=offset,
-            suspend_timeout_millis=SUSPEND_MS,
-            subscription="*",
-            sub_version=1,
-            expression_type="TAG",
-        )
-        response = await self.remoting.invoke(addr, PULL_MESSAGE, header, None, timeout_ms=PULL_TIMEOUT_MS)
-        if response.code == ResponseCode.SUCCESS:
-            for record in decode_records(response.body):
-                self._note(queue, record)
-        return response.header.next_begin_offset
+        reply, records = await self.pull(addr, CONSUMER_GROUP, queue, offset, commit=offset > 0, suspend_ms=SUSPEND_MS)
+        for record in records:
+            self._note(queue, record)
+        return reply.next_begin_offset
 
     def _note(self, queue: MessageQueue, record: Record) -> None:
         self._history.seen.append(
@@ -230,8 +207,9 @@ class Observer(Client):
         """Pull a queue from its beginning to its end; RequestFailed when the broker does not answer."""
         records: list[Record] = []
         offset = 0
+        queue = MessageQueue(topic=topic, broker_name="", queue_id=queue_id)
         while True:
-            reply, found = await self._pull(addr, topic, queue_id, offset)
+            reply, found = await self.pull(addr, "sim-observer", queue, offset)
             records += found
             if not found and offset < reply.min_offset:
                 # A slave corrects no offsets, for it may lag.
@@ -246,20 +224,3 @@ class Observer(Client):
                     records=records,
                 )
             offset = reply.next_begin_offset
-
-    async def _pull(self, addr: str, topic: str, queue_id: int, offset: int) -> tuple[PullMessageReply, list[Record]]:
-        header = PullMessageHeader(
-            consumer_group="sim-observer",
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=offset,
-            max_msg_nums=32,
-            sys_flag=PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-            expression_type="TAG",
-        )
-        response = await self.remoting.invoke(addr, PULL_MESSAGE, header, None, timeout_ms=PULL_TIMEOUT_MS)
-        return response.header, decode_records(response.body) if response.code == ResponseCode.SUCCESS else []

@@ -1,14 +1,13 @@
 """
 What may go wrong, as small objects, and plans of them drawn from the seed.
 
-A fault has a ``name`` for the log, ``apply()`` and ``undo()``. Faults may overlap: a direction that two of them block
+Faults may overlap: a direction that two of them block
 opens when both are over, and one that finds its victim gone already does nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import attrs
 
@@ -25,293 +24,142 @@ START_AGAIN_S = 3.0
 SHORT_S = 4.0
 
 
-class Fault(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def apply(self) -> None: ...
-
-    def undo(self) -> None: ...
-
-
 @attrs.frozen
-class HalfPartition:
+class Fault:
+    """Something that goes wrong with ``apply`` and is over with ``undo``."""
+
+    name: str
+    apply: Callable[[], object]
+    undo: Callable[[], object]
+
+
+def half_partition(src: Node, dst: Node) -> Fault:
     """Nothing gets from one machine to another; the way back is open."""
-
-    src: Node
-    dst: Node
-
-    @property
-    def name(self) -> str:
-        return f"nothing gets from {self.src.name} to {self.dst.name}"
-
-    def apply(self) -> None:
-        self.src.net.block(self.src, self.dst)
-
-    def undo(self) -> None:
-        self.src.net.unblock(self.src, self.dst)
+    name = f"nothing gets from {src.name} to {dst.name}"
+    return Fault(name, lambda: src.net.block(src, dst), lambda: src.net.unblock(src, dst))
 
 
-@attrs.frozen
-class Partition:
+def partition(one: Node, other: Node) -> Fault:
     """Two machines cannot reach each other."""
 
-    one: Node
-    other: Node
+    def undo() -> None:
+        one.net.unblock(one, other)
+        one.net.unblock(other, one)
 
-    @property
-    def name(self) -> str:
-        return f"partition of {self.one.name} and {self.other.name}"
-
-    def apply(self) -> None:
-        self.one.net.partition(self.one, self.other)
-
-    def undo(self) -> None:
-        self.one.net.unblock(self.one, self.other)
-        self.one.net.unblock(self.other, self.one)
+    return Fault(f"partition of {one.name} and {other.name}", lambda: one.net.partition(one, other), undo)
 
 
-@attrs.frozen
-class Clog:
+def clog(src: Node, dst: Node, seconds: float) -> Fault:
     """One direction is slow."""
-
-    src: Node
-    dst: Node
-    seconds: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.seconds:.3f} s more from {self.src.name} to {self.dst.name}"
-
-    def apply(self) -> None:
-        self.src.net.clog(self.src, self.dst, self.seconds)
-
-    def undo(self) -> None:
-        self.src.net.clog(self.src, self.dst, 0)
+    name = f"{seconds:.3f} s more from {src.name} to {dst.name}"
+    return Fault(name, lambda: src.net.clog(src, dst, seconds), lambda: src.net.clog(src, dst, 0))
 
 
-@attrs.frozen
-class Reset:
+def reset(one: Node, other: Node) -> Fault:
     """All connections between two machines break; new ones work."""
-
-    one: Node
-    other: Node
-
-    @property
-    def name(self) -> str:
-        return f"connections of {self.one.name} and {self.other.name} reset"
-
-    def apply(self) -> None:
-        self.one.net.reset_between(self.one, self.other)
-
-    def undo(self) -> None:
-        """There is nothing to undo."""
+    name = f"connections of {one.name} and {other.name} reset"
+    return Fault(name, lambda: one.net.reset_between(one, other), lambda: None)
 
 
-@attrs.frozen
-class Kill:
+def kill(node: Node) -> Fault:
     """kill -9, and a start at the end."""
-
-    node: Node
-
-    @property
-    def name(self) -> str:
-        return f"kill -9 of {self.node.name}"
-
-    def apply(self) -> None:
-        self.node.kill()
-
-    def undo(self) -> None:
-        start_again(self.node)
+    return Fault(f"kill -9 of {node.name}", node.kill, lambda: start_again(node))
 
 
-@attrs.frozen
-class Restart:
+def restart(node: Node) -> Fault:
     """A stop in order, and a start at the end."""
-
-    node: Node
-
-    @property
-    def name(self) -> str:
-        return f"stop of {self.node.name}"
-
-    def apply(self) -> None:
-        self.node.stop()
-
-    def undo(self) -> None:
-        start_again(self.node)
+    return Fault(f"stop of {node.name}", node.stop, lambda: start_again(node))
 
 
-@attrs.frozen
-class PowerFailure:
+def power_failure(node: Node) -> Fault:
     """A machine without power, and a start at the end."""
-
-    node: Node
-
-    @property
-    def name(self) -> str:
-        return f"power failure of {self.node.name}"
-
-    def apply(self) -> None:
-        self.node.crash()
-
-    def undo(self) -> None:
-        start_again(self.node)
+    return Fault(f"power failure of {node.name}", node.crash, lambda: start_again(node))
 
 
-@attrs.frozen
-class PowerFailureInSync:
+def power_failure_in_sync(node: Node) -> Fault:
     """The power fails before the next sync has ended."""
-
-    node: Node
-    #: holds something from the beginning of the fault to its end
-    _armed: list[bool] = attrs.field(init=False, factory=list, eq=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        return f"power failure of {self.node.name} in a sync"
-
-    def end(self) -> None:
-        """What happens in the sync."""
-        self.node.crash()
-
-    def apply(self) -> None:
-        self._armed.append(True)
-        self.node.disk.on_sync = self._fail
-
-    def undo(self) -> None:
-        self._armed.clear()
-        self.node.disk.on_sync = lambda seconds: None
-        start_again(self.node)
-
-    def _fail(self, seconds: float) -> None:
-        node, process = self.node, self.node.process
-        node.disk.on_sync = lambda seconds: None
-
-        def end() -> None:
-            if self._armed and node.process is process:
-                self.end()
-
-        node.world.schedule(node.world.rng.uniform(0, seconds), end)
+    return _in_sync(f"power failure of {node.name} in a sync", node, node.crash)
 
 
-@attrs.frozen
-class KillInSync(PowerFailureInSync):
+def kill_in_sync(node: Node) -> Fault:
     """kill -9 before the next fsync has ended; it never completes."""
-
-    @property
-    def name(self) -> str:
-        return f"kill -9 of {self.node.name} in a sync"
-
-    def end(self) -> None:
-        self.node.kill()
+    return _in_sync(f"kill -9 of {node.name} in a sync", node, node.kill)
 
 
-@attrs.frozen
-class NewDisk:
+def _in_sync(name: str, node: Node, end: Callable[[], object]) -> Fault:
+    #: holds something from the beginning of the fault to its end
+    armed: list[bool] = []
+
+    def apply() -> None:
+        armed.append(True)
+        node.disk.on_sync = fail
+
+    def undo() -> None:
+        armed.clear()
+        node.disk.on_sync = lambda seconds: None
+        start_again(node)
+
+    def fail(seconds: float) -> None:
+        process = node.process
+        node.disk.on_sync = lambda seconds: None
+        node.world.schedule(
+            node.world.rng.uniform(0, seconds), lambda: end() if armed and node.process is process else None
+        )
+
+    return Fault(name, apply, undo)
+
+
+def new_disk(node: Node) -> Fault:
     """The machine fails, and comes back with an empty disk; for slaves, whose master has everything."""
 
-    node: Node
+    def apply() -> None:
+        node.crash()
+        node.disk.replace()
 
-    @property
-    def name(self) -> str:
-        return f"{self.node.name} gets a new disk"
-
-    def apply(self) -> None:
-        self.node.crash()
-        self.node.disk.replace()
-
-    def undo(self) -> None:
-        start_again(self.node)
+    return Fault(f"{node.name} gets a new disk", apply, lambda: start_again(node))
 
 
-@attrs.frozen
-class SlowDisk:
+def slow_disk(node: Node, seconds: float) -> Fault:
     """Every sync takes as long as this."""
 
-    node: Node
-    seconds: float
+    def set_sync(range_s: tuple[float, float]) -> None:
+        node.disk.sync_s = range_s
 
-    @property
-    def name(self) -> str:
-        return f"syncs of {self.node.name} take {self.seconds:.3f} s"
-
-    def apply(self) -> None:
-        self.node.disk.sync_s = (self.seconds, self.seconds)
-
-    def undo(self) -> None:
-        self.node.disk.sync_s = self.node.disk.healthy_sync_s
+    name = f"syncs of {node.name} take {seconds:.3f} s"
+    return Fault(name, lambda: set_sync((seconds, seconds)), lambda: set_sync(node.disk.healthy_sync_s))
 
 
-@attrs.frozen
-class FullDisk:
+def full_disk(node: Node) -> Fault:
     """No room but what is reserved."""
 
-    node: Node
+    def undo() -> None:
+        node.disk.capacity_bytes = HEALTHY_CAPACITY_BYTES
 
-    @property
-    def name(self) -> str:
-        return f"disk of {self.node.name} full"
-
-    def apply(self) -> None:
-        self.node.disk.fill()
-
-    def undo(self) -> None:
-        self.node.disk.capacity_bytes = HEALTHY_CAPACITY_BYTES
+    return Fault(f"disk of {node.name} full", node.disk.fill, undo)
 
 
-@attrs.frozen
-class FailedSync:
+def failed_sync(node: Node) -> Fault:
     """The next sync fails; a start at the end, if the process thought it better to end."""
-
-    node: Node
-
-    @property
-    def name(self) -> str:
-        return f"a sync of {self.node.name} fails"
-
-    def apply(self) -> None:
-        self.node.disk.fail_syncs = 1
-
-    def undo(self) -> None:
-        self.node.disk.fail_syncs = 0
-        start_again(self.node)
+    return _next_fails(f"a sync of {node.name} fails", node, "fail_syncs")
 
 
-@attrs.frozen
-class FailedWrite:
+def failed_write(node: Node) -> Fault:
     """The next write fails, with a part of its bytes written; a start at the end, as after a failed sync."""
-
-    node: Node
-
-    @property
-    def name(self) -> str:
-        return f"a write of {self.node.name} fails"
-
-    def apply(self) -> None:
-        self.node.disk.fail_writes = 1
-
-    def undo(self) -> None:
-        self.node.disk.fail_writes = 0
-        start_again(self.node)
+    return _next_fails(f"a write of {node.name} fails", node, "fail_writes")
 
 
-@attrs.frozen
-class ClockStep:
+def _next_fails(name: str, node: Node, counter: str) -> Fault:
+    def undo() -> None:
+        setattr(node.disk, counter, 0)
+        start_again(node)
+
+    return Fault(name, lambda: setattr(node.disk, counter, 1), undo)
+
+
+def clock_step(node: Node, seconds: float) -> Fault:
     """A clock that jumps, and jumps back."""
-
-    node: Node
-    seconds: float
-
-    @property
-    def name(self) -> str:
-        return f"clock of {self.node.name} jumps by {self.seconds:.3f} s"
-
-    def apply(self) -> None:
-        self.node.step_clock(self.seconds)
-
-    def undo(self) -> None:
-        self.node.step_clock(-self.seconds)
+    name = f"clock of {node.name} jumps by {seconds:.3f} s"
+    return Fault(name, lambda: node.step_clock(seconds), lambda: node.step_clock(-seconds))
 
 
 def start_again(node: Node) -> None:
@@ -349,21 +197,21 @@ def _two(world: World, nodes: Sequence[Node]) -> tuple[Node, Node]:
 
 
 KINDS: dict[str, Kind] = {
-    "half partition": lambda world, nodes: HalfPartition(*_two(world, nodes)),
-    "partition": lambda world, nodes: Partition(*_two(world, nodes)),
-    "clog": lambda world, nodes: Clog(*_two(world, nodes), world.rng.uniform(0.05, 5)),
-    "reset": lambda world, nodes: Reset(*_two(world, nodes)),
-    "kill": lambda world, nodes: Kill(world.rng.choice(nodes)),
-    "restart": lambda world, nodes: Restart(world.rng.choice(nodes)),
-    "power failure": lambda world, nodes: PowerFailure(world.rng.choice(nodes)),
-    "power failure in a sync": lambda world, nodes: PowerFailureInSync(world.rng.choice(nodes)),
-    "kill in a sync": lambda world, nodes: KillInSync(world.rng.choice(nodes)),
-    "new disk": lambda world, nodes: NewDisk(world.rng.choice(nodes)),
-    "slow disk": lambda world, nodes: SlowDisk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
-    "full disk": lambda world, nodes: FullDisk(world.rng.choice(nodes)),
-    "failed sync": lambda world, nodes: FailedSync(world.rng.choice(nodes)),
-    "failed write": lambda world, nodes: FailedWrite(world.rng.choice(nodes)),
-    "clock step": lambda world, nodes: ClockStep(world.rng.choice(nodes), clock_step_s(world.rng.uniform(-30, 30))),
+    "half partition": lambda world, nodes: half_partition(*_two(world, nodes)),
+    "partition": lambda world, nodes: partition(*_two(world, nodes)),
+    "clog": lambda world, nodes: clog(*_two(world, nodes), world.rng.uniform(0.05, 5)),
+    "reset": lambda world, nodes: reset(*_two(world, nodes)),
+    "kill": lambda world, nodes: kill(world.rng.choice(nodes)),
+    "restart": lambda world, nodes: restart(world.rng.choice(nodes)),
+    "power failure": lambda world, nodes: power_failure(world.rng.choice(nodes)),
+    "power failure in a sync": lambda world, nodes: power_failure_in_sync(world.rng.choice(nodes)),
+    "kill in a sync": lambda world, nodes: kill_in_sync(world.rng.choice(nodes)),
+    "new disk": lambda world, nodes: new_disk(world.rng.choice(nodes)),
+    "slow disk": lambda world, nodes: slow_disk(world.rng.choice(nodes), world.rng.uniform(0.1, 8)),
+    "full disk": lambda world, nodes: full_disk(world.rng.choice(nodes)),
+    "failed sync": lambda world, nodes: failed_sync(world.rng.choice(nodes)),
+    "failed write": lambda world, nodes: failed_write(world.rng.choice(nodes)),
+    "clock step": lambda world, nodes: clock_step(world.rng.choice(nodes), clock_step_s(world.rng.uniform(-30, 30))),
 }
 
 

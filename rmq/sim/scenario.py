@@ -23,7 +23,7 @@ from rmq.runtime.platform import Platform
 from rmq.sim import checkers
 from rmq.sim.cluster import Cluster, LogImage, Member, Options, draw_options
 from rmq.sim.consumer import Consumer, Observer
-from rmq.sim.faults import Planned, draw_plan, follow, undo_all
+from rmq.sim.faults import KINDS, Planned, draw_plan, follow, undo_all
 from rmq.sim.history import Copy, History
 from rmq.sim.lookups import wrong_lookups
 from rmq.sim.node import Node
@@ -41,23 +41,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     "kills": ("kill", "restart", "kill in a sync"),
     "power": ("power failure", "power failure in a sync", "kill", "new disk"),
     "network": ("half partition", "partition", "clog", "reset"),
-    "all": (
-        "half partition",
-        "partition",
-        "clog",
-        "reset",
-        "kill",
-        "restart",
-        "power failure",
-        "power failure in a sync",
-        "kill in a sync",
-        "new disk",
-        "slow disk",
-        "full disk",
-        "failed sync",
-        "failed write",
-        "clock step",
-    ),
+    "all": tuple(KINDS),
 }
 #: these happen to servers only
 DISK_KINDS = (

@@ -26,10 +26,19 @@ from rmq.wire.api.clients import (
     HeartbeatData,
     ProducerData,
 )
-from rmq.wire.api.common import MASTER_ID
+from rmq.wire.api.common import MASTER_ID, MessageQueue
+from rmq.wire.api.pulling import (
+    PULL_COMMIT_OFFSET,
+    PULL_MESSAGE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageHeader,
+    PullMessageReply,
+)
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
 from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SendMessageReply, SendMessageV2Header
-from rmq.wire.record import BatchEntry, decode_offset_msg_id, encode_batch
+from rmq.wire.codes import ResponseCode
+from rmq.wire.record import BatchEntry, Record, decode_offset_msg_id, decode_records, encode_batch
 
 AUTO_TOPIC = "TBW102"
 PRODUCER_GROUP = "sim-producers"
@@ -38,6 +47,7 @@ TAGS = ("A", "B")
 #: Apache's sendMsgTimeout, pollNameServerInterval, heartbeatBrokerInterval and so on, some of them quicker
 SEND_TIMEOUT_MS = 3000
 ASK_TIMEOUT_MS = 3000
+PULL_TIMEOUT_MS = 30_000
 ROUTE_EVERY_S = 30.0
 #: how soon a client that lacks a route asks again
 ROUTE_AGAIN_S = 1.0
@@ -127,6 +137,26 @@ class Client(Service):
             self.routes[topic] = response.body
             return
 
+    async def pull(
+        self, addr: str, group: str, queue: MessageQueue, offset: int, *, commit: bool = False, suspend_ms: int = 0
+    ) -> tuple[PullMessageReply, list[Record]]:
+        """Pull from a queue once; a consumer waits for messages and may commit its offset on the way."""
+        header = PullMessageHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=32,
+            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0) | (PULL_COMMIT_OFFSET if commit else 0),
+            commit_offset=offset if commit else 0,
+            suspend_timeout_millis=suspend_ms,
+            subscription="*",
+            sub_version=1 if suspend_ms else 0,
+            expression_type="TAG",
+        )
+        response = await self.remoting.invoke(addr, PULL_MESSAGE, header, None, timeout_ms=PULL_TIMEOUT_MS)
+        return response.header, decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
+
     def masters(self, topic: str) -> dict[str, tuple[str, int]]:
         """Return broker name -> (address, write queues) of the masters that take messages of a topic."""
         route = self.routes.get(topic)
@@ -184,10 +214,10 @@ class Producer(Client):
         queue_id = self.rng.randrange(max(1, min(queues, self._options.queues)))
         if self.rng.random() < self._options.batched:
             messages = [self._message(group, topic, queue_id, waits=True) for _ in range(self.rng.randint(1, 5))]
-            self.spawn(self._send_batch(addr, messages))
+            self.spawn(self._send(addr, messages, batch=True))
         else:
             waits = self.rng.random() < 0.95
-            self.spawn(self._send(addr, self._message(group, topic, queue_id, waits=waits)))
+            self.spawn(self._send(addr, [self._message(group, topic, queue_id, waits=waits)], batch=False))
 
     def _message(self, group: str, topic: str, queue_id: int, *, waits: bool) -> Sent:
         self._count += 1
@@ -207,25 +237,15 @@ class Producer(Client):
         self._history.sent[key] = sent
         return sent
 
-    async def _send(self, addr: str, sent: Sent) -> None:
-        header = self._header(sent, properties_of(sent))
+    async def _send(self, addr: str, messages: list[Sent], *, batch: bool) -> None:
+        header = self._header(messages[0], "" if batch else properties_of(messages[0]))
+        header.batch = batch
+        body = messages[0].body
+        if batch:
+            body = encode_batch(BatchEntry(sent.body, properties_of(sent)) for sent in messages)
+        contract = SEND_BATCH_MESSAGE if batch else SEND_MESSAGE_V2
         try:
-            response = await self.remoting.invoke(
-                addr, SEND_MESSAGE_V2, header, sent.body, timeout_ms=SEND_TIMEOUT_MS * 4
-            )
-        except RequestFailed as error:
-            self._history.refused(describe(error))
-            return
-        self._acked([sent], response)
-
-    async def _send_batch(self, addr: str, messages: list[Sent]) -> None:
-        body = encode_batch(BatchEntry(sent.body, properties_of(sent)) for sent in messages)
-        header = self._header(messages[0], "")
-        header.batch = True
-        try:
-            response = await self.remoting.invoke(
-                addr, SEND_BATCH_MESSAGE, header, body, timeout_ms=SEND_TIMEOUT_MS * 4
-            )
+            response = await self.remoting.invoke(addr, contract, header, body, timeout_ms=SEND_TIMEOUT_MS * 4)
         except RequestFailed as error:
             self._history.refused(describe(error))
             return

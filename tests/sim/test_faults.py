@@ -35,8 +35,8 @@ class FaultTests(FaultCase):
         """Partitions block and clear what they name."""
         one, other, _ = self.nodes
         cases: list[tuple[faults.Fault, tuple[bool, bool]]] = [
-            (faults.HalfPartition(one, other), (True, False)),
-            (faults.Partition(one, other), (True, True)),
+            (faults.half_partition(one, other), (True, False)),
+            (faults.partition(one, other), (True, True)),
         ]
         for fault, ways in cases:
             fault.apply()
@@ -44,7 +44,7 @@ class FaultTests(FaultCase):
             self.assertEqual(tuple(found), ways)
             fault.undo()
             self.assertFalse(self.net.blocked(one.address, other.address))
-        clog = faults.Clog(one, other, 5.0)
+        clog = faults.clog(one, other, 5.0)
         clog.apply()
         self.assertGreater(self.net.latency_s(one.address, other.address), 5)
         clog.undo()
@@ -53,7 +53,7 @@ class FaultTests(FaultCase):
     def test_ends_of_processes(self) -> None:
         """Kills and power failures end the process and start it again; one that finds it gone does no harm."""
         node = self.nodes[0]
-        for fault in (faults.Kill(node), faults.PowerFailure(node)):
+        for fault in (faults.kill(node), faults.power_failure(node)):
             fault.apply()
             self.assertIsNone(node.process)
             fault.apply()
@@ -66,9 +66,9 @@ class FaultTests(FaultCase):
         node = self.nodes[0]
         file = node.disk.create("/a", 5)
         cases: list[tuple[faults.Fault, Callable[[], object]]] = [
-            (faults.SlowDisk(node, 9.0), lambda: self.assertEqual(node.disk.sync_takes_s(), 9.0)),
-            (faults.FullDisk(node), lambda: self.assertRaises(DiskFull, node.disk.create, "/b", 1)),
-            (faults.FailedSync(node), lambda: self.assertRaises(DiskError, file.sync_now)),
+            (faults.slow_disk(node, 9.0), lambda: self.assertEqual(node.disk.sync_takes_s(), 9.0)),
+            (faults.full_disk(node), lambda: self.assertRaises(DiskFull, node.disk.create, "/b", 1)),
+            (faults.failed_sync(node), lambda: self.assertRaises(DiskError, file.sync_now)),
         ]
         for fault, check in cases:
             fault.apply()
@@ -83,7 +83,7 @@ class FaultTests(FaultCase):
         node.disk.write_atomic("/a", b"something")
         told: list[str] = []
         node.disk.on_replace = lambda: told.append("replaced")
-        fault = faults.NewDisk(node)
+        fault = faults.new_disk(node)
         fault.apply()
         fault.undo()
         self.assertIsNotNone(node.process)
@@ -92,7 +92,7 @@ class FaultTests(FaultCase):
     def test_ends_in_a_sync(self) -> None:
         """The process ends before its sync does; a fault that is over ends nothing any more."""
         node = self.nodes[0]
-        for fault in (faults.KillInSync(node), faults.PowerFailureInSync(node)):
+        for fault in (faults.kill_in_sync(node), faults.power_failure_in_sync(node)):
             for over in (False, True):
                 file = node.disk.create(f"/{fault.name} {over}", 5)
                 node.disk.sync_s = (1.0, 1.0)
@@ -113,7 +113,7 @@ class FaultTests(FaultCase):
 
     def test_clock_step(self) -> None:
         """A clock jumps and jumps back."""
-        fault = faults.ClockStep(self.nodes[0], 30.0)
+        fault = faults.clock_step(self.nodes[0], 30.0)
         fault.apply()
         self.assertEqual(self.nodes[0].seconds(), EPOCH_S + 30)
         fault.undo()

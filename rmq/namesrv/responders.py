@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -209,17 +210,17 @@ class RouteResponders:
         return Reply(body=TopicList(topic_list=topics))
 
 
+@attrs.define(eq=False)
 class BrokerResponders:
     """Requests of brokers, and of admins about brokers and topics."""
 
     _log = Logger()
 
-    def __init__(self, routes: RouteTable, kv: KVConfig, settings: Settings, clock: IReactorTime, turns: Turns) -> None:
-        self._routes = routes
-        self._kv = kv
-        self._settings = settings
-        self._clock = clock
-        self._turns = turns
+    _routes: RouteTable
+    _kv: KVConfig
+    _settings: Settings
+    _clock: IReactorTime
+    _turns: Turns
 
     @responds_to(REGISTER_BROKER)
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
@@ -352,12 +353,12 @@ class BrokerResponders:
         )
 
 
+@attrs.define(eq=False)
 class AdminResponders:
     """Requests about the key-value table and the configuration."""
 
-    def __init__(self, kv: KVConfig, settings: Settings) -> None:
-        self._kv = kv
-        self._settings = settings
+    _kv: KVConfig
+    _settings: Settings
 
     @responds_to(PUT_KV_CONFIG)
     def put_kv_config(self, request: Request[PutKVConfigHeader, None]) -> None:

@@ -68,32 +68,21 @@ def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> 
     return names[ordinal] if 0 <= ordinal < len(names) else default
 
 
+@attrs.define(eq=False)
 class ClientResponder:
     """Requests of clients about themselves and each other."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: IReactorTime,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        producers: ProducerGroups,
-        consumers: ConsumerGroups,
-        filters: ConsumerFilters,
-        notices: ChangeNotices,
-        locks: QueueLocks,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._producers = producers
-        self._consumers = consumers
-        self._filters = filters
-        self._notices = notices
-        self._locks = locks
+    _settings: Settings
+    _clock: IReactorTime
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _producers: ProducerGroups
+    _consumers: ConsumerGroups
+    _filters: ConsumerFilters
+    _notices: ChangeNotices
+    _locks: QueueLocks
 
     @responds_to(HEART_BEAT)
     def heartbeat(self, request: Request[None, HeartbeatData]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -48,24 +49,17 @@ CALL_MS, STATUS_MS = 10_000, 5_000
 V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT = 28, 62
 
 
+@attrs.define(eq=False)
 class ForwardingResponder:
     """Each request is for a group of consumers that is online at this broker, or for one member of it."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        setup: BrokerSetup,
-        store: MessageStore,
-        topics: TopicTable,
-        consumers: ConsumerGroups,
-        offsets: ConsumerOffsetTable,
-    ) -> None:
-        self._setup = setup
-        self._store = store
-        self._topics = topics
-        self._consumers = consumers
-        self._offsets = offsets
+    _setup: BrokerSetup
+    _store: MessageStore
+    _topics: TopicTable
+    _consumers: ConsumerGroups
+    _offsets: ConsumerOffsetTable
 
     # ---- offsets ----
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -57,30 +58,20 @@ from rmq.wire.codes import ResponseCode
 MAX_OFFSET = (1 << 63) - 1
 
 
+@attrs.define(eq=False)
 class OffsetResponder:
     """Requests about the range of queues and the offsets of groups."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        setup: BrokerSetup,
-        clock: IReactorTime,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        consumers: ConsumerGroups,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-    ) -> None:
-        self._setup = setup
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
-        self._stats = stats
+    _setup: BrokerSetup
+    _clock: IReactorTime
+    _store: MessageStore
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _consumers: ConsumerGroups
+    _offsets: ConsumerOffsetTable
+    _stats: BrokerStats
 
     @responds_to(QUERY_CONSUMER_OFFSET)
     def query(self, request: Request[QueryConsumerOffsetHeader, None]) -> Reply:

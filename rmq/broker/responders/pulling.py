@@ -75,32 +75,21 @@ class Admitted:
     accepts: PropertyFilter | None = None
 
 
+@attrs.define(eq=False)
 class PullResponder:
     """Check, read, hold."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: IReactorTime,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        consumers: ConsumerGroups,
-        offsets: ConsumerOffsetTable,
-        polls: LongPolls,
-        stats: BrokerStats,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
-        self._polls = polls
-        self._stats = stats
+    _settings: Settings
+    _clock: IReactorTime
+    _store: MessageStore
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _consumers: ConsumerGroups
+    _offsets: ConsumerOffsetTable
+    _polls: LongPolls
+    _stats: BrokerStats
 
     @responds_to(PULL_MESSAGE)
     @responds_to(LITE_PULL_MESSAGE)

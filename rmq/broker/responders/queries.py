@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 
+import attrs
 import msgspec
 
 from rmq.broker.consumerfilters import ConsumerFilters
@@ -39,20 +40,14 @@ _I64 = struct.Struct(">q")
 MAX_UNITS = 1024
 
 
+@attrs.define(eq=False)
 class QueryResponder:
     """Queries for single messages."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: MessageStore,
-        consumers: ConsumerGroups,
-        filters: ConsumerFilters,
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._consumers = consumers
-        self._filters = filters
+    _settings: Settings
+    _store: MessageStore
+    _consumers: ConsumerGroups
+    _filters: ConsumerFilters
 
     @responds_to(QUERY_MESSAGE)
     def query(self, request: Request[QueryMessageHeader, None]) -> Reply:

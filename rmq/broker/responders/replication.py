@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from rmq.broker.config import BrokerSetup
 from rmq.broker.delays import Delays
 from rmq.broker.groups import SubscriptionGroupTable
@@ -33,26 +35,17 @@ from rmq.wire.api.replication import (
 )
 
 
+@attrs.define(eq=False)
 class ReplicationResponder:
     """The broker's tables as a whole."""
 
-    def __init__(
-        self,
-        setup: BrokerSetup,
-        disk: Disk,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        delays: Delays,
-        replication: Callable[[], HAStatus],
-    ) -> None:
-        self._setup = setup
-        self._disk = disk
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._delays = delays
-        self._replication = replication
+    _setup: BrokerSetup
+    _disk: Disk
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _offsets: ConsumerOffsetTable
+    _delays: Delays
+    _replication: Callable[[], HAStatus]
 
     @responds_to(GET_ALL_TOPIC_CONFIG)
     def topics(self, request: Request[None, None]) -> Reply:

@@ -6,6 +6,7 @@ Java: ReplyMessageProcessor
 
 from __future__ import annotations
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -39,26 +40,18 @@ from rmq.wire.record import (
 PUSH_TIMEOUT_MS = 10_000
 
 
+@attrs.define(eq=False)
 class ReplyResponder:
     """Push a reply to the producer that sent the request, then store it if the configuration says so."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: IReactorTime,
-        store: MessageStore,
-        stats: BrokerStats,
-        producers: ProducerGroups,
-        sends: SendResponder,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._store = store
-        self._stats = stats
-        self._producers = producers
-        self._sends = sends
+    _settings: Settings
+    _clock: IReactorTime
+    _store: MessageStore
+    _stats: BrokerStats
+    _producers: ProducerGroups
+    _sends: SendResponder
 
     @responds_to(any_send(SEND_REPLY_MESSAGE))
     @responds_to(any_send(SEND_REPLY_MESSAGE_V2))

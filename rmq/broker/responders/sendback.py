@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from random import Random
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from rmq.broker.delays import park
@@ -48,26 +49,17 @@ from rmq.wire.record import (
 FIRST_RETRY_LEVEL = 3
 
 
+@attrs.define(eq=False)
 class SendBackResponder:
     """Put a message into its group's retry topic after a delay, or into the dead-letter topic."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        rng: Random,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        stats: BrokerStats,
-        max_delay_level: int,
-    ) -> None:
-        self._settings = settings
-        self._rng = rng
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._stats = stats
-        self._max_delay_level = max_delay_level
+    _settings: Settings
+    _rng: Random
+    _store: MessageStore
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _stats: BrokerStats
+    _max_delay_level: int
 
     @responds_to(CONSUMER_SEND_MSG_BACK)
     def send_back(self, request: Request[SendBackHeader, None]) -> Reply | Deferred[Reply]:

@@ -6,6 +6,7 @@ Java: AdminBrokerProcessor
 
 from __future__ import annotations
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -52,32 +53,21 @@ MAX_QUEUES = 65_536
 FILTER_TYPES = frozenset(("SINGLE_TAG", MULTI_TAG))
 
 
+@attrs.define(eq=False)
 class TopicResponder:
     """Create, delete, describe."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        setup: BrokerSetup,
-        defaults: TopicDefaults,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        consumers: ConsumerGroups,
-        offsets: ConsumerOffsetTable,
-        polls: LongPolls,
-        registration: Registration,
-    ) -> None:
-        self._setup = setup
-        self._defaults = defaults
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
-        self._polls = polls
-        self._registration = registration
+    _setup: BrokerSetup
+    _defaults: TopicDefaults
+    _store: MessageStore
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _consumers: ConsumerGroups
+    _offsets: ConsumerOffsetTable
+    _polls: LongPolls
+    _registration: Registration
 
     @responds_to(UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, request: Request[CreateTopicHeader, None]) -> Deferred[Reply]:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ ADMIN_SOURCE = SOURCE.with_name("Admin.java")
 TAGS = ("TagA", "TagB", "标签", "Tag-C")
 
 
-def compiled(version: str, source: Path = SOURCE) -> Path:
+def compiled(version: str, source: Path = SOURCE, find_jars: Callable[[str], Path] = jars) -> Path:
     """Return the folder of a program's classes for ``version``; compiled once per source text, in the cache."""
     require_apache(version)
     name = f"{source.stem.lower()}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     target = CACHE / version / name
     if not target.exists():
         scratch = CACHE / version / f"{name}.{os.getpid()}"
-        command = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars(version)}/*", "-d"]
+        command = ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", f"{find_jars(version)}/*", "-d"]
         command += [str(scratch), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"javac for {version}:\n{done.stdout}{done.stderr}"

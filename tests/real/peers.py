@@ -50,9 +50,10 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </dependencies></project>
 """
 _DEPENDENCY = (
-    "<dependency><groupId>org.apache.rocketmq</groupId>"
-    "<artifactId>rocketmq-{artifact}</artifactId><version>{version}</version></dependency>"
+    "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+    "<classifier>{classifier}</classifier></dependency>"
 )
+_APACHE = "org.apache.rocketmq"
 
 # Apache 4.9 reaches into the JDK to unmap its files; a JDK of today opens these doors only when asked.
 _JVM_FLAGS = [
@@ -104,21 +105,35 @@ def _is_complete(version: str) -> bool:
 
 def jars(version: str) -> Path:
     """Return the folder that holds every jar of ``version``; the first call on a machine fetches them."""
+    return _folder_of(version, "lib", [(_APACHE, f"rocketmq-{artifact}", version, "") for artifact in _ARTIFACTS])
+
+
+def apache_tests(version: str) -> Path:
+    """Return the folder that holds Apache's integration tests of ``version`` and all that they need; see `jars`."""
+    tests = (_APACHE, "rocketmq-test", version)
+    assertj = ("org.assertj", "assertj-core", "2.6.0", "")
+    return _folder_of(version, "test-lib", [(*tests, ""), (*tests, "tests"), assertj])
+
+
+def _folder_of(version: str, name: str, artifacts: Iterable[tuple[str, str, str, str]]) -> Path:
     folder = CACHE / version
-    lib = folder / "lib"
-    if _is_complete(version):
+    lib = folder / name
+    if (lib / ".complete").exists():
         return lib
     lib.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_complete(version):
-            _fetch(version, folder / "pom.xml", lib)
+        if not (lib / ".complete").exists():
+            _fetch(version, artifacts, folder / "pom.xml", lib)
             (lib / ".complete").touch()
     return lib
 
 
-def _fetch(version: str, pom: Path, lib: Path) -> None:
-    dependencies = (_DEPENDENCY.format(artifact=artifact, version=version) for artifact in _ARTIFACTS)
+def _fetch(version: str, artifacts: Iterable[tuple[str, str, str, str]], pom: Path, lib: Path) -> None:
+    dependencies = (
+        _DEPENDENCY.format(group=group, artifact=artifact, version=version, classifier=classifier)
+        for group, artifact, version, classifier in artifacts
+    )
     pom.write_text(_POM.format(dependencies="\n".join(dependencies)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}"]
     try:

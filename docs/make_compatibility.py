@@ -50,6 +50,11 @@ TAIL = """\
   and never delivers.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
   skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
+- Light message queues (`enableLmq`, `enableMultiDispatch`): INNER_MULTI_DISPATCH of a delayed or half message counts
+  when the message is delivered to its topic; 4.9.7 dispatches it both times. A name that cannot be a folder is refused
+  with code 13. `maxLmqConsumeQueueNum` is a limit; 4.9.7 never checks it. Slaves get the offsets of light groups, too.
+  While there is no `lmqConsumerOffset.json`, `consumerOffset.json` is read; 4.9.7 forgets all offsets when `enableLmq`
+  is switched on. With `enableMultiDispatch` sends and recovery run without their compiled fast paths.
 - SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that
   cannot be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression,
   and answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers

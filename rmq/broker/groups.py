@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.tables import Shape, VersionedTable
 from rmq.runtime.disk.files import Disk
+from rmq.store.multidispatch import is_lmq
 from rmq.wire.api.common import SubscriptionGroupConfig, SubscriptionGroupWrapper
 
 MAX_GROUP_CHARS = 255
@@ -38,7 +39,8 @@ class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, Subscriptio
     """
     Subscription groups by name.
 
-    Java: SubscriptionGroupManager
+    With ``lmq`` every name of a light message queue is that of a group, which is not in the table.
+    Java: SubscriptionGroupManager, LmqSubscriptionGroupManager
     """
 
     def __init__(
@@ -49,10 +51,21 @@ class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, Subscriptio
         *,
         auto_create: bool = True,
         is_slave: bool = False,
+        lmq: bool = False,
     ) -> None:
         super().__init__(_SHAPE, disk, directory, clock)
+        self._lmq = lmq
         self._auto_create = auto_create
         self._is_slave = is_slave
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        if self._lmq and is_lmq(name):
+            return SubscriptionGroupConfig(group_name=name)
+        return super().get(name)
+
+    def put(self, entry: SubscriptionGroupConfig) -> None:
+        if not (self._lmq and is_lmq(entry.group_name)):
+            super().put(entry)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """

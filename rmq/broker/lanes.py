@@ -55,10 +55,10 @@ def add_send_lane(
     topics: TopicTable,
     stats: BrokerStats,
 ) -> None:
-    """Add the send lane to a table; slaves, and brokers that wait for both fsync and slaves, have none."""
+    """Add the send lane to a table, unless sends wait for both fsync and slaves, or messages go to further queues."""
     config = settings.setup.store
     at_once = answers_at_once(config)
-    if _compiled is None or config.is_slave or not (at_once or store.can_wait_for):
+    if _compiled is None or config.is_slave or config.enable_multi_dispatch or not (at_once or store.can_wait_for):
         return
     for lane in SendLane, BatchLane:
         later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)

@@ -1,7 +1,7 @@
 """
 Committed offsets of each group in each queue: ``config/consumerOffset.json``.
 
-Java: ConsumerOffsetManager
+Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from rmq.broker.tables import next_version
 from rmq.runtime.clock import now_ms
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.store.multidispatch import is_lmq
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 
 FILE_NAME = "consumerOffset.json"
+#: replaces it with enableLmq
+LMQ_FILE_NAME = "lmqConsumerOffset.json"
 #: rmq only: offsets that consumers committed at this slave and that its master may not have yet
 OWN_FILE_NAME = "slaveConsumerOffset.json"
 TOPIC_GROUP_SEPARATOR = "@"
@@ -34,6 +37,8 @@ class _OffsetFile(msgspec.Struct, rename="camel", kw_only=True):
 
     data_version: DataVersion | None = None
     offset_table: dict[str, dict[int, int]] = {}
+    #: those of groups that are named as light message queues, each for queue 0
+    lmq_offset_table: dict[str, int] | None = None
 
 
 @attrs.frozen
@@ -50,6 +55,8 @@ class ConsumerOffsetTable:
     """
     The next queue offset to consume, by ``topic@group`` and queue id.
 
+    With ``lmq`` a group that is named as a light message queue has one offset in each topic, that of queue 0.
+
     Changes are in memory until :meth:`persist`, which the broker calls every few seconds and at the end.
 
     A slave has its master's table. It remembers offsets that consumers commit at the slave while the master is away,
@@ -58,8 +65,11 @@ class ConsumerOffsetTable:
 
     _log = Logger()
 
-    def __init__(self, disk: Disk, directory: str, clock: IReactorTime) -> None:
-        self.path = os.path.join(directory, FILE_NAME)
+    def __init__(self, disk: Disk, directory: str, clock: IReactorTime, *, lmq: bool = False) -> None:
+        self.path = os.path.join(directory, LMQ_FILE_NAME if lmq else FILE_NAME)
+        #: read while there is no other: Apache's broker forgets all offsets when enableLmq is switched on
+        self._former_path = os.path.join(directory, FILE_NAME)
+        self._lmq = lmq
         self._disk = disk
         self._clock = clock
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
@@ -80,11 +90,16 @@ class ConsumerOffsetTable:
 
         Raises StateFileError when neither can be read.
         """
-        found = read_state(self._disk, self.path, lambda data: fastjson.decode(data, _OffsetFile))
+        found = self._read(self.path) or self._read(self._former_path)
         if found is not None:
             self._offsets = found.offset_table
+            for key, offset in (found.lmq_offset_table or {}).items():
+                self._offsets[key] = {0: offset}
             self._version = found.data_version or self._version
             self._unsaved = False
+
+    def _read(self, path: str) -> _OffsetFile | None:
+        return read_state(self._disk, path, lambda data: fastjson.decode(data, _OffsetFile))
 
     def load_own(self, *, is_slave: bool) -> None:
         """
@@ -93,7 +108,7 @@ class ConsumerOffsetTable:
         Raises StateFileError when neither can be read.
         """
         if is_slave:
-            found = read_state(self._disk, self._own_path, lambda data: fastjson.decode(data, _OffsetFile))
+            found = self._read(self._own_path)
             self._own = found.offset_table if found is not None else {}
         else:
             self._disk.delete(self._own_path)
@@ -109,6 +124,10 @@ class ConsumerOffsetTable:
             return
         version = next_version(self._version, now_ms(self._clock))
         file = _OffsetFile(data_version=version, offset_table=self._offsets)
+        if self._lmq:
+            light = {key: queues[0] for key, queues in self._offsets.items() if 0 in queues and is_lmq(_parts(key)[1])}
+            file.lmq_offset_table = light
+            file.offset_table = {key: queues for key, queues in self._offsets.items() if key not in light}
         write_state(self._disk, self.path, fastjson.encode(file, quote_int_keys=True))
         self._version, self._unsaved = version, False
 
@@ -118,6 +137,7 @@ class ConsumerOffsetTable:
 
         Java: ConsumerOffsetManager#commitOffset
         """
+        queue_id = self._queue_of(group, queue_id)
         queues = self._offsets.setdefault(_key(topic, group), {})
         before = queues.get(queue_id)
         if before == offset:
@@ -137,7 +157,7 @@ class ConsumerOffsetTable:
     def commit_at_slave(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset, and remember that the master does not have it."""
         self.commit(group, topic, queue_id, offset)
-        self._own.setdefault(_key(topic, group), {})[queue_id] = offset
+        self._own.setdefault(_key(topic, group), {})[self._queue_of(group, queue_id)] = offset
         self._own_unsaved = True
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -146,7 +166,11 @@ class ConsumerOffsetTable:
 
         Java: ConsumerOffsetManager#queryOffset, which has -1 for None
         """
-        return self._offsets.get(_key(topic, group), {}).get(queue_id)
+        return self._offsets.get(_key(topic, group), {}).get(self._queue_of(group, queue_id))
+
+    def _queue_of(self, group: str, queue_id: int) -> int:
+        """Java: LmqConsumerOffsetManager#commitOffset, which does without the id"""
+        return 0 if self._lmq and is_lmq(group) else queue_id
 
     def positions(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the offsets of a group in a topic, by queue id; a live table."""

@@ -22,6 +22,10 @@ FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 SLAVE_REFUSES_CHANGES = (
     "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 )
+LMQ_QUEUES_EXCEEDED = (
+    "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
+    "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
+)
 #: the message is stored; 10, 11 and 12 say what was missed.
 STORED_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -41,6 +45,8 @@ def put_refusal(status: PutStatus, store: MessageStore, max_message_bytes: int) 
         return ResponseCode.SYSTEM_ERROR, f"create mapped file failed, server is busy or broken.{_reason(store)}"
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         return ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    if status is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
+        return ResponseCode.SYSTEM_ERROR, LMQ_QUEUES_EXCEEDED
     return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
 
 

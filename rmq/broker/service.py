@@ -107,12 +107,13 @@ class BrokerService(MultiService):
         config_dir = os.path.join(setup.store.store_path_root_dir, "config")
         self.settings = Settings(disk, setup, config_path)
         self.store = MessageStore(disk, clock, setup.store)
-        self.topics = TopicTable(disk, config_dir, clock)
+        lmq = setup.store.enable_lmq
+        self.topics = TopicTable(disk, config_dir, clock, lmq=lmq)
         self.topic_defaults = _topic_defaults(setup)
         self.groups = SubscriptionGroupTable(
-            disk, config_dir, clock, auto_create=broker.auto_create_subscription_group, is_slave=setup.is_slave
+            disk, config_dir, clock, auto_create=broker.auto_create_subscription_group, is_slave=setup.is_slave, lmq=lmq
         )
-        self.offsets = ConsumerOffsetTable(disk, config_dir, clock)
+        self.offsets = ConsumerOffsetTable(disk, config_dir, clock, lmq=lmq)
         self.filters = ConsumerFilters(
             disk,
             config_dir,

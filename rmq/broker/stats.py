@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from rmq.wire.api.admin import BrokerStatsData, BrokerStatsItem
+from rmq.wire.record import LMQ_PREFIX
 
 #: names of code 315.  Java: Stats
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
@@ -198,7 +199,9 @@ class BrokerStats:
         broker.add(count, times)
 
     def got(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """A pull of ``group`` found ``count`` messages."""
+        """A pull of ``group`` found ``count`` messages; light message queues are counted as one."""
+        topic = LMQ_PREFIX if topic.startswith(LMQ_PREFIX) else topic
+        group = LMQ_PREFIX if group.startswith(LMQ_PREFIX) else group
         self.gets_found.total += 1
         self.transferred.total += count
         counters = self._gets.get((topic, group))

@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.tables import Shape, VersionedTable
 from rmq.runtime.disk.files import Disk
+from rmq.store.multidispatch import is_lmq
 from rmq.wire.api.common import (
     PERM_INHERIT,
     PERM_READ,
@@ -89,12 +90,23 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
     """
     Topic configurations by name.
 
-    Java: TopicConfigManager
+    With ``lmq`` every light message queue is a topic with one queue, and is not in the table.
+    Java: TopicConfigManager, LmqTopicConfigManager
     """
 
-    def __init__(self, disk: Disk, directory: str, clock: IReactorTime) -> None:
+    def __init__(self, disk: Disk, directory: str, clock: IReactorTime, *, lmq: bool = False) -> None:
         super().__init__(_SHAPE, disk, directory, clock)
+        self._lmq = lmq
         self._on_created: list[Callable[[], object]] = []
+
+    def get(self, name: str) -> TopicConfig | None:
+        if self._lmq and is_lmq(name):
+            return topic(name, 1)
+        return super().get(name)
+
+    def put(self, entry: TopicConfig) -> None:
+        if not (self._lmq and is_lmq(entry.topic_name)):
+            super().put(entry)
 
     def on_created(self, listener: Callable[[], object]) -> None:
         """Have ``listener`` called after each :meth:`create`."""

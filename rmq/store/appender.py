@@ -22,6 +22,7 @@ from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import Dispatcher, Units
 from rmq.store.layout import CQ_UNIT_BYTES
 from rmq.store.messages import BatchEntry, Message, PutResult, PutStatus
+from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable, is_storable_topic
 from rmq.wire.record import (
     BLANK_BYTES,
@@ -31,6 +32,7 @@ from rmq.wire.record import (
     MAX_PROPERTIES_BYTES,
     PROPERTIES_LENGTH,
     PROPERTY_DELAY,
+    PROPERTY_MULTI_QUEUE_OFFSET,
     PROPERTY_SEPARATOR,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -89,12 +91,14 @@ class Appender:
         clock: IReactorTime,
         config: StoreConfig,
         *,
+        further: MultiDispatch | None,
         on_failure: Callable[[DiskError], None],
     ) -> None:
         self._commit_log = log
         self._queues = queues
         self._clock = clock
         self._max_body_bytes = config.max_message_size
+        self._further = further
         self._on_failure = on_failure
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
         #: messages are hidden from consumers until they are on disk
@@ -119,6 +123,12 @@ class Appender:
             if queue is None:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL)
         properties = message.properties
+        further: Sequence[tuple[ConsumeQueue, int]] = ()
+        if self._further is not None:
+            found = self._further.number(message)
+            if isinstance(found, PutStatus):
+                return PutResult(found)
+            properties, further = found
         stored = _encode(properties)
         body = message.body
         if len(stored) > MAX_PROPERTIES_BYTES:
@@ -181,6 +191,9 @@ class Appender:
             return self._cannot_write(error)
         if numbered:
             queue.next = queue_offset + 1
+            for other, number in further:
+                # A name can be twice in the list, or that of the message's own queue.
+                other.next = max(other.next, number + 1)
         self._dispatch(phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties)
         if self._in_trouble:
             self._recovered()
@@ -249,6 +262,7 @@ class Appender:
             or total > self._max_body_bytes + (1 << 16)
             or not self._commit_log.fits(total)
             or any(_is_delayed(text) for text in strings)
+            or (self._further is not None and any(find_property(text, PROPERTY_MULTI_QUEUE_OFFSET) for text in strings))
         ):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         if not self._find_place(total):

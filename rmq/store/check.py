@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -21,6 +21,7 @@ from rmq.store import layout
 from rmq.store.config import StoreConfig
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_FILLER, CQ_UNIT, CQ_UNIT_BYTES
+from rmq.store.multidispatch import further_queues
 from rmq.store.scan import CHECK, LogFiles, LogScanner
 from rmq.wire.record import (
     PROPERTY_KEYS,
@@ -65,6 +66,8 @@ class _Entry:
     tags_code: int
     key_hashes: frozenset[int]
     has_unit: bool
+    #: numbers in further queues, by topic and queueId
+    further: Mapping[tuple[str, int], int]
     covered: bool = False
     #: its topic was created again behind it: a later record of the queue has number 0
     is_former: bool = False
@@ -166,6 +169,11 @@ class StoreCheck:
             tags_code(find_property(properties, PROPERTY_TAGS)),
             hashes if transaction != TRANSACTION_ROLLBACK else frozenset(),
             transaction in (0, TRANSACTION_COMMIT),
+            {
+                (name, queue_id): number
+                for lmq in (False, True)
+                for name, queue_id, number in further_queues(properties, frame.queue_id, lmq=lmq)
+            },
         )
 
     def _check_tail(self, log: LogFiles) -> None:
@@ -268,17 +276,19 @@ class StoreCheck:
                 self._find("error", "unit-without-record", where, phy_offset, f"number {number}: no record there")
                 continue
             found = (record.topic, record.queue_id, record.size)
-            if found != (topic, queue_id, size) or phy_offset < last_phy:
+            is_own = (topic, queue_id) == found[:2]
+            due = record.queue_offset if is_own else record.further.get((topic, queue_id))
+            if due is None or size != record.size or phy_offset < last_phy:
                 self._find("error", "wrong-unit", where, phy_offset, f"number {number} is for {size} bytes: {found}")
-            elif number < record.queue_offset:
+            elif number < due:
                 self._find("note", "filled-unit", where, phy_offset, f"number {number} fills in for a missing message")
                 continue
-            elif number != record.queue_offset:
-                text = f"number {number} points at number {record.queue_offset}"
+            elif number != due:
+                text = f"number {number} points at number {due}"
                 self._find("error", "shifted-unit", where, phy_offset, text)
             elif code not in (record.tags_code,) and code > CQ_EXT_ADDRESS_MAX and topic != SCHEDULE_TOPIC:
                 self._find("error", "tags-code", where, phy_offset, f"number {number}: {code}, not {record.tags_code}")
-            record.covered = True
+            record.covered = record.covered or is_own
             last_phy = phy_offset
 
     # ---- index ----

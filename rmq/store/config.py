@@ -204,8 +204,6 @@ class StoreConfig:
             found.append(("readOnlyCommitLogStorePaths", "the commit log has one folder"))
         if self.transient_store_pool_enable:
             found.append(("transientStorePoolEnable", "messages go straight to the file, so there is nothing to pool"))
-        if self.enable_multi_dispatch or self.enable_lmq:
-            found.append(("enableLmq, enableMultiDispatch", "messages go to the queue of their topic only"))
         if self.enable_d_leger_commit_log:
             found.append(("enableDLegerCommitLog", "the classic commit log is used"))
         if self.duplication_enable:

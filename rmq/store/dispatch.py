@@ -20,6 +20,7 @@ from rmq.store.consumequeue import ConsumeQueue, QueueGap
 from rmq.store.index import Index
 from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.messages import StoreError
+from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable, is_storable_topic
 from rmq.store.scan import Damage, DispatchPolicy, LogScanner, Walk
 from rmq.wire.compiled import load as load_compiled
@@ -108,12 +109,20 @@ class Dispatcher:
     _log = Logger()
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, index: Index | None, *, delays: tuple[int, ...] = ()
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        *,
+        delays: tuple[int, ...] = (),
+        further: MultiDispatch | None = None,
     ) -> None:
         self._commit_log = log
         self._queues = queues
         self._index = index
         self._delays = delays
+        #: finds the further queues of messages; None with one queue for each message
+        self._further = further
         self._tags: dict[str, int] = {}
         self._pending: deque[_Pending] = deque()
         #: topics that were deleted while messages waited: where the log ended then, and a queue that they had
@@ -137,7 +146,7 @@ class Dispatcher:
         #: a listener is being called
         self._is_busy = False
         #: dispatches ordinary records of the log in a row; None where it is not compiled
-        self.walk: Walk | None = None if _compiled is None else self._walk
+        self.walk: Walk | None = None if _compiled is None or further is not None else self._walk
 
     def begin_at(self, phy_offset: int, last: LastRecord | None = None) -> None:
         """Go on from an offset that recovery found; ``last`` is the record in front of it, None when it is known."""
@@ -288,6 +297,11 @@ class Dispatcher:
         self.dispatched = phy_offset + size
         if is_new:
             self._tell(queue, queue.end, code)
+        if self._further is not None and transaction in (0, TRANSACTION_COMMIT):
+            for other, number in self._further.of(properties, queue.queue_id):
+                if self._append(other, number, phy_offset, size, code, store_timestamp):
+                    self._queues.touched(other)
+                    self._tell(other, other.end, code)
 
     def _tell(self, queue: ConsumeQueue, end: int, code: int) -> None:
         for watch in self.watches:

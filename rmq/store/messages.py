@@ -23,6 +23,7 @@ class PutStatus(enum.Enum):
     MESSAGE_ILLEGAL = enum.auto()
     PROPERTIES_SIZE_EXCEEDED = enum.auto()
     OS_PAGE_CACHE_BUSY = enum.auto()
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = enum.auto()
     UNKNOWN_ERROR = enum.auto()
 
 

@@ -13,7 +13,7 @@ from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.openfiles import OpenFiles
 from rmq.store.queueext import QueueExt
-from rmq.wire.record import MAX_TOPIC_BYTES
+from rmq.wire.record import LMQ_PREFIX, MAX_TOPIC_BYTES
 
 Key = tuple[str, int]
 
@@ -43,6 +43,8 @@ class QueueTable:
         self._ext_file_bytes = ext_file_bytes
         self._files = OpenFiles(disk, open_files)
         self._queues: dict[Key, ConsumeQueue] = {}
+        #: how many of them are light message queues
+        self.lmq_queues = 0
         #: queues with buffered units
         self._dirty: list[ConsumeQueue] = []
         #: a queue lacked a file and was emptied
@@ -72,6 +74,7 @@ class QueueTable:
             queue = self._queues[key] = ConsumeQueue(
                 self._files, folder, topic, queue_id, self.file_bytes, ext=self._ext(topic, queue_id)
             )
+            self.lmq_queues += topic.startswith(LMQ_PREFIX)
         return queue
 
     def _ext(self, topic: str, queue_id: int) -> QueueExt | None:
@@ -199,6 +202,8 @@ class QueueTable:
     def delete_topic(self, topic: str) -> list[int]:
         """Delete all queues of a topic with their files; return their numbers."""
         gone = [key for key in self._queues if key[0] == topic]
+        if topic.startswith(LMQ_PREFIX):
+            self.lmq_queues -= len(gone)
         for key in gone:
             queue = self._queues.pop(key)
             queue.destroy()

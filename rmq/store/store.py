@@ -39,6 +39,7 @@ from rmq.store.messages import (
     Replication,
     StoreError,
 )
+from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable
 from rmq.store.reader import Reader
 from rmq.store.recovery import Recovery
@@ -93,11 +94,20 @@ class MessageStore:
             if config.message_index_enable
             else None
         )
+        further = (
+            MultiDispatch(self._queues, lmq=config.enable_lmq, max_lmq_queues=config.max_lmq_consume_queue_num)
+            if config.enable_multi_dispatch
+            else None
+        )
         self._dispatcher = Dispatcher(
-            self._commit_log, self._queues, self._index, delays=delay_levels(config.message_delay_level)
+            self._commit_log,
+            self._queues,
+            self._index,
+            delays=delay_levels(config.message_delay_level),
+            further=further,
         )
         self._appender = Appender(
-            self._commit_log, self._queues, self._dispatcher, clock, config, on_failure=self._fail
+            self._commit_log, self._queues, self._dispatcher, clock, config, further=further, on_failure=self._fail
         )
         self._reader = Reader(
             self._commit_log,

@@ -57,9 +57,9 @@ class ConfigTests(SynchronousTestCase):
         """Settings that change nothing here are said to do so at the start."""
         self.assertEqual(StoreConfig().unsupported(), [])
         events = log_events(self)
-        Box(transient_store_pool_enable=True, enable_lmq=True).open()
+        Box(transient_store_pool_enable=True, enable_d_leger_commit_log=True).open()
         told = [event["key"] for event in events if "is not supported" in event["log_format"]]
-        self.assertEqual(told, ["transientStorePoolEnable", "enableLmq, enableMultiDispatch"])
+        self.assertEqual(told, ["transientStorePoolEnable", "enableDLegerCommitLog"])
 
 
 class DelayLevelTests(SynchronousTestCase):

@@ -20,6 +20,7 @@ from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms, steady_ms, wall_ms
 from rmq.runtime.config import ConfigError, config_fields, decode_properties
+from rmq.store.multidispatch import is_lmq
 from rmq.store.store import MessageStore
 from rmq.wire import fastjson
 from rmq.wire.api.admin import (
@@ -101,7 +102,8 @@ class AdminResponder:
 
         Java: DefaultMessageStore#cleanUnusedTopic
         """
-        unknown = {topic for topic, _ in self._store.queues() if topic not in self._topics}
+        queued = {topic for topic, _ in self._store.queues() if not is_lmq(topic)}
+        unknown = {topic for topic in queued if topic not in self._topics}
         for topic in sorted(unknown - {SCHEDULE_TOPIC}):
             self._store.delete_topic(topic)
             self._polls.topic_deleted(topic)

@@ -55,6 +55,7 @@ TAIL = """\
   with code 13. `maxLmqConsumeQueueNum` is a limit; 4.9.7 never checks it. Slaves get the offsets of light groups, too.
   While there is no `lmqConsumerOffset.json`, `consumerOffset.json` is read; 4.9.7 forgets all offsets when `enableLmq`
   is switched on. With `enableMultiDispatch` sends and recovery run without their compiled fast paths.
+- 40: changes of a group within 50 ms after a notification cause one more notification, at their end.
 - SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that
   cannot be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression,
   and answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers

@@ -20,6 +20,8 @@ from rmq.wire.command import RemotingCommand
 
 #: a member without a heartbeat for longer expires.  Java: ProducerManager, ConsumerManager CHANNEL_EXPIRED_TIMEOUT
 MEMBER_EXPIRY_MS = 120_000
+#: changes of a group within so many seconds after a notice cause one notice together
+COALESCE_S = 0.05
 
 
 class ClientLink(Protocol):
@@ -244,8 +246,9 @@ class ChangeNotices:
     """
     Notify the members of a group that it changed (one-way code 40).
 
-    ``now`` notifies at once, a new member before its own heartbeat is answered. ``soon`` collects the changes of one
-    reactor turn: a thousand lost connections of a group cause one notice for each remaining member.
+    ``now`` notifies at once, a new member before its own heartbeat is answered; further changes of the group within
+    COALESCE_S cause one more notice, at the end. ``soon`` collects the changes of one reactor turn. So a thousand
+    clients that come, or lost connections, cause a few notices for each member, not a thousand.
     """
 
     _log = Logger()
@@ -254,12 +257,18 @@ class ChangeNotices:
         self._clock = clock
         self._enabled = enabled
         self._waiting: dict[str, ConsumerGroup] = {}
+        #: groups that were notified since the last flush
+        self._told: set[str] = set()
         self._call: IDelayedCall | None = None
 
     def now(self, group: ConsumerGroup) -> None:
-        self._waiting.pop(group.name, None)
         if not self._enabled:
             return
+        if group.name in self._told:
+            self._waiting[group.name] = group
+            return
+        self._told.add(group.name)
+        self._flush_after(COALESCE_S)
         header = ConsumerGroupHeader(consumer_group=group.name)
         for channel in list(group.members):
             if channel.is_open:
@@ -272,11 +281,15 @@ class ChangeNotices:
         if not self._enabled or not group.members:
             return
         self._waiting[group.name] = group
+        self._flush_after(0.0)
+
+    def _flush_after(self, seconds: float) -> None:
         if self._call is None:
-            self._call = self._clock.callLater(0.0, self._flush)
+            self._call = self._clock.callLater(seconds, self._flush)
 
     def stop(self) -> None:
-        """Drop pending notices."""
+        """Drop pending notices; there are no others from now on."""
+        self._enabled = False
         self._waiting.clear()
         if self._call is not None:
             self._call.cancel()
@@ -284,5 +297,7 @@ class ChangeNotices:
 
     def _flush(self) -> None:
         self._call = None
-        for group in list(self._waiting.values()):
+        waiting, self._waiting = self._waiting, {}
+        self._told.clear()
+        for group in waiting.values():
             self.now(group)

@@ -8,7 +8,15 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.sessions import MEMBER_EXPIRY_MS, ChangeNotices, ConsumerGroup, ConsumerGroups, Member, ProducerGroups
+from rmq.broker.sessions import (
+    COALESCE_S,
+    MEMBER_EXPIRY_MS,
+    ChangeNotices,
+    ConsumerGroup,
+    ConsumerGroups,
+    Member,
+    ProducerGroups,
+)
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.command import RemotingCommand
 
@@ -210,8 +218,22 @@ class ChangeNoticeTests(SynchronousTestCase):
         clock.advance(0)
         self.assertEqual(stays.told, ["40 G"])
         notices.soon(group)
-        clock.advance(0)
+        clock.advance(COALESCE_S)
         self.assertEqual(stays.told, ["40 G", "40 G"])
+
+    def test_many_newcomers_are_two_notices(self) -> None:
+        """The first newcomer is told at once; those who come soon after it, once, and then all is quiet."""
+        clock = Clock()
+        notices = ChangeNotices(clock, enabled=True)
+        links = [Link(str(number)) for number in range(100)]
+        for number in range(len(links)):
+            notices.now(self.group(*links[: number + 1]))
+        self.assertEqual([link.told for link in links], [["40 G"], *[[]] * 99])
+        clock.advance(COALESCE_S)
+        self.assertEqual([link.told for link in links], [["40 G"] * 2, *[["40 G"]] * 99])
+        clock.advance(COALESCE_S)
+        self.assertEqual(clock.getDelayedCalls(), [])
+        self.assertEqual(links[1].told, ["40 G"])
 
     def test_switched_off(self) -> None:
         """notifyConsumerIdsChangedEnable=false tells nobody."""
@@ -230,4 +252,5 @@ class ChangeNoticeTests(SynchronousTestCase):
         for _ in range(2):
             notices.soon(self.group(Link("a")))
         notices.stop()
+        notices.now(self.group(Link("a")))
         self.assertEqual(clock.getDelayedCalls(), [])

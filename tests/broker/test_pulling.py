@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.wire.command import RemotingCommand
-from rmq.wire.record import decode_records
+from rmq.wire.record import decode_properties, decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
 
 SUSPEND = 4 | 2
@@ -93,6 +93,20 @@ class NothingTests(PullCase):
         self.assertEqual(self.offsets(self.pull(offset=3)), (19, 3, 0, 3))
         self.assertEqual(self.offsets(self.pull(offset=1000)), (21, 3, 0, 3))
         self.assertEqual(self.offsets(self.pull(offset=-1)), (21, 0, 0, 3))
+
+    def test_moved_offsets_are_told(self) -> None:
+        """A pull that is sent to another offset leaves a message in OFFSET_MOVED_EVENT; one that is not, none."""
+        self.send()
+        self.pull(offset=1)
+        self.pull(offset=1000)
+        (event,) = decode_records(self.pull(topic="OFFSET_MOVED_EVENT").body or b"")
+        self.assertEqual(
+            event.body,
+            b'{"consumerGroup":"CG","messageQueue":{"brokerName":"broker-a","queueId":0,"topic":"T"},'
+            b'"offsetNew":1,"offsetRequest":1000}',
+        )
+        self.assertEqual(decode_properties(event.properties.decode()), {"KEYS": "CG", "TAGS": "CG", "DELAY": "0"})
+        self.assertEqual(event.born_host, event.store_host)
 
 
 class RefusalTests(PullCase):
@@ -297,3 +311,4 @@ class SlaveTests(PullCase):
         answer = self.client.ask(11, pull_ext("BenchmarkTest", offset=100, sys_flag=5, commitOffset="3"))
         self.assertEqual(self.offsets(answer)[:2], (20, 100))
         self.assertIsNone(self.one.service.offsets.query("CG", "BenchmarkTest", 0))
+        self.assertEqual(self.one.service.store.end_offset, 0)

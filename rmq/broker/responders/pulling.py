@@ -22,13 +22,21 @@ from rmq.broker.refusals import FAQ, check_filter_type
 from rmq.broker.sessions import ConsumerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
-from rmq.broker.topics import TopicTable
+from rmq.broker.topics import OFFSET_MOVED_EVENT, TopicTable
 from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
-from rmq.runtime.clock import steady_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.store.filtercode import PropertyFilter
-from rmq.store.messages import GetResult, GetStatus
+from rmq.store.messages import GetResult, GetStatus, Message
 from rmq.store.store import MessageStore
-from rmq.wire.api.common import MASTER_ID, PERM_READ, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from rmq.wire import fastjson
+from rmq.wire.api.common import (
+    MASTER_ID,
+    PERM_READ,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
 from rmq.wire.api.pulling import (
     LITE_PULL_MESSAGE,
     PULL_CLASS_FILTER,
@@ -36,10 +44,12 @@ from rmq.wire.api.pulling import (
     PULL_MESSAGE,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
+    OffsetMovedEvent,
     PullMessageHeader,
     PullMessageReply,
 )
 from rmq.wire.codes import ResponseCode
+from rmq.wire.record import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, encode_properties
 
 BROADCASTING = "BROADCASTING"
 
@@ -259,11 +269,40 @@ class PullResponder:
                 max_offset=result.max_offset,
                 status=result.status.name,
             )
+            self._tell_moved(header, next_begin_offset)
         status = result.status
         if status is GetStatus.NO_MATCHED_LOGIC_QUEUE:
             # Apache creates a queue when a client asks for it, so there it is empty rather than unknown.
             status = GetStatus.NO_MESSAGE_IN_QUEUE
         return Reply(reply, code=code, remark=status.name)
+
+    def _tell_moved(self, header: PullMessageHeader, offset: int) -> None:
+        """
+        Store a message about a group whose offset changes; `mqadmin startMonitoring` consumes them.
+
+        Java: PullMessageProcessor#generateOffsetMovedEvent
+        """
+        setup, group = self._settings.setup, header.consumer_group
+        if setup.is_slave:
+            return
+        queue = MessageQueue(topic=header.topic, broker_name=setup.name, queue_id=header.queue_id)
+        event = OffsetMovedEvent(
+            consumer_group=group, message_queue=queue, offset_request=header.queue_offset, offset_new=offset
+        )
+        self._store.put(
+            Message(
+                topic=OFFSET_MOVED_EVENT,
+                queue_id=0,
+                body=fastjson.encode(event),
+                flag=0,
+                properties=encode_properties({PROPERTY_KEYS: group, PROPERTY_TAGS: group, PROPERTY_DELAY: "0"}),
+                sys_flag=0,
+                born_timestamp=now_ms(self._clock),
+                born_host=setup.store_host,
+                store_host=setup.store_host,
+                wait_store_msg_ok=False,
+            )
+        )
 
     def _code(self, header: PullMessageHeader, result: GetResult) -> int:
         if result.status in _MOVED_OR_EMPTY:

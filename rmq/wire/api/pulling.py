@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rmq.wire.api.common import MessageQueue
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
@@ -86,6 +87,19 @@ class ViewMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
 
     offset: Int64
+
+
+class OffsetMovedEvent(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    The body of a message of OFFSET_MOVED_EVENT: a pull asked for one offset and was sent to another.
+
+    Java: OffsetMovedEvent
+    """
+
+    consumer_group: str
+    message_queue: MessageQueue
+    offset_new: int
+    offset_request: int
 
 
 #: Beside 0: nothing there yet, nothing that matches, or another offset is asked for.

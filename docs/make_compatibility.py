@@ -55,6 +55,9 @@ TAIL = """\
   with code 13. `maxLmqConsumeQueueNum` is a limit; 4.9.7 never checks it. Slaves get the offsets of light groups, too.
   While there is no `lmqConsumerOffset.json`, `consumerOffset.json` is read; 4.9.7 forgets all offsets when `enableLmq`
   is switched on. With `enableMultiDispatch` sends and recovery run without their compiled fast paths.
+- Consumer offsets of topics that are neither known, nor stored, nor subscribed to are removed every ten minutes. 4.9.7
+  keeps them for ever; its `scanUnsubscribedTopic`, which nothing calls, would also remove those of a group that is
+  offline while all that it has consumed expires, and the group would miss messages.
 - 40: changes of a group within 50 ms after a notification cause one more notification, at their end.
 - SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that
   cannot be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression,

@@ -7,7 +7,7 @@ Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import msgspec
@@ -257,6 +257,19 @@ class ConsumerOffsetTable:
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets of a topic."""
         self._remove(_key(topic, group) for group in self.groups_of(topic))
+
+    def remove_unknown_topics(self, is_known: Callable[[str], bool]) -> list[str]:
+        """
+        Forget the offsets of topics that are not known; return those topics.
+
+        4.9.7 has a clean-up that nobody calls, which also forgets offsets of groups that are offline while all that
+        they consumed expires: at their return they would miss what was sent meanwhile.
+        Java: ConsumerOffsetManager#scanUnsubscribedTopic
+        """
+        unknown = sorted(name for name in {_parts(key)[0] for key in self._offsets} if not is_known(name))
+        for name in unknown:
+            self.remove_topic(name)
+        return unknown
 
     def _remove(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -72,6 +72,7 @@ COUNTER_SAMPLE_S = 10.0
 FIRST_PERSIST_S = 10.0
 #: Java: BrokerController#initialize
 FILTER_PERSIST_S = 10.0
+OFFSET_CLEAN_S = 600.0
 #: a start waits at most this long for the NameServers before it reports that the broker runs
 BOOT_LINE_PATIENCE_S = 6.0
 
@@ -261,6 +262,7 @@ class BrokerService(MultiService):
             )
             interval_s = broker.transaction_check_interval / 1000
             jobs.append(("the check of transactions", interval_s, None, self.checks.run))
+            jobs.append(("clean-up of consumer offsets", OFFSET_CLEAN_S, None, self._clean_offsets))
         return [Periodic(clock, every_s, call, name=name, first_s=first_s) for name, every_s, first_s, call in jobs]
 
     def _subscribe(self) -> None:
@@ -404,6 +406,17 @@ class BrokerService(MultiService):
         self.producers.channel_closed(channel)
         self.consumers.channel_closed(channel)
         self.polls.channel_closed(channel)
+
+    def _clean_offsets(self) -> None:
+        """Forget the offsets of topics that are nowhere: not in the table, not in the store, and nobody subscribes."""
+        stored = {topic for topic, _ in self.store.queues()}
+        gone = self.offsets.remove_unknown_topics(
+            lambda topic: (
+                self.topics.get(topic) is not None or topic in stored or bool(self.consumers.subscribers(topic))
+            )
+        )
+        if gone:
+            self._log.info("consumer offsets of topics that do not exist were removed: {topics}", topics=gone)
 
     def _expire_sessions(self) -> None:
         now = steady_ms(self.clock)

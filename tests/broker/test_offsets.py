@@ -55,6 +55,14 @@ class CommitTests(OffsetCase):
         self.assertEqual(self.offsets.snapshot(), {})
         self.offsets.remove_group("g")
 
+    def test_unknown_topics(self) -> None:
+        """Offsets of topics that are not known can be forgotten, for all groups; the topics are returned."""
+        for group, topic in (("g", "T"), ("g", "U"), ("h", "U"), ("h", "V")):
+            self.offsets.commit(group, topic, 0, 1)
+        self.assertEqual(self.offsets.remove_unknown_topics(lambda topic: topic == "T"), ["U", "V"])
+        self.assertEqual(self.offsets.snapshot(), {"T@g": {0: 1}})
+        self.assertEqual(self.offsets.remove_unknown_topics(lambda topic: topic == "T"), [])
+
     def test_clone(self) -> None:
         """A group gets another's offsets of a topic, as a copy."""
         self.offsets.commit("g", "T", 0, 1)

@@ -20,7 +20,7 @@ from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.wire import fastjson
 from rmq.wire.record import decode_records
-from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, pull_ext, send_ext, setup_of
+from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, heartbeat, pull_ext, send_ext, setup_of
 
 
 class StartTests(SynchronousTestCase):
@@ -66,6 +66,22 @@ class StartTests(SynchronousTestCase):
         one.start()
         answer = one.connect().ask(14, fields)
         self.assertEqual((answer.code, answer.ext_fields["offset"]), (0, "1"))
+        one.end()
+
+    def test_offsets_of_topics_that_are_nowhere(self) -> None:
+        """They are removed within ten minutes; those of known topics, of stored queues and of subscribers stay."""
+        one = OneBroker()
+        client = one.connect()
+        client.ask(310, send_ext("Stored"))
+        one.service.topics.delete("Stored")
+        client.ask(34, body=heartbeat("c", "CG", "Awaited"))
+        for topic in ("TBW102", "Stored", "Awaited", "Gone"):
+            fields = {"consumerGroup": "CG", "topic": topic, "queueId": "0", "commitOffset": "1"}
+            self.assertEqual(client.ask(15, fields).code, 0)
+        for _ in range(11):
+            client.ask(34, body=heartbeat("c", "CG", "Awaited"))
+            one.world.run_for(60)
+        self.assertEqual(one.service.offsets.topics_of("CG"), {"TBW102", "Stored", "Awaited"})
         one.end()
 
     def test_port_in_use(self) -> None:

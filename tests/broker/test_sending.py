@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker.topics import topic
 from rmq.wire.api.sending import SEND_V2_LETTERS
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import BatchEntry, Record, decode_records, encode_batch
@@ -212,6 +213,18 @@ class BatchTests(SendCase):
             self.assertEqual([record.offset_msg_id for record in records], ids)
             self.assertEqual([record.body for record in records], [b"1", b"2", b"3"])
             self.assertEqual(records[0].property_map, {"UNIQ_KEY": "u1", "CLUSTER": "DefaultCluster"})
+
+    def test_batches_to_retry_and_ordered_topics(self) -> None:
+        """Either form also goes to a retry topic, which it creates, and to an ordered topic, in the queue it names."""
+        topics = self.one.service.topics
+        topics.put(topic("Ordered", 4))
+        topics.set_order_topics(["Ordered"])
+        for name, queue_id in (("%RETRY%CG", 0), ("Ordered", 3)):
+            header = send_ext(name, queue_id=queue_id, m="true")
+            for code, ext in ((320, send_ext(name, queue_id=queue_id)), (310, header), (10, long_named(header))):
+                answer = self.send(ext, self.batch(b"1", b"2"), code=code)
+                self.assertEqual((answer.code, len(answer.ext_fields["msgId"].split(","))), (0, 2), answer.remark)
+            self.assertEqual([record.body for record in self.stored(name, queue_id)], [b"1", b"2"] * 3)
 
     def test_code_10_with_a_one_is_no_batch(self) -> None:
         """librocketmq 1.x says batch=1, which Java reads as false: one message."""

@@ -13,12 +13,16 @@ import attrs
 import msgspec
 
 from rmq.broker.groups import SubscriptionGroupTable
-from rmq.broker.responders.pulling import Admitted, PullResponder
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.responders.pulling import PullResponder, most_messages
 from rmq.broker.sessions import ConsumerGroups
 from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicTable
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
+from rmq.store.filtercode import PropertyFilter
+from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.api.pulling import PULL_SUBSCRIPTION, PullMessageHeader
 from rmq.wire.codes import MQ_VERSION, RequestCode
@@ -33,17 +37,26 @@ _compiled: Any = load("rmq.store._pick")
 _TAIL = f',"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
 
 
+#: a longer answer may exceed the frame limit; the responder refuses it
+MAX_LANE_BYTES = 8 << 20
+#: what differs between the pulls of a consumer, beside the opaque
+_NUMBERS = b'"queueOffset":"', b'"commitOffset":"'
+
+
 def add_pull_lane(
     table: ResponderTable,
     responder: PullResponder,
     settings: Settings,
+    store: MessageStore,
     topics: TopicTable,
     groups: SubscriptionGroupTable,
     consumers: ConsumerGroups,
+    offsets: ConsumerOffsetTable,
+    stats: BrokerStats,
 ) -> None:
     """Add the pull lane to a table."""
     if _compiled is not None:
-        table.add_chunk_lane(PullLane(responder, settings, topics, groups, consumers))
+        table.add_chunk_lane(PullLane(responder, settings, store, topics, groups, consumers, offsets, stats))
 
 
 class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
@@ -57,10 +70,17 @@ class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
 
 @attrs.frozen
 class _KnownPull:
-    """What a consumer asks again and again, apart from its offsets, and the check that it passed."""
+    """What a consumer asks again and again, apart from its offsets, and what the check that it passed has found."""
 
-    header: PullMessageHeader
-    admitted: Admitted
+    group: str
+    topic: str
+    queue_id: int
+    most: int
+    codes: frozenset[int] | None
+    accepts: PropertyFilter | None
+    commits: bool
+    #: the brokers to pull from next, after recent messages and after old ones
+    brokers: tuple[int, int]
     #: what the group's heartbeats said; None for a pull that says itself what it subscribes to
     subscription: SubscriptionData | None
     message_model: str | None
@@ -80,58 +100,61 @@ class PullLane:
         self,
         responder: PullResponder,
         settings: Settings,
+        store: MessageStore,
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         consumers: ConsumerGroups,
+        offsets: ConsumerOffsetTable,
+        stats: BrokerStats,
     ) -> None:
         self._responder = responder
         self._settings = settings
+        self._store = store
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
+        self._offsets = offsets
+        self._stats = stats
         self._decode = msgspec.json.Decoder(_PullCommand, strict=False).decode
         self._known: dict[bytes, _KnownPull] = {}
         #: of configuration, topics and groups, with which the known pulls were checked
-        self._versions: tuple[object, object, object] = (None, None, None)
+        self._setup: object = None
+        self._topics_version: object = None
+        self._groups_version: object = None
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        split, known = _compiled.split_pull, self._known
+        known, pick = self._known, self._store.pick
+        split, head_of = _compiled.split, _compiled.pull_head
         count = collected = 0
         while collected < MAX_COLLECTED_BYTES:
-            parts = split(data, position)
+            parts = split(data, position, _NUMBERS)
             if parts is None:
                 break
-            key, opaque, queue_offset, commit_offset, stop = parts
-            setup, topics, groups = self._versions
+            key, stop, opaque, queue_offset, commit_offset = parts
             if (
-                self._settings.setup is not setup
-                or self._topics.data_version is not topics
-                or self._groups.data_version is not groups
+                self._settings.setup is not self._setup
+                or self._topics.data_version is not self._topics_version
+                or self._groups.data_version is not self._groups_version
             ):
                 known.clear()
-                self._versions = self._settings.setup, self._topics.data_version, self._groups.data_version
+                self._setup, self._topics_version = self._settings.setup, self._topics.data_version
+                self._groups_version = self._groups.data_version
             pull = known.get(key)
-            if pull is None or not self._is_current(pull):
+            if pull is None or (pull.subscription is not None and not self._is_current(pull)):
                 pull = self._learn(key, data, position, channel.peer)
                 if pull is None:
                     break
-            header = pull.header
-            header.queue_offset, header.commit_offset = queue_offset, commit_offset
-            found = self._responder.found(header, pull.admitted)
-            if found is None:
+            picked = pick(pull.topic, pull.queue_id, queue_offset, pull.most, pull.codes, pull.accepts)
+            if picked is None:
                 break
-            reply, body = found
-            size = len(body)
-            head = _compiled.pull_head(
-                reply.suggest_which_broker_id,
-                reply.next_begin_offset,
-                reply.min_offset,
-                reply.max_offset,
-                opaque,
-                _TAIL,
-                size,
-            )
-            answers += (head, body)
+            records, messages, following, low, high, is_old = picked
+            size = len(records)
+            if not messages or size > MAX_LANE_BYTES:
+                break
+            if pull.commits:
+                self._offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset)
+            self._stats.got(pull.group, pull.topic, messages, size)
+            answers += head_of(pull.brokers[is_old], following, low, high, opaque, _TAIL, size), records
             collected += size
             count += 1
             position = stop
@@ -139,12 +162,10 @@ class PullLane:
 
     def _is_current(self, pull: _KnownPull) -> bool:
         """True unless heartbeats changed what counts for a pull."""
-        if pull.subscription is None:
-            return True
-        online = self._consumers.find(pull.header.consumer_group)
+        online = self._consumers.find(pull.group)
         return (
             online is not None
-            and online.subscriptions.get(pull.header.topic) is pull.subscription
+            and online.subscriptions.get(pull.topic) is pull.subscription
             and online.message_model == pull.message_model
         )
 
@@ -160,7 +181,7 @@ class PullLane:
             return None
         header = command.ext_fields
         admitted = self._responder.admitted(header, peer)
-        if admitted is None:
+        if admitted is None or not isinstance(admitted.matches, frozenset | None):
             return None
         subscription = message_model = None
         if not header.sys_flag & PULL_SUBSCRIPTION:
@@ -170,5 +191,17 @@ class PullLane:
             subscription, message_model = online.subscriptions[header.topic], online.message_model
         if len(self._known) >= MAX_KNOWN_PULLS:
             self._known.clear()
-        pull = self._known[key] = _KnownPull(header, admitted, subscription, message_model)
+        usual, old = (self._responder.suggested_broker(is_old, admitted.group) for is_old in (False, True))
+        pull = self._known[key] = _KnownPull(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            most_messages(header),
+            admitted.matches,
+            admitted.accepts,
+            self._responder.commits(header),
+            (usual, old),
+            subscription,
+            message_model,
+        )
         return pull

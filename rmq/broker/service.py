@@ -209,7 +209,7 @@ class BrokerService(MultiService):
             refused=REFUSED,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
-        add_pull_lane(table, pulls, settings, topics, groups, consumers)
+        add_pull_lane(table, pulls, settings, store, topics, groups, consumers, offsets, stats)
         return table
 
     def _secured_replication(self) -> Secured:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """
-The compiled parts of a pull: its header cut into what stays the same and what differs, which records of a queue an
-answer takes, with their bytes one behind the other, and the header of the answer.
+The compiled parts of a pull: which records of a queue an answer takes, with their bytes one behind the other, and the
+header of the answer. And what other lanes share: a header cut into what stays the same and what differs.
 
 Pure functions; whatever is unusual is left to the references, `rmq.store.reader.Reader.get` and the decoding of
 `rmq.wire.command`.
@@ -24,6 +24,7 @@ cdef enum:
     MAX_HEADER = 4096
     MAX_FRAME = 16 * 1024 * 1024 - 4
     MAX_DIGITS = 18
+    MAX_NAMES = 2
     HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
@@ -470,26 +471,27 @@ cdef bint find_number(
     return True
 
 
-def split_pull(bytes data, Py_ssize_t position):
+def split(bytes data, Py_ssize_t position, tuple names):
     """
-    Cut the frame of a pull at ``data[position]`` into (header without its numbers, opaque, queue offset, commit offset,
-    where the frame ends); None when it is not whole, its header is not JSON, or a number is not written plainly.
+    Cut the frame of a request at ``data[position]`` into (header without its numbers, where the frame ends, opaque, the
+    number behind each of ``names``); None when it is not whole, its header is not JSON, or a number is not written plainly.
 
-    Pulls whose headers are equal without these numbers differ in nothing else. Bytes behind the header are not looked at.
+    ``names`` are at most two, with what is written between name and digits: ``"queueOffset":"``. Requests whose headers
+    are equal without these numbers differ in nothing else. Bytes behind the header are not looked at.
     """
     cdef const char* chunk = PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
     cdef int64_t length, word
     cdef const char* header
     cdef const char* end
-    cdef Number opaque, queue, commit
-    cdef Number* numbers[3]
+    cdef Number found[MAX_NAMES + 1]
+    cdef Number* numbers[MAX_NAMES + 1]
     cdef Number* moved
-    cdef int i, j
-    cdef bytes key
+    cdef int i, j, count = <int>len(names)
+    cdef bytes key, name
     cdef char* out
     cdef const char* at
-    if left <= 8:
+    if left <= 8 or count > MAX_NAMES:
         return None
     length = <int32_t>get32(<const uint8_t*>chunk)
     word = get32(<const uint8_t*>chunk + 4)
@@ -498,31 +500,38 @@ def split_pull(bytes data, Py_ssize_t position):
     header = chunk + 8
     end = header + word
     if (
-        not find_number(header, end, b'"opaque":', 9, False, &opaque)
-        or not find_number(header, end, b'"queueOffset":"', 15, True, &queue)
-        or not find_number(header, end, b'"commitOffset":"', 16, True, &commit)
-        or not -(1 << 31) <= opaque.value < 1 << 31
+        not find_number(header, end, b'"opaque":', 9, False, &found[count])
+        or not -(1 << 31) <= found[count].value < 1 << 31
     ):
         return None
-    numbers[0] = &opaque
-    numbers[1] = &queue
-    numbers[2] = &commit
-    for i in range(1, 3):
+    for i in range(count):
+        name = names[i]
+        if not find_number(header, end, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), True, &found[i]):
+            return None
+    for i in range(count + 1):
+        numbers[i] = &found[i]
         for j in range(i, 0, -1):
             if numbers[j].start < numbers[j - 1].start:
                 moved = numbers[j]
                 numbers[j] = numbers[j - 1]
                 numbers[j - 1] = moved
+    length += position + 4
+    word = end - header
+    for i in range(count + 1):
+        word -= numbers[i].stop - numbers[i].start
     key = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>word)
     out = PyBytes_AS_STRING(key)
     at = header
-    for i in range(3):
+    for i in range(count + 1):
         memcpy(out, at, numbers[i].start - at)
         out += numbers[i].start - at
         at = numbers[i].stop
     memcpy(out, at, end - at)
-    out += end - at
-    return key[: out - PyBytes_AS_STRING(key)], opaque.value, queue.value, commit.value, position + 4 + <Py_ssize_t>length
+    if count == 2:
+        return key, length, found[2].value, found[0].value, found[1].value
+    if count == 1:
+        return key, length, found[1].value, found[0].value
+    return key, length, found[0].value
 
 
 def pull_head(

@@ -354,11 +354,9 @@ class CommitLog:
 
     def view_some(self, offset: int, limit: int) -> bytes | memoryview:
         """As :meth:`read_some`, where possible without a copy; see `File.view_at`."""
-        size = min(limit, self.end - offset, self.start_of(offset) + self.segment_bytes - offset)
-        if size <= 0:
-            return b""
-        file, start = self._file_with(offset, size)
-        return file.view_at(offset - start, size)
+        place = offset % self.segment_bytes
+        size = min(limit, self.end - offset, self.segment_bytes - place)
+        return self._file_with(offset, size)[0].view_at(place, size) if size > 0 else b""
 
     def close(self) -> None:
         """Give all files back; syncs on their way complete."""

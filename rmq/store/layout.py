@@ -6,6 +6,7 @@ Pure: the audit job imports this module into Spark executors. Sizes that a confi
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable
 
@@ -57,6 +58,7 @@ CHECKPOINT_BYTES = 4096
 CHECKPOINT = struct.Struct(">qqq")
 
 
+@functools.lru_cache(maxsize=1024)
 def file_name(offset: int) -> str:
     """Return the name of the commit log or consume queue file that starts at ``offset``."""
     return f"{offset:0{NAME_DIGITS}d}"

@@ -43,6 +43,9 @@ from rmq.wire.record import (
 )
 
 _I64 = struct.Struct(">q")
+_I64_AT = _I64.unpack_from
+#: records one behind the other, how many, where to go on, least and next number of the queue, whether they are old
+Picked = tuple[bytes, int, int, int, int, bool]
 #: A fast pull takes records of so many bytes of the log; without a map of the file they are all read.
 WINDOW_BYTES = 4 << 20
 
@@ -110,11 +113,11 @@ class Reader:
     ) -> GetResult:
         """As :meth:`get`, with the records in one piece; an answer may end earlier than that of ``get``."""
         if _pick is not None and (matches is None or isinstance(matches, frozenset)):
-            queue = self._queues.get(topic, queue_id)
-            if queue is not None and queue.min <= queue_offset < queue.end:
-                picked = self._picked(queue, queue_offset, max_count, matches, accepts)
-                if picked is not None:
-                    return picked
+            picked = self.pick(topic, queue_id, queue_offset, max_count, matches, accepts)
+            if picked is not None:
+                records, count, following, low, high, is_old = picked
+                status, messages = (GetStatus.FOUND, [records]) if count else (GetStatus.NO_MATCHED_MESSAGE, [])
+                return GetResult(status, following, low, high, messages, len(records), is_old, count)
         result = self.get(topic, queue_id, queue_offset, max_count, matches, accepts)
         if result.messages:
             result.messages = [b"".join(result.messages)]
@@ -136,48 +139,50 @@ class Reader:
     def _corrected(self, asked: int, offset: int) -> int:
         return asked if self._keeps_offsets else offset
 
-    def _picked(
+    def pick(
         self,
-        queue: ConsumeQueue,
+        topic: str,
+        queue_id: int,
         queue_offset: int,
         max_count: int,
         codes: frozenset[int] | None,
         accepts: PropertyFilter | None,
-    ) -> GetResult | None:
-        """Do as :meth:`_scan` in the compiled loop; None when anything is unusual."""
+    ) -> Picked | None:
+        """
+        Do as :meth:`_scan` in the compiled loop, which must be there.
+
+        None where the queue has no message of this number, and when anything is unusual.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        low, high = queue.min, queue.end
+        if not low <= queue_offset < high:
+            return None
         log = self._commit_log
         # without a filter one more than is taken: it decides whether a slave is suggested
         units = queue.read(
             queue_offset,
-            max(self._most_units, max_count) if codes is not None or accepts is not None else max_count + 1,
+            max_count + 1 if codes is None and accepts is None else max(self._most_units, max_count),
         )
         if not units:
             return None
-        (first,) = _I64.unpack_from(units)
-        if not log.min_offset <= first < log.end:
-            return None
+        (first,) = _I64_AT(units)
         log_end, recent = log.end, self._recent_bytes
-        program = None if accepts is None else accepts.program
+        if not log.min_offset <= first < log_end:
+            return None
         try:
             window = log.view_some(first, WINDOW_BYTES)
         except DiskError:
             return None  # without a map, where a block behind these records cannot be read
+        program = None if accepts is None else accepts.program
         picked = _pick(
             units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes, accepts, program
         )
         if picked is None:
             return None
         records, count, scanned, last = picked
-        return GetResult(
-            GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE,
-            queue_offset + scanned,
-            queue.min,
-            queue.end,
-            [records] if count else [],
-            len(records),
-            log_end - last > recent,
-            count,
-        )
+        return records, count, queue_offset + scanned, low, high, log_end - last > recent
 
     def _scan(
         self,

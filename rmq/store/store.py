@@ -41,7 +41,7 @@ from rmq.store.messages import (
 )
 from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable
-from rmq.store.reader import Reader
+from rmq.store.reader import Picked, Reader
 from rmq.store.recovery import Recovery
 from rmq.store.retention import Retention
 
@@ -558,6 +558,18 @@ class MessageStore:
     ) -> GetResult:
         """Return messages of a queue in one piece.  See `Reader.pull`."""
         return self._reader.pull(topic, queue_id, queue_offset, max_count, matches, accepts)
+
+    def pick(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        codes: frozenset[int] | None,
+        accepts: PropertyFilter | None,
+    ) -> Picked | None:
+        """See `Reader.pick`."""
+        return self._reader.pick(topic, queue_id, queue_offset, max_count, codes, accepts)
 
     def queues(self) -> list[tuple[str, int]]:
         """Return (topic, queueId) of all queues."""

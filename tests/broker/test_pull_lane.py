@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import pulllane
 from rmq.broker.pulllane import PullLane
-from rmq.broker.responders import pulling
 from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.frames import PREFIX
@@ -100,7 +99,7 @@ class PullLaneTests(SynchronousTestCase):
             self.assertEqual(left, right, f"seed {seed}, round {number}")
         self.assertGreater(self.taken, 50, f"seed {seed}: the lane took next to nothing")
         taken = self.taken
-        self.patch(pulling, "MAX_LANE_BYTES", 1)
+        self.patch(pulllane, "MAX_LANE_BYTES", 1)
         self.assertEqual([peer.ask(11, None, version=409, **pull_ext()).remark for peer in peers], ["FOUND", "FOUND"])
         self.assertEqual(self.taken, taken, "an answer that may be too long for a frame")
         brokers = [one.service for one in self.sides]
@@ -176,11 +175,13 @@ class PullLaneTests(SynchronousTestCase):
 
 
 class SplitTests(SynchronousTestCase):
-    """:func:`rmq.store._pick.split_pull`"""
+    """:func:`rmq.store._pick.split`"""
 
     def setUp(self) -> None:
         need_compiled("rmq.store._pick")
-        self.split = pulllane._compiled.split_pull
+
+    def split(self, data: bytes, position: int) -> Any:
+        return pulllane._compiled.split(data, position, pulllane._NUMBERS)
 
     def frame(self, header: bytes) -> bytes:
         return PREFIX.pack(4 + len(header), len(header)) + header
@@ -192,8 +193,8 @@ class SplitTests(SynchronousTestCase):
         frames = [self.frame(text % each) for each in numbers]
         found = [self.split(b"before" + frame + b"behind", 6) for frame in frames]
         self.assertEqual(len({parts[0] for parts in found}), 1)
-        self.assertEqual([parts[1:4] for parts in found], numbers)
-        self.assertEqual([parts[4] for parts in found], [6 + len(frame) for frame in frames])
+        self.assertEqual([parts[2:] for parts in found], numbers)
+        self.assertEqual([parts[1] for parts in found], [6 + len(frame) for frame in frames])
         other = b'{"opaque":1,"extFields":{"commitOffset":"3","x":"y","queueOffset":"2"}}'
         self.assertNotEqual(self.split(self.frame(other), 0)[0], found[0][0])
 

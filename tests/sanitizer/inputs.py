@@ -218,7 +218,8 @@ def pick_kind() -> Callable[[random.Random], object]:
         numbers = [rng.choice(("0", "7", "-1", "9" * 18, "9" * 19, "", "x")) for _ in range(2)]
         ext = {"queueOffset": numbers[0], "commitOffset": numbers[1], "topic": rng.choice(("T", '"opaque":1'))}
         frame = encode_command(RemotingCommand(11, opaque=rng.randrange(1 << 31), ext_fields=ext))
-        module.split_pull(damaged(rng, frame), rng.choice((0, 0, 0, 9)))
+        names = rng.choice(((), (b'"queueOffset":"',), (b'"queueOffset":"', b'"commitOffset":"')))
+        module.split(damaged(rng, frame), rng.choice((0, 0, 0, 9)), names)
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(5)), b"x" * rng.randrange(99), 5)
 
     return once

@@ -58,8 +58,6 @@ MAX_SUSPEND_MS = 600_000
 #: messages of one pull; Apache has no limit, its store stops at 32 or 256 KiB anyway
 MAX_MESSAGES = 1024
 
-#: a longer answer may exceed the frame limit; the responder refuses it
-MAX_LANE_BYTES = 8 << 20
 
 _MOVED_OR_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _CODES = {
@@ -83,6 +81,11 @@ class Admitted:
     matches: Callable[[int], bool] | None
     #: asked with each record's properties
     accepts: PropertyFilter | None = None
+
+
+def most_messages(header: PullMessageHeader) -> int:
+    """Return how many messages the answer may have."""
+    return min(max(header.max_msg_nums, 1), MAX_MESSAGES)
 
 
 @attrs.define(eq=False)
@@ -203,31 +206,21 @@ class PullResponder:
         except Refuse:
             return None
 
-    def found(self, header: PullMessageHeader, admitted: Admitted) -> tuple[PullMessageReply, bytes] | None:
-        """
-        Answer a pull that finds messages as :meth:`pull` does; None, without side effects, for any other.
-
-        A pull at the end of a queue is declined first: most of those will be held.
-        """
-        if header.queue_offset >= self._store.max_offset(header.topic, header.queue_id):
-            return None
-        result = self._get(header, admitted)
-        if result.status is not GetStatus.FOUND or result.size_bytes > MAX_LANE_BYTES:
-            return None
-        self._commit(header)
-        return self._found(header, admitted, result)
-
     def _get(self, header: PullMessageHeader, admitted: Admitted) -> GetResult:
-        count = min(max(header.max_msg_nums, 1), MAX_MESSAGES)
         return self._store.pull(
-            header.topic, header.queue_id, header.queue_offset, count, admitted.matches, admitted.accepts
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            most_messages(header),
+            admitted.matches,
+            admitted.accepts,
         )
 
     def _found(
         self, header: PullMessageHeader, admitted: Admitted, result: GetResult
     ) -> tuple[PullMessageReply, bytes]:
         reply = PullMessageReply(
-            suggest_which_broker_id=self._suggested_broker(result, admitted.group),
+            suggest_which_broker_id=self.suggested_broker(result.suggest_slave, admitted.group),
             next_begin_offset=result.next_begin_offset,
             min_offset=result.min_offset,
             max_offset=result.max_offset,
@@ -242,7 +235,7 @@ class PullResponder:
             found, body = self._found(header, admitted, result)
             return Reply(found, body=body, remark=result.status.name)
         code = self._code(header, result)
-        suggested = self._suggested_broker(result, admitted.group)
+        suggested = self.suggested_broker(result.suggest_slave, admitted.group)
         next_begin_offset = result.next_begin_offset
         if self._settings.setup.is_slave and not self._settings.setup.store.offset_check_in_slave:
             # A slave with a replication lag must never make a consumer change its offset.
@@ -309,14 +302,18 @@ class PullResponder:
             return ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         return _CODES[result.status]
 
-    def _suggested_broker(self, result: GetResult, group: SubscriptionGroupConfig) -> int:
+    def suggested_broker(self, suggest_slave: bool, group: SubscriptionGroupConfig) -> int:
         """Return the id of the broker to pull from next.  Java: PullMessageProcessor#processRequest"""
         if not self._settings.setup.broker.slave_read_enable:
             return MASTER_ID
-        return group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
+        return group.which_broker_when_consume_slowly if suggest_slave else group.broker_id
+
+    def commits(self, header: PullMessageHeader) -> bool:
+        """Tell whether a pull commits an offset."""
+        return header.sys_flag & PULL_COMMIT_OFFSET != 0 and not self._settings.setup.is_slave
 
     def _commit(self, header: PullMessageHeader) -> None:
-        if header.sys_flag & PULL_COMMIT_OFFSET and not self._settings.setup.is_slave:
+        if self.commits(header):
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
     # holding

@@ -119,13 +119,16 @@ class RealFile:
             os.close(fd)  # otherwise the last running sync closes it: the descriptor must not be reused before
 
     def _pread(self, offset: int, size: int) -> bytes:
-        with naming(self._path, offset=offset):
+        # without `naming`, which would take longer than the read
+        try:
             data = os.pread(self._fd, size, offset)
             while len(data) < size:  # a signal or the kernel's 2 GiB limit cut it
                 more = os.pread(self._fd, size - len(data), offset + len(data))
                 if not more:
                     raise DiskError(self._path, f"only {len(data)} of {size} bytes are there", offset)
                 data += more
+        except OSError as error:
+            raise disk_error(self._path, error, offset=offset) from error
         return data
 
     def _read_trouble(self, size: int) -> str:

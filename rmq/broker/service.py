@@ -43,7 +43,7 @@ from rmq.broker.responders.topics import TopicResponder
 from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.settings import Settings
-from rmq.broker.stats import BrokerStats
+from rmq.broker.stats import MINUTE_STEP_MS, BrokerStats, PutTimes
 from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
 from rmq.broker.transactions import TransactionChecks
 from rmq.ha.service import HAService, Secured, secured_by
@@ -53,6 +53,7 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
+from rmq.remoting.stats import RequestStats
 from rmq.runtime.clock import Periodic, moment, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
@@ -68,7 +69,8 @@ VIP_PORT_DISTANCE = 2
 #: Java: ClientHousekeepingService
 SESSION_SCAN_S = 10.0
 STATS_SAMPLE_S = 1.0
-COUNTER_SAMPLE_S = 10.0
+COUNTER_SAMPLE_S = MINUTE_STEP_MS / 1000
+PUT_TIMES_SAMPLE_S = 60.0
 FIRST_PERSIST_S = 10.0
 #: Java: BrokerController#initialize
 FILTER_PERSIST_S = 10.0
@@ -146,6 +148,8 @@ class BrokerService(MultiService):
             secured=self._secured_replication() if setup.store.ha_tls_enable else None,
         )
         self.store.replication = self.ha
+        self._requests = RequestStats()
+        self._put_times = PutTimes(self._requests)
         self.responders = self._make_responders()
         self.access.guard(self.responders)
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
@@ -204,9 +208,12 @@ class BrokerService(MultiService):
             TopicResponder(
                 setup, self.topic_defaults, store, topics, groups, consumers, offsets, polls, self.registration
             ),
-            AdminResponder(settings, clock, self.boot_ms, store, topics, polls, delays, stats, self.registration),
+            AdminResponder(
+                settings, clock, self.boot_ms, store, topics, polls, delays, stats, self._put_times, self.registration
+            ),
             ReplicationResponder(setup, self._platform.disk, topics, groups, offsets, delays, self.ha.status),
             refused=REFUSED,
+            stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
         add_pull_lane(table, pulls, settings, store, topics, groups, consumers, offsets, stats)
@@ -250,6 +257,7 @@ class BrokerService(MultiService):
             ("long polls", POLL_TICK_S, None, lambda: self.polls.tick(steady_ms(clock))),
             ("rates", STATS_SAMPLE_S, None, lambda: self.stats.sample_second(*moment(clock))),
             ("counters", COUNTER_SAMPLE_S, None, lambda: self.stats.sample_counters(steady_ms(clock))),
+            ("times of sends", PUT_TIMES_SAMPLE_S, None, self._put_times.sample),
         ]
         if not self.setup.is_slave:
             jobs.append(

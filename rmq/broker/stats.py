@@ -1,4 +1,4 @@
-"""Counters: what codes 28 and 315 report."""
+"""Counters and times: what codes 28 and 315 report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import attrs
 
+from rmq.remoting.stats import BUCKETS_S, RequestStats
 from rmq.wire.api.admin import BrokerStatsData, BrokerStatsItem
+from rmq.wire.codes import RequestCode
 from rmq.wire.record import LMQ_PREFIX
 
 #: names of code 315.  Java: Stats
@@ -25,7 +27,9 @@ BROKER_GET_NUMS = "BROKER_GET_NUMS"
 #: limit of counters; beyond it those idle for the last hour are evicted
 MAX_COUNTERS = 100_000
 
-_MINUTE_STEP_MS, _HOUR_STEP_MS, _DAY_STEP_MS = 10_000, 600_000, 3_600_000
+#: a counter is sampled every MINUTE_STEP_MS for its minute, every 60th time for its hour, every 360th for its day
+MINUTE_STEP_MS = 10_000
+_HOUR_STEPS, _DAY_STEPS = 60, 360
 _TPS_WINDOWS_S = (10, 60, 600)
 _DAY_MS = 86_400_000
 
@@ -66,14 +70,17 @@ class Counter:
         self.value += value
         self.times += times
 
-    def sample(self, at_ms: int) -> None:
-        """Take the due samples; called about every 10 s."""
-        for samples, step_ms in (
-            (self._minute, _MINUTE_STEP_MS),
-            (self._hour, _HOUR_STEP_MS),
-            (self._day, _DAY_STEP_MS),
-        ):
-            if not samples or at_ms - samples[-1].at_ms >= step_ms:
+    def sample(self, at_ms: int, number: int) -> None:
+        """
+        Take the sample ``number``; each is MINUTE_STEP_MS after the one before.
+
+        The first sample of a window follows one of nothing, so that what was counted before it is in the sum.
+        Java: StatsItem#samplingInSeconds
+        """
+        for samples, steps in ((self._minute, 1), (self._hour, _HOUR_STEPS), (self._day, _DAY_STEPS)):
+            if number % steps == 0:
+                if not samples:
+                    samples.append(_Sample(at_ms - steps * MINUTE_STEP_MS, 0, 0))
                 samples.append(_Sample(at_ms, self.value, self.times))
 
     @property
@@ -144,6 +151,7 @@ class BrokerStats:
     #: those of a pull by topic and group
     _gets: dict[tuple[str, str], tuple[Counter, Counter, Counter]] = attrs.field(factory=dict, init=False)
     _counters: dict[tuple[str, str], Counter] = attrs.field(factory=dict, init=False)
+    _samples: int = attrs.field(default=0, init=False)
 
     def settle(self) -> None:
         """Make the sources add their pending counts."""
@@ -241,10 +249,11 @@ class BrokerStats:
         self._day = day
 
     def sample_counters(self, steady_ms: int) -> None:
-        """Called every 10 s."""
+        """Called every MINUTE_STEP_MS."""
         self.settle()
         for counter in self._counters.values():
-            counter.sample(steady_ms)
+            counter.sample(steady_ms, self._samples)
+        self._samples += 1
 
     def runtime_info(self) -> dict[str, str]:
         """The counters of this object for code 28."""
@@ -258,8 +267,7 @@ class BrokerStats:
             "putMessageSizeTotal": str(self.put_bytes),
             "putMessageAverageSize": str(self.put_bytes / self.puts.total if self.puts.total else 0.0),
             "putMessageFailedTimes": str(self.put_failures),
-            # There is no wait for a lock or for memory to measure.
-            "putMessageEntireTimeMax": "0",
+            # Apache measures the wait for memory, which there is not.
             "getMessageEntireTimeMax": "0",
             "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),
             "msgPutTotalTodayMorning": str(self.put_today_morning),
@@ -274,3 +282,87 @@ class BrokerStats:
             "getTransferedTps": self.transferred.text(),
             "getTransferredTps": self.transferred.text(),
         }
+
+
+#: the requests that store messages of clients
+_PUT_CODES = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+)
+#: upper bound in ms and name of each class of putMessageDistributeTime; what takes less than 1 ms is 0 ms in Java
+_PUT_CLASSES = (
+    (1, "[<=0ms]"),
+    (10, "[0~10ms]"),
+    (50, "[10~50ms]"),
+    (100, "[50~100ms]"),
+    (200, "[100~200ms]"),
+    (500, "[200~500ms]"),
+    (1000, "[500ms~1s]"),
+    (2000, "[1~2s]"),
+    (3000, "[2~3s]"),
+    (4000, "[3~4s]"),
+    (5000, "[4~5s]"),
+    (10_000, "[5~10s]"),
+    (float("inf"), "[10s~]"),
+)
+_BOUNDS_MS = tuple(bound * 1000 for bound in BUCKETS_S)
+
+
+class PutTimes:
+    """
+    How long sends took within the last whole minute, from the request to its answer, by the classes of BUCKETS_S.
+
+    Java: StoreStatsService#findPutMessageEntireTimePX, which measures from the store's lock to the answer
+    """
+
+    def __init__(self, requests: RequestStats) -> None:
+        self._requests = requests
+        self._before = self._now()
+        self._minute = [0] * len(self._before)
+
+    def sample(self) -> None:
+        """Called every minute."""
+        now = self._now()
+        self._minute = [after - before for after, before in zip(now, self._before, strict=True)]
+        self._before = now
+
+    def runtime_info(self) -> dict[str, str]:
+        """The times for code 28."""
+        longest = max((number for number, count in enumerate(self._now()) if count), default=None)
+        return {
+            "putMessageDistributeTime": "".join(f"{name}:{count} " for name, count in self._classes()),
+            "putLatency99": f"{self._quantile(0.99):.2f}",
+            "putLatency999": f"{self._quantile(0.999):.2f}",
+            "putMessageEntireTimeMax": "0" if longest is None else str(int(_upper_ms(longest))),
+        }
+
+    def _now(self) -> list[int]:
+        buckets = self._requests.buckets
+        counts = [buckets[code] for code in _PUT_CODES if code in buckets]
+        return [sum(column) for column in zip([0] * (len(BUCKETS_S) + 1), *counts, strict=True)]
+
+    def _classes(self) -> list[tuple[str, int]]:
+        counts = dict.fromkeys((name for _, name in _PUT_CLASSES), 0)
+        for bound_ms, count in zip((*_BOUNDS_MS, float("inf")), self._minute, strict=True):
+            counts[next(name for most, name in _PUT_CLASSES if bound_ms <= most)] += count
+        return list(counts.items())
+
+    def _quantile(self, share: float) -> float:
+        """Return the time in ms that ``share`` of the sends did not exceed, by straight lines inside the classes."""
+        wanted = int(sum(self._minute) * share)
+        passed = 0
+        for number, count in enumerate(self._minute):
+            if count and wanted <= passed + count:
+                low = _BOUNDS_MS[number - 1] if number else 0.0
+                return low + (_upper_ms(number) - low) * (wanted - passed) / count
+            passed += count
+        return 0.0
+
+
+def _upper_ms(number: int) -> float:
+    """Return the end of a class of BUCKETS_S; the last one, which has none, counts as its beginning."""
+    return _BOUNDS_MS[min(number, len(_BOUNDS_MS) - 1)]

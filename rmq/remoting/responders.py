@@ -182,14 +182,16 @@ class ResponderTable:
 
     _log = Logger()
 
-    def __init__(self, *owners: object, refused: Mapping[Any, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, *owners: object, refused: Mapping[Any, str] = MappingProxyType({}), stats: RequestStats | None = None
+    ) -> None:
         self._refused = {int(code): why for code, why in refused.items()}
         self._responders: dict[int, _Responder] = {}
         #: by request code, tried before anything else; replaced and never changed; see :meth:`add_chunk_lane`
         self.chunk_lanes: Mapping[int, ChunkLane] = {}
         self._fast_lanes: Any = None
         #: statistics: the protocol counts requests here, the table refusals
-        self.stats = RequestStats()
+        self.stats = RequestStats() if stats is None else stats
         self._guard: Guard | None = None
         #: the codes that the guard checks, None for all
         self._guarded: frozenset[int] | None = frozenset()
@@ -226,8 +228,7 @@ class ResponderTable:
 
         Both count into the same :attr:`stats`.
         """
-        table = ResponderTable(refused=self._refused)
-        table.stats = self.stats
+        table = ResponderTable(refused=self._refused, stats=self.stats)
         table._guard, table._guarded = self._guard, self._guarded
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table.chunk_lanes = {code: lane for code, lane in self.chunk_lanes.items() if code not in codes}

@@ -14,7 +14,7 @@ from rmq.broker.delays import Delays
 from rmq.broker.longpoll import LongPolls
 from rmq.broker.registration import Registration
 from rmq.broker.settings import Settings
-from rmq.broker.stats import BrokerStats
+from rmq.broker.stats import BrokerStats, PutTimes
 from rmq.broker.topics import TopicTable
 from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
@@ -57,6 +57,7 @@ class AdminResponder:
         polls: LongPolls,
         delays: Delays,
         stats: BrokerStats,
+        put_times: PutTimes,
         registration: Registration,
     ) -> None:
         self._settings = settings
@@ -66,6 +67,7 @@ class AdminResponder:
         self._polls = polls
         self._delays = delays
         self._stats = stats
+        self._put_times = put_times
         self._registration = registration
         self._boot_ms = boot_ms
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
@@ -181,6 +183,7 @@ class AdminResponder:
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         info.update(self._store.runtime_info())
         info.update(self._stats.runtime_info())
+        info.update(self._put_times.runtime_info())
         return Reply(body=KVTable(table=dict(sorted(info.items()))))
 
     @responds_to(VIEW_BROKER_STATS_DATA)

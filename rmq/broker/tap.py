@@ -27,7 +27,7 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import real_platform, the_reactor
-from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
+from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
 
 if TYPE_CHECKING:
@@ -48,7 +48,12 @@ class Options(RmqOptions):
     )
 
     def __init__(self) -> None:
-        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES), environment={NAMESRV_KEY: "NAMESRV_ADDR"})
+        super().__init__(
+            (*CONFIG_CLASSES, *ACCESS_CLASSES),
+            # mqadmin exportMetrics takes this key for the number of processors.
+            defaults={"clientCallbackExecutorThreads": str(os.cpu_count() or 1)},
+            environment={NAMESRV_KEY: "NAMESRV_ADDR", **HOME_VARIABLE},
+        )
 
     def _load(self) -> None:
         super()._load()

@@ -94,6 +94,9 @@ ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 #: registrations of this size, about a thousand topics, take two turns each: 3 ms and more
 LARGE_BODY_BYTES = 128 * 1024
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+#: Apache's 4.9 refuses these two keys, and with this text
+PATH_KEYS = frozenset({"kvConfigPath", "configStorePath"})
+PATH_REMARK = "Can not update config path"
 
 
 def no_route_remark(topic: str | None) -> str:
@@ -402,7 +405,8 @@ class AdminResponders:
         except ConfigError as error:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
         if refused := self._settings.black_listed(values):
-            raise Refuse(ResponseCode.NO_PERMISSION, refusal_remark(refused))
+            is_path = not PATH_KEYS.isdisjoint(refused)
+            raise Refuse(ResponseCode.NO_PERMISSION, PATH_REMARK if is_path else refusal_remark(refused))
         try:
             self._settings.update(values)
         except ConfigError as error:

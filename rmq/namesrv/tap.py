@@ -22,7 +22,7 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import real_platform, the_reactor
-from rmq.runtime.tap import NAMESRV_KEY, RmqOptions
+from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 
 if TYPE_CHECKING:
     from rmq.runtime.http.service import Face
@@ -39,7 +39,7 @@ class Options(RmqOptions):
     log_name = "namesrv.log"
 
     def __init__(self) -> None:
-        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES))
+        super().__init__((*CONFIG_CLASSES, *ACCESS_CLASSES), environment=HOME_VARIABLE)
 
     def _load(self) -> None:
         super()._load()

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = "command line"
 NAMESRV_KEY = "namesrvAddr"
+#: key of the folder with conf/plain_acl.yml -> environment variable that has it when no file and no option does
+HOME_VARIABLE = {"rocketmqHome": "ROCKETMQ_HOME"}
 
 #: options of the log, in the order in which errors name them
 LOG_OPTIONS = ("logFile", "logDir", "logFileSize", "logFileCount", "logJson", "logLevel")

@@ -9,6 +9,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.config import CONFIG_CLASSES, NamesrvConfig, NamesrvSetup
+from rmq.namesrv.responders import PATH_KEYS, PATH_REMARK
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.namesrv.tap import Options, setup_of
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
@@ -142,6 +143,7 @@ class DenyListTests(AccessCase):
             for key in [*PROTECTED, *NEVER, *filter(None, black_list.split(";"))]:
                 answer = self.update(peer, {"productEnvName": "p", key: before.get(key, "1")})
                 text = f"Can not update config in black list. Only the configuration file changes {key}"
+                text = PATH_REMARK if key in PATH_KEYS else text
                 self.assertEqual((answer.code, answer.remark), (ResponseCode.NO_PERMISSION, text))
             self.assertEqual(self.shown(peer), before)
             self.assertFalse(os.path.exists(self.path("namesrv.properties")))

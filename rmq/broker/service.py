@@ -28,6 +28,7 @@ from rmq.broker.metadata_sync import MetadataSync
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.pulllane import add_pull_lane
 from rmq.broker.registration import Registration, RegistrationTerms
+from rmq.broker.responders.accounts import AccountResponder
 from rmq.broker.responders.admin import AdminResponder
 from rmq.broker.responders.clients import ClientResponder
 from rmq.broker.responders.forwarding import ForwardingResponder
@@ -210,6 +211,12 @@ class BrokerService(MultiService):
             ),
             AdminResponder(
                 settings, clock, self.boot_ms, store, topics, polls, delays, stats, self._put_times, self.registration
+            ),
+            AccountResponder(
+                self.access.acl,
+                cluster=setup.broker.broker_cluster_name,
+                broker_name=setup.name,
+                broker_addr=setup.address,
             ),
             ReplicationResponder(setup, self._platform.disk, topics, groups, offsets, delays, self.ha.status),
             refused=REFUSED,

@@ -21,17 +21,18 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.remoting.aclconfig import AclConfig
+from rmq.remoting.aclconfig import ACCOUNT_CODES, AclConfig
 from rmq.remoting.addresses import AddressPattern
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
-from rmq.runtime.clock import Periodic, steady_ms
+from rmq.runtime.clock import Periodic, now_ms, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.logs import LogThrottle
 from rmq.wire import fastjson
 from rmq.wire.api.clients import HeartbeatData
+from rmq.wire.api.common import DataVersion
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from rmq.wire.signing import ACCESS_KEY, SIGNATURE, Credentials, signature
@@ -45,6 +46,9 @@ MAX_LOGGED_CHARS = 512
 
 DENY, PUB, SUB = 0, 4, 8
 _PERMS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+DEFAULT_FILE = "plain_acl.yml"
+#: an account of this process or of mqadmin, not of those that may connect
+TOOLS_FILE = "tools.yml"
 RETRY_PREFIX = "%RETRY%"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: prefix of the reason in Apache's brokers of 4.9
@@ -67,7 +71,7 @@ class _AccountEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class _AclEntries(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     global_white_remote_addresses: list[str] | None = None
     accounts: list[_AccountEntry] | None = None
-    data_version: list[Any] | None = None
+    data_version: list[DataVersion] | None = None
 
 
 class _ToolsEntries(msgspec.Struct, rename="camel"):
@@ -95,14 +99,18 @@ class AclRules:
 
     white: tuple[AddressPattern, ...] = ()
     accounts: Mapping[str, Account] = attrs.field(factory=dict)
+    #: what each file says, by path
+    entries: Mapping[str, _AclEntries] = attrs.field(factory=dict, repr=False, eq=False)
 
     def problem(self, command: RemotingCommand, host: str, admin_codes: Collection[int]) -> str | None:
         """
         Return Apache's remark if ``host`` may not send this request; None if it may.
 
-        Java: PlainPermissionManager#validate, PlainPermissionChecker#check
+        A request that reads or changes accounts (ACCOUNT_CODES) needs an admin's signature also from a white address.
+        Java: PlainPermissionManager#validate
         """
-        if any(pattern.matches(host) for pattern in self.white):
+        is_free = command.code not in ACCOUNT_CODES
+        if is_free and any(pattern.matches(host) for pattern in self.white):
             return None
         fields = command.ext_fields
         access_key = fields.get(ACCESS_KEY)
@@ -111,7 +119,7 @@ class AclRules:
         account = self.accounts.get(access_key)
         if account is None:
             return f"No acl config for {access_key}"
-        if account.white.matches(host):
+        if is_free and account.white.matches(host):
             return None
         expected = signature(fields, command.body, account.secret_key)
         # Bytes, because compare_digest accepts only ASCII text, and the peer may send any.
@@ -196,18 +204,19 @@ def parse_rules(files: Mapping[str, bytes]) -> AclRules:
     """Return the rules of files in the form of plain_acl.yml (path -> content); raises ConfigError naming the file."""
     white: list[AddressPattern] = []
     accounts: dict[str, Account] = {}
+    entries: dict[str, _AclEntries] = {}
     for path, data in files.items():
-        entries = _read_yaml(data, _AclEntries, path)
+        entries[path] = _read_yaml(data, _AclEntries, path)
         try:
-            white += [AddressPattern.parse(text) for text in entries.global_white_remote_addresses or ()]
-            for entry in entries.accounts or ():
+            white += [AddressPattern.parse(text) for text in entries[path].global_white_remote_addresses or ()]
+            for entry in entries[path].accounts or ():
                 account = _account(entry)
                 if account.access_key in accounts:
                     raise ValueError(f"the accessKey {account.access_key} is defined twice")
                 accounts[account.access_key] = account
         except ValueError as error:
             raise ConfigError(f"{path}: {error}") from error
-    return AclRules(white=tuple(white), accounts=accounts)
+    return AclRules(white=tuple(white), accounts=accounts, entries=entries)
 
 
 def parse_credentials(data: bytes, path: str) -> Credentials:
@@ -267,23 +276,65 @@ def _perm(text: str) -> int:
 
 class Acl(Service):
     """
-    The accounts of ``path`` (a file, or a folder of ``*.yml`` and ``*.yaml``) in use.
+    The accounts of ``path`` (a file, or a folder of ``*.yml`` and ``*.yaml``) and of ``folder``, if it exists, in use.
 
     While the service runs, the files are read again every REFRESH_S; broken ones are logged and change nothing.
     """
 
     _log = Logger()
 
-    def __init__(self, disk: Disk, clock: IReactorTime, path: str, admin_codes: Collection[int]) -> None:
+    def __init__(
+        self, disk: Disk, clock: IReactorTime, path: str, admin_codes: Collection[int], *, folder: str | None = None
+    ) -> None:
         self.rules = AclRules()
         self._disk = disk
         self._clock = clock
         self._path = path
+        self._folder = folder
         self._admin_codes = admin_codes
         self._files: dict[str, bytes] = {}
+        self._loaded_ms = 0
         self._trouble = ""
         self._throttle = LogThrottle()
         self._refresh = Periodic(clock, REFRESH_S, self.refresh, name=f"refresh of {path}")
+
+    @property
+    def default_file(self) -> str:
+        """The file of new accounts."""
+        return os.path.join(self._path, DEFAULT_FILE) if self._disk.is_dir(self._path) else self._path
+
+    @property
+    def versions(self) -> dict[str, DataVersion]:
+        """The data version of each file by its path; of one that says none, the time when it was read."""
+        return {
+            path: entries.data_version[0] if entries.data_version else DataVersion(timestamp=self._loaded_ms)
+            for path, entries in self.rules.entries.items()
+            if self._files[path].strip()
+        }
+
+    def edit(self, path: str, change: Callable[[dict[str, Any]], object]) -> None:
+        """
+        Apply ``change`` to the content of a file, raise its version, write it and use it; all or nothing.
+
+        The file is read first, so changes made with an editor stay, but for comments. Raises ConfigError if the
+        files would be unusable then, or cannot be written. What ``change`` raises changes nothing.
+        """
+        # Lazy import: PyYAML is an extra.
+        import yaml
+
+        files = self._read()
+        parse_rules(files)
+        content = yaml.safe_load(files.get(path, b"")) or {}
+        change(content)
+        version = (content.get("dataVersion") or [{}])[0]
+        content["dataVersion"] = [{"counter": int(version.get("counter", 0)) + 1, "timestamp": now_ms(self._clock)}]
+        files[path] = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+        parse_rules(files)
+        try:
+            self._disk.write_atomic(path, files[path])
+        except DiskError as error:
+            raise ConfigError(str(error)) from error
+        self._take(files)
 
     def startService(self) -> None:
         """Raises ConfigError, naming the file, when the accounts cannot be read."""
@@ -335,18 +386,31 @@ class Acl(Service):
             )
 
     def _read(self) -> dict[str, bytes]:
-        disk, path = self._disk, self._path
+        disk = self._disk
         try:
-            if not disk.is_dir(path):
-                return {path: disk.read_whole(path)}
-            names = [name for name in disk.list_dir(path) if name.endswith((".yml", ".yaml"))]
-            return {os.path.join(path, name): disk.read_whole(os.path.join(path, name)) for name in names}
+            paths = self._list(self._folder) if self._folder is not None and disk.is_dir(self._folder) else []
+            if disk.is_dir(self._path):
+                paths += self._list(self._path)
+            elif not paths or disk.exists(self._path):
+                paths.append(self._path)
+            return {path: disk.read_whole(path) for path in paths}
         except DiskError as error:
             raise ConfigError(f"aclFile: {error}") from error
 
+    def _list(self, folder: str) -> list[str]:
+        """Return the files of accounts in ``folder`` and below.  Java: PlainPermissionManager#getAllAclFiles"""
+        found: list[str] = []
+        for name in sorted(self._disk.list_dir(folder)):
+            path = os.path.join(folder, name)
+            if self._disk.is_dir(path):
+                found += self._list(path)
+            elif name.endswith((".yml", ".yaml")) and name != TOOLS_FILE:
+                found.append(path)
+        return found
+
     def _take(self, files: dict[str, bytes]) -> None:
         rules = parse_rules(files)
-        self.rules, self._files = rules, files
+        self.rules, self._files, self._loaded_ms = rules, files, now_ms(self._clock)
         self._log.info(
             "access control: {count} accounts of {path} are in use, {admins} of them admins",
             count=len(rules.accounts),
@@ -362,12 +426,14 @@ def acl_of(
     if not config.acl_enable:
         return None
     if config.acl_file is not None:
-        path = config.acl_file
-    elif rocketmq_home:
-        path = os.path.join(rocketmq_home, "conf", "plain_acl.yml")
-    else:
-        raise ConfigError("aclEnable=true needs aclFile, the file with the accounts (or rocketmqHome)")
-    return Acl(disk, clock, path, admin_codes)
+        return Acl(disk, clock, config.acl_file, admin_codes)
+    if not rocketmq_home:
+        raise ConfigError(
+            "aclEnable=true needs aclFile, the file with the accounts (or rocketmqHome, or ROCKETMQ_HOME in the "
+            "environment)"
+        )
+    conf = os.path.join(rocketmq_home, "conf")
+    return Acl(disk, clock, os.path.join(conf, DEFAULT_FILE), admin_codes, folder=os.path.join(conf, "acl"))
 
 
 def signer_of(config: AclConfig, disk: Disk) -> Callable[[RemotingCommand], None] | None:

@@ -10,8 +10,19 @@ import attrs
 
 from rmq.wire.codes import RequestCode
 
+#: These read or change accounts. They need an admin's signature, also from a white address; any account will do in
+#: Apache's broker of 4.9, and a white address needs none.
+ACCOUNT_CODES = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+    }
+)
 #: Only admins may send these to a broker.  Java: Permission#ADMIN_CODE
-BROKER_ADMIN_CODES = frozenset(
+BROKER_ADMIN_CODES = ACCOUNT_CODES | frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_BROKER_CONFIG,
@@ -46,7 +57,7 @@ class AclConfig:
         default=None,
         metadata={
             "doc": "accounts in the form of plain_acl.yml, a file or a folder of *.yml; "
-            "without it conf/plain_acl.yml below rocketmqHome"
+            "without it conf/plain_acl.yml and conf/acl/*.yml below rocketmqHome"
         },
     )
     acl_tools_file: str | None = attrs.field(

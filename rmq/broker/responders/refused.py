@@ -9,19 +9,12 @@ from __future__ import annotations
 
 from rmq.wire.codes import RequestCode
 
-_ACL = "accounts are changed in the file of aclFile"
 _NAMESRV = "a NameServer answers this"
 _CLIENT = "a client answers this"
 _POP = "pop consumption is not supported"
 _FIVE = ""
 
 REFUSED: dict[RequestCode, str] = {
-    # access control
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACL,
-    RequestCode.DELETE_ACL_CONFIG: _ACL,
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACL,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACL,
-    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ACL,
     # refused by Apache's 4.9 broker, too: unused constants
     RequestCode.QUERY_BROKER_OFFSET: "",
     RequestCode.GET_TOPIC_CONFIG_LIST: "",

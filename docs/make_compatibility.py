@@ -64,6 +64,15 @@ TAIL = """\
   and answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers
   as Apache does. A pull that waits is not woken by messages that its filter does not accept. The bit maps of
   `enableCalcFilterBitMap` are neither written nor used: filters look at the messages.
+- 28: the figures of 5.x are there too. Times of sends (`putLatency99`, `putMessageDistributeTime`) are measured from
+  the request to its answer, Apache's from the lock of its store; until the first minute has ended they are zeros.
+- 26: the keys of 5.x and our own are there too; numbers of threads have no effect. 25 refuses what 4.9.8 refuses, and
+  more (security.md); 4.9.7 writes any file that `brokerConfigPath` names.
+- 50 to 54: an admin's signature is needed, also from a white address; every account will do in 4.9.7. With
+  `aclEnable=false` they are refused (209, 210, 211, and 1), where Apache answers with the text of a
+  NullPointerException, or not at all. 53 writes files with accounts only.
+- 201: the groups that every broker has count as one change of the table's version; Apache begins with 0.
+- 318: the two paths are refused with the text of 4.9.7, other keys of the list with that of 5.x.
 - 222: C++ members of a group get 220 in the form that they read, whatever the tool is written in; Apache goes by the
   tool's language.
 - 303: the times as text are in UTC.

@@ -15,7 +15,7 @@ import pytest
 from tests.needs import missing
 from tests.real.conftest import Clients
 from tests.real.peers import APACHE_4, APACHE_5, HOST, OURS, Process, Site, mqadmin, until
-from tests.real.probe import Probe
+from tests.real.probe import Probe, text
 from tests.remoting.certificates import Authority
 
 #: what makes any Java process take part; each test adds what it needs
@@ -29,10 +29,10 @@ class Certificates:
     folder: Path
     authority: Authority
 
-    def issue(self, name: str) -> None:
+    def issue(self, name: str, *, file: str = "server") -> None:
         pem = self.authority.issue(name, [HOST])
-        self.path("server.pem").write_bytes(pem.certificate)
-        self.path("server.key").write_bytes(pem.key)
+        self.path(f"{file}.pem").write_bytes(pem.certificate)
+        self.path(f"{file}.key").write_bytes(pem.key)
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -56,8 +56,30 @@ class Certificates:
             f"-Dtls.config.file={self.path('none')}"
         )
 
-    def context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.path("ca.pem")))
+    @property
+    def mutual(self) -> dict[str, Any]:
+        """Keys of a process that wants a certificate of everybody, and shows its own to everybody."""
+        return {
+            **self.served,
+            "tls.server.mode": "enforcing",
+            "tls.server.need.client.auth": "require",
+            "tls.server.authClient": True,
+            "tls.server.trustCertPath": self.path("ca.pem"),
+            "tls.client.certPath": self.path("server.pem"),
+            "tls.client.keyPath": self.path("server.key"),
+        }
+
+    def as_flags(self, values: dict[str, Any]) -> str:
+        """Return keys as a Java process takes them."""
+        flags = (f"-D{key}={text(value)}" for key, value in values.items())
+        return " ".join((TLS, "-Dtls.test.mode.enable=false", f"-Dtls.config.file={self.path('none')}", *flags))
+
+    def context(self, *, file: str | None = None) -> ssl.SSLContext:
+        """Return what verifies servers, and shows them the certificate of ``file``."""
+        context = ssl.create_default_context(cafile=str(self.path("ca.pem")))
+        if file is not None:
+            context.load_cert_chain(self.path(f"{file}.pem"), self.path(f"{file}.key"))
+        return context
 
 
 @pytest.fixture
@@ -149,6 +171,74 @@ def test_enforcing(site: Site, certificates: Certificates, monkeypatch: pytest.M
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", certificates.java)
     listed = mqadmin(site.root, "clusterList", "-n", namesrv.addr)
     assert master.addr in listed and slave.addr in listed
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("kind", "version"), [(OURS, APACHE_4), (OURS, APACHE_5), (APACHE_4, APACHE_4)], ids=["4.9.7", "5.3.3", "apache"]
+)
+def test_mutual(
+    site: Site,
+    client: Clients,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    version: str,
+) -> None:
+    """
+    Where certificates of clients are required, a Java client with one is served, and one without is not.
+
+    Our broker shows its certificate to Apache's NameServer as well as to ours, and so does an Apache broker to ours.
+    """
+    certificates.issue("client", file="client")
+    certificates.issue("stranger", file="stranger")
+    stranger = Authority().issue("stranger", [HOST])
+    certificates.path("stranger.pem").write_bytes(stranger.certificate)
+    certificates.path("stranger.key").write_bytes(stranger.key)
+    values = certificates.mutual
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", certificates.as_flags(values))
+    namesrv = site.namesrv(kind, **({} if kind != OURS else values))
+    brokers = [
+        site.broker(OURS, namesrv.addr, "broker-a", start=False, **values),
+        site.broker(APACHE_4, namesrv.addr, "broker-b", start=False, brokerName="broker-b"),
+    ]
+    for broker in brokers:
+        broker.start()
+    known = certificates.context(file="client")
+
+    def registered() -> bool:
+        with over_tls(namesrv, known) as probe:
+            return set(probe.cluster()["brokerAddrTable"]) == {"broker-a", "broker-b"}
+
+    until("both brokers are registered", registered)
+    for broker in brokers:
+        with over_tls(broker, known) as probe:
+            probe.create_topic("Mutual", 2)
+    until("the topic is in the route", lambda: len((route(namesrv, known) or {"queueDatas": []})["queueDatas"]) == 2)
+
+    for refused in (None, "stranger"):
+        with pytest.raises(OSError), over_tls(brokers[0], certificates.context(file=refused)) as probe:
+            probe.topics()
+
+    shown = {
+        "tls.client.certPath": certificates.path("client.pem"),
+        "tls.client.keyPath": certificates.path("client.key"),
+    }
+    verifies = {"tls.client.authServer": True, "tls.client.trustCertPath": certificates.path("ca.pem")}
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", certificates.as_flags(verifies | shown))
+    java = client(version, namesrv.addr)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", certificates.as_flags(verifies))
+    listed = mqadmin(site.root, "clusterList", "-n", namesrv.addr)
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
+    assert brokers[0].addr not in listed and "Exception" in listed
+    java.consume("mutual", "Mutual", "one")
+    sent = {event["key"] for event in java.send("Mutual", "sync", 20, prefix="mutual")}
+    java.wait_for_count("received", lambda: len({e["key"] for e in java.got("one")} & sent), len(sent))
+
+
+def route(namesrv: Process, context: ssl.SSLContext) -> dict[str, Any] | None:
+    with over_tls(namesrv, context) as probe:
+        return probe.route("Mutual")
 
 
 @pytest.mark.real

@@ -13,7 +13,7 @@ from rmq.wire import fastjson
 from rmq.wire.codes import RequestCode
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import declared
-from tests.broker.harness import OneBroker, pull_ext, send_ext
+from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
 
 
 class AdminCase(SynchronousTestCase):
@@ -131,6 +131,53 @@ class GroupTests(AdminCase):
         self.assertIsNone(self.one.service.offsets.query("G", "T", 0))
 
 
+class FiveTests(AdminCase):
+    """What mqadmin and clients of 5.x ask besides."""
+
+    def test_one_topic_and_one_group(self) -> None:
+        """351 and 352 show one entry of the tables; an unknown topic is refused in 5.3.3's words, a group is made."""
+        self.create("T", 3)
+        shown = self.json(351, {"topic": "T", "lo": "false"})
+        self.assertEqual((shown["topicName"], shown["readQueueNums"], shown["perm"]), ("T", 3, 6))
+        answer = self.client.ask(351, {"topic": "Nope"})
+        self.assertEqual((answer.code, answer.remark), (17, "No topic in this broker. topic: Nope"))
+        self.assertEqual(self.json(352, {"group": "G"})["groupName"], "G")
+        self.assertIsNotNone(self.one.service.groups.get("G"))
+        answer = self.client.ask(352, {"group": "a b"})
+        self.assertEqual((answer.code, answer.remark), (26, "No group in this broker"))
+
+    def test_what_a_group_consumes(self) -> None:
+        """343 lists the topics with offsets of a group, 345 its subscription while members are connected."""
+        self.client.ask(15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"})
+        self.client.ask(34, {}, heartbeat("me", "G", "T"))
+        self.assertEqual(
+            self.json(343, {"group": "G"}), {"brokerAddr": self.one.service.setup.address, "topicList": ["T"]}
+        )
+        self.assertEqual(self.json(343, {"group": "nobody"})["topicList"], [])
+        shown = self.json(345, {"group": "G", "topic": "T"})
+        data = shown.pop("subscriptionData")
+        assert isinstance(data, dict)
+        self.assertEqual((shown, data["subString"], data["topic"]), ({"group": "G", "topic": "T"}, "*", "T"))
+        for ext in ({"group": "G", "topic": "U"}, {"group": "nobody", "topic": "T"}):
+            self.assertEqual(self.json(345, ext), ext)
+
+    def test_lists(self) -> None:
+        """18 and 225 keep several topics and groups; one bad topic refuses all."""
+        topics = b'{"topicConfigList":[{"topicName":"A","readQueueNums":1,"writeQueueNums":1},{"topicName":"%s"}]}'
+        answer = self.client.ask(18, {}, topics % b"TBW102")
+        self.assertEqual((answer.code, answer.remark), (1, "The topic[TBW102] is conflict with system topic."))
+        self.assertIsNone(self.one.service.topics.get("A"))
+        self.assertEqual(self.client.ask(18, {}, topics % b"B").code, 0)
+        found = [self.one.service.topics.get(name) for name in "AB"]
+        self.assertEqual([config and config.write_queue_nums for config in found], [1, 16])
+        groups = b'{"groupConfigList":[{"groupName":"G1"},{"groupName":"G2","retryMaxTimes":3}]}'
+        self.assertEqual(self.client.ask(225, {}, groups).code, 0)
+        kept = [self.one.service.groups.get(name) for name in ("G1", "G2")]
+        self.assertEqual([config and config.retry_max_times for config in kept], [16, 3])
+        for code in (18, 225):
+            self.assertEqual(self.client.ask(code).code, 1)
+
+
 class SlaveTests(AdminCase):
     values = {"brokerRole": "SLAVE", "brokerId": "1"}
 
@@ -141,6 +188,8 @@ class SlaveTests(AdminCase):
             self.client.ask(215, {"topic": "T"}),
             self.client.ask(200, {}, b'{"groupName":"G"}'),
             self.client.ask(207, {"groupName": "G"}),
+            self.client.ask(18, {}, b'{"topicConfigList":[{"topicName":"T"}]}'),
+            self.client.ask(225, {}, b'{"groupConfigList":[{"groupName":"G"}]}'),
         ):
             self.assertEqual(answer.code, 1)
             self.assertIn("from slave broker", answer.remark or "")

@@ -30,9 +30,11 @@ ON_PURPOSE = {
     32: (23, "a pull whose expression cannot be compiled is refused, not served without a filter"),
     34: (0, "5.x's lite pull is answered"),
     83: (1, "4.9.7 makes a queue when its offsets are asked for, as the recording did before"),
-    86: (3, "no access control; Apache keeps silent"),
+    86: (1, "no access control; Apache keeps silent"),
     89: (16, "4.9.7 had no black list of keys"),
-    98: (3, "no access control; Apache keeps silent"),
+    98: (1, "no access control; Apache keeps silent"),
+    102: (1, "5.x's look-up of a topic is answered"),
+    103: (1, "5.x's look-up of a group is answered"),
     107: (0, "5.x's haStatus is answered"),
 }
 

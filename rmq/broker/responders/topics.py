@@ -7,7 +7,7 @@ Java: AdminBrokerProcessor
 from __future__ import annotations
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
 from rmq.broker.config import BrokerSetup
@@ -31,16 +31,28 @@ from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, TopicConf
 from rmq.wire.api.topics import (
     DELETE_SUBSCRIPTIONGROUP,
     DELETE_TOPIC_IN_BROKER,
+    GET_SUBSCRIPTIONGROUP_CONFIG,
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    GET_TOPIC_CONFIG,
     GET_TOPIC_STATS_INFO,
+    QUERY_SUBSCRIPTION_BY_CONSUMER,
     QUERY_TOPIC_CONSUME_BY_WHO,
+    QUERY_TOPICS_BY_CONSUMER,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     UPDATE_AND_CREATE_TOPIC,
+    UPDATE_AND_CREATE_TOPIC_LIST,
     CreateTopicHeader,
     DeleteGroupHeader,
+    GroupConfigList,
+    GroupHeader,
     GroupList,
+    GroupSubscription,
+    GroupTopicHeader,
     SystemTopicList,
+    TopicConfigList,
     TopicHeader,
+    TopicList,
     TopicOffset,
     TopicStatsTable,
 )
@@ -78,15 +90,6 @@ class TopicResponder:
         """
         header = request.header
         self._check_master()
-        if header.topic_filter_type not in FILTER_TYPES:
-            raise Refuse(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
-        self._check_name(header.topic)
-        for field, queues in (
-            ("readQueueNums", header.read_queue_nums),
-            ("writeQueueNums", header.write_queue_nums),
-        ):
-            if not 0 <= queues <= MAX_QUEUES:
-                raise Refuse(ResponseCode.SYSTEM_ERROR, f"{field}={queues} is not between 0 and {MAX_QUEUES}")
         former = self._topics.get(header.topic)
         config = TopicConfig(
             topic_name=header.topic,
@@ -97,11 +100,38 @@ class TopicResponder:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=former is not None and former.order,
         )
-        self._topics.put(config)
-        self._log.info(
-            "{peer} set topic {topic}: {config}", peer=request.channel.peer, topic=header.topic, config=config
-        )
-        return self._registration.topic_updated(config).addCallback(lambda _: Reply())
+        self._check(config)
+        return self._set([config], request.channel.peer)
+
+    @responds_to(UPDATE_AND_CREATE_TOPIC_LIST)
+    def create_topics(self, request: Request[None, TopicConfigList]) -> Deferred[Reply]:
+        """
+        Create or change all topics of the body, or none.
+
+        Java: AdminBrokerProcessor#updateAndCreateTopicList of 5.x
+        """
+        self._check_master()
+        configs = request.body.topic_config_list
+        for config in configs:
+            self._check(config)
+        return self._set(configs, request.channel.peer)
+
+    def _check(self, config: TopicConfig) -> None:
+        """Refuse a topic that cannot be."""
+        if config.topic_filter_type not in FILTER_TYPES:
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{config.topic_filter_type}] value invalid")
+        self._check_name(config.topic_name)
+        for field, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+            if not 0 <= queues <= MAX_QUEUES:
+                raise Refuse(ResponseCode.SYSTEM_ERROR, f"{field}={queues} is not between 0 and {MAX_QUEUES}")
+
+    def _set(self, configs: list[TopicConfig], peer: str) -> Deferred[Reply]:
+        """Keep topics; fires when the NameServers have confirmed them or timed out."""
+        for config in configs:
+            self._topics.put(config)
+            self._log.info("{peer} set topic {topic}: {config}", peer=peer, topic=config.topic_name, config=config)
+        registered = gatherResults([self._registration.topic_updated(config) for config in configs])
+        return registered.addCallback(lambda _: Reply())
 
     @responds_to(DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, request: Request[TopicHeader, None]) -> None:
@@ -136,6 +166,16 @@ class TopicResponder:
         self._check_master()
         self._groups.put(request.body)
         self._log.info("{peer} set group {config}", peer=request.channel.peer, config=request.body)
+
+    @responds_to(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+    def create_groups(self, request: Request[None, GroupConfigList]) -> None:
+        """
+        Java: AdminBrokerProcessor#updateAndCreateSubscriptionGroupList of 5.x
+        """
+        self._check_master()
+        for config in request.body.group_config_list:
+            self._groups.put(config)
+            self._log.info("{peer} set group {config}", peer=request.channel.peer, config=config)
 
     @responds_to(DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, request: Request[DeleteGroupHeader, None]) -> None:
@@ -176,6 +216,35 @@ class TopicResponder:
         topic = request.header.topic
         groups = {*self._consumers.subscribers(topic), *self._offsets.groups_of(topic)}
         return Reply(body=GroupList(group_list=sorted(groups)))
+
+    @responds_to(QUERY_TOPICS_BY_CONSUMER)
+    def topics_of(self, request: Request[GroupHeader, None]) -> Reply:
+        """The topics of which a group has offsets."""
+        topics = sorted(self._offsets.topics_of(request.header.group))
+        return Reply(body=TopicList(broker_addr=self._setup.address, topic_list=topics))
+
+    @responds_to(QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, request: Request[GroupTopicHeader, None]) -> Reply:
+        header = request.header
+        group = self._consumers.find(header.group)
+        found = None if group is None else group.subscriptions.get(header.topic or "")
+        return Reply(body=GroupSubscription(group=header.group, subscription_data=found, topic=header.topic))
+
+    @responds_to(GET_TOPIC_CONFIG)
+    def topic_config(self, request: Request[TopicHeader, None]) -> Reply:
+        topic = request.header.topic
+        config = self._topics.get(topic)
+        if config is None:
+            raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        return Reply(body=config)
+
+    @responds_to(GET_SUBSCRIPTIONGROUP_CONFIG)
+    def group_config(self, request: Request[GroupHeader, None]) -> Reply:
+        """A group that is unknown is made, if it may be."""
+        config = self._groups.find(request.header.group)
+        if config is None:
+            raise Refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return Reply(body=config)
 
     @responds_to(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request[None, None]) -> Reply:

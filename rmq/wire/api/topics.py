@@ -1,10 +1,13 @@
-"""Topics and groups: create, delete (17, 215, 200, 207), contents (202, 321), consumers (300), system topics (305)."""
+"""
+Topics and groups: create, delete (17, 18, 215, 200, 225, 207), show (351, 352), contents (202, 321), consumers (300,
+343, 345), system topics (305).
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from rmq.wire.api.common import MessageQueue, SubscriptionData, SubscriptionGroupConfig
+from rmq.wire.api.common import MessageQueue, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
@@ -75,6 +78,46 @@ class SystemTopicList(msgspec.Struct, rename="camel", kw_only=True):
     topic_list: list[str]
 
 
+class TopicList(msgspec.Struct, rename="camel", kw_only=True):
+    """Names of topics on one broker, as 5.x answers.  Java: TopicList"""
+
+    broker_addr: str
+    topic_list: list[str]
+
+
+class TopicConfigList(msgspec.Struct, rename="camel", kw_only=True):
+    """Topics to create or change together.  Java: CreateTopicListRequestBody of 5.x"""
+
+    topic_config_list: list[TopicConfig]
+
+
+class GroupConfigList(msgspec.Struct, rename="camel", kw_only=True):
+    """Groups to create or change together.  Java: SubscriptionGroupList of 5.x"""
+
+    group_config_list: list[SubscriptionGroupConfig]
+
+
+class GroupHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """Java: QueryTopicsByConsumerRequestHeader, GetSubscriptionGroupConfigRequestHeader of 5.x"""
+
+    group: str
+
+
+class GroupTopicHeader(msgspec.Struct, rename="camel", kw_only=True):
+    """Java: QuerySubscriptionByConsumerRequestHeader of 5.x"""
+
+    group: str
+    topic: str | None = None
+
+
+class GroupSubscription(msgspec.Struct, rename="camel", kw_only=True):
+    """What a group wants of a topic; None if nobody of it is connected.  Java: QuerySubscriptionResponseBody of 5.x"""
+
+    group: str
+    subscription_data: SubscriptionData | None = None
+    topic: str | None = None
+
+
 class QueryConsumeQueueHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
     ``count`` index units of a queue from ``index`` on, with a group's subscription if one is given.
@@ -123,4 +166,17 @@ QUERY_TOPIC_CONSUME_BY_WHO = contract(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, he
 GET_SYSTEM_TOPIC_LIST_FROM_BROKER = contract(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, reply_body=SystemTopicList)
 QUERY_CONSUME_QUEUE = contract(
     RequestCode.QUERY_CONSUME_QUEUE, header=QueryConsumeQueueHeader, reply_body=ConsumeQueueContents
+)
+#: from here on codes of 5.x
+UPDATE_AND_CREATE_TOPIC_LIST = contract(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=TopicConfigList)
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = contract(
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=GroupConfigList
+)
+QUERY_TOPICS_BY_CONSUMER = contract(RequestCode.QUERY_TOPICS_BY_CONSUMER, header=GroupHeader, reply_body=TopicList)
+QUERY_SUBSCRIPTION_BY_CONSUMER = contract(
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header=GroupTopicHeader, reply_body=GroupSubscription
+)
+GET_TOPIC_CONFIG = contract(RequestCode.GET_TOPIC_CONFIG, header=TopicHeader, reply_body=TopicConfig)
+GET_SUBSCRIPTIONGROUP_CONFIG = contract(
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header=GroupHeader, reply_body=SubscriptionGroupConfig
 )

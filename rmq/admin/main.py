@@ -75,6 +75,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = _parser_of(word).parse_args(rest if word in ALIASES or word in NOUNS else arguments)
     if getattr(options, "namesrvAddr", ()) is None:
         options.namesrvAddr = addresses(os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV)
+    home = os.environ.get("ROCKETMQ_HOME")
+    if home and options.aclTools is None:
+        # mqadmin signs with this file if it is there.
+        path = os.path.join(home, "conf", "tools.yml")
+        options.aclTools = path if os.path.isfile(path) else None
     return options
 
 
@@ -153,7 +158,11 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
     parser.add_argument("--yes", action="store_true", help="change without asking")
     parser.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each answer (default: 5)")
     parser.add_argument("--tlsConfig", metavar="FILE", help="dial with TLS, by the tls.client.* keys of this file")
-    parser.add_argument("--aclTools", metavar="FILE", help="sign requests with the account of this tools.yml")
+    parser.add_argument(
+        "--aclTools",
+        metavar="FILE",
+        help="sign requests with the account of this tools.yml (default: $ROCKETMQ_HOME/conf/tools.yml, if there)",
+    )
     parser.set_defaults(command=one.name, as_mqadmin=mqadmin)
     if mqadmin:
         parser.set_defaults(yes=True)

@@ -52,7 +52,10 @@ class BrokerConfig:
     """
 
     rocketmq_home: str | None = _key(
-        None, "conf/plain_acl.yml below it holds the accounts when aclFile is not given", local=True
+        None,
+        "conf/plain_acl.yml and conf/acl below it hold the accounts when aclFile is not given; default: ROCKETMQ_HOME "
+        "in the environment",
+        local=True,
     )
     namesrv_addr: str | None = _key(None, "NameServers, host:port;host:port", important=True, local=True)
     broker_ip1: str | None = _key(

@@ -45,7 +45,11 @@ class NamesrvConfig:
     Java: NamesrvConfig
     """
 
-    rocketmq_home: str | None = _key(None, "installation of Apache RocketMQ; not needed", local=True)
+    rocketmq_home: str | None = _key(
+        None,
+        "as a broker's: where the accounts are without aclFile; default: ROCKETMQ_HOME in the environment",
+        local=True,
+    )
     kv_config_path: str = _path(_default_kv_config_path, "file of the key-value table")
     config_store_path: str = _path(
         _default_config_store_path, "file that updateNamesrvConfig writes; with -c it is the file read at start"

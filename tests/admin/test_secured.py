@@ -92,6 +92,16 @@ class SecuredTests(TestCase):
         status, out, err = await self.admin(*ask, "--aclTools", self.operator)
         self.assertEqual((status, json.loads(out)[addr]["state"]), (2, "NEVER_SEEN"), err)
 
+    async def test_account_of_the_installation(self) -> None:
+        """Without --aclTools the account of conf/tools.yml below ROCKETMQ_HOME signs, as mqadmin's does."""
+        os.makedirs(os.path.join(self.folder, "conf"))
+        self.write("conf/tools.yml", b"accessKey: operator\nsecretKey: abcdefg\n")
+        os.environ["ROCKETMQ_HOME"] = self.folder
+        self.addCleanup(os.environ.pop, "ROCKETMQ_HOME")
+        ask = ("explain", "-n", self.namesrv(), "-t", "nowhere", "--tlsConfig", self.tls)
+        self.assertEqual((await self.admin(*ask))[0], 2)
+        self.assertEqual((await self.admin(*ask, "--aclTools", self.application))[0], 3)
+
     async def test_not_let_in(self) -> None:
         """Without TLS, without trust, without an account and without being an admin: status 3, and why."""
         addr = self.namesrv()

@@ -33,6 +33,17 @@ class OptionsTests(SynchronousTestCase):
         options.parseOptions(list(arguments))
         return options
 
+    def test_home(self) -> None:
+        """rocketmqHome is ROCKETMQ_HOME's value until a file or an option says it."""
+        before = os.environ.get("ROCKETMQ_HOME")
+        os.environ["ROCKETMQ_HOME"] = "/opt/rocketmq"
+        if before is None:
+            self.addCleanup(os.environ.pop, "ROCKETMQ_HOME")
+        else:
+            self.addCleanup(os.environ.__setitem__, "ROCKETMQ_HOME", before)
+        self.assertEqual(setup_of(self.parse()).broker.rocketmq_home, "/opt/rocketmq")
+        self.assertEqual(setup_of(self.parse("--rocketmqHome", "/other")).broker.rocketmq_home, "/other")
+
     def wrong(self, *arguments: str) -> str:
         """Return the line that is printed before the process ends with 1."""
         with redirect_stdout(StringIO()):

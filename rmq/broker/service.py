@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from rmq.broker.config import BrokerSetup, resolve
 from rmq.broker.consumerfilters import ConsumerFilters
+from rmq.broker.consumerlanes import add_consumer_lanes
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
@@ -223,6 +224,7 @@ class BrokerService(MultiService):
             stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
+        add_consumer_lanes(table, offsets, consumers, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, store, topics, groups, consumers, offsets, stats)
         return table
 

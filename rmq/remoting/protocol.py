@@ -201,7 +201,8 @@ class RemotingProtocol(Protocol):
                 self.lane_failed(answers, ours)
                 return
             if count:
-                channel.write(b"".join(answers))
+                if answers:  # none to one-way requests
+                    channel.write(b"".join(answers))
                 now_s = channel.last_active_s
                 stats.observe(lane.code, now_s - started_s, count)
                 started_s = now_s

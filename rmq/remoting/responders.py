@@ -106,7 +106,7 @@ class ChunkLane(Protocol):
     Called with what was received (it begins with a frame), the position of a frame in it, a list for the answers and
     the channel. Adds the replies, in any pieces and at most about MAX_COLLECTED_BYTES, and returns the position after
     the answered requests and their number. It stops before the first frame that is not for it or not whole. It answers
-    requests with the code :attr:`code` only, and no one-way requests.
+    requests with the code :attr:`code` only; it adds nothing for a one-way request.
     """
 
     code: int

@@ -1,0 +1,183 @@
+"""
+The fast path of what members of a group repeat: commit an offset, query it, ask who the other members are.
+
+The references are `rmq.broker.responders.offsets.OffsetResponder` and `rmq.broker.responders.clients.ClientResponder`;
+a lane gives the same bytes, or declines the request without side effects. They need the compiled module
+`rmq.store._pick`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.sessions import ConsumerGroups
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
+from rmq.wire import fastjson
+from rmq.wire.api.clients import GET_CONSUMER_LIST_BY_GROUP, ConsumerIdList
+from rmq.wire.api.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
+from rmq.wire.codes import MQ_VERSION
+from rmq.wire.command import ONEWAY, RESPONSE, decode_commands
+from rmq.wire.compiled import load
+from rmq.wire.contract import Contract
+from rmq.wire.extfields import BadField, header_codec
+from rmq.wire.frames import PREFIX, ProtocolError
+
+#: limit of known requests of a lane; beyond it all are decoded again
+MAX_KNOWN = 10_000
+
+_compiled: Any = load("rmq.store._pick")
+_END = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
+_PLAIN = b'{"code":0,"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
+_OFFSET = b'{"code":0,"extFields":{"offset":"%%d"},"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
+
+K = TypeVar("K")
+
+
+def add_consumer_lanes(
+    table: ResponderTable, offsets: ConsumerOffsetTable, consumers: ConsumerGroups, *, is_slave: bool
+) -> None:
+    """Add the lanes to a table; a slave has none for commits, because it keeps those that its master does not have."""
+    if _compiled is None:
+        return
+    table.add_chunk_lane(QueryLane(offsets))
+    table.add_chunk_lane(MembersLane(consumers))
+    if not is_slave:
+        table.add_chunk_lane(CommitLane(offsets))
+
+
+@attrs.frozen
+class _Asked(Generic[K]):
+    """What a request says beside its numbers."""
+
+    what: K
+    is_one_way: bool
+
+
+class _Lane(Generic[K]):
+    """
+    See :class:`rmq.remoting.responders.ChunkLane`.
+
+    A request is decoded when it is first met; others whose headers differ in nothing but the numbers of ``names`` and
+    the opaque say the same.
+    """
+
+    contract: Contract[Any, Any, Any, Any]
+    names: tuple[bytes, ...] = ()
+    takes_one_way = False
+
+    def __init__(self) -> None:
+        assert self.contract.header is not None
+        self.code = int(self.contract.code)
+        self._codec = header_codec(self.contract.header)
+        self._known: dict[bytes, _Asked[K]] = {}
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        known, names, split = self._known, self.names, _compiled.split
+        count = collected = 0
+        while collected < MAX_COLLECTED_BYTES:
+            parts = split(data, position, names)
+            if parts is None:
+                break
+            key, stop, *numbers = parts
+            asked = known.get(key) or self._learn(key, data[position:stop])
+            if asked is None:
+                break
+            answer = self.answer(asked.what, *numbers)
+            if answer is None:
+                break
+            if not asked.is_one_way:
+                answers.append(answer)
+                collected += len(answer)
+            count += 1
+            position = stop
+        return position, count
+
+    def _learn(self, key: bytes, frame: bytes) -> _Asked[K] | None:
+        try:
+            (command,) = decode_commands(frame)
+            header = command.read_header(self._codec)
+        except (ProtocolError, BadField):
+            return None
+        if command.code != self.code or command.serialize_type or command.flag & ~(ONEWAY if self.takes_one_way else 0):
+            return None
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        asked = self._known[key] = _Asked(self.what(header), command.flag != 0)
+        return asked
+
+    def what(self, header: Any) -> K:
+        """Return what a header says beside its numbers."""
+        raise NotImplementedError
+
+    def answer(self, what: K, opaque: int, *numbers: int) -> bytes | None:
+        """Return the frame of the answer; None, with nothing done, for the responder."""
+        raise NotImplementedError
+
+
+_Queue = tuple[str, str, int]
+
+
+class QueryLane(_Lane[_Queue]):
+    """Answer queries of offsets that are there."""
+
+    contract = QUERY_CONSUMER_OFFSET
+
+    def __init__(self, offsets: ConsumerOffsetTable) -> None:
+        super().__init__()
+        self._offsets = offsets
+
+    def what(self, header: Any) -> _Queue:
+        return header.consumer_group, header.topic, header.queue_id
+
+    def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes | None:
+        offset = self._offsets.query(*what)
+        return None if offset is None or offset < 0 else _frame(_OFFSET % (offset, opaque))
+
+
+class CommitLane(_Lane[_Queue]):
+    """Take commits, also one-way ones."""
+
+    contract = UPDATE_CONSUMER_OFFSET
+    names = (b'"commitOffset":"',)
+    takes_one_way = True
+
+    def __init__(self, offsets: ConsumerOffsetTable) -> None:
+        super().__init__()
+        self._offsets = offsets
+
+    def what(self, header: Any) -> _Queue:
+        return header.consumer_group, header.topic, header.queue_id
+
+    def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes:
+        self._offsets.commit(*what, *numbers)
+        return _frame(_PLAIN % opaque)
+
+
+class MembersLane(_Lane[list[Any]]):
+    """Answer which clients are members of a group: its name, the ids that were answered last, and the body."""
+
+    contract = GET_CONSUMER_LIST_BY_GROUP
+
+    def __init__(self, consumers: ConsumerGroups) -> None:
+        super().__init__()
+        self._consumers = consumers
+
+    def what(self, header: Any) -> list[Any]:
+        return [header.consumer_group, None, b""]
+
+    def answer(self, what: list[Any], opaque: int, *numbers: int) -> bytes | None:
+        group = self._consumers.find(what[0])
+        ids = group.client_ids if group is not None else []
+        if not ids:
+            return None
+        if ids != what[1]:
+            what[1:] = ids, fastjson.encode(ConsumerIdList(consumer_id_list=ids))
+        return _frame(_PLAIN % opaque, what[2])
+
+
+def _frame(header: bytes, body: bytes = b"") -> bytes:
+    return PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body

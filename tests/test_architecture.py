@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -136,7 +136,38 @@ def forbidden_imports(path: str, tree: ast.Module) -> Iterator[str]:
             yield f"{path} imports {name}"
 
 
+def run_time_imports(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module imports when it runs, in functions too, but not what it imports for annotations only."""
+    if isinstance(tree, ast.If) and dotted(tree.test) == "TYPE_CHECKING":
+        return
+    if isinstance(tree, ast.Import | ast.ImportFrom):
+        yield from (f"{module}.{name}" if name else module for module, name in imports(tree))
+    for child in ast.iter_child_nodes(tree):
+        yield from run_time_imports(child)
+
+
+def import_graph(trees: Iterable[tuple[str, ast.Module]]) -> dict[str, set[str]]:
+    """Return which modules of ``trees`` each of them imports when it runs."""
+    found = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): tree for path, tree in trees}
+    return {
+        name: {
+            module
+            for used in run_time_imports(tree)
+            for module in (used, used.rpartition(".")[0])
+            if module in found and module != name and (module == used or used not in found)
+        }
+        for name, tree in found.items()
+    }
+
+
 class ImportDirectionTests(SynchronousTestCase):
+    def test_no_import_circles(self) -> None:
+        """No module of rmq needs, when it runs, a module that needs it; imports inside of functions count."""
+        self.assertEqual(circles(import_graph(modules("rmq"))), [])
+        planted = [("rmq/a.py", "def f(): from rmq import b"), ("rmq/b.py", "from rmq.a import f"), ("rmq/c.py", "")]
+        planted += [("rmq/d.py", "if TYPE_CHECKING:\n    import rmq.e"), ("rmq/e.py", "import rmq.d")]
+        self.assertEqual(circles(import_graph((path, ast.parse(text)) for path, text in planted)), ["rmq.a", "rmq.b"])
+
     def test_every_package_is_in_the_table(self) -> None:
         """A new package of rmq must say what it may import."""
         packages = {path.split("/")[1].removesuffix(".py") for path, _ in modules("rmq")} - {"__init__"}

@@ -31,7 +31,7 @@ from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
 
 if TYPE_CHECKING:
-    from rmq.runtime.http.service import Face
+    from rmq.runtime.http.face import Face
 
 _log = Logger()
 

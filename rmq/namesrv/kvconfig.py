@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from rmq.runtime.disk.files import Disk, DiskError
 from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.wire import fastjson
-from rmq.wire.extfields import java_string
+from rmq.wire.fastjson import java_string
 
 ConfigTable = dict[str, dict[str, str]]
 

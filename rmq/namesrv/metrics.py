@@ -16,8 +16,8 @@ from rmq.namesrv.service import NamesrvService
 from rmq.remoting.stats import BUCKETS_S
 from rmq.remoting.statsview import Timed, refusals_by_name, timed_by_name, timed_of
 from rmq.runtime.clock import steady_ms
+from rmq.runtime.http.face import Face
 from rmq.runtime.http.metrics import COUNTER, GAUGE, HISTOGRAM, RUST, Collector, ProcessMetrics, Row, family, rows_of
-from rmq.runtime.http.service import Face
 from rmq.wire.codes import RequestCode
 
 MS, US = 1e3, 1e6

@@ -25,7 +25,7 @@ from rmq.runtime.platform import real_platform, the_reactor
 from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 
 if TYPE_CHECKING:
-    from rmq.runtime.http.service import Face
+    from rmq.runtime.http.face import Face
 
 _log = Logger()
 

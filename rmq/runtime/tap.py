@@ -33,7 +33,7 @@ from rmq.runtime.config import (
 from rmq.runtime.properties import format_properties
 
 if TYPE_CHECKING:
-    from rmq.runtime.http.service import Face
+    from rmq.runtime.http.face import Face
 
 COMMAND_LINE = "command line"
 NAMESRV_KEY = "namesrvAddr"

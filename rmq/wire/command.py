@@ -24,7 +24,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from rmq.wire import fastjson
 from rmq.wire.codes import MQ_VERSION, LanguageCode, SerializeType
-from rmq.wire.extfields import HeaderCodec, Int32, decode_strings, header_codec, java_string
+from rmq.wire.extfields import HeaderCodec, Int32, decode_strings, header_codec
+from rmq.wire.fastjson import java_string
 from rmq.wire.frames import PREFIX, Frame, FrameDecoder, ProtocolError, encode_frame
 
 RESPONSE = 1

@@ -19,6 +19,8 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union, get_args
 
 import msgspec
 
+from rmq.wire.fastjson import java_string
+
 #: an int of a header that Java keeps in 32 bits
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 #: an int of a header that Java keeps in 64 bits
@@ -46,28 +48,6 @@ def missing(field: str) -> BadField:
 def parse_boolean(text: str) -> bool:
     """Return whether ``text`` is "true" in any case; "1" and "yes" are false. Java: Boolean#parseBoolean"""
     return text.lower() == "true"
-
-
-def java_string(value: object) -> str | None:
-    """
-    Return a JSON value as the string that Java would have sent, None for null.
-
-    Booleans in lower case, whole numbers without ``.0``; objects and arrays as compact JSON.
-    """
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, (int, float)):
-        return str(value)
-    try:
-        return msgspec.json.encode(value).decode()
-    except TypeError:  # an object as a key, which only fastjson's dialect has
-        from rmq.wire import fastjson  # which needs us
-
-        return fastjson.encode(value).decode()
 
 
 class _Field(NamedTuple):

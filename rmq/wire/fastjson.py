@@ -24,10 +24,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from rmq.wire.extfields import java_string
 from rmq.wire.loosejson import JsonError, ObjectKey, parse
 
-__all__ = ["MAX_TOLERANT_BYTES", "JsonError", "decode", "encode", "enum_member", "parse"]
+__all__ = ["MAX_TOLERANT_BYTES", "JsonError", "decode", "encode", "enum_member", "java_string", "parse"]
 
 #: input beyond this size gets no second, tolerant reading (half a second for a megabyte of one-digit numbers)
 MAX_TOLERANT_BYTES = 1024 * 1024
@@ -48,6 +47,26 @@ def enum_member(kind: type[E], value: str | int | None) -> E | None:
     if value is None or not 0 <= int(value) < len(members):
         return None
     return members[int(value)]
+
+
+def java_string(value: object) -> str | None:
+    """
+    Return a JSON value as the string that Java would have sent, None for null.
+
+    Booleans in lower case, whole numbers without ``.0``; objects and arrays as compact JSON.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, (int, float)):
+        return str(value)
+    try:
+        return msgspec.json.encode(value).decode()
+    except TypeError:  # an object as a key, which only fastjson's dialect has
+        return encode(value).decode()
 
 
 # reading

@@ -13,9 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.config import ConfigError
 from rmq.runtime.http import metrics, site
+from rmq.runtime.http.face import Face
 from rmq.runtime.http.html import Section, page, table
 from rmq.runtime.http.metrics import COUNTER, GAUGE, Collector, Row, family
-from rmq.runtime.http.service import Face, HttpAddress, HttpService, make_http_service, parse_http
+from rmq.runtime.http.service import HttpAddress, HttpService, make_http_service, parse_http
 
 
 class Numbers(Collector):

@@ -18,7 +18,8 @@ from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime import logs
-from rmq.runtime.http.service import Face, HttpService
+from rmq.runtime.http.face import Face
+from rmq.runtime.http.service import HttpService
 from rmq.runtime.tap import RmqOptions, StartError, TopService, check_addresses
 
 ADDR_VARIABLE = "RMQ_TEST_NAMESRV_ADDR"

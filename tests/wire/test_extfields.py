@@ -18,9 +18,9 @@ from rmq.wire.extfields import (
     decode_strings,
     encode_ext,
     header_codec,
-    java_string,
     parse_boolean,
 )
+from rmq.wire.fastjson import java_string
 
 
 class Sample(msgspec.Struct, rename="camel", kw_only=True):

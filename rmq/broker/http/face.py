@@ -5,8 +5,8 @@ from __future__ import annotations
 from rmq.broker.http.metrics import BrokerCollector
 from rmq.broker.http.pages import BrokerPages
 from rmq.broker.service import BrokerService
+from rmq.runtime.http.face import Face
 from rmq.runtime.http.metrics import ProcessMetrics
-from rmq.runtime.http.service import Face
 
 
 def broker_face(broker: BrokerService) -> Face:

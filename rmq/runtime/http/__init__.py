@@ -1,7 +1,7 @@
 """
 The HTTP port of a process: metrics for Prometheus, status pages for people, a health check for machines.
 
-* `service`: the port, and Face, what a role serves there
+* `service`: the port; `face`: what a role serves there
 * `site`: the twisted.web side
 * `html`: small pages; text is escaped unless it is Markup
 * `metrics`: metric families, and the text of a scrape

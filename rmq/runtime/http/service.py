@@ -7,21 +7,18 @@ only if a port is configured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
+from rmq.runtime.http.face import METRICS, Face
 from rmq.runtime.properties import ConfigError
 
-if TYPE_CHECKING:
-    from rmq.runtime.http.metrics import Collector
-
 DEFAULT_HOST = "127.0.0.1"
-METRICS, HEALTH = "/metrics", "/healthz"
 
 
 @attrs.frozen(kw_only=True)
@@ -33,20 +30,6 @@ class HttpAddress:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@attrs.frozen(kw_only=True)
-class Face:
-    """
-    What a role shows.
-
-    ``pages`` maps paths to functions that get the query (the last value of each name) and return a whole HTML page;
-    "/" is one of them. ``health`` returns None, or the reason why the role does not serve.
-    """
-
-    collectors: tuple[Collector, ...]
-    pages: Mapping[str, Callable[[Mapping[str, str]], str]]
-    health: Callable[[], str | None]
 
 
 def parse_http(spec: str) -> HttpAddress:

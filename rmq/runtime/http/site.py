@@ -14,8 +14,8 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
+from rmq.runtime.http.face import HEALTH, METRICS, Face
 from rmq.runtime.http.metrics import Scrapes
-from rmq.runtime.http.service import HEALTH, METRICS, Face
 
 #: limit of connections, each with the memory of one answer at most; a further one evicts the oldest
 MAX_CONNECTIONS = 32

@@ -46,7 +46,7 @@ from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import MINUTE_STEP_MS, BrokerStats, PutTimes
-from rmq.broker.topics import TopicDefaults, TopicTable, default_topics
+from rmq.broker.topics import TopicTable, default_topics
 from rmq.broker.transactions import TransactionChecks
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
@@ -114,7 +114,6 @@ class BrokerService(MultiService):
         self.store = MessageStore(disk, clock, setup.store)
         lmq = setup.store.enable_lmq
         self.topics = TopicTable(disk, config_dir, clock, lmq=lmq)
-        self.topic_defaults = _topic_defaults(setup)
         self.groups = SubscriptionGroupTable(
             disk, config_dir, clock, auto_create=broker.auto_create_subscription_group, is_slave=setup.is_slave, lmq=lmq
         )
@@ -207,9 +206,7 @@ class BrokerService(MultiService):
             ForwardingResponder(setup, store, topics, consumers, offsets),
             SendBackResponder(settings, rng, store, topics, groups, stats, levels),
             TransactionResponder(settings, clock, store, stats, levels),
-            TopicResponder(
-                setup, self.topic_defaults, store, topics, groups, consumers, offsets, polls, self.registration
-            ),
+            TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration),
             AdminResponder(
                 settings, clock, self.boot_ms, store, topics, polls, delays, stats, self._put_times, self.registration
             ),
@@ -336,7 +333,7 @@ class BrokerService(MultiService):
         self.offsets.load_own(is_slave=self.setup.is_slave)
         if not self.setup.is_slave:
             self.delays.load()
-        self.topics.add_missing(default_topics(self.topic_defaults))
+        self.topics.add_missing(default_topics(self.setup))
         self.groups.add_missing(default_groups())
         self.store.start()
 
@@ -458,20 +455,6 @@ class BrokerService(MultiService):
         text = f"an fsync of the store in {root} failed, acknowledged messages may be lost"
         self._log.critical("{text}; the broker stops", text=text)
         self._on_fatal(text)
-
-
-def _topic_defaults(setup: BrokerSetup) -> TopicDefaults:
-    broker = setup.broker
-    return TopicDefaults(
-        broker_name=setup.name,
-        broker_cluster_name=broker.broker_cluster_name,
-        default_topic_queue_nums=broker.default_topic_queue_nums,
-        auto_create_topic_enable=broker.auto_create_topic_enable,
-        cluster_topic_enable=broker.cluster_topic_enable,
-        broker_topic_enable=broker.broker_topic_enable,
-        trace_topic_enable=broker.trace_topic_enable,
-        msg_trace_topic_name=broker.msg_trace_topic_name,
-    )
 
 
 def build_broker(

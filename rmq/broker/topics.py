@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
-import attrs
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 
+from rmq.broker.config import BrokerSetup
 from rmq.broker.tables import Shape, VersionedTable
 from rmq.runtime.disk.files import Disk
 from rmq.store.multidispatch import is_lmq
@@ -58,20 +58,6 @@ FORBIDDEN_TOPICS = frozenset(
     }
 )
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-
-
-@attrs.frozen(kw_only=True)
-class TopicDefaults:
-    """The configuration keys that decide which topics a broker starts with; names as in BrokerConfig."""
-
-    broker_name: str
-    broker_cluster_name: str
-    default_topic_queue_nums: int = 8
-    auto_create_topic_enable: bool = True
-    cluster_topic_enable: bool = True
-    broker_topic_enable: bool = True
-    trace_topic_enable: bool = False
-    msg_trace_topic_name: str = TRACE_TOPIC
 
 
 _SHAPE = Shape(
@@ -138,7 +124,7 @@ def topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicCo
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
-def default_topics(defaults: TopicDefaults) -> list[TopicConfig]:
+def default_topics(setup: BrokerSetup) -> list[TopicConfig]:
     """
     Return the topics that a broker has from its first start on.
 
@@ -146,20 +132,20 @@ def default_topics(defaults: TopicDefaults) -> list[TopicConfig]:
     """
     read_write = PERM_READ | PERM_WRITE
     inheritable = PERM_INHERIT | read_write
-    cluster, broker = defaults.broker_cluster_name, defaults.broker_name
+    switches, cluster = setup.broker, setup.broker.broker_cluster_name
     topics = [
         topic(SELF_TEST_TOPIC, 1),
         topic(BENCHMARK_TOPIC, BENCHMARK_QUEUES),
-        topic(cluster, CLUSTER_QUEUES, inheritable if defaults.cluster_topic_enable else PERM_INHERIT),
-        topic(broker, 1, inheritable if defaults.broker_topic_enable else PERM_INHERIT),
+        topic(cluster, CLUSTER_QUEUES, inheritable if switches.cluster_topic_enable else PERM_INHERIT),
+        topic(setup.name, 1, inheritable if switches.broker_topic_enable else PERM_INHERIT),
         topic(OFFSET_MOVED_EVENT, 1),
         topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
         topic(reply_topic_name(cluster), 1),
     ]
-    if defaults.auto_create_topic_enable:
-        topics.append(topic(AUTO_CREATE_TOPIC_KEY_TOPIC, defaults.default_topic_queue_nums, inheritable))
-    if defaults.trace_topic_enable:
-        topics.append(topic(defaults.msg_trace_topic_name, 1))
+    if switches.auto_create_topic_enable:
+        topics.append(topic(AUTO_CREATE_TOPIC_KEY_TOPIC, switches.default_topic_queue_nums, inheritable))
+    if switches.trace_topic_enable:
+        topics.append(topic(switches.msg_trace_topic_name, 1))
     return topics
 
 
@@ -168,26 +154,26 @@ def reply_topic_name(cluster_name: str) -> str:
     return f"{cluster_name}_{REPLY_TOPIC_POSTFIX}"
 
 
-def system_topic_names(defaults: TopicDefaults) -> set[str]:
+def system_topic_names(setup: BrokerSetup) -> set[str]:
     """
     Return the names of system topics, whether they exist here or not.
 
     Java: TopicValidator#getSystemTopicSet
     """
-    cluster, broker = defaults.broker_cluster_name, defaults.broker_name
-    names = {AUTO_CREATE_TOPIC_KEY_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, broker, reply_topic_name(cluster)}
-    if defaults.trace_topic_enable:
-        names.add(defaults.msg_trace_topic_name)
+    broker, cluster = setup.broker, setup.broker.broker_cluster_name
+    names = {AUTO_CREATE_TOPIC_KEY_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, setup.name, reply_topic_name(cluster)}
+    if broker.trace_topic_enable:
+        names.add(broker.msg_trace_topic_name)
     return names | FORBIDDEN_TOPICS
 
 
-def is_system_topic(name: str, defaults: TopicDefaults) -> bool:
+def is_system_topic(name: str, setup: BrokerSetup) -> bool:
     """
     Return whether admins may neither create nor delete the topic.
 
     Java: TopicValidator#isSystemTopic
     """
-    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in system_topic_names(defaults)
+    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in system_topic_names(setup)
 
 
 def topic_name_problem(name: str) -> str | None:
@@ -205,9 +191,9 @@ def topic_name_problem(name: str) -> str | None:
     return None
 
 
-def system_topic_problem(name: str, defaults: TopicDefaults) -> str | None:
+def system_topic_problem(name: str, setup: BrokerSetup) -> str | None:
     """Return Apache's refusal of a system topic to admins; None for other topics."""
-    return f"The topic[{name}] is conflict with system topic." if is_system_topic(name, defaults) else None
+    return f"The topic[{name}] is conflict with system topic." if is_system_topic(name, setup) else None
 
 
 def sending_problem(name: str) -> str | None:

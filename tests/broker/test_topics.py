@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker.config import BrokerConfig, BrokerSetup
 from rmq.broker.topics import (
     FORBIDDEN_TOPICS,
-    TopicDefaults,
     TopicTable,
     auto_create,
     default_topics,
@@ -21,12 +20,12 @@ from rmq.broker.topics import (
 from rmq.wire.api.common import TopicConfig
 from tests.broker.test_tables import TableCase
 
-DEFAULTS = TopicDefaults(broker_name="broker-a", broker_cluster_name="DefaultCluster")
+DEFAULTS = BrokerSetup(broker=BrokerConfig(broker_name="broker-a"))
 
 
 class DefaultTopicsTests(SynchronousTestCase):
-    def shapes(self, defaults: TopicDefaults) -> dict[str, tuple[int, int]]:
-        found = {config.topic_name: config for config in default_topics(defaults)}
+    def shapes(self, setup: BrokerSetup) -> dict[str, tuple[int, int]]:
+        found = {config.topic_name: config for config in default_topics(setup)}
         self.assertTrue(all(config.read_queue_nums == config.write_queue_nums for config in found.values()))
         return {name: (config.write_queue_nums, config.perm) for name, config in found.items()}
 
@@ -49,14 +48,16 @@ class DefaultTopicsTests(SynchronousTestCase):
     def test_switches(self) -> None:
         """The broker's switches take TBW102 away, add the trace topic, and close the cluster's and broker's topics."""
         shapes = self.shapes(
-            TopicDefaults(
-                broker_name="b",
-                broker_cluster_name="c",
-                auto_create_topic_enable=False,
-                cluster_topic_enable=False,
-                broker_topic_enable=False,
-                trace_topic_enable=True,
-                msg_trace_topic_name="traces",
+            BrokerSetup(
+                broker=BrokerConfig(
+                    broker_name="b",
+                    broker_cluster_name="c",
+                    auto_create_topic_enable=False,
+                    cluster_topic_enable=False,
+                    broker_topic_enable=False,
+                    trace_topic_enable=True,
+                    msg_trace_topic_name="traces",
+                )
             )
         )
         self.assertNotIn("TBW102", shapes)
@@ -82,7 +83,9 @@ class NameTests(SynchronousTestCase):
         for name in (*FORBIDDEN_TOPICS, "TBW102", "DefaultCluster", "broker-a", "rmq_sys_x", "RMQ_SYS_TRACE_TOPIC"):
             self.assertEqual(system_topic_problem(name, DEFAULTS), f"The topic[{name}] is conflict with system topic.")
         self.assertIsNone(system_topic_problem("orders", DEFAULTS))
-        traced = attrs.evolve(DEFAULTS, trace_topic_enable=True, msg_trace_topic_name="traces")
+        traced = BrokerSetup(
+            broker=BrokerConfig(broker_name="broker-a", trace_topic_enable=True, msg_trace_topic_name="traces")
+        )
         self.assertEqual([is_system_topic(name, traced) for name in ("traces", "orders")], [True, False])
         self.assertTrue(is_system_topic("DefaultCluster_REPLY_TOPIC", DEFAULTS))
         self.assertEqual(

@@ -72,7 +72,7 @@ class BrokerCollector(Collector):
 
     def _is_system(self, topic: str, group: str = "") -> str:
         is_system_group = group.lower().startswith(SYSTEM_GROUP_PREFIX.lower())
-        return _truth(is_system_group or is_system_topic(topic, self._broker.topic_defaults))
+        return _truth(is_system_group or is_system_topic(topic, self._broker.setup))
 
     def _of_group(self, group: str, topic: str) -> tuple[str, str, str, str]:
         is_retry = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))

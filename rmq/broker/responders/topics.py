@@ -19,7 +19,6 @@ from rmq.broker.registration import Registration
 from rmq.broker.responders.sending import MULTI_TAG
 from rmq.broker.sessions import ConsumerGroups
 from rmq.broker.topics import (
-    TopicDefaults,
     TopicTable,
     system_topic_names,
     system_topic_problem,
@@ -72,7 +71,6 @@ class TopicResponder:
     _log = Logger()
 
     _setup: BrokerSetup
-    _defaults: TopicDefaults
     _store: MessageStore
     _topics: TopicTable
     _groups: SubscriptionGroupTable
@@ -150,7 +148,7 @@ class TopicResponder:
         self._log.info("{peer} deleted topic {topic}", peer=request.channel.peer, topic=topic)
 
     def _check_name(self, topic: str) -> None:
-        problem = topic_name_problem(topic) or system_topic_problem(topic, self._defaults)
+        problem = topic_name_problem(topic) or system_topic_problem(topic, self._setup)
         if problem is not None:
             raise Refuse(ResponseCode.SYSTEM_ERROR, problem)
 
@@ -248,4 +246,4 @@ class TopicResponder:
 
     @responds_to(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request[None, None]) -> Reply:
-        return Reply(body=SystemTopicList(topic_list=sorted(system_topic_names(self._defaults))))
+        return Reply(body=SystemTopicList(topic_list=sorted(system_topic_names(self._setup))))

@@ -88,7 +88,7 @@ class Reader:
         queue_id: int,
         queue_offset: int,
         max_count: int,
-        matches: Callable[[int], bool] | None,
+        matches: Callable[[int], bool] | None = None,
         accepts: PropertyFilter | None = None,
     ) -> GetResult:
         """

@@ -25,13 +25,11 @@ from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import ArrivalListener, Dispatcher, Watch, delay_levels
-from rmq.store.filtercode import PropertyFilter
 from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.health import LoadReport, StoreHealth
 from rmq.store.index import Index
 from rmq.store.messages import (
     BatchEntry,
-    GetResult,
     Message,
     PutResult,
     PutStatus,
@@ -41,7 +39,7 @@ from rmq.store.messages import (
 )
 from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable
-from rmq.store.reader import Picked, Reader
+from rmq.store.reader import Reader
 from rmq.store.recovery import Recovery
 from rmq.store.retention import Retention
 
@@ -116,6 +114,9 @@ class MessageStore:
             config,
             physical_memory_bytes() if memory_bytes is None else memory_bytes,
         )
+        reader = self._reader
+        self.get, self.pull, self.pick = reader.get, reader.pull, reader.pick
+        self.message_at, self.offset_by_time = reader.message_at, reader.offset_by_time
         self._sync = LogSync(self._commit_log, clock, on_synced=self._synced, on_failure=self._fail)
         self._abort_file = AbortFile(disk, self._root)
         self._checkpoint_file = CheckpointFile(disk, self._root)
@@ -535,42 +536,6 @@ class MessageStore:
 
     # ---- reading ----
 
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        matches: Callable[[int], bool] | None = None,
-        accepts: PropertyFilter | None = None,
-    ) -> GetResult:
-        """Return messages of a queue.  See `Reader.get`."""
-        return self._reader.get(topic, queue_id, queue_offset, max_count, matches, accepts)
-
-    def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        matches: Callable[[int], bool] | None,
-        accepts: PropertyFilter | None = None,
-    ) -> GetResult:
-        """Return messages of a queue in one piece.  See `Reader.pull`."""
-        return self._reader.pull(topic, queue_id, queue_offset, max_count, matches, accepts)
-
-    def pick(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        codes: frozenset[int] | None,
-        accepts: PropertyFilter | None,
-    ) -> Picked | None:
-        """See `Reader.pick`."""
-        return self._reader.pick(topic, queue_id, queue_offset, max_count, codes, accepts)
-
     def queues(self) -> list[tuple[str, int]]:
         """Return (topic, queueId) of all queues."""
         return self._queues.keys()
@@ -585,18 +550,10 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return queue.min if queue is not None else 0
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the number of the message stored nearest to a time.  See `Reader.offset_by_time`."""
-        return self._reader.offset_by_time(topic, queue_id, timestamp)
-
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return when a message was stored; None when there is none of that number."""
         queue = self._queues.get(topic, queue_id)
         return None if queue is None else self._reader.store_time(queue, queue_offset)
-
-    def message_at(self, phy_offset: int) -> bytes | None:
-        """Return the record that starts at a physical offset; None when none does."""
-        return self._reader.message_at(phy_offset)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Return the newest messages of a topic with a (unique) key.  See `Reader.query`."""

@@ -29,11 +29,11 @@ class TimesOfOneLevelTests(DelayCase):
         get = store.get
 
         def broken(*_: object) -> GetResult:
-            store.get = get  # type: ignore[method-assign]
+            store.get = get
             raise ZeroDivisionError("a bug")
 
         self.send(1)
-        store.get = broken  # type: ignore[method-assign, assignment]
+        store.get = broken  # type: ignore[assignment]
         self.one.world.run_for(9)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.bodies(), [])
@@ -52,10 +52,10 @@ class TimesOfOneLevelTests(DelayCase):
             )
 
         self.send(1)
-        store.get = nothing  # type: ignore[method-assign, assignment]
+        store.get = nothing  # type: ignore[assignment]
         self.one.world.run_for(6)
         self.assertIn(len(asked), range(45, 52))
-        store.get = get  # type: ignore[method-assign]
+        store.get = get
         self.one.world.run_for(2)
         self.assertEqual(self.bodies(), [b"x"])
 

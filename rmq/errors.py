@@ -1,8 +1,8 @@
-"""Failures of a request that we send."""
+"""What a caller can catch: every error of the client, and the failures of single requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 
@@ -41,3 +41,46 @@ class Unreachable(RequestFailed, ConnectionError):
 
 class BadAnswer(RequestFailed):
     """The peer answered with a header or body that cannot be read."""
+
+
+# of the client
+
+
+class ConfigurationError(RocketMqError, ValueError):
+    """A name, a size or an option is not allowed; nothing was sent."""
+
+
+class ClosedClient(RocketMqError):
+    """The client, or this part of it, is closed."""
+
+
+class ForkedClient(RocketMqError):
+    """The client was made in another process, before a fork; every process needs a client of its own."""
+
+
+class LostQueue(RocketMqError):
+    """The queue of the message belongs to another member of the group now, which gets the message again."""
+
+
+class NoRoute(RocketMqError):
+    """No NameServer knows the topic; ``answers`` is what each of them said."""
+
+    def __init__(self, topic: str, answers: Mapping[str, str]) -> None:
+        said = "; ".join(f"{addr}: {text}" for addr, text in answers.items())
+        super().__init__(f"no route of topic {topic}: {said}")
+        self.topic = topic
+        self.answers = answers
+
+
+class NotDelivered(RocketMqError):
+    """
+    A message could not be sent; ``attempts`` are the brokers that were tried, each with its error.
+
+    With ``may_be_stored`` one of them may have stored the message all the same.
+    """
+
+    def __init__(self, topic: str, attempts: Sequence[tuple[str, RequestFailed]]) -> None:
+        tried = "; ".join(f"{broker}: {error}" for broker, error in attempts) or "no time was left for a try"
+        super().__init__(f"a message for topic {topic} was not delivered: {tried}")
+        self.attempts = tuple(attempts)
+        self.may_be_stored = any(not isinstance(error, Refused) for _, error in attempts)

@@ -24,6 +24,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": {"broker", "errors", "namesrv", "ha", "store", "remoting", "runtime", "wire"},
     "admin": {"errors", "remoting", "runtime", "wire"},
     "local": {"runtime"},
+    "client": {"errors", "wire"},
+    "aio": {"client", "errors", "wire"},
+    "tx": {"client", "errors", "remoting", "runtime", "wire"},
 }
 
 #: the Spark job reads stores with these modules and nothing else of rmq
@@ -69,6 +72,7 @@ EXCEPT_EXCEPTION_FILES = {
     "rmq/remoting/protocol.py",
     "rmq/runtime/clock.py",
     "rmq/runtime/leanreactor.py",
+    "rmq/client/flows/usercode.py",
 }
 
 
@@ -94,7 +98,11 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
 
 def is_edge(path: str) -> bool:
     """The files that join the product to the operating system."""
-    return path.startswith("rmq/runtime/") or path.endswith(("/tap.py", "/__main__.py")) or path == "rmq/local.py"
+    return (
+        path.startswith("rmq/runtime/")
+        or path.endswith(("/tap.py", "/__main__.py"))
+        or path in ("rmq/local.py", "rmq/aio/host.py", "rmq/tx/host.py")
+    )
 
 
 def dotted(node: ast.expr) -> str:

@@ -50,8 +50,9 @@ class Channel:
     """
     A connection, from its start until it is lost; created by the protocol only.
 
-    ``peer`` is ``ip:port``, ``peer_host`` the raw address (4 or 16 bytes; an IPv4 address inside an IPv6 one counts as
-    IPv4) with the port, ``id`` a number that no other channel of its server or client has.
+    ``local_ip`` is our address, ``peer`` the other side's ``ip:port``, ``peer_host`` its raw address (4 or 16 bytes; an
+    IPv4 address inside an IPv6 one counts as IPv4) with the port, ``id`` a number that no other channel of its server
+    or client has.
 
     When the connection is lost, each pending :meth:`invoke` fails with Unreachable, then the callbacks of
     :meth:`when_closed` run.
@@ -70,6 +71,7 @@ class Channel:
     ) -> None:
         self.id = id
         self.peer, self.peer_host = describe_peer(transport.getPeer())
+        self.local_ip = describe_peer(transport.getHost())[0].rpartition(":")[0]
         #: time of the last read or write, in seconds of the clock
         self.last_active_s = clock.seconds()
         self._transport = transport

@@ -128,10 +128,6 @@ class RemotingClient(Service):
     def oneway(self, addr: str, contract: Contract[H, B, Any, Any], header: H, body: B) -> None:
         """Send a one-way request to ``addr``; it is logged when it cannot be sent."""
 
-        def tell(channel: Channel) -> None:
-            if not channel.oneway(contract, header, body):
-                raise Unreachable(addr, f"{addr} does not read what it is sent")
-
         def report(failure: Failure) -> None:
             self._log.info(
                 "one-way request {code} was not sent to {addr}: {error}",
@@ -140,7 +136,21 @@ class RemotingClient(Service):
                 error=failure.value,
             )
 
-        self._channel(addr).addCallback(tell).addErrback(report)
+        self.tell(addr, contract, header, body).addErrback(report)
+
+    def tell(self, addr: str, contract: Contract[H, B, Any, Any], header: H, body: B) -> Deferred[None]:
+        """Send a one-way request to ``addr``; fires when it is written, fails with Unreachable."""
+
+        def write(channel: Channel) -> None:
+            if not channel.oneway(contract, header, body):
+                raise Unreachable(addr, f"{addr} does not read what it is sent")
+
+        return self._channel(addr).addCallback(write)
+
+    @property
+    def local_ip(self) -> str | None:
+        """Our address on one of the connections, None without one."""
+        return next((channel.local_ip for channel in self._channels.values()), None)
 
     def _channel(self, addr: str) -> Deferred[Channel]:
         """Return the open channel to ``addr``, connecting if necessary; fails with Unreachable."""

@@ -1,0 +1,52 @@
+"""
+The client for asyncio, natively on the running loop; Twisted is never imported.
+
+Read in this order:
+
+* `client`: the class that users begin with
+* `host`: the loop below; `connections`: sockets
+
+What always holds: everything belongs to the loop in which the client was entered, and ends with the client.
+"""
+
+from rmq.aio.client import Client
+from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.flows.producer import Producer
+from rmq.client.flows.push import Delivery, PushConsumer
+from rmq.client.settings import ClientSettings, From, ProducerSettings, PushSettings
+from rmq.client.types import (
+    CloseReport,
+    Credentials,
+    Later,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    Reject,
+    SendResult,
+    SendStatus,
+    Sql,
+)
+
+__all__ = [
+    "AVERAGE",
+    "AVERAGE_BY_CIRCLE",
+    "CONSISTENT_HASH",
+    "Client",
+    "ClientSettings",
+    "CloseReport",
+    "Credentials",
+    "Delivery",
+    "From",
+    "Later",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "ProducerSettings",
+    "PushConsumer",
+    "PushSettings",
+    "ReceivedMessage",
+    "Reject",
+    "SendResult",
+    "SendStatus",
+    "Sql",
+]

@@ -1,0 +1,105 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+
+from rmq.aio.host import AsyncioHost
+from rmq.client.flows.instance import Instance
+from rmq.client.flows.producer import Producer
+from rmq.client.flows.push import Handler, PushConsumer
+from rmq.client.settings import ClientSettings, ProducerSettings, PushSettings
+from rmq.client.types import CloseReport, Credentials, Sql
+from rmq.errors import ClosedClient
+
+#: one value for all, so that it may be a default
+_CLIENT, _PRODUCER, _PUSH = ClientSettings(), ProducerSettings(), PushSettings()
+
+
+class Client:
+    """
+    Producers and consumers with one set of connections; use it with ``async with``.
+
+    ``namesrv`` is ``host:port``, several of them joined by ``;`` or in a list; None: $NAMESRV_ADDR, or 127.0.0.1:9876.
+    With ``tls`` every connection uses TLS. The start asks a NameServer, so a wrong address fails at once.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        settings: ClientSettings = _CLIENT,
+    ) -> None:
+        self._namesrv = namesrv
+        self._credentials = credentials
+        self._tls = tls
+        self._settings = settings
+        self._instance: Instance | None = None
+
+    async def __aenter__(self) -> Client:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Ask a NameServer; RequestFailed when none answers."""
+        if self._instance is None:
+            instance = self._instance = Instance(
+                AsyncioHost(self._tls), self._namesrv, self._credentials, self._settings
+            )
+            answered = False
+            try:
+                await instance.start()
+                answered = True
+            finally:
+                if not answered:
+                    await instance.close()
+
+    async def close(self) -> CloseReport:
+        """
+        Close producers and consumers, leave the groups, close the connections.
+
+        Consumers wait for their handlers first, as their settings say. May be called again.
+        """
+        return CloseReport() if self._instance is None else await self._instance.close()
+
+    @property
+    def client_id(self) -> str:
+        """The name of this client in its groups."""
+        return self._started.client_id
+
+    def producer(self, group: str = "DEFAULT_PRODUCER", settings: ProducerSettings = _PRODUCER) -> Producer:
+        """Return a producer; one is enough for all topics and coroutines."""
+        producer = Producer(self._started, group, settings)
+        self._started.parts.append(producer)
+        return producer
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str | Sql],
+        *,
+        handler: Handler | None = None,
+        settings: PushSettings = _PUSH,
+    ) -> PushConsumer:
+        """
+        Return a consumer of topic -> tags (``A || B``, ``*`` for all) or ``Sql``; a group may be in a client once.
+
+        ``handler`` gets a message, or with ``batch_size`` above 1 a list. A coroutine function runs on the loop, a
+        plain function in a thread.
+        """
+        consumer = PushConsumer(self._started, group, subscriptions, handler, settings)
+        self._started.add_consumer(consumer)
+        return consumer
+
+    @property
+    def _started(self) -> Instance:
+        if self._instance is None:
+            raise ClosedClient("the client is not started: use it with `async with`")
+        self._instance.check_usable()
+        return self._instance

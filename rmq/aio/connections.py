@@ -1,0 +1,238 @@
+"""
+Requests over asyncio: one connection to each address.
+
+Java: NettyRemotingClient
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rmq.client.host import Answer, Prepare
+from rmq.errors import RequestFailed, RequestTimeout, Unreachable
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_command
+from rmq.wire.contract import Contract
+from rmq.wire.correlator import Correlator, TooManyWaiting
+from rmq.wire.exchange import Response, read_response, request_command
+from rmq.wire.frames import FrameDecoder, ProtocolError
+
+if TYPE_CHECKING:
+    from rmq.aio.host import AsyncioHost
+
+CONNECT_TIMEOUT_S = 3.0
+#: unsent bytes of a peer that does not read; beyond that one-way requests to it fail
+MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
+
+H = TypeVar("H")
+B = TypeVar("B")
+RH = TypeVar("RH")
+RB = TypeVar("RB")
+
+_log = logging.getLogger("rmq.client.link")
+
+
+class AsyncioConnections:
+    """Connections by ``host:port``; when one is lost its pending requests fail at once, the next request connects."""
+
+    def __init__(self, host: AsyncioHost, prepare: Prepare, answer: Answer, tls: ssl.SSLContext | None) -> None:
+        self.host = host
+        self.prepare = prepare
+        self.answer = answer
+        self._tls = tls
+        self._links: dict[str, Link] = {}
+        self._dials: dict[str, asyncio.Task[Link]] = {}
+        self._closed = False
+
+    @property
+    def local_ip(self) -> str | None:
+        return next((link.local_ip for link in self._links.values()), None)
+
+    async def ask(
+        self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B, *, timeout_s: float
+    ) -> Response[RH, RB]:
+        """Send a request and wait for the answer; ``timeout_s`` includes connecting."""
+        link = self._links.get(addr)
+        if link is None:
+            began = self.host.seconds()
+            try:
+                link = await asyncio.wait_for(self._dial(addr), timeout_s)
+            except TimeoutError:
+                text = f"{addr} could not be asked for request {contract.code} within {timeout_s:g} s: still dialling"
+                raise RequestTimeout(addr, text) from None
+            timeout_s = max(0.0, timeout_s - (self.host.seconds() - began))
+        command = request_command(contract, header, body, opaque=0)
+        return read_response(contract, await link.request(command, timeout_s), addr)
+
+    async def tell(self, addr: str, contract: Contract[H, B, Any, Any], header: H, body: B) -> None:
+        """Send a one-way request; fails with Unreachable."""
+        link = self._links.get(addr) or await self._dial(addr)
+        command = request_command(contract, header, body, opaque=0, flag=ONEWAY)
+        self.prepare(command)
+        if link.unsent_bytes > MAX_UNSENT_ONEWAY_BYTES:
+            raise Unreachable(addr, f"{addr} does not read what it is sent")
+        link.write(encode_frame(addr, command))
+
+    async def close(self) -> None:
+        self._closed = True
+        for dial in self._dials.values():
+            dial.cancel()
+        links = list(self._links.values())
+        for link in links:
+            link.close()
+        if links:
+            await asyncio.wait([link.lost for link in links], timeout=CONNECT_TIMEOUT_S)
+
+    async def _dial(self, addr: str) -> Link:
+        if self._closed:
+            raise Unreachable(addr, f"{addr} cannot be asked: the client is closed")
+        dial = self._dials.get(addr)
+        if dial is None:
+            dial = self._dials[addr] = asyncio.get_running_loop().create_task(self._connect(addr))
+            dial.add_done_callback(lambda _: self._dials.pop(addr, None))
+        # who gives up waiting does not end the attempt, for others may wait for it
+        try:
+            return await asyncio.shield(dial)
+        except asyncio.CancelledError:
+            if dial.cancelled():
+                raise Unreachable(addr, f"{addr} cannot be asked: the client is closed") from None
+            raise
+
+    async def _connect(self, addr: str) -> Link:
+        host, _, port = addr.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=self._tls)
+            _, link = await asyncio.wait_for(making, CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            raise Unreachable(addr, f"cannot connect to {addr}: no connection within {CONNECT_TIMEOUT_S:g} s") from None
+        except (OSError, ValueError) as error:
+            raise Unreachable(addr, f"cannot connect to {addr}: {error}") from error
+        self._links[addr] = link
+        return link
+
+    def forget(self, link: Link) -> None:
+        if self._links.get(link.addr) is link:
+            del self._links[link.addr]
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, owner: AsyncioConnections, addr: str) -> None:
+        self.addr = addr
+        self.local_ip = "127.0.0.1"
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder()
+        self._calls: Correlator[tuple[int, float, asyncio.Future[RemotingCommand]]] = Correlator()
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent: list[bytes] = []
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def request(self, command: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
+        """Send a request; the answer may have any code."""
+        answer: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        if self._transport is None:
+            raise Unreachable(self.addr, f"the connection to {self.addr} is closed")
+        deadline = self._loop.time() + timeout_s
+        try:
+            command.opaque = self._calls.add((command.code, timeout_s, answer), deadline)
+        except TooManyWaiting as error:
+            raise Unreachable(self.addr, f"{self.addr} does not answer: {error}") from error
+        self._owner.prepare(command)
+        try:
+            frame = encode_frame(self.addr, command)
+        except RequestFailed:
+            self._calls.forget(command.opaque)
+            raise
+        self._arm(deadline)
+        self.write(frame)
+        return answer
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame, with all others of this turn of the loop in one write."""
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
+
+    def close(self) -> None:
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        frames, self._unsent = self._unsent, []
+        if self._transport is not None and frames:
+            self._transport.write(b"".join(frames))
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for code, timeout_s, answer in self._calls.expire(self._loop.time()):
+            if not answer.done():
+                text = f"{self.addr} did not answer request {code} within {timeout_s:g} s"
+                answer.set_exception(RequestTimeout(self.addr, text))
+        if (deadline := self._calls.next_deadline()) is not None:
+            self._arm(deadline)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.local_ip = str(transport.get_extra_info("sockname")[0]).partition("%")[0]
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.receive(data):
+                self._take(decode_command(frame))
+        except ProtocolError as error:
+            _log.warning("%s violates the protocol: %s; its connection is closed", self.addr, error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _take(self, command: RemotingCommand) -> None:
+        if command.is_response:
+            call = self._calls.answered(command.opaque)
+            if call is not None and not call[2].done():
+                call[2].set_result(command)
+        else:
+            self._owner.host.spawn(self._answer(command), name=f"answer to request {command.code} of {self.addr}")
+
+    async def _answer(self, command: RemotingCommand) -> None:
+        frame = await self._owner.answer(self.addr, command)
+        if frame is not None and not command.is_oneway:
+            self.write(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._owner.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for code, _, answer in self._calls.close():
+            if not answer.done():
+                text = f"the connection to {self.addr} closed before request {code} was answered"
+                answer.set_exception(Unreachable(self.addr, f"{text}: {error}" if error else text))
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+def encode_frame(addr: str, command: RemotingCommand) -> bytes:
+    """Return the frame of a request; RequestFailed when it is too long."""
+    try:
+        return encode_command(command)
+    except ProtocolError as error:
+        raise RequestFailed(addr, f"request {command.code} cannot be sent: {error}") from error

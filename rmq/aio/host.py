@@ -1,0 +1,149 @@
+"""asyncio below the client: one of the two places where it meets clocks, threads, files and sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import random
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rmq.aio.connections import AsyncioConnections
+from rmq.client.host import Answer, Prepare
+
+T = TypeVar("T")
+
+#: handlers that are plain functions and run at once, of all consumers of a client
+MAX_THREADS = 64
+
+_log = logging.getLogger("rmq.client")
+
+
+class AsyncioHost:
+    """The running loop, made inside of it. ``tls`` is used for every connection."""
+
+    CANCELLED: type[BaseException] = asyncio.CancelledError
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.rng: random.Random = random.SystemRandom()
+        self._tls = tls
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def seconds(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return int(time.time() * 1000)
+
+    def month_ms(self) -> int:
+        return month_ms(datetime.now())
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return asyncio.sleep(seconds)
+
+    def gate(self) -> AsyncioGate:
+        return AsyncioGate()
+
+    def spawn(self, run: Coroutine[Any, Any, None], *, name: str) -> AsyncioRunning:
+        task = asyncio.get_running_loop().create_task(run, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return AsyncioRunning(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s failed", task.get_name(), exc_info=error)
+
+    def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Coroutine[Any, Any, T]:
+        return asyncio.wait_for(waiting, seconds)
+
+    async def call(self, handler: Callable[[Any], Any], argument: object) -> None:
+        """Await a coroutine function; run a plain function in a thread."""
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+            await handler(argument)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rmq-handler")
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, handler, argument)
+        if inspect.isawaitable(result):
+            await result
+
+    def read_file(self, path: str) -> bytes | None:
+        return read_home_file(path)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        write_home_file(path, data)
+
+    def connections(self, prepare: Prepare, answer: Answer) -> AsyncioConnections:
+        return AsyncioConnections(self, prepare, answer, self._tls)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+
+class AsyncioGate:
+    """An event."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._event.is_set()
+
+    def open(self) -> None:
+        self._event.set()
+
+    def shut(self) -> None:
+        self._event.clear()
+
+    def wait(self) -> Coroutine[Any, Any, object]:
+        return self._event.wait()
+
+
+class AsyncioRunning:
+    """A task."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    async def wait(self) -> None:
+        await asyncio.wait([self._task])
+
+
+def month_ms(now: datetime) -> int:
+    """Return the milliseconds from the begin of the month to ``now``."""
+    return int((now - now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)).total_seconds() * 1000)
+
+
+def read_home_file(path: str) -> bytes | None:
+    """Return the content of a file below the home directory, None when there is none."""
+    try:
+        return (Path.home() / path).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def write_home_file(path: str, data: bytes) -> None:
+    """Write a file below the home directory, whole or not at all."""
+    target = Path.home() / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f"{target.name}.tmp")
+    scratch.write_bytes(data)
+    scratch.replace(target)

@@ -1,0 +1,13 @@
+"""
+The client: producers and consumers, written once for asyncio and Twisted.
+
+Read in this order:
+
+* `types`, `settings`: what users give and get
+* `core`: what is decided, without waiting
+* `host`: the framework below, as a protocol
+* `flows`: coroutines that ask brokers: the client, producers, consumers
+
+What always holds: nothing here imports asyncio or Twisted. Clocks, chance, threads, files and connections are those of
+the host. Who waits for an answer has a deadline. Log lines go to `logging`, below `rmq.client`.
+"""

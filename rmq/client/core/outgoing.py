@@ -1,0 +1,187 @@
+"""
+A message as it is sent: checked, with its properties, compressed; and what a failed try means.
+
+Java: DefaultMQProducerImpl#sendKernelImpl, Validators#checkMessage
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from rmq.client.core import codec
+from rmq.client.core.routes import RETRY_PREFIX, check_topic, wrap
+from rmq.client.settings import ProducerSettings
+from rmq.client.types import Message, ReceivedMessage
+from rmq.errors import BadAnswer, ConfigurationError, Refused, RequestFailed
+from rmq.wire.codes import ResponseCode
+from rmq.wire.record import (
+    HOST_MASK,
+    MAX_PROPERTIES_BYTES,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+    TRANSACTION_MASK,
+    BatchEntry,
+    encode_batch,
+    encode_properties,
+    java_hash,
+)
+
+#: what a broker may refuse today and another may accept.  Java: DefaultMQProducer#retryResponseCodes
+RETRIED_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+#: what the copy of a message in a retry topic does not have
+_NOT_AGAIN = frozenset(
+    {PROPERTY_TRANSACTION_PREPARED, PROPERTY_MAX_RECONSUME_TIMES, "RECONSUME_TIME", PROPERTY_DELAY, "REAL_QID"}
+)
+_OWN_PROPERTIES = frozenset({PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_WAIT, PROPERTY_DELAY, PROPERTY_UNIQ_KEY})
+
+
+@attrs.frozen
+class Outgoing:
+    """What goes into a request: the topic with its namespace, body and properties as stored."""
+
+    topic: str
+    body: bytes
+    properties: str
+    message_id: str
+    flag: int = 0
+    sys_flag: int = 0
+    is_batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+
+def single(
+    message: Message,
+    message_id: str,
+    settings: ProducerSettings,
+    namespace: str | None,
+    more: dict[str, str] | None = None,
+) -> Outgoing:
+    """Return one message; ``more`` are properties of ours. ConfigurationError for what no broker would take."""
+    properties = _properties(message, message_id) | (more or {})
+    body, bits = message.body, 0
+    _check_size(len(body), settings)
+    if len(body) >= settings.compress_over:
+        body, bits = codec.compress(body, settings.compress_level)
+    topic = _topic(message, namespace)
+    return Outgoing(topic, body, _encoded(properties), message_id, message.flag, bits)
+
+
+def batch(
+    messages: Sequence[Message], message_ids: Sequence[str], settings: ProducerSettings, namespace: str | None
+) -> Outgoing:
+    """Return messages of one topic, without delay, as one request."""
+    first = messages[0]
+    entries = []
+    for message, message_id in zip(messages, message_ids, strict=True):
+        if (message.topic, message.wait_store_ok) != (first.topic, first.wait_store_ok):
+            raise ConfigurationError("the messages of a batch have one topic and one wait_store_ok")
+        if message.delay_level:
+            raise ConfigurationError("the messages of a batch cannot be delayed")
+        properties = _properties(message, message_id)
+        entries.append(BatchEntry(message.body, _encoded(properties), message.flag))
+    body = encode_batch(entries)
+    _check_size(len(body), settings)
+    wait = encode_properties({PROPERTY_WAIT: _bool(first.wait_store_ok)})
+    return Outgoing(_topic(first, namespace), body, wait, ",".join(message_ids), is_batch=True)
+
+
+def again(message: ReceivedMessage, group: str, max_reconsume_times: int) -> Outgoing:
+    """
+    Return a message for the retry topic of a group, for a consumer whose send-back was refused.
+
+    Java: DefaultMQPushConsumerImpl#sendMessageBack
+    """
+    properties = {k: v for k, v in message.properties.items() if k not in _NOT_AGAIN}
+    properties.setdefault(PROPERTY_RETRY_TOPIC, message.record.topic)
+    properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
+    properties[PROPERTY_DELAY] = str(3 + message.reconsume_times)
+    return Outgoing(
+        RETRY_PREFIX + group,
+        message.record.body,
+        encode_properties(properties),
+        message.message_id,
+        message.record.flag,
+        message.record.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=max_reconsume_times,
+    )
+
+
+def is_retried(error: RequestFailed) -> bool:
+    """Whether another try may succeed."""
+    return error.code in RETRIED_CODES if isinstance(error, Refused) else not isinstance(error, BadAnswer)
+
+
+def keyed_index(sharding_key: str, queues: int) -> int:
+    """Return the queue that Java takes for this text.  Java: SelectMessageQueueByHash"""
+    value = java_hash(sharding_key)
+    # Java's remainder has the sign of the dividend
+    return abs(value) % queues
+
+
+def _topic(message: Message, namespace: str | None) -> str:
+    check_topic(message.topic)
+    topic = wrap(namespace, message.topic)
+    check_topic(topic)
+    return topic
+
+
+def _check_size(size: int, settings: ProducerSettings) -> None:
+    if size > settings.max_message_bytes:
+        raise ConfigurationError(f"{size} bytes are more than max_message_bytes, {settings.max_message_bytes}")
+
+
+def _properties(message: Message, message_id: str) -> dict[str, str]:
+    properties = dict(message.properties)
+    for name, value in properties.items():
+        if name in _OWN_PROPERTIES:
+            raise ConfigurationError(f"property {name} is set by a field of the message, or by the producer")
+        if not name or not value:
+            raise ConfigurationError(f"property {name!r} has an empty name or value")
+    for key in message.keys:
+        if not key or " " in key:
+            raise ConfigurationError(f"{key!r} is no key: blanks separate keys")
+    if message.keys:
+        properties[PROPERTY_KEYS] = " ".join(message.keys)
+    properties[PROPERTY_UNIQ_KEY] = message_id
+    properties[PROPERTY_WAIT] = _bool(message.wait_store_ok)
+    if message.delay_level:
+        properties[PROPERTY_DELAY] = str(message.delay_level)
+    if message.tags:
+        properties[PROPERTY_TAGS] = message.tags
+    return properties
+
+
+def _encoded(properties: dict[str, str]) -> str:
+    for name, value in properties.items():
+        if any(sign in text for text in (name, value) for sign in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)):
+            raise ConfigurationError(f"property {name!r} holds one of the bytes 1 and 2, which separate properties")
+    text = encode_properties(properties)
+    if len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES:
+        raise ConfigurationError(f"the properties have more than {MAX_PROPERTIES_BYTES} bytes")
+    return text
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,13 @@
+"""
+The coroutines of the client.
+
+Read in this order:
+
+* `instance`: the client: connections, routes, heartbeats, close
+* `producer`: sends
+* `member`: a member of a consumer group: rebalance, pulls, offsets; `push`: handlers, retries, dead letters
+* `usercode`: calls of what users wrote
+
+What always holds: a coroutine that runs for long is started by the host, named, and ended by the close. A failed
+request to a server is an ordinary event: it is logged, and tried again after a pause.
+"""

@@ -1,0 +1,334 @@
+"""
+The client: one set of connections, one heartbeat, one client id for its producers and consumers.
+
+Java: MQClientInstance, ClientConfig, ClientRemotingProcessor
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from rmq.client.core.msgid import UniqueIds
+from rmq.client.core.routes import broker_addrs
+from rmq.client.host import Host
+from rmq.client.settings import ClientSettings
+from rmq.client.types import CloseReport, Credentials
+from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
+from rmq.wire.api.clients import (
+    HEART_BEAT,
+    UNREGISTER_CLIENT,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    UnregisterClientHeader,
+)
+from rmq.wire.api.common import MASTER_ID
+from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
+from rmq.wire.codes import LanguageCode, ResponseCode
+from rmq.wire.command import RemotingCommand, encode_reply
+from rmq.wire.contract import Contract
+from rmq.wire.exchange import Response
+
+H = TypeVar("H")
+B = TypeVar("B")
+RH = TypeVar("RH")
+RB = TypeVar("RB")
+
+#: the producer group of every client, for messages that consumers send back.  Java: MixAll
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+#: between failed rounds
+AGAIN_S = 1.0
+
+_log = logging.getLogger("rmq.client")
+
+
+class Part(Protocol):
+    """A producer or consumer of the client."""
+
+    def producer_data(self) -> ProducerData | None: ...
+    def consumer_data(self) -> ConsumerData | None: ...
+    def topics(self) -> Iterable[str]:
+        """The topics whose routes are kept fresh."""
+
+    def answers(self, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+        """The answer to a request of a broker, None when it is for another part."""
+
+    def routes_changed(self) -> None: ...
+    async def close(self) -> CloseReport: ...
+
+
+class Instance:
+    """
+    A client over a host. ``namesrv`` None: $NAMESRV_ADDR, else 127.0.0.1:9876.
+
+    ``suffix`` ends the client id: pull consumers of 4.9 and later have ``@STREAM``.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        namesrv: str | Sequence[str] | None,
+        credentials: Credentials | None,
+        settings: ClientSettings,
+        suffix: str = "",
+    ) -> None:
+        if namesrv is None:
+            namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+        self.namesrvs = [addr.strip() for addr in namesrv.split(";")] if isinstance(namesrv, str) else list(namesrv)
+        if not all(self.namesrvs):
+            raise ConfigurationError(f"{namesrv!r} is no list of NameServers, host:port joined by ';'")
+        self.host = host
+        self.settings = settings
+        self.routes: dict[str, TopicRouteData] = {}
+        #: address by broker name and broker id, of all routes
+        self.brokers: dict[str, dict[int, str]] = {}
+        self.parts: list[Part] = []
+        self._credentials = credentials
+        self._suffix = suffix
+        self.connections = host.connections(self._prepare, self._answer)
+        self._pid = host.pid()
+        self._instance_name = settings.instance_name or f"{self._pid}#{host.rng.getrandbits(48)}"
+        self._client_id: str | None = None
+        self._ids: UniqueIds | None = None
+        self._beat = host.gate()
+        self.closed = False
+        self._report = CloseReport()
+        self._ended = host.gate()
+        self._loops = [
+            host.spawn(self._poll_routes(), name="rmq routes"),
+            host.spawn(self._heartbeats(), name="rmq heartbeats"),
+        ]
+
+    # identity
+
+    @property
+    def ip(self) -> str:
+        return self.settings.client_ip or self.connections.local_ip or "127.0.0.1"
+
+    @property
+    def client_id(self) -> str:
+        """Fixed with its first use, because brokers know members by it.  Java: ClientConfig#buildMQClientId"""
+        if self._client_id is None:
+            unit = f"@{self.settings.unit_name}" if self.settings.unit_name else ""
+            self._client_id = f"{self.ip}@{self._instance_name}{unit}{self._suffix}"
+        return self._client_id
+
+    def unique_id(self) -> str:
+        """Return a new message id."""
+        if self._ids is None:
+            self._ids = UniqueIds(self.ip, self._pid, self.host.rng.getrandbits(32))
+        return self._ids.next(self.host.month_ms())
+
+    def add_consumer(self, consumer: Part) -> None:
+        """Add a consumer; ConfigurationError when its group has one in this client already."""
+        data = consumer.consumer_data()
+        groups = {known.group_name for part in self.parts if (known := part.consumer_data()) is not None}
+        if data is not None and data.group_name in groups:
+            raise ConfigurationError(f"group {data.group_name} has a consumer in this client already")
+        self.parts.append(consumer)
+
+    def check_usable(self) -> None:
+        """Raise ClosedClient or ForkedClient."""
+        if self.host.pid() != self._pid:
+            raise ForkedClient(f"the client was made in process {self._pid}, before a fork")
+        if self.closed:
+            raise ClosedClient("the client is closed")
+
+    def _prepare(self, command: RemotingCommand) -> None:
+        command.language = LanguageCode.PYTHON
+        if self._credentials is not None:
+            self._credentials.sign(command)
+
+    # requests
+
+    async def ask(
+        self,
+        addr: str,
+        contract: Contract[H, B, RH, RB],
+        header: H,
+        body: B,
+        timeout_s: float | None = None,
+    ) -> Response[RH, RB]:
+        """Send a request and wait, ``ask_timeout_s`` unless something else is said; fails with RequestFailed."""
+        return await self.connections.ask(
+            addr, contract, header, body, timeout_s=self.settings.ask_timeout_s if timeout_s is None else timeout_s
+        )
+
+    def broker_addr(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
+        """Return an address of a broker, with ``any_id`` that of another member if need be; Unreachable without one."""
+        addrs = self.brokers.get(broker_name, {})
+        addr = addrs.get(broker_id)
+        if addr is None and any_id:
+            addr = addrs.get(broker_id + 1) or next(iter(addrs.values()), None)
+        if addr is None:
+            raise Unreachable(broker_name, f"no address of broker {broker_name} is known")
+        return addr
+
+    def master(self, broker_name: str) -> str:
+        """Return the address of a broker's master, of any member when there is none."""
+        return self.broker_addr(broker_name, any_id=True)
+
+    # routes
+
+    async def start(self) -> None:
+        """Ask one NameServer after the other until one answers; the last failure is raised."""
+        trouble: RequestFailed | None = None
+        for addr in self.namesrvs:
+            try:
+                await self.ask(addr, GET_ROUTEINFO_BY_TOPIC, _route_header("TBW102"), None)
+                return
+            except Refused:
+                return
+            except RequestFailed as error:
+                trouble = error
+        assert trouble is not None
+        raise trouble
+
+    async def route(self, topic: str, timeout_s: float | None = None) -> TopicRouteData:
+        """Return what is known of a topic's route, or ask; raises NoRoute."""
+        return self.routes.get(topic) or await self.fetch_route(topic, timeout_s)
+
+    async def fetch_route(self, topic: str, timeout_s: float | None = None) -> TopicRouteData:
+        """Ask one NameServer after the other for a route, and keep it; raises NoRoute."""
+        answers: dict[str, str] = {}
+        deadline = self.host.seconds() + (self.settings.ask_timeout_s if timeout_s is None else timeout_s)
+        for addr in list(self.namesrvs):
+            left = deadline - self.host.seconds()
+            if left <= 0:
+                break
+            try:
+                response = await self.ask(addr, GET_ROUTEINFO_BY_TOPIC, _route_header(topic), None, left)
+            except Refused as error:
+                answers[addr] = error.remark or str(error)
+                if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    continue
+            except RequestFailed as error:
+                answers[addr] = str(error)
+            else:
+                self._keep_route(topic, response.body)
+                return response.body
+            # the next request goes to another NameServer first
+            self.namesrvs = [other for other in self.namesrvs if other != addr] + [addr]
+        raise NoRoute(topic, answers)
+
+    def _keep_route(self, topic: str, route: TopicRouteData) -> None:
+        changed = self.routes.get(topic) != route
+        self.routes[topic] = route
+        if changed:
+            brokers: dict[str, dict[int, str]] = {}
+            for known in self.routes.values():
+                for name, broker_id, addr in broker_addrs(known):
+                    brokers.setdefault(name, {})[broker_id] = addr
+            self.brokers = brokers
+            for part in self.parts:
+                part.routes_changed()
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await self.host.sleep(self.settings.poll_routes_s)
+            for topic in {topic for part in self.parts for topic in part.topics()}:
+                try:
+                    await self.fetch_route(topic)
+                except NoRoute as error:
+                    _log.debug("%s", error)
+
+    # heartbeats
+
+    def beat(self) -> None:
+        """Send heartbeats soon, and not only at the next round."""
+        self._beat.open()
+
+    async def heartbeat(self) -> None:
+        """Send the groups of this client to all brokers: without consumers to masters only; failures are logged."""
+        consumers = [data for part in self.parts if (data := part.consumer_data()) is not None]
+        producers = [made for part in self.parts if (made := part.producer_data()) is not None]
+        producers.append(ProducerData(group_name=INNER_PRODUCER))
+        body = HeartbeatData(client_id=self.client_id, consumer_data_set=consumers, producer_data_set=producers)
+        for addr in self._addrs(with_slaves=bool(consumers)):
+            try:
+                await self.ask(addr, HEART_BEAT, None, body)
+            except RequestFailed as error:
+                _log.info("no heartbeat to %s: %s", addr, error)
+
+    def _addrs(self, *, with_slaves: bool) -> list[str]:
+        return sorted(
+            {
+                addr
+                for addrs in self.brokers.values()
+                for broker_id, addr in addrs.items()
+                if with_slaves or broker_id == MASTER_ID
+            }
+        )
+
+    async def _heartbeats(self) -> None:
+        while True:
+            try:
+                await self.host.within(_opened(self._beat.wait), self.settings.heartbeat_s)
+            except TimeoutError:
+                pass
+            self._beat.shut()
+            if self.parts:
+                await self.heartbeat()
+
+    # requests of brokers
+
+    async def _answer(self, addr: str, command: RemotingCommand) -> bytes | None:
+        for part in list(self.parts):
+            answer = part.answers(command)
+            if answer is not None:
+                return await answer
+        remark = f" request type {command.code} not supported"
+        return encode_reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    # the end
+
+    async def close(self) -> CloseReport:
+        """Close all parts in the order of their start, then leave the groups and the connections; may be repeated."""
+        if self.closed:
+            await self._ended.wait()
+            return self._report
+        self.closed = True
+        report = CloseReport()
+        try:
+            for part in list(self.parts):
+                report = report.plus(await part.close())
+            await self._unregister()
+        finally:
+            for loop in self._loops:
+                loop.cancel()
+            for loop in self._loops:
+                await loop.wait()
+            await self.connections.close()
+            self.host.close()
+            self._report = report
+            self._ended.open()
+        return report
+
+    async def _unregister(self) -> None:
+        groups: list[tuple[str | None, str | None]] = []
+        for part in self.parts:
+            producer, consumer = part.producer_data(), part.consumer_data()
+            groups += [(producer.group_name, None)] if producer is not None else []
+            groups += [(None, consumer.group_name)] if consumer is not None else []
+        for addr in self._addrs(with_slaves=True):
+            for producer_group, consumer_group in groups:
+                header = UnregisterClientHeader(
+                    client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
+                )
+                try:
+                    await self.ask(addr, UNREGISTER_CLIENT, header, None)
+                except RequestFailed as error:
+                    _log.debug("%s", error)
+                    break
+
+
+def _route_header(topic: str) -> GetRouteInfoHeader:
+    return GetRouteInfoHeader(topic=topic, accept_standard_json_only=True)
+
+
+async def _opened(wait: Callable[[], Any]) -> None:
+    await wait()

@@ -1,0 +1,543 @@
+"""
+A member of a consumer group: its share of the queues, pulled with long polling, and their offsets.
+
+Java: RebalanceImpl, PullMessageService, PullAPIWrapper, RemoteBrokerOffsetStore, LocalFileOffsetStore
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from rmq.client.core.allocate import in_order, java_order
+from rmq.client.core.processqueue import ProcessQueue
+from rmq.client.core.routes import RETRY_PREFIX, broker_addrs, check_group, check_topic, subscribe_queues, wrap
+from rmq.client.core.subscription import subscription, wanted
+from rmq.client.flows.instance import AGAIN_S, Instance
+from rmq.client.host import Gate, Running
+from rmq.client.settings import From, PullingSettings
+from rmq.client.types import CloseReport, ReceivedMessage, Sql
+from rmq.errors import ConfigurationError, NoRoute, Refused, RequestFailed
+from rmq.wire import fastjson
+from rmq.wire.api.clients import (
+    GET_CONSUMER_LIST_BY_GROUP,
+    NOTIFY_CONSUMER_IDS_CHANGED,
+    ConsumerData,
+    ConsumerGroupHeader,
+    ProducerData,
+)
+from rmq.wire.api.common import MASTER_ID, MessageQueue, SubscriptionData
+from rmq.wire.api.forwarding import (
+    GET_CONSUMER_STATUS_FROM_CLIENT,
+    RESET_CONSUMER_CLIENT_OFFSET,
+    ConsumerStatus,
+    ConsumerStatusHeader,
+    OffsetList,
+    OffsetsByQueue,
+    ResetOffsetHeader,
+)
+from rmq.wire.api.offsets import (
+    GET_MAX_OFFSET,
+    QUERY_CONSUMER_OFFSET,
+    SEARCH_OFFSET_BY_TIMESTAMP,
+    UPDATE_CONSUMER_OFFSET,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from rmq.wire.api.pulling import PULL_COMMIT_OFFSET, PULL_MESSAGE, PULL_SUSPEND, PullMessageHeader, PullMessageReply
+from rmq.wire.api.routes import TopicRouteData
+from rmq.wire.codes import ResponseCode
+from rmq.wire.command import RemotingCommand, encode_reply
+from rmq.wire.exchange import Response
+from rmq.wire.record import decode_records
+
+#: pauses of a pull: the queue is full or paused; the broker is busy; it does not answer, doubling up to the last
+FULL_PAUSE_S = 0.05
+PAUSED_PAUSE_S = 0.2
+BUSY_PAUSE_S = 0.02
+MOST_PAUSE_S = 30.0
+#: a queue whose loop has not moved for so long is dropped and taken again
+WATCHDOG_S = 120.0
+
+_log = logging.getLogger("rmq.client.consumer")
+
+
+@attrs.define(eq=False)
+class Held:
+    """A queue that is ours now."""
+
+    queue: MessageQueue
+    process: ProcessQueue = attrs.field(factory=lambda: ProcessQueue(0))
+    #: the first offset is known
+    is_ready: bool = False
+    dropped: bool = False
+    broker_id: int = MASTER_ID
+    #: what the broker has of our offset
+    committed: int = -1
+    moved_s: float = 0.0
+    max_offset: int = 0
+    trouble: str = ""
+    pulling: Running | None = None
+
+
+@attrs.frozen
+class QueueHealth:
+    """
+    One queue: messages between our offset and the end of the queue, messages in hand and when the oldest of them was
+    stored (epoch ms), and why it is not read, if so.
+    """
+
+    queue: MessageQueue
+    lag: int
+    in_hand: int
+    oldest_stored_ms: int | None
+    trouble: str
+
+
+class Member:
+    """What push and pull consumers have in common."""
+
+    consume_type = "CONSUME_PASSIVELY"
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql],
+        settings: PullingSettings,
+        *,
+        broadcast: bool = False,
+        with_retries: bool = True,
+    ) -> None:
+        check_group(group)
+        if settings.consume_from is From.TIMESTAMP and settings.consume_from_ms is None:
+            raise ConfigurationError("consume_from TIMESTAMP needs consume_from_ms")
+        self._instance = instance
+        self._host = instance.host
+        self._namespace = instance.settings.namespace
+        self._group = wrap(self._namespace, group)
+        self._pulling = settings
+        self._broadcast = broadcast
+        self._retry_topic = RETRY_PREFIX + self._group
+        now = self._host.wall_ms()
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        for topic, expression in subscriptions.items():
+            check_topic(topic)
+            name = wrap(self._namespace, topic)
+            self._subscriptions[name] = subscription(name, expression, version=now)
+        if with_retries and not broadcast:
+            self._subscriptions[self._retry_topic] = subscription(self._retry_topic, "*", version=now)
+        self._held: dict[MessageQueue, Held] = {}
+        self._paused: set[MessageQueue] = set()
+        self._rebalance_now: Gate = self._host.gate()
+        self._loops: list[Running] = []
+        self._closed = False
+        self._ended = self._host.gate()
+
+    # for users
+
+    def assignment(self) -> frozenset[MessageQueue]:
+        """Return the queues that are ours now."""
+        return frozenset(self._held)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull no more of these queues; messages in hand are delivered."""
+        self._paused.update(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Pull these queues again."""
+        self._paused.difference_update(queues)
+
+    def health(self) -> list[QueueHealth]:
+        """Return the state of each queue."""
+        return [
+            QueueHealth(
+                queue=held.queue,
+                lag=max(0, held.max_offset - held.process.commit_offset),
+                in_hand=len(held.process),
+                oldest_stored_ms=None if held.process.oldest is None else held.process.oldest.stored_ms,
+                trouble=held.trouble,
+            )
+            for held in self._held.values()
+        ]
+
+    # start and end
+
+    async def _start(self) -> None:
+        self._instance.check_usable()
+        for topic in self._subscriptions:
+            if topic != self._retry_topic:
+                try:
+                    await self._instance.fetch_route(topic)
+                except NoRoute as error:
+                    _log.warning("%s; it is looked for again", error)
+        await self._instance.heartbeat()
+        self._loops.append(self._host.spawn(self._rebalances(), name=f"rmq rebalance of {self._group}"))
+        self._loops.append(self._host.spawn(self._persists(), name=f"rmq offsets of {self._group}"))
+
+    async def _stop_pulling(self) -> None:
+        self._closed = True
+        running = [*self._loops, *(held.pulling for held in self._held.values() if held.pulling is not None)]
+        for each in running:
+            each.cancel()
+        for each in running:
+            await each.wait()
+
+    async def _write_all(self) -> CloseReport:
+        """Write the offsets of all queues, each with an answer."""
+        written = failed = 0
+        for held in self._held.values():
+            if held.is_ready:
+                if await self._write(held):
+                    written += 1
+                else:
+                    failed += 1
+        return CloseReport(offsets_written=written, offsets_not_written=failed)
+
+    # rebalance
+
+    async def _rebalances(self) -> None:
+        wait_s = 0.0
+        while True:
+            try:
+                await self._host.within(self._asked(), wait_s)
+            except TimeoutError:
+                pass
+            self._rebalance_now.shut()
+            complete = [await self._rebalance(topic) for topic in list(self._subscriptions)]
+            wait_s = self._instance.settings.rebalance_s if all(complete) else AGAIN_S
+
+    async def _asked(self) -> None:
+        await self._rebalance_now.wait()
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Take and drop queues of a topic; False when a broker or NameServer did not answer."""
+        try:
+            route = await self._instance.route(topic)
+        except NoRoute:
+            return False
+        queues = in_order(subscribe_queues(topic, route))
+        if self._broadcast:
+            mine = queues
+        else:
+            members = await self._members(route)
+            if members is None:
+                return False
+            if self._instance.client_id not in members:
+                await self._instance.heartbeat()
+                members = await self._members(route) or []
+            mine = self._pulling.strategy(
+                self._group, self._instance.client_id, queues, sorted(members, key=java_order)
+            )
+        if await self._take(topic, set(mine)):
+            self._subscriptions[topic].sub_version = self._host.wall_ms()
+            self._instance.beat()
+        return True
+
+    async def _members(self, route: TopicRouteData) -> list[str] | None:
+        """Ask a broker who is in the group; None when none answers."""
+        addrs = [addr for _, _, addr in broker_addrs(route)]
+        self._host.rng.shuffle(addrs)
+        for addr in addrs:
+            try:
+                response = await self._instance.ask(
+                    addr, GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader(consumer_group=self._group), None
+                )
+            except RequestFailed as error:
+                _log.info("%s does not say who is in group %s: %s", addr, self._group, error)
+                continue
+            return response.body.consumer_id_list
+        return None
+
+    async def _take(self, topic: str, mine: set[MessageQueue]) -> bool:
+        changed = False
+        now = self._host.seconds()
+        for held in [held for held in self._held.values() if held.queue.topic == topic]:
+            stuck = now - held.moved_s > WATCHDOG_S
+            if stuck:
+                _log.error("queue %s was not pulled for %d s; it is taken again", held.queue, WATCHDOG_S)
+            if held.queue not in mine or stuck:
+                changed = await self._drop(held) or changed
+        for queue in mine:
+            if queue not in self._held and not self._closed and await self._may_take(queue):
+                held = self._held[queue] = Held(queue, moved_s=now)
+                held.pulling = self._host.spawn(self._pull_queue(held), name=f"rmq pull of {queue}")
+                changed = True
+        return changed
+
+    async def _may_take(self, queue: MessageQueue) -> bool:
+        return True
+
+    async def _drop(self, held: Held) -> bool:
+        """Give a queue up: write its offset once, and never after that, for the new owner may be ahead."""
+        held.dropped = True
+        if held.pulling is not None:
+            held.pulling.cancel()
+        self._held.pop(held.queue, None)
+        if held.is_ready:
+            await self._write(held)
+        return True
+
+    # offsets
+
+    async def _persists(self) -> None:
+        while True:
+            await self._host.sleep(self._instance.settings.persist_offsets_s)
+            await self._persist()
+
+    async def _persist(self) -> None:
+        """Send all offsets that have changed, one-way."""
+        if self._broadcast:
+            self._write_file()
+            return
+        for held in list(self._held.values()):
+            offset = held.process.commit_offset
+            if held.is_ready and not held.dropped and offset != held.committed:
+                try:
+                    addr = self._instance.master(held.queue.broker_name)
+                    header = self._offset_header(held, offset)
+                    await self._instance.connections.tell(addr, UPDATE_CONSUMER_OFFSET, header, None)
+                    held.committed = offset
+                except RequestFailed as error:
+                    _log.info("the offset of %s was not written: %s", held.queue, error)
+
+    async def _write(self, held: Held) -> bool:
+        """Write the offset of a queue and wait for the answer."""
+        if self._broadcast:
+            self._write_file()
+            return True
+        offset = held.process.commit_offset
+        try:
+            addr = self._instance.master(held.queue.broker_name)
+            await self._instance.ask(addr, UPDATE_CONSUMER_OFFSET, self._offset_header(held, offset), None)
+        except RequestFailed as error:
+            _log.warning("offset %d of %s was not written: %s", offset, held.queue, error)
+            return False
+        held.committed = offset
+        return True
+
+    def _offset_header(self, held: Held, offset: int) -> UpdateConsumerOffsetHeader:
+        queue = held.queue
+        return UpdateConsumerOffsetHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Return where to begin; fails with RequestFailed, and is then asked again."""
+        stored = self._read_file().get(queue) if self._broadcast else await self._stored_offset(queue)
+        if stored is not None:
+            return stored
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        settings = self._pulling
+        addr = self._instance.master(queue.broker_name)
+        header = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+        if settings.consume_from is From.FIRST or (is_retry and settings.consume_from is From.LAST):
+            return 0
+        if settings.consume_from is From.LAST or is_retry:
+            return (await self._instance.ask(addr, GET_MAX_OFFSET, header, None)).header.offset
+        search = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=settings.consume_from_ms or 0)
+        return (await self._instance.ask(addr, SEARCH_OFFSET_BY_TIMESTAMP, search, None)).header.offset
+
+    async def _stored_offset(self, queue: MessageQueue) -> int | None:
+        header = QueryConsumerOffsetHeader(consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id)
+        try:
+            addr = self._instance.master(queue.broker_name)
+            response = await self._instance.ask(addr, QUERY_CONSUMER_OFFSET, header, None)
+        except Refused as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return response.header.offset
+
+    @property
+    def _path(self) -> str:
+        return f".rocketmq_offsets/{self._instance.client_id}/{self._group}/offsets.json"
+
+    def _read_file(self) -> dict[MessageQueue, int]:
+        data = self._host.read_file(self._path)
+        try:
+            return {} if data is None else fastjson.decode(data, OffsetsByQueue).offset_table
+        except fastjson.JsonError as error:
+            raise RequestFailed(self._path, f"the file of offsets {self._path} cannot be read: {error}") from error
+
+    def _write_file(self) -> None:
+        table = {held.queue: held.process.commit_offset for held in self._held.values() if held.is_ready}
+        if table:
+            self._host.write_file(self._path, fastjson.encode(OffsetsByQueue(offset_table=table)))
+
+    # pulls
+
+    async def _pull_queue(self, held: Held) -> None:
+        """Pull a queue for as long as it is ours."""
+        pause = AGAIN_S
+        while not held.dropped:
+            held.moved_s = self._host.seconds()
+            wait_s = self._why_wait(held)
+            if wait_s:
+                await self._host.sleep(wait_s)
+                continue
+            try:
+                if not held.is_ready:
+                    held.process = ProcessQueue(await self._first_offset(held.queue))
+                    held.is_ready = True
+                response = await self._pull(held)
+            except RequestFailed as error:
+                held.trouble = str(error)
+                pause = await self._rest(held, error, pause)
+                continue
+            held.trouble, pause = "", AGAIN_S
+            self._pulled(held, response)
+
+    def _why_wait(self, held: Held) -> float:
+        """Return how long to wait before the next pull, 0 to pull now."""
+        settings, process = self._pulling, held.process
+        if held.queue in self._paused:
+            held.trouble = "paused"
+            return PAUSED_PAUSE_S
+        if (
+            len(process) >= settings.queue_messages
+            or process.held_bytes >= settings.queue_bytes
+            or (self._span_matters() and process.span > settings.queue_span)
+            or sum(other.process.held_bytes for other in self._held.values()) >= settings.max_cached_bytes
+        ):
+            held.trouble = "messages in hand are at a limit"
+            return FULL_PAUSE_S
+        return 0.0
+
+    def _span_matters(self) -> bool:
+        return True
+
+    async def _pull(self, held: Held) -> Response[PullMessageReply, bytes]:
+        queue, settings, process = held.queue, self._pulling, held.process
+        data = self._subscriptions[queue.topic]
+        offset = process.commit_offset
+        commits = offset > 0 and held.broker_id == MASTER_ID and not self._broadcast
+        header = PullMessageHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=process.next_offset,
+            max_msg_nums=settings.pull_batch,
+            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits else 0),
+            commit_offset=offset if commits else 0,
+            suspend_timeout_millis=int(settings.suspend_s * 1000),
+            sub_version=data.sub_version,
+            expression_type=data.expression_type,
+        )
+        addr = self._instance.broker_addr(queue.broker_name, held.broker_id, any_id=True)
+        asked = process.next_offset
+        response = await self._instance.ask(addr, PULL_MESSAGE, header, None, settings.answer_s)
+        if process.next_offset != asked:  # a seek or a reset meanwhile
+            response.code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            response.header.next_begin_offset = process.next_offset
+        return response
+
+    async def _rest(self, held: Held, error: RequestFailed, pause: float) -> float:
+        """Wait after a failed pull and return the pause of the next failure."""
+        if isinstance(error, Refused) and error.code in (
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ):
+            # the broker has lost our heartbeat, with its connection for example
+            self._instance.beat()
+            await self._host.sleep(AGAIN_S)
+            return AGAIN_S
+        if isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_BUSY:
+            await self._host.sleep(BUSY_PAUSE_S)
+            return AGAIN_S
+        held.broker_id = MASTER_ID
+        _log.info("queue %s cannot be pulled: %s", held.queue, error)
+        await self._host.sleep(pause * self._host.rng.uniform(0.8, 1.2))
+        return min(2 * pause, MOST_PAUSE_S)
+
+    def _pulled(self, held: Held, response: Response[PullMessageReply, bytes]) -> None:
+        reply, process = response.header, held.process
+        held.broker_id, held.max_offset = reply.suggest_which_broker_id, reply.max_offset
+        if response.code == ResponseCode.PULL_OFFSET_MOVED:
+            _log.warning(
+                "queue %s has no offset %d; go on at %d", held.queue, process.next_offset, reply.next_begin_offset
+            )
+            process.clear(reply.next_begin_offset)
+            return
+        messages: list[ReceivedMessage] = []
+        if response.code == ResponseCode.SUCCESS:
+            data = self._subscriptions[held.queue.topic]
+            messages = [
+                message
+                for record in decode_records(response.body)
+                if wanted(data, message := ReceivedMessage(record, held.queue, self._namespace))
+            ]
+        process.put(messages, reply.next_begin_offset)
+        if messages:
+            self._deliver(held, messages)
+
+    def _deliver(self, held: Held, messages: list[ReceivedMessage]) -> None:
+        """Do something with new messages."""
+        raise NotImplementedError
+
+    # for the client
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def consumer_data(self) -> ConsumerData | None:
+        return ConsumerData(
+            group_name=self._group,
+            consume_type=self.consume_type,
+            message_model="BROADCASTING" if self._broadcast else "CLUSTERING",
+            consume_from_where=self._pulling.consume_from.value,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+
+    def topics(self) -> Iterable[str]:
+        return list(self._subscriptions)
+
+    def routes_changed(self) -> None:
+        self._rebalance_now.open()
+
+    def answers(self, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+        if command.code == NOTIFY_CONSUMER_IDS_CHANGED.code:
+            if command.ext_fields.get("consumerGroup") == self._group:
+                self._rebalance_now.open()
+                return _nothing()
+        elif command.code == RESET_CONSUMER_CLIENT_OFFSET.code:
+            if command.decode_header(ResetOffsetHeader).group == self._group:
+                return self._reset(command)
+        elif command.code == GET_CONSUMER_STATUS_FROM_CLIENT.code:
+            header = command.decode_header(ConsumerStatusHeader)
+            if header.group == self._group:
+                return self._status(command, header.topic)
+        return None
+
+    async def _reset(self, command: RemotingCommand) -> bytes | None:
+        """Go to the offsets that an operator has chosen.  Java: MQClientInstance#resetOffset"""
+        topic = command.decode_header(ResetOffsetHeader).topic
+        body = command.body or b"{}"
+        try:
+            table = fastjson.decode(body, OffsetsByQueue).offset_table
+        except fastjson.JsonError:
+            listed = fastjson.decode(body, OffsetList).offset_table
+            table = {
+                MessageQueue(topic=one.topic, broker_name=one.broker_name, queue_id=one.queue_id): one.offset
+                for one in listed
+            }
+        for held in list(self._held.values()):
+            offset = table.get(held.queue)
+            if held.queue.topic == topic and held.is_ready and offset is not None:
+                held.process.clear(offset)
+                await self._write(held)
+                _log.info("offset of %s was reset to %d", held.queue, offset)
+        return encode_reply(command)
+
+    async def _status(self, command: RemotingCommand, topic: str) -> bytes | None:
+        table = {q: held.process.commit_offset for q, held in self._held.items() if q.topic == topic and held.is_ready}
+        return encode_reply(command, body=fastjson.encode(ConsumerStatus(message_queue_table=table)))
+
+
+async def _nothing() -> bytes | None:
+    return None

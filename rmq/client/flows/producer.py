@@ -1,0 +1,265 @@
+"""
+Sends: to a queue, again to another broker after a failure, within one deadline.
+
+Java: DefaultMQProducerImpl
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from rmq.client.core import outgoing
+from rmq.client.core.outgoing import Outgoing
+from rmq.client.core.routes import check_group, publish_queues, wrap
+from rmq.client.flows.instance import AGAIN_S, Instance
+from rmq.client.settings import ProducerSettings
+from rmq.client.types import CloseReport, Message, SendResult, SendStatus
+from rmq.errors import ClosedClient, ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
+from rmq.wire.api.clients import ConsumerData, ProducerData
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SendMessageV2Header
+from rmq.wire.command import RemotingCommand
+
+#: pause between two tries at the same broker, from and to
+SAME_BROKER_PAUSE_S = (0.05, 0.2)
+
+
+class Producer:
+    """Sends messages; one for many coroutines. Made by the client."""
+
+    def __init__(self, instance: Instance, group: str, settings: ProducerSettings) -> None:
+        check_group(group)
+        self._instance = instance
+        self._namespace = instance.settings.namespace
+        self._group = wrap(self._namespace, group)
+        self._settings = settings
+        self._turn = instance.host.rng.randrange(1 << 30)
+        self._in_flight = 0
+        self._less = instance.host.gate()
+        self._topics: set[str] = set()
+        self._queues: dict[str, list[MessageQueue]] = {}
+        self._closed = False
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """
+        Send a message and wait until a broker has stored it.
+
+        ``queue`` or ``sharding_key`` (equal keys: the same queue, the one that Java's SelectMessageQueueByHash takes)
+        choose the queue; otherwise queues take turns and a failed broker is avoided. Raises NotDelivered, or NoRoute.
+        Who cancels the wait does not take the message back.
+        """
+        self._check(queue, sharding_key)
+        out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace)
+        return await self.deliver(out, queue, sharding_key, timeout_s)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Send messages of one topic, without delay, as one: all are stored or none."""
+        self._check(queue, None)
+        if not messages:
+            raise ConfigurationError("a batch without messages")
+        ids = [self._instance.unique_id() for _ in messages]
+        out = outgoing.batch(messages, ids, self._settings, self._namespace)
+        return await self.deliver(out, queue, None, timeout_s)
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send a message and wait for nothing but the connection: it may be lost."""
+        self._check(queue, None)
+        out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace)
+        chosen = queue or self._choose(await self._writable(out.topic, self._settings.send_timeout_s), ())
+        addr = self._instance.broker_addr(chosen.broker_name)
+        await self._instance.connections.tell(addr, SEND_MESSAGE_V2, self._header(out, chosen), out.body)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that take messages; raises NoRoute."""
+        self._check(None, None)
+        return list(await self._writable(wrap(self._namespace, topic), self._instance.settings.ask_timeout_s))
+
+    def _check(self, queue: MessageQueue | None, sharding_key: str | None) -> None:
+        self._instance.check_usable()
+        if self._closed:
+            raise ClosedClient("the producer is closed")
+        if queue is not None and sharding_key is not None:
+            raise ConfigurationError("either a queue or a sharding_key")
+
+    # one message
+
+    async def deliver(
+        self,
+        out: Outgoing,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send what is made already, as :meth:`send` does."""
+        host = self._instance.host
+        deadline = host.seconds() + (self._settings.send_timeout_s if timeout_s is None else timeout_s)
+        await self._wait_for_room(out, deadline)
+        self._in_flight += 1
+        try:
+            return await self._try(out, queue, sharding_key, deadline)
+        finally:
+            self._in_flight -= 1
+            self._less.open()
+
+    async def _wait_for_room(self, out: Outgoing, deadline: float) -> None:
+        while self._in_flight >= self._settings.max_in_flight:
+            self._less.shut()
+            left = deadline - self._instance.host.seconds()
+            try:
+                await self._instance.host.within(self._room(), max(0.0, left))
+            except TimeoutError:
+                raise NotDelivered(out.topic, ()) from None
+
+    async def _room(self) -> None:
+        await self._less.wait()
+
+    async def _try(
+        self, out: Outgoing, queue: MessageQueue | None, sharding_key: str | None, deadline: float
+    ) -> SendResult:
+        host, settings = self._instance.host, self._settings
+        attempts: list[tuple[str, RequestFailed]] = []
+        result: SendResult | None = None
+        for number in range(1 + settings.retries):
+            left = deadline - host.seconds()
+            if left <= 0:
+                break
+            chosen = queue or self._keyed(sharding_key, await self._writable(out.topic, left), attempts)
+            if attempts and attempts[-1][0] == chosen.broker_name:
+                await host.sleep(min(host.rng.uniform(*SAME_BROKER_PAUSE_S), max(0.0, deadline - host.seconds())))
+            try:
+                result = await self._send_once(out, chosen, max(0.0, deadline - host.seconds()))
+            except RequestFailed as error:
+                attempts.append((chosen.broker_name, error))
+                if not outgoing.is_retried(error):
+                    break
+                if number < settings.retries:
+                    await self._renew_route(out.topic, deadline)
+                continue
+            if result.status is SendStatus.OK or not settings.retry_other_broker_on_not_ok:
+                break
+            attempts.append((chosen.broker_name, Refused(result.status.value, "stored, less safe", chosen.broker_name)))
+        if result is None:
+            raise NotDelivered(out.topic, attempts)
+        return result
+
+    async def _send_once(self, out: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
+        addr = self._instance.broker_addr(queue.broker_name)
+        contract = SEND_BATCH_MESSAGE if out.is_batch else SEND_MESSAGE_V2
+        response = await self._instance.ask(addr, contract, self._header(out, queue), out.body, timeout_s)
+        reply = response.header
+        return SendResult(
+            status=SendStatus(response.code),
+            message_id=out.message_id,
+            offset_message_id=reply.msg_id,
+            queue=MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=reply.queue_id),
+            queue_offset=reply.queue_offset,
+            transaction_id=reply.transaction_id,
+        )
+
+    def _header(self, out: Outgoing, queue: MessageQueue) -> SendMessageV2Header:
+        return SendMessageV2Header(
+            producer_group=self._group,
+            topic=out.topic,
+            default_topic=self._settings.default_topic,
+            default_topic_queue_nums=self._settings.default_queues,
+            queue_id=queue.queue_id,
+            sys_flag=out.sys_flag,
+            born_timestamp=self._instance.host.wall_ms(),
+            flag=out.flag,
+            properties=out.properties,
+            reconsume_times=out.reconsume_times,
+            max_reconsume_times=out.max_reconsume_times,
+            batch=out.is_batch,
+        )
+
+    # queues
+
+    async def _writable(self, topic: str, timeout_s: float) -> list[MessageQueue]:
+        """Return the queues of a topic; those of the default topic for one that the first send creates."""
+        queues = self._queues.get(topic)
+        if queues:
+            return queues
+        self._topics.add(topic)
+        host = self._instance.host
+        deadline = host.seconds() + timeout_s
+        try:
+            queues = publish_queues(topic, await self._instance.route(topic, timeout_s))
+        except NoRoute as error:
+            default = self._settings.default_topic
+            self._topics.add(default)
+            left = deadline - host.seconds()
+            try:
+                route = await self._instance.fetch_route(default, left)
+            except NoRoute:
+                raise error from None
+            count = self._settings.default_queues
+            queues = [queue for queue in publish_queues(topic, route) if queue.queue_id < count]
+            # not kept: the next send finds the topic
+            self._instance.beat()
+            return queues or self._none(topic)
+        if not queues:
+            return self._none(topic)
+        self._queues[topic] = queues
+        self._instance.beat()
+        return queues
+
+    def _none(self, topic: str) -> list[MessageQueue]:
+        raise NoRoute(topic, {"route": "no broker of the topic has a master and may be written"})
+
+    def _choose(self, queues: list[MessageQueue], attempts: Sequence[tuple[str, RequestFailed]]) -> MessageQueue:
+        self._turn += 1
+        if attempts:
+            last = attempts[-1][0]
+            others = [queue for queue in queues if queue.broker_name != last]
+            queues = others or queues
+        return queues[self._turn % len(queues)]
+
+    def _keyed(
+        self, sharding_key: str | None, queues: list[MessageQueue], attempts: Sequence[tuple[str, RequestFailed]]
+    ) -> MessageQueue:
+        if sharding_key is None:
+            return self._choose(queues, attempts)
+        return queues[outgoing.keyed_index(sharding_key, len(queues))]
+
+    async def _renew_route(self, topic: str, deadline: float) -> None:
+        left = deadline - self._instance.host.seconds()
+        if left > 0:
+            try:
+                await self._instance.fetch_route(topic, min(left, AGAIN_S))
+            except NoRoute:
+                self._queues.pop(topic, None)
+
+    # for the client
+
+    def producer_data(self) -> ProducerData | None:
+        return ProducerData(group_name=self._group)
+
+    def consumer_data(self) -> ConsumerData | None:
+        return None
+
+    def topics(self) -> Iterable[str]:
+        return list(self._topics)
+
+    def answers(self, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+        return None
+
+    def routes_changed(self) -> None:
+        self._queues.clear()
+
+    async def close(self) -> CloseReport:
+        """Take no more messages and wait for those in flight, which have their own deadlines."""
+        self._closed = True
+        while self._in_flight:
+            self._less.shut()
+            await self._less.wait()
+        return CloseReport()

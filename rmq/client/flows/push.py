@@ -1,0 +1,322 @@
+"""
+Push consumers: messages go to a handler, or to an `async for`; what fails comes again.
+
+Java: DefaultMQPushConsumerImpl, ConsumeMessageConcurrentlyService
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rmq.client.core import outgoing
+from rmq.client.flows.instance import INNER_PRODUCER, Instance
+from rmq.client.flows.member import Held, Member
+from rmq.client.flows.producer import Producer
+from rmq.client.flows.usercode import outcome
+from rmq.client.host import Running
+from rmq.client.settings import ProducerSettings, PushSettings
+from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
+from rmq.errors import ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
+from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
+
+Handler = Callable[[Any], Any]
+
+SEND_BACK_TIMEOUT_S = 5.0
+#: pause before a message that could not be sent back is delivered here again
+LOCAL_RETRY_S = 5.0
+#: how often handlers are checked for their timeout
+CHECK_HANDLERS_S = 1.0
+#: delay levels: to the dead letter queue; after a timeout of the handler
+REJECT_LEVEL = -1
+TIMEOUT_LEVEL = 3
+DEFAULT_MAX_RECONSUME_TIMES = 16
+
+_log = logging.getLogger("rmq.client.consumer")
+
+
+@attrs.define(eq=False)
+class _Worker:
+    """A coroutine that calls the handler, for one batch after the other."""
+
+    held: Held | None = None
+    messages: Sequence[ReceivedMessage] = ()
+    since_s: float = 0.0
+    running: Running | None = None
+
+
+class PushConsumer(Member):
+    """
+    A member of a consumer group whose messages go to ``handler``; without one, take them with ``async for``.
+
+    A handler that returns has consumed its message. One that raises gets it again: ``Later`` and ``Reject`` say when,
+    any other exception means "later, as the broker decides". Made by the client.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql],
+        handler: Handler | None,
+        settings: PushSettings,
+    ) -> None:
+        super().__init__(instance, group, subscriptions, settings, broadcast=settings.broadcast)
+        self._settings = settings
+        self._handler = handler
+        self._ready: deque[tuple[Held, ReceivedMessage]] = deque()
+        self._some = self._host.gate()
+        self._workers: list[_Worker] = []
+        self._again: dict[ReceivedMessage, Running] = {}
+        self._in_use = 0
+        self._idle = self._host.gate()
+        self._started = False
+        self._sender = Producer(instance, INNER_PRODUCER, ProducerSettings())
+        most = settings.max_reconsume_times
+        self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most
+
+    # for users
+
+    async def start(self) -> None:
+        """Join the group and begin to consume; returns once the brokers know the subscription."""
+        if self._started:
+            return
+        self._started = True
+        await self._start()
+        if self._handler is not None:
+            for _ in range(self._settings.concurrency):
+                self._add_worker()
+            self._loops.append(self._host.spawn(self._check_handlers(), name="rmq handler timeouts"))
+
+    async def run(self) -> None:
+        """Start, and return when the consumer is closed."""
+        if self._handler is None:
+            raise ConfigurationError("run needs a handler")
+        await self.start()
+        await self._ended.wait()
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        if self._handler is not None:
+            raise ConfigurationError("messages go to the handler")
+        await self.start()
+        while not self._closed:
+            if self._ready:
+                held, message = self._ready.popleft()
+                if not held.dropped and held.process.holds(message):
+                    yield Delivery(self, held, message)
+            else:
+                self._some.shut()
+                await self._some.wait()
+
+    async def close(self) -> CloseReport:
+        """
+        Pull no more, wait for the handlers (``drain_timeout_s``, then they are cancelled), and write the offsets.
+
+        A message whose handler has ended is not delivered again, if its offset was written.
+        """
+        if self._closed:
+            await self._ended.wait()
+            return CloseReport()
+        await self._stop_pulling()
+        for again in self._again.values():
+            again.cancel()
+        self._ready.clear()
+        self._some.open()
+        try:
+            await self._host.within(self._wait_idle(), self._settings.drain_timeout_s)
+        except TimeoutError:
+            pass
+        cancelled = self._in_use
+        for worker in self._workers:
+            if worker.running is not None:
+                worker.running.cancel()
+        for worker in self._workers:
+            if worker.running is not None:
+                await worker.running.wait()
+        report = await self._write_all()
+        if self in self._instance.parts and not self._instance.closed:
+            self._instance.parts.remove(self)
+        self._ended.open()
+        return attrs.evolve(report, handlers_cancelled=cancelled)
+
+    async def _wait_idle(self) -> None:
+        while self._in_use:
+            self._idle.shut()
+            await self._idle.wait()
+
+    # handlers
+
+    def _deliver(self, held: Held, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            self._ready.append((held, message))
+        self._some.open()
+
+    def _add_worker(self) -> None:
+        worker = _Worker()
+        self._workers.append(worker)
+        worker.running = self._host.spawn(self._work(worker), name=f"rmq handler of {self._group}")
+
+    async def _work(self, worker: _Worker) -> None:
+        while not self._closed:
+            if not self._ready:
+                self._some.shut()
+                await self._some.wait()
+                continue
+            held, messages = self._next_batch()
+            if not messages:
+                continue
+            worker.held, worker.messages, worker.since_s = held, messages, self._host.seconds()
+            self._in_use += 1
+            try:
+                await self._handle(held, messages)
+            finally:
+                worker.held = None
+                self.settled()
+
+    def _next_batch(self) -> tuple[Held, list[ReceivedMessage]]:
+        held, message = self._ready.popleft()
+        messages = [message]
+        while len(messages) < self._settings.batch_size and self._ready and self._ready[0][0] is held:
+            messages.append(self._ready.popleft()[1])
+        return held, [] if held.dropped else [each for each in messages if held.process.holds(each)]
+
+    async def _handle(self, held: Held, messages: list[ReceivedMessage]) -> None:
+        assert self._handler is not None
+        argument: object = messages if self._settings.batch_size > 1 else messages[0]
+        error = await outcome(self._host, self._handler, argument)
+        if error is None:
+            held.process.done(messages)
+            return
+        level = 0
+        if isinstance(error, Later):
+            held.process.done(messages[: error.from_index])
+            messages, level = messages[error.from_index :], error.delay_level
+        elif isinstance(error, Reject):
+            level = REJECT_LEVEL
+        else:
+            _log.warning("the handler of %s failed for %s: %r", self._group, messages, error, exc_info=error)
+        for message in messages:
+            await self.give_back(held, message, level)
+
+    async def _check_handlers(self) -> None:
+        """Cancel handlers that run too long, and send their messages back."""
+        while True:
+            await self._host.sleep(CHECK_HANDLERS_S)
+            latest = self._host.seconds() - self._settings.consume_timeout_s
+            for worker in [worker for worker in self._workers if worker.held is not None and worker.since_s < latest]:
+                held, messages = worker.held, worker.messages
+                _log.error("the handler of %s did not end for %s; it is cancelled", self._group, messages)
+                self._workers.remove(worker)
+                assert worker.running is not None and held is not None
+                worker.running.cancel()
+                self._add_worker()
+                for message in messages:
+                    await self.give_back(held, message, TIMEOUT_LEVEL)
+
+    # failures
+
+    async def give_back(self, held: Held, message: ReceivedMessage, level: int) -> None:
+        """Have a message delivered again, by the broker or, when nothing else works, here."""
+        if self._broadcast:
+            _log.warning("%s failed; with broadcast it is not delivered again", message)
+            held.process.done([message])
+        elif held.dropped:
+            _log.info("%s failed; its queue is that of another member now", message)
+        elif await self._sent_back(message, level):
+            held.process.done([message])
+        else:
+            self._again[message] = self._host.spawn(
+                self._again_here(held, message), name=f"rmq local retry of {message}"
+            )
+
+    async def _sent_back(self, message: ReceivedMessage, level: int) -> bool:
+        header = SendBackHeader(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.record.topic,
+            max_reconsume_times=self._max_reconsume_times,
+        )
+        try:
+            addr = self._instance.master(message.queue.broker_name)
+            await self._instance.ask(addr, CONSUMER_SEND_MSG_BACK, header, None, SEND_BACK_TIMEOUT_S)
+            return True
+        except RequestFailed as error:
+            _log.warning("%s cannot be sent back: %s", message, error)
+        try:
+            await self._sender.deliver(outgoing.again(message, self._group, self._max_reconsume_times))
+            return True
+        except (NotDelivered, NoRoute) as error:
+            _log.warning("%s cannot be sent to the retry topic: %s", message, error)
+        return False
+
+    async def _again_here(self, held: Held, message: ReceivedMessage) -> None:
+        await self._host.sleep(LOCAL_RETRY_S)
+        del self._again[message]
+        message.reconsume_times += 1
+        if not held.dropped and not self._closed:
+            self._deliver(held, [message])
+
+    # deliveries
+
+    def entered(self) -> None:
+        """A delivery is in use; a close waits for it."""
+        self._in_use += 1
+
+    def settled(self) -> None:
+        """A handler has ended, or a delivery's block."""
+        self._in_use -= 1
+        if not self._in_use:
+            self._idle.open()
+
+
+class Delivery:
+    """
+    A message of an ``async for``: settle it with ack, later or reject; ``async with`` acknowledges it at its end, and
+    after an exception asks for it again.
+    """
+
+    def __init__(self, consumer: PushConsumer, held: Held, message: ReceivedMessage) -> None:
+        self.message = message
+        self._consumer = consumer
+        self._held = held
+        self._is_settled = False
+
+    async def ack(self) -> None:
+        """The message is consumed; LostQueue when it will be delivered to another member."""
+        if self._held.dropped:
+            raise LostQueue(f"queue {self._held.queue} of {self.message} belongs to another member")
+        self._is_settled = True
+        self._held.process.done([self.message])
+
+    async def later(self, delay_level: int = 0) -> None:
+        """Have the message delivered again."""
+        self._is_settled = True
+        await self._consumer.give_back(self._held, self.message, delay_level)
+
+    async def reject(self) -> None:
+        """Send the message to the dead letter queue."""
+        await self.later(REJECT_LEVEL)
+
+    async def __aenter__(self) -> ReceivedMessage:
+        self._consumer.entered()
+        return self.message
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        try:
+            if self._is_settled:
+                return False
+            if error is None:
+                await self.ack()
+            elif isinstance(error, Reject):
+                await self.reject()
+            elif isinstance(error, Exception):
+                await self.later(error.delay_level if isinstance(error, Later) else 0)
+            return isinstance(error, Later | Reject)
+        finally:
+            self._consumer.settled()

@@ -1,0 +1,88 @@
+"""The settings of clients, producers and consumers; times in seconds unless a name says otherwise."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from rmq.client.core.allocate import AVERAGE, Strategy
+
+
+class From(enum.Enum):
+    """Where a group without an offset begins.  Java: ConsumeFromWhere"""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@attrs.frozen(kw_only=True)
+class ClientSettings:
+    """``client_ip`` None: the local address of the first connection; ``instance_name`` None: one that is unique."""
+
+    poll_routes_s: float = 30.0
+    heartbeat_s: float = 30.0
+    persist_offsets_s: float = 5.0
+    rebalance_s: float = 20.0
+    ask_timeout_s: float = 3.0
+    client_ip: str | None = None
+    instance_name: str | None = None
+    unit_name: str | None = None
+    namespace: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ProducerSettings:
+    """
+    ``send_timeout_s`` is for the whole call: route, connection, retries and answer. ``retries`` follow the first try.
+
+    Bodies from ``compress_over`` bytes on are compressed with zlib. ``default_queues`` counts for topics that the first
+    send creates. ``send`` waits while ``max_in_flight`` messages wait for their answers.
+    """
+
+    send_timeout_s: float = 3.0
+    retries: int = 2
+    retry_other_broker_on_not_ok: bool = False
+    compress_over: int = 4096
+    compress_level: int = 5
+    max_message_bytes: int = 4 * 1024 * 1024
+    default_topic: str = "TBW102"
+    default_queues: int = 4
+    max_in_flight: int = 10_000
+
+
+@attrs.frozen(kw_only=True)
+class PullingSettings:
+    """
+    How queues are read. A queue is not pulled while it has ``queue_messages``, ``queue_bytes`` or (concurrent handlers)
+    offsets over ``queue_span`` in hand, nor while the consumer has ``max_cached_bytes`` in all queues.
+
+    ``consume_from`` counts for a group without offsets; TIMESTAMP takes ``consume_from_ms`` (epoch milliseconds).
+    """
+
+    consume_from: From = From.LAST
+    consume_from_ms: int | None = None
+    strategy: Strategy = AVERAGE
+    pull_batch: int = 32
+    suspend_s: float = 15.0
+    answer_s: float = 30.0
+    queue_messages: int = 1000
+    queue_bytes: int = 100 * 1024 * 1024
+    queue_span: int = 2000
+    max_cached_bytes: int = 256 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class PushSettings(PullingSettings):
+    """
+    ``concurrency`` handlers run at once, each with up to ``batch_size`` messages. A handler that runs longer than
+    ``consume_timeout_s`` is cancelled. ``max_reconsume_times`` -1: 16. A close waits ``drain_timeout_s`` for handlers.
+    """
+
+    broadcast: bool = False
+    concurrency: int = 20
+    batch_size: int = 1
+    max_reconsume_times: int = -1
+    consume_timeout_s: float = 900.0
+    drain_timeout_s: float = 30.0

@@ -1,0 +1,211 @@
+"""What the client relies on, the same for asyncio and for Twisted: the tests that both hosts pass."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.aio.host import AsyncioHost
+from rmq.client.host import Connections, Host
+from rmq.errors import BadAnswer, Refused, RequestTimeout, Unreachable
+from rmq.wire.api.offsets import GET_MAX_OFFSET, QueueHeader
+from rmq.wire.codes import LanguageCode
+from rmq.wire.command import RemotingCommand, decode_command, encode_command, encode_reply
+from rmq.wire.frames import FrameDecoder
+
+PORT = 10911
+ASK = QueueHeader(topic="T", queue_id=0)
+
+
+class Peer:
+    """The server of a connection: answers by queue id of the request."""
+
+    def __init__(self, write: Callable[[bytes], object], drop: Callable[[], object]) -> None:
+        self._write = write
+        self._drop = drop
+        self._decoder = FrameDecoder()
+        self.got: list[RemotingCommand] = []
+
+    def received(self, data: bytes) -> None:
+        for frame in self._decoder.receive(data):
+            command = decode_command(frame)
+            self.got.append(command)
+            if command.is_response or command.is_oneway:
+                continue
+            frame_back = encode_reply(command, ext_fields={"offset": "7"})
+            match command.ext_fields["queueId"]:
+                case "0":
+                    self._write(frame_back)
+                case "1":  # a frame in pieces
+                    for at in range(len(frame_back)):
+                        self._write(frame_back[at : at + 1])
+                case "2":
+                    self._drop()
+                case "3":
+                    self._write(encode_reply(command, 17, "no such topic"))
+                case "4":
+                    self._write(b"\xff\xff\xff\xff garbage")
+                case "5":  # a request of the server first
+                    self._write(encode_command(RemotingCommand(40, 99, ext_fields={"consumerGroup": "G"})))
+                    self._write(frame_back)
+                case "6":
+                    self._write(encode_reply(command, ext_fields={"offset": "seven"}))
+
+
+class Contract(SynchronousTestCase):
+    """The tests; a subclass runs ``scenario(host)`` on its host, with a Peer behind ``self.addr``."""
+
+    addr: str
+    peers: list[Peer]
+
+    def run_on_host(self, scenario: Callable[[Host], Coroutine[Any, Any, Any]]) -> Any:
+        raise NotImplementedError
+
+    async def raised(self, waiting: Awaitable[object]) -> BaseException:
+        try:
+            await waiting
+        except Exception as error:  # noqa: BLE001
+            return error
+        raise AssertionError("nothing was raised")
+
+    def test_time(self) -> None:
+        """A sleep takes its time, and `within` ends a wait with TimeoutError; a quick one returns its result."""
+
+        async def scenario(host: Host) -> None:
+            began = host.seconds()
+            await host.sleep(5)
+            self.assertEqual(round(host.seconds() - began), 5)
+            self.assertEqual(type(await self.raised(host.within(self.nap(host, 100), 3))), TimeoutError)
+            self.assertEqual(round(host.seconds() - began), 8)
+            self.assertEqual(await host.within(self.nap(host, 1), 3), "slept")
+
+        self.run_on_host(scenario)
+
+    async def nap(self, host: Host, seconds: float) -> str:
+        await host.sleep(seconds)
+        return "slept"
+
+    def test_gates(self) -> None:
+        """An open gate lets all pass, in the order of their coming, until it is shut."""
+        order: list[int] = []
+
+        async def scenario(host: Host) -> None:
+            gate = host.gate()
+
+            async def pass_gate(number: int) -> None:
+                await gate.wait()
+                order.append(number)
+
+            runs = [host.spawn(pass_gate(number), name=f"run {number}") for number in range(3)]
+            await host.sleep(1)
+            self.assertEqual((order, gate.is_open), ([], False))
+            gate.open()
+            await gate.wait()
+            for each in runs:
+                await each.wait()
+            self.assertEqual(order, [0, 1, 2])
+            gate.shut()
+            self.assertEqual(type(await self.raised(host.within(pass_gate(3), 1))), TimeoutError)
+
+        self.run_on_host(scenario)
+
+    def test_cancelling(self) -> None:
+        """A cancelled coroutine gets CANCELLED where it waits; waiting for its end never fails."""
+        seen: list[str] = []
+
+        async def scenario(host: Host) -> None:
+            async def sleeper() -> None:
+                try:
+                    await host.sleep(1000)
+                except host.CANCELLED:
+                    seen.append("cancelled")
+                    raise
+
+            running = host.spawn(sleeper(), name="sleeper")
+            await host.sleep(1)
+            running.cancel()
+            await running.wait()
+            running.cancel()
+            await running.wait()
+            self.assertEqual(seen, ["cancelled"])
+
+        self.run_on_host(scenario)
+
+    def test_handlers(self) -> None:
+        """Plain functions and coroutine functions are called with the message; their exception comes out."""
+
+        async def scenario(host: Host) -> None:
+            got: list[object] = []
+
+            async def coroutine(message: object) -> None:
+                await host.sleep(1)
+                got.append(message)
+
+            def failing(message: object) -> None:
+                raise LookupError(message)
+
+            await host.call(coroutine, "a")
+            await host.call(got.append, "b")
+            self.assertEqual(got, ["a", "b"])
+            self.assertEqual(type(await self.raised(host.call(failing, "c"))), LookupError)
+            host.close()
+
+        self.run_on_host(scenario)
+
+    def connections(self, host: Host) -> Connections:
+        def prepare(command: RemotingCommand) -> None:
+            command.language = LanguageCode.PYTHON
+
+        async def answer(addr: str, command: RemotingCommand) -> bytes | None:
+            return encode_reply(command, 3, f"to {addr}")
+
+        return host.connections(prepare, answer)
+
+    def test_requests(self) -> None:
+        """A request is prepared and answered, also with a frame in pieces; connections know our address."""
+
+        async def scenario(host: Host) -> None:
+            connections = self.connections(host)
+            self.assertEqual(connections.local_ip, None)
+            for queue_id in (0, 1, 5):
+                header = QueueHeader(topic="T", queue_id=queue_id)
+                answer = await connections.ask(self.addr, GET_MAX_OFFSET, header, None, timeout_s=3)
+                self.assertEqual(answer.header.offset, 7)
+            await connections.tell(self.addr, GET_MAX_OFFSET, ASK, None)
+            self.assertEqual(connections.local_ip is not None, True)
+            await host.sleep(1)
+            got = self.peers[0].got
+            self.assertEqual([c.language for c in got if not c.is_response], [LanguageCode.PYTHON] * 4)
+            self.assertEqual([c.is_oneway for c in got if not c.is_response], [False] * 3 + [True])
+            (reply,) = [command for command in got if command.is_response]
+            self.assertEqual((reply.code, reply.opaque, reply.remark), (3, 99, f"to {self.addr}"))
+            await connections.close()
+
+        self.run_on_host(scenario)
+
+    def test_failures(self) -> None:
+        """A lost connection, silence, refusals and bad bytes each have their error; the next request connects."""
+
+        async def scenario(host: Host) -> None:
+            connections = self.connections(host)
+            kinds = []
+            for queue_id in (2, 8, 3, 4, 6):
+                header = QueueHeader(topic="T", queue_id=queue_id)
+                kinds.append(
+                    type(await self.raised(connections.ask(self.addr, GET_MAX_OFFSET, header, None, timeout_s=3)))
+                )
+            self.assertEqual(kinds, [Unreachable, RequestTimeout, Refused, Unreachable, BadAnswer])
+            nowhere = self.addr.replace(str(PORT), "999")
+            for waiting in (
+                connections.ask(nowhere, GET_MAX_OFFSET, ASK, None, timeout_s=3),
+                connections.tell(nowhere, GET_MAX_OFFSET, ASK, None),
+                connections.tell("no address", GET_MAX_OFFSET, ASK, None),
+            ):
+                self.assertEqual(type(await self.raised(waiting)), Unreachable)
+            await connections.close()
+            closed = connections.ask(self.addr, GET_MAX_OFFSET, ASK, None, timeout_s=3)
+            self.assertIn("closed" if isinstance(host, AsyncioHost) else "stopped", str(await self.raised(closed)))
+
+        self.run_on_host(scenario)

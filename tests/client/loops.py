@@ -1,0 +1,84 @@
+"""asyncio in simulated time, with connections in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+
+class _Jumping(selectors.SelectSelector):
+    """Does not wait: the time of its loop jumps instead."""
+
+    loop: SimLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self.loop.now += timeout
+        return super().select(0)
+
+
+class SimLoop(asyncio.SelectorEventLoop):
+    """A loop whose time passes at once; ``listen`` maps a port to what builds the other side of a connection."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        selector = _Jumping()
+        selector.loop = self
+        super().__init__(selector)
+        self.listen: dict[int, Callable[[MemoryTransport], Any]] = {}
+
+    def time(self) -> float:
+        return self.now
+
+    async def create_connection(  # type: ignore[override]
+        self, factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
+    ) -> tuple[MemoryTransport, asyncio.Protocol]:
+        if port not in self.listen:
+            raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
+        protocol = factory()
+        transport = MemoryTransport(self, protocol)
+        transport.peer = self.listen[port](transport)
+        protocol.connection_made(transport)
+        return transport, protocol
+
+
+class MemoryTransport(asyncio.Transport):
+    """One end of a connection; ``peer`` has ``received(data)`` and ``lost()``."""
+
+    def __init__(self, loop: SimLoop, protocol: asyncio.Protocol) -> None:
+        super().__init__({"sockname": ("10.0.0.9", 5000)})
+        self._loop = loop
+        self._protocol = protocol
+        self._closed = False
+        self.peer: Any = None
+
+    def write(self, data: Any) -> None:
+        self._loop.call_soon(self.peer.received, bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def deliver(self, data: bytes) -> None:
+        """The other side sends ``data``."""
+        if not self._closed:
+            self._loop.call_soon(self._protocol.data_received, data)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+
+def run(main: Any) -> Any:
+    """Run a coroutine function, with its loop as the argument, in simulated time."""
+    loop = SimLoop()
+    try:
+        return loop.run_until_complete(main(loop))
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

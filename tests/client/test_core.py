@@ -1,0 +1,251 @@
+"""What the client decides: offsets to commit, tags, properties, ids, bodies, names."""
+
+from __future__ import annotations
+
+import zlib
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.client.core import codec, outgoing
+from rmq.client.core.msgid import UniqueIds
+from rmq.client.core.processqueue import ProcessQueue
+from rmq.client.core.routes import check_topic, publish_queues, subscribe_queues, wrap
+from rmq.client.core.subscription import subscription, wanted
+from rmq.client.settings import ProducerSettings
+from rmq.client.types import Message, ReceivedMessage, Sql
+from rmq.errors import BadAnswer, ConfigurationError, Refused, RequestTimeout, Unreachable
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.routes import BrokerData, QueueData, TopicRouteData
+from rmq.wire.record import decode_batch, decode_properties, decode_record, encode_properties, encode_record, java_hash
+
+QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+SETTINGS = ProducerSettings()
+
+
+def received(
+    offset: int = 0, body: bytes = b"x", *, sys_flag: int = 0, topic: str = "T", **props: str
+) -> ReceivedMessage:
+    record = encode_record(
+        topic=topic.encode(),
+        queue_id=0,
+        body=body,
+        properties=encode_properties(props).encode(),
+        born_timestamp=1,
+        store_timestamp=2,
+        born_host=(b"\x0a\0\0\1", 5000),
+        store_host=(b"\x0a\0\0\2", 10911),
+        queue_offset=offset,
+        phy_offset=offset * 100,
+        sys_flag=sys_flag,
+    )
+    return ReceivedMessage(decode_record(record), QUEUE)
+
+
+class ProcessQueueTests(SynchronousTestCase):
+    def test_never_commits_beyond_an_unfinished_message(self) -> None:
+        """Whatever the order in which handlers end, the offset to commit is the lowest that is not done."""
+        rng = Random(11)
+        for _ in range(200):
+            process = ProcessQueue(100)
+            offset = 100
+            unfinished: dict[int, ReceivedMessage] = {}
+            for _ in range(30):
+                if rng.random() < 0.4:
+                    messages = [received(offset + n) for n in range(rng.randint(0, 4))]
+                    offset += len(messages) + rng.randint(0, 2)
+                    process.put(messages, offset)
+                    unfinished |= {message.queue_offset: message for message in messages}
+                elif unfinished:
+                    done = rng.choice(list(unfinished))
+                    process.done([unfinished.pop(done)])
+                self.assertEqual(process.commit_offset, min(unfinished, default=offset))
+                self.assertEqual((len(process), process.held_bytes), (len(unfinished), len(unfinished)))
+
+    def test_span_and_oldest(self) -> None:
+        """The span goes from the lowest to the highest offset in hand, gaps included."""
+        process = ProcessQueue(0)
+        messages = [received(3), received(9)]
+        self.assertEqual((process.span, process.oldest), (0, None))
+        process.put(messages, 12)
+        self.assertEqual((process.span, process.oldest, process.commit_offset), (7, messages[0], 3))
+        process.done(messages)
+        self.assertEqual((process.span, process.commit_offset), (0, 12))
+
+    def test_reset(self) -> None:
+        """After a reset the messages from before count no more, even when the same offset comes again."""
+        process, old = ProcessQueue(0), received(5)
+        process.put([old], 6)
+        process.clear(5)
+        self.assertEqual((process.commit_offset, len(process), process.holds(old)), (5, 0, False))
+        process.put([received(5)], 6)
+        process.done([old])
+        self.assertEqual((process.commit_offset, len(process)), (5, 1))
+
+
+class SubscriptionTests(SynchronousTestCase):
+    def test_tags(self) -> None:
+        """Tags are sent with their Java hashes; blanks and empty parts do not count."""
+        data = subscription("T", " A ||B|| ", version=7)
+        self.assertEqual((data.tags_set, data.code_set, data.sub_version), ({"A", "B"}, {65, 66}, 7))
+        self.assertEqual(data.sub_string, " A ||B|| ")
+
+    def test_everything(self) -> None:
+        """No expression, a star and nothing but separators mean all tags."""
+        for text in ("*", "", " * ", "||"):
+            data = subscription("T", text, version=1)
+            self.assertEqual((data.sub_string, data.tags_set, data.code_set), ("*", set(), set()), text)
+
+    def test_sql(self) -> None:
+        data = subscription("T", Sql("a > 1"), version=1)
+        self.assertEqual((data.expression_type, data.sub_string, data.code_set), ("SQL92", "a > 1", set()))
+
+    def test_equal_hashes_are_told_apart_by_the_tag(self) -> None:
+        """``Aa`` and ``BB`` have one hash: the broker sends both, the client keeps the right one."""
+        self.assertEqual(java_hash("Aa"), java_hash("BB"))
+        data = subscription("T", "Aa", version=1)
+        self.assertTrue(wanted(data, received(TAGS="Aa")))
+        self.assertFalse(wanted(data, received(TAGS="BB")))
+        self.assertTrue(wanted(subscription("T", "*", version=1), received()))
+
+
+class OutgoingTests(SynchronousTestCase):
+    def test_properties(self) -> None:
+        """The properties are those that Java's producer sets."""
+        message = Message("T", b"x", tags="A", keys=("k1", "k2"), delay_level=3, properties={"color": "red"})
+        out = outgoing.single(message, "ID", SETTINGS, None)
+        self.assertEqual(
+            decode_properties(out.properties),
+            {"color": "red", "KEYS": "k1 k2", "UNIQ_KEY": "ID", "WAIT": "true", "DELAY": "3", "TAGS": "A"},
+        )
+        self.assertEqual((out.topic, out.body, out.sys_flag), ("T", b"x", 0))
+
+    def test_compression(self) -> None:
+        """Bodies from 4096 bytes on are compressed when that makes them shorter."""
+        long = outgoing.single(Message("T", b"a" * 4096), "ID", SETTINGS, None)
+        self.assertEqual((zlib.decompress(long.body), long.sys_flag), (b"a" * 4096, 0x301))
+        self.assertEqual(outgoing.single(Message("T", b"a" * 4095), "ID", SETTINGS, None).sys_flag, 0)
+        noise = Random(1).randbytes(5000)
+        plain = outgoing.single(Message("T", noise), "ID", SETTINGS, None)
+        self.assertEqual((plain.body, plain.sys_flag), (noise, 0))
+
+    def test_batch(self) -> None:
+        """Each entry has its own id; the request itself has only WAIT."""
+        messages = [Message("T", b"1", tags="A"), Message("T", b"2")]
+        out = outgoing.batch(messages, ["ID1", "ID2"], SETTINGS, "NS")
+        entries = decode_batch(out.body)
+        self.assertEqual([entry.body for entry in entries], [b"1", b"2"])
+        self.assertEqual([decode_properties(entry.properties)["UNIQ_KEY"] for entry in entries], ["ID1", "ID2"])
+        self.assertEqual((out.message_id, out.properties, out.topic), ("ID1,ID2", "WAIT\x01true", "NS%T"))
+
+    def test_refused_before_sending(self) -> None:
+        """What no broker would take, or what would change its meaning on the way, is a ConfigurationError."""
+        small = ProducerSettings(max_message_bytes=10)
+        bad = [
+            Message("", b"x"),
+            Message("a b", b"x"),
+            Message("t" * 128, b"x"),
+            Message("T", b"x" * 11),
+            Message("T", b"x", keys=("a b",)),
+            Message("T", b"x", properties={"TAGS": "A"}),
+            Message("T", b"x", properties={"a": ""}),
+            Message("T", b"x", properties={"a": "1\x022"}),
+            Message("T", b"x", properties={"a": "x" * 33000}),
+        ]
+        for message in bad:
+            self.assertRaises(ConfigurationError, outgoing.single, message, "ID", small, None)
+        pairs = [
+            [Message("T", b"x"), Message("U", b"x")],
+            [Message("T", b"x", delay_level=1)],
+            [Message("T", b"x"), Message("T", b"x", wait_store_ok=False)],
+        ]
+        for messages in pairs:
+            self.assertRaises(ConfigurationError, outgoing.batch, messages, ["I"] * len(messages), SETTINGS, None)
+
+    def test_copy_for_the_retry_topic(self) -> None:
+        """A consumer that cannot send back sends the message itself, as Java's does."""
+        message = received(4, RETRY_TOPIC="first", TRAN_MSG="true", KEYS="k", DELAY="5", UNIQ_KEY="U")
+        message.reconsume_times = 2
+        out = outgoing.again(message, "G", 16)
+        properties = decode_properties(out.properties)
+        self.assertEqual((out.topic, out.reconsume_times, out.max_reconsume_times), ("%RETRY%G", 3, 16))
+        self.assertEqual((properties["RETRY_TOPIC"], properties["DELAY"], properties["KEYS"]), ("first", "5", "k"))
+        self.assertEqual(properties["ORIGIN_MESSAGE_ID"], message.offset_message_id)
+        self.assertNotIn("TRAN_MSG", properties)
+
+    def test_which_failures_are_retried(self) -> None:
+        """A lost connection, a timeout and what another broker may accept; not a busy broker or a bad message."""
+        retried = [Unreachable("a", ""), RequestTimeout("a", ""), *(Refused(code, "", "a") for code in (1, 14, 16, 17))]
+        final = [BadAnswer("a", ""), *(Refused(code, "", "a") for code in (2, 13))]
+        self.assertEqual([outgoing.is_retried(error) for error in retried], [True] * 6)
+        self.assertEqual([outgoing.is_retried(error) for error in final], [False] * 3)
+
+    def test_sharding_key(self) -> None:
+        """The queue of a key is Java's: remainder of the hash, then absolute."""
+        for key in ("order-7", "x", "", "polygenelubricants"):  # the last one's hash is -2^31
+            value = java_hash(key)
+            self.assertEqual(outgoing.keyed_index(key, 7), abs(int(value - 7 * int(value / 7))))
+
+
+class CodecTests(SynchronousTestCase):
+    def test_bodies(self) -> None:
+        """zlib with and without its own bits is read; other kinds are named."""
+        packed = zlib.compress(b"hello")
+        self.assertEqual([codec.decompress(packed, flag) for flag in (0x1, 0x301)], [b"hello"] * 2)
+        self.assertEqual(received(body=packed, sys_flag=0x301).body, b"hello")
+        for data, flag, word in (
+            (packed, 0x101, "LZ4"),
+            (packed, 0x201, "zstd"),
+            (b"no", 1, "zlib"),
+            (packed[:-2], 1, "incomplete"),
+        ):
+            self.assertIn(word, str(self.assertRaises(ValueError, codec.decompress, data, flag)))
+
+    def test_bomb(self) -> None:
+        """A body that grows beyond the limit is refused."""
+        self.assertRaises(ValueError, codec.decompress, zlib.compress(bytes(codec.MAX_BODY_BYTES + 1)), 1)
+
+
+class IdTests(SynchronousTestCase):
+    def test_layout(self) -> None:
+        """Address, process, number, time and counter in upper-case hexadecimal; never twice the same."""
+        ids = UniqueIds("10.0.0.1", 0x12345, 0xABCDEF01)
+        first = ids.next(0x1234)
+        self.assertEqual(first, "0A000001" + "2345" + "ABCDEF01" + "00001234" + "0001")
+        self.assertEqual(len({ids.next(0x1234) for _ in range(0xFFFF)} | {first}), 0x10000)
+        self.assertEqual(len(UniqueIds("::1", 1, 1).next(0)), 56)
+
+
+class RouteTests(SynchronousTestCase):
+    def route(self, order_topic_conf: str | None = None) -> TopicRouteData:
+        queues = [
+            QueueData(broker_name=name, perm=perm, read_queue_nums=2, write_queue_nums=1)
+            for name, perm in (("b", 6), ("a", 6), ("c", 4), ("d", 2), ("e", 6))
+        ]
+        brokers = [
+            BrokerData(broker_name=name, cluster="C", broker_addrs={1 if name == "e" else 0: f"{name}:1"})
+            for name in "abcde"
+        ]
+        return TopicRouteData(queue_datas=queues, broker_datas=brokers, order_topic_conf=order_topic_conf)
+
+    def test_publish_queues(self) -> None:
+        """Writable queues of brokers with a master, by broker name."""
+        self.assertEqual(
+            [(q.broker_name, q.queue_id) for q in publish_queues("T", self.route())], [("a", 0), ("b", 0), ("d", 0)]
+        )
+
+    def test_order_topic_conf(self) -> None:
+        """An ordered topic's configuration decides alone."""
+        queues = publish_queues("T", self.route(order_topic_conf="b:2;a:1"))
+        self.assertEqual([(q.broker_name, q.queue_id) for q in queues], [("b", 0), ("b", 1), ("a", 0)])
+
+    def test_subscribe_queues(self) -> None:
+        """All readable queues, those of a broker without master too."""
+        self.assertEqual({q.broker_name for q in subscribe_queues("T", self.route())}, {"a", "b", "c", "e"})
+
+    def test_namespaces(self) -> None:
+        """The namespace stands behind the prefix; system topics have none; nothing is wrapped twice."""
+        self.assertEqual(wrap("NS", "%RETRY%G"), "%RETRY%NS%G")
+        self.assertEqual(wrap("NS", wrap("NS", "T")), "NS%T")
+        self.assertEqual((wrap(None, "T"), wrap("NS", "RMQ_SYS_TRACE_TOPIC")), ("T", "RMQ_SYS_TRACE_TOPIC"))
+        check_topic("%RETRY%NS%G_-|")

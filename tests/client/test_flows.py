@@ -1,0 +1,500 @@
+"""Producers and consumers against our own broker in simulated time: what is sent is consumed, whatever happens."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.client.flows.instance import Instance
+from rmq.client.settings import From
+from rmq.client.types import Later, Message, ReceivedMessage, Reject, SendStatus
+from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
+from rmq.wire.api.common import MessageQueue, TopicConfig
+from rmq.wire.api.forwarding import (
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    ConsumerStatusHeader,
+    ResetOffsetHeader,
+)
+from tests.client.cluster import Inbox, Simulated, consumer, producer, send_all
+
+
+class FlowCase(SynchronousTestCase):
+    brokers: tuple[str, ...] = ("broker-a",)
+
+    def setUp(self) -> None:
+        self.sim = Simulated(*self.brokers)
+
+    def tearDown(self) -> None:
+        self.sim.end()
+        self.flushLoggedErrors()
+
+    def make_topic(self, name: str = "T", queues: int = 4) -> None:
+        for broker in self.sim.brokers:
+            config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+            self.sim.broker(broker).topics.keep(config)
+            self.sim.broker(broker).registration.topics_changed()
+        self.sim.pass_s(1)
+
+    def until(self, condition: object, limit_s: float = 60.0, what: str = "the messages") -> None:
+        self.sim.world.run_until(condition, limit_s, what)  # type: ignore[arg-type]
+
+    def committed(self, topic: str = "T", group: str = "CG", broker: str = "broker-a") -> dict[int, int]:
+        offsets = self.sim.broker(broker).offsets
+        return dict(offsets.positions(group, topic))
+
+
+class SendTests(FlowCase):
+    def test_result(self) -> None:
+        """A result says where the message lies; the topic is made by the first send."""
+        sender = producer(self.sim.client())
+        first = self.sim.run(sender.send(Message("T", b"hello", tags="A", keys=("k",))))
+        self.assertEqual((first.status, first.queue.broker_name, first.queue_offset), (SendStatus.OK, "broker-a", 0))
+        self.assertEqual((len(first.message_id), len(first.offset_message_id)), (32, 32))
+        self.sim.pass_s(1)
+        self.assertEqual(len(self.sim.run(sender.queues("T"))), 4)
+
+    def test_queues_take_turns(self) -> None:
+        """Sends without a queue go to all queues in turn, those with a key to the queue of that key."""
+        self.make_topic()
+        sender = producer(self.sim.client())
+        results = [self.sim.run(sender.send(Message("T", b"x"))) for _ in range(8)]
+        self.assertEqual(sorted(result.queue.queue_id for result in results), [0, 0, 1, 1, 2, 2, 3, 3])
+        keyed = {self.sim.run(sender.send(Message("T", b"x"), sharding_key="order-7")).queue.queue_id for _ in range(5)}
+        self.assertEqual(len(keyed), 1)
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=2)
+        self.assertEqual(self.sim.run(sender.send(Message("T", b"x"), queue=queue)).queue, queue)
+
+    def test_batch_and_oneway(self) -> None:
+        """A batch lies in one queue in its order; a one-way message arrives too."""
+        self.make_topic(queues=1)
+        client = self.sim.client()
+        sender = producer(client)
+        result = self.sim.run(sender.send_batch([Message("T", b"%d" % n, tags="A") for n in range(3)]))
+        self.assertEqual((result.queue_offset, len(result.offset_message_id.split(","))), (0, 3))
+        self.sim.run(sender.send_oneway(Message("T", b"3")))
+        inbox = Inbox()
+        self.sim.run(consumer(client, inbox).start())
+        self.until(lambda: len(inbox.got) == 4)
+        self.assertEqual(sorted(inbox.bodies), [b"0", b"1", b"2", b"3"])
+
+    def test_language(self) -> None:
+        """Brokers see a client in Python."""
+        client = self.sim.client()
+        self.sim.run(producer(client).send(Message("T", b"x")))
+        self.sim.run(consumer(client, Inbox()).start())
+        group = self.sim.broker().consumers.find("CG")
+        assert group is not None
+        self.assertEqual([member.language for member in group.members.values()], ["PYTHON"])
+
+    def test_unknown_topic(self) -> None:
+        """Without automatic creation an unknown topic is NoRoute, with what the NameServer said."""
+        sender = producer(self.sim.client(), default_topic="nothing")
+        error = self.failureOf(sender.send(Message("T", b"x")), NoRoute)
+        self.assertIn("No topic route info", str(error))
+
+    def failureOf(self, coroutine: object, kind: type[Exception]) -> Exception:
+        try:
+            self.sim.run(coroutine)  # type: ignore[arg-type]
+        except kind as error:
+            return error
+        raise AssertionError(f"no {kind.__name__}")
+
+    def test_dead_broker(self) -> None:
+        """With the only broker gone the deadline ends the send, and the error says what was tried."""
+        self.make_topic()
+        sender = producer(self.sim.client())
+        self.sim.run(sender.send(Message("T", b"x")))
+        self.sim.brokers["broker-a"].crash()
+        began = self.sim.world.now_s
+        error = self.failureOf(sender.send(Message("T", b"x"), timeout_s=2.0), NotDelivered)
+        self.assertLess(self.sim.world.now_s - began, 2.5)
+        assert isinstance(error, NotDelivered)
+        self.assertTrue(error.attempts and error.may_be_stored)
+
+    def test_room(self) -> None:
+        """A send beyond max_in_flight waits for one of the others."""
+        self.make_topic()
+        sender = producer(self.sim.client(), max_in_flight=2)
+        ends = [Deferred.fromCoroutine(sender.send(Message("T", b"x"))) for _ in range(5)]
+        for end in ends:
+            self.sim.world.settle(end)
+
+    def test_closed(self) -> None:
+        """After the close nothing is sent, and the error says so."""
+        client = self.sim.client()
+        sender = producer(client)
+        self.sim.run(client.close())
+        self.sim.run(client.close())
+        self.failureOf(sender.send(Message("T", b"x")), ClosedClient)
+
+
+class TwoBrokerTests(FlowCase):
+    brokers = ("broker-a", "broker-b")
+
+    def test_other_broker_takes_over(self) -> None:
+        """While one of two brokers is down every send succeeds at the other, and counts as one message."""
+        self.make_topic()
+        sender = producer(self.sim.client())
+        self.sim.pass_s(1)
+        self.sim.run(sender.send(Message("T", b"x")))
+        self.sim.brokers["broker-a"].kill()
+        results = [self.sim.run(sender.send(Message("T", b"x"))) for _ in range(8)]
+        self.assertEqual({result.queue.broker_name for result in results}, {"broker-b"})
+
+    def test_members_share_the_queues(self) -> None:
+        """Each queue of both brokers has one owner; a member that leaves gives its queues to the other one."""
+        self.make_topic()
+        self.sim.pass_s(1)
+        sender = producer(self.sim.client())
+        clients, inboxes = [self.sim.client(), self.sim.client()], [Inbox(), Inbox()]
+        members = [consumer(client, inbox) for client, inbox in zip(clients, inboxes, strict=True)]
+        for member in members:
+            self.sim.run(member.start())
+
+        def owned(member: object) -> int:
+            return len([queue for queue in member.assignment() if queue.topic == "T"])  # type: ignore[attr-defined]
+
+        self.until(lambda: [owned(member) for member in members] == [4, 4], 60, "4 and 4 queues")
+        self.sim.run(send_all(sender, [b"%d" % n for n in range(40)]))
+        self.until(lambda: sum(len(inbox.got) for inbox in inboxes) == 40)
+        self.assertTrue(all(inbox.got for inbox in inboxes))
+        report = self.sim.run(clients[0].close())
+        self.assertEqual((report.offsets_not_written, report.handlers_cancelled), (0, 0))
+        self.until(lambda: owned(members[1]) == 8, 60, "all queues")
+        self.sim.run(send_all(sender, [b"%d" % n for n in range(40, 80)]))
+        self.until(lambda: len({b for inbox in inboxes for b in inbox.bodies}) == 80)
+        self.sim.pass_s(30)
+        self.assertEqual(sum(len(inbox.got) for inbox in inboxes), 80)
+
+
+class ConsumeTests(FlowCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_topic()
+        self.client = self.sim.client()
+        self.sender = producer(self.client)
+
+    def test_tags(self) -> None:
+        """A consumer gets the tags that it wants, also where hashes collide."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox, {"T": "Aa || C"}).start())
+        for tag in ("Aa", "BB", "C", "D"):
+            self.sim.run(send_all(self.sender, [tag.encode()], tags=tag))
+        self.until(lambda: len(inbox.got) == 2)
+        self.sim.pass_s(10)
+        self.assertEqual(sorted(inbox.bodies), [b"Aa", b"C"])
+        self.assertEqual(sum(self.committed().values()), 4)
+
+    def test_content(self) -> None:
+        """Body (compressed on the way), keys, tags and properties arrive as they were sent."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        body = b"long " * 2000
+        sent = self.sim.run(self.sender.send(Message("T", body, "A", ("k1", "k2"), properties={"p": "v"})))
+        self.until(lambda: inbox.got)
+        got = inbox.got[0]
+        self.assertEqual((got.body, got.tags, got.keys, got.properties["p"]), (body, "A", ("k1", "k2"), "v"))
+        self.assertLess(len(got.record.body), 1000)
+        self.assertEqual((got.message_id, got.queue), (sent.message_id, sent.queue))
+        self.assertEqual((got.topic, got.reconsume_times), ("T", 0))
+        self.assertTrue(got.store_host.endswith(":10911"))
+
+    def test_first_offset(self) -> None:
+        """
+        A new group of a queue that still has its first message begins there, whatever it asks for: brokers decide so.
+        """
+        self.sim.run(send_all(self.sender, [b"old"] * 4))
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox, consume_from=From.LAST).start())
+        self.until(lambda: len(inbox.got) == 4)
+
+    def test_failures_come_again(self) -> None:
+        """A handler that raises gets the message again after the broker's delay, with its original topic."""
+
+        def fail_once(message: ReceivedMessage) -> None:
+            if not message.reconsume_times:
+                raise ValueError("not now")
+
+        inbox = Inbox(fail_once)
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"x"]))
+        self.until(lambda: len(inbox.got) == 2, 120)
+        first, second = inbox.got
+        self.assertEqual([m.reconsume_times for m in inbox.got], [0, 1])
+        self.assertEqual((second.topic, second.body, second.queue.topic), ("T", b"x", "%RETRY%CG"))
+        self.assertGreaterEqual(second.stored_ms - first.stored_ms, 10_000)
+
+    def test_later_and_reject(self) -> None:
+        """Later chooses the delay, Reject sends to the dead letter queue at once."""
+
+        def judge(message: ReceivedMessage) -> None:
+            if message.body == b"later" and not message.reconsume_times:
+                raise Later(delay_level=1)
+            if message.body == b"never":
+                raise Reject
+
+        inbox = Inbox(judge)
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"later", b"never"]))
+        self.until(lambda: inbox.bodies.count(b"later") == 2, 120)
+        self.sim.pass_s(60)
+        self.assertEqual(inbox.bodies.count(b"never"), 1)
+        self.assertEqual(self.sim.broker().store.max_offset("%DLQ%CG", 0), 1)
+
+    def test_poison_ends_in_the_dead_letter_queue(self) -> None:
+        """After max_reconsume_times tries a message is in %DLQ%, and comes no more."""
+
+        def fail(message: ReceivedMessage) -> None:
+            raise Later(delay_level=1)
+
+        inbox = Inbox(fail)
+        self.sim.run(consumer(self.client, inbox, max_reconsume_times=3).start())
+        self.sim.run(send_all(self.sender, [b"poison"]))
+        self.until(lambda: self.sim.broker().store.max_offset("%DLQ%CG", 0) == 1, 300, "the dead letter")
+        self.sim.pass_s(60)
+        self.assertEqual([m.reconsume_times for m in inbox.got], [0, 1, 2, 3])
+
+    def test_batches(self) -> None:
+        """With batch_size a handler gets lists; Later(from_index) gives back the rest of one."""
+        sizes: list[int] = []
+        again: list[bytes] = []
+
+        def handle(messages: list[ReceivedMessage]) -> None:
+            sizes.append(len(messages))
+            if messages[0].reconsume_times:
+                again.extend(message.body for message in messages)
+            elif len(messages) > 1:
+                raise Later(delay_level=1, from_index=1)
+
+        self.sim.run(self.sender.send_batch([Message("T", b"%d" % n) for n in range(3)]))
+        self.sim.run(consumer(self.client, handle, batch_size=10).start())
+        self.until(lambda: sorted(again) == [b"1", b"2"], 120)
+        self.assertEqual(sizes[0], 3)
+
+    def test_offsets_are_written(self) -> None:
+        """Offsets go to the broker every five seconds, and never beyond a handler that still runs."""
+        waits: list[Deferred[None]] = []
+
+        def wait(message: ReceivedMessage) -> Deferred[None] | None:
+            if message.body == b"slow":
+                waits.append(Deferred())
+                return waits[-1]
+            return None
+
+        inbox = Inbox(wait)
+        self.sim.run(consumer(self.client, inbox).start())
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+        for body in (b"1", b"slow", b"3"):
+            self.sim.run(self.sender.send(Message("T", body), queue=queue))
+        self.until(lambda: len(inbox.got) == 3)
+        self.sim.pass_s(20)
+        self.assertEqual(self.committed()[0], 1)
+        waits[0].callback(None)
+        self.sim.pass_s(6)
+        self.assertEqual(self.committed()[0], 3)
+
+    def test_handler_timeout(self) -> None:
+        """A handler that does not end is cancelled, its message comes again, and others are served meanwhile."""
+        cancelled: list[object] = []
+
+        def hang(message: ReceivedMessage) -> Deferred[None] | None:
+            return None if message.reconsume_times else Deferred(cancelled.append)
+
+        inbox = Inbox(hang)
+        self.sim.run(consumer(self.client, inbox, concurrency=1, consume_timeout_s=30).start())
+        self.sim.run(send_all(self.sender, [b"a"]))
+        self.until(lambda: len(inbox.got) == 2, 120)
+        self.assertEqual(len(cancelled), 1)
+
+    def test_close_waits_for_handlers(self) -> None:
+        """A close lets running handlers end and writes their offsets; what waits longer is cancelled and reported."""
+        waits: list[Deferred[None]] = []
+
+        def wait(message: ReceivedMessage) -> Deferred[None]:
+            waits.append(Deferred())
+            return waits[-1]
+
+        self.sim.run(consumer(self.client, Inbox(wait), drain_timeout_s=10).start())
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+        for body in (b"1", b"2"):
+            self.sim.run(self.sender.send(Message("T", body), queue=queue))
+        self.until(lambda: len(waits) == 2)
+        closing = Deferred.fromCoroutine(self.client.close())
+        self.sim.pass_s(1)
+        waits[0].callback(None)
+        report = self.sim.world.settle(closing)
+        self.assertEqual((report.handlers_cancelled, report.offsets_not_written), (1, 0))
+        self.assertEqual(self.committed()[0], 1)
+
+    def test_broker_restarts(self) -> None:
+        """A consumer goes on after each of many restarts of the broker, soon after it is back."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        node = self.sim.brokers["broker-a"]
+        for number in range(20):
+            node.kill()
+            self.sim.pass_s(number % 7)
+            node.start()
+            self.sim.pass_s(3)
+            self.sim.run(self.sender.send(Message("T", b"%d" % number), timeout_s=20))
+            self.until(lambda n=number: b"%d" % n in inbox.bodies, 40, f"message {number}")
+
+    def test_name_server_restarts(self) -> None:
+        """Without a NameServer everything goes on with the routes that are known."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"1"]))
+        self.sim.namesrv.kill()
+        self.sim.pass_s(100)
+        self.sim.run(send_all(self.sender, [b"2"]))
+        self.until(lambda: sorted(inbox.bodies) == [b"1", b"2"])
+        self.sim.namesrv.start()
+        self.sim.pass_s(60)
+
+    def test_deliveries(self) -> None:
+        """An async for gets messages: the end of the block acknowledges, an exception asks for it again."""
+        made = consumer(self.client, None)
+        seen: list[tuple[bytes, int]] = []
+
+        async def loop() -> None:
+            async for delivery in made:
+                message = delivery.message
+                try:
+                    async with delivery:
+                        seen.append((message.body, message.reconsume_times))
+                        if message.body == b"again" and not message.reconsume_times:
+                            raise ValueError("once more")
+                except ValueError:
+                    pass
+                if len(seen) == 3:
+                    return
+
+        running = Deferred.fromCoroutine(loop())
+        self.sim.pass_s(1)
+        self.sim.run(send_all(self.sender, [b"good", b"again"]))
+        self.sim.world.settle(running, 120)
+        self.assertEqual(sorted(seen), [(b"again", 0), (b"again", 1), (b"good", 0)])
+        self.sim.pass_s(6)
+        self.assertEqual(sum(self.committed().values()), 2)
+
+    def test_lost_queue(self) -> None:
+        """An ack after the queue went to another member says so: that member gets the message."""
+        made = consumer(self.client, None)
+        self.sim.run(send_all(self.sender, [b"x"] * 4))
+
+        async def four() -> list[object]:
+            found: list[object] = []
+            async for delivery in made:
+                found.append(delivery)
+                if len(found) == 4:
+                    break
+            return found
+
+        deliveries = self.sim.run(four())
+        inbox = Inbox()
+        other = self.sim.client()
+        self.sim.run(consumer(other, inbox).start())
+        self.until(lambda: len(inbox.got) == 2)
+        self.until(lambda: len([queue for queue in made.assignment() if queue.topic == "T"]) == 2)
+
+        async def ack_all() -> int:
+            lost = 0
+            for delivery in deliveries:
+                try:
+                    await delivery.ack()  # type: ignore[attr-defined]
+                except LostQueue:
+                    lost += 1
+            return lost
+
+        self.assertEqual(self.sim.run(ack_all()), 2)
+
+    def test_pause(self) -> None:
+        """A paused queue is not pulled; health says why."""
+        inbox = Inbox()
+        made = consumer(self.client, inbox)
+        self.sim.run(made.start())
+        self.until(lambda: len(made.assignment()) >= 4)
+        made.pause(*made.assignment())
+        self.sim.pass_s(20)
+        self.sim.run(send_all(self.sender, [b"x"] * 4))
+        self.sim.pass_s(20)
+        self.assertEqual(inbox.got, [])
+        self.assertEqual({queue.trouble for queue in made.health() if queue.queue.topic == "T"}, {"paused"})
+        made.resume(*made.assignment())
+        self.until(lambda: len(inbox.got) == 4)
+
+    def test_back_pressure(self) -> None:
+        """A queue is not pulled while its limit of messages is in hand."""
+        waits: list[Deferred[None]] = []
+
+        def wait(message: ReceivedMessage) -> Deferred[None]:
+            waits.append(Deferred())
+            return waits[-1]
+
+        made = consumer(self.client, Inbox(wait), queue_messages=10, pull_batch=5)
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+        for _ in range(30):
+            self.sim.run(self.sender.send(Message("T", b"x"), queue=queue))
+        self.sim.run(made.start())
+        self.sim.pass_s(10)
+        health = next(one for one in made.health() if one.queue == queue)
+        self.assertEqual((health.in_hand, health.lag), (10, 30))
+        self.assertIn("limit", health.trouble)
+        for number in range(30):
+            self.until(lambda least=number: len(waits) > least)
+            waits[number].callback(None)
+
+    def test_broadcast(self) -> None:
+        """With broadcast every member gets every message, and finds its offsets in its own file after a restart."""
+        others = [self.sim.client(instance_name="DEFAULT") for _ in range(2)]
+        inboxes = [Inbox(), Inbox()]
+        for client, inbox in zip(others, inboxes, strict=True):
+            self.sim.run(consumer(client, inbox, broadcast=True).start())
+        self.sim.run(send_all(self.sender, [b"1", b"2"]))
+        self.until(lambda: all(sorted(inbox.bodies) == [b"1", b"2"] for inbox in inboxes))
+        node = self.sim.clients[1]
+        self.sim.world.settle(node.stop())
+        self.assertEqual(node.leaks, [])
+        self.sim.run(send_all(self.sender, [b"3"]))
+        process = node.start()
+        again = Inbox()
+        instance: Instance = process.instance  # type: ignore[union-attr]
+        self.sim.run(instance.start())
+        self.sim.run(consumer(instance, again, broadcast=True).start())
+        self.until(lambda: again.got)
+        self.sim.pass_s(10)
+        self.assertEqual(again.bodies, [b"3"])
+
+    def test_namespace(self) -> None:
+        """Within a namespace topics and groups have its prefix at the broker, and not for handlers."""
+        client = self.sim.client(namespace="NS")
+        inbox = Inbox()
+        self.sim.run(producer(client).send(Message("T", b"x")))
+        self.sim.run(consumer(client, inbox).start())
+        self.until(lambda: inbox.got)
+        self.assertEqual(inbox.got[0].topic, "T")
+        self.assertIsNotNone(self.sim.broker().topics.get("NS%T"))
+
+    def test_one_consumer_of_a_group(self) -> None:
+        """A group may be in a client once."""
+        consumer(self.client, Inbox())
+        self.assertRaises(ConfigurationError, consumer, self.client, Inbox())
+
+    def test_reset_and_status(self) -> None:
+        """An operator's reset moves a running consumer; its positions can be asked for."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)]))
+        self.until(lambda: len(inbox.got) == 4)
+        self.sim.pass_s(6)
+        addr = self.client.master("broker-a")
+        status = self.sim.run(
+            self.client.ask(
+                addr, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader(topic="T", group="CG"), None
+            )
+        )
+        self.assertEqual(sum(sum(table.values()) for table in status.body.consumer_table.values()), 4)
+        reset = ResetOffsetHeader(topic="T", group="CG", timestamp=0, is_force=True)
+        self.sim.run(self.client.ask(addr, INVOKE_BROKER_TO_RESET_OFFSET, reset, None))
+        self.until(lambda: len(inbox.got) == 8)

@@ -1,0 +1,110 @@
+"""The asyncio host and the Twisted host keep the contract, each with what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.protocol import Factory, Protocol
+
+from rmq.aio.host import AsyncioHost
+from rmq.client.host import Host
+from rmq.runtime.platform import Platform
+from rmq.sim.net import SimNet
+from rmq.sim.node import Node, platform_for
+from rmq.sim.world import World
+from rmq.tx.host import TwistedHost
+from tests.client import host_contract
+from tests.client.host_contract import PORT, Peer
+from tests.client.loops import MemoryTransport, SimLoop, run
+
+
+class AsyncioHostTests(host_contract.Contract):
+    addr = f"10.0.0.1:{PORT}"
+
+    def run_on_host(self, scenario: Callable[[Host], Coroutine[Any, Any, Any]]) -> Any:
+        self.peers = []
+
+        def accept(transport: MemoryTransport) -> Peer:
+            self.peers.append(Peer(transport.deliver, transport.close))
+            return self.peers[-1]
+
+        async def main(loop: SimLoop) -> Any:
+            loop.listen[PORT] = accept
+            result = await scenario(AsyncioHost())
+            await asyncio.sleep(10)
+            self.assertEqual(asyncio.all_tasks(), {asyncio.current_task()})
+            return result
+
+        return run(main)
+
+    def test_failures_of_tasks_are_logged(self) -> None:
+        """A coroutine that fails is a log line with its traceback, and never lost."""
+
+        async def scenario(host: Host) -> None:
+            async def fail() -> None:
+                raise LookupError("planted")
+
+            await host.spawn(fail(), name="the failing one").wait()
+
+        with self.assertLogs("rmq.client", logging.ERROR) as logs:
+            self.run_on_host(scenario)
+        self.assertIn("the failing one failed", logs.output[0])
+        self.assertIn("planted", logs.output[0])
+
+    def test_import_without_twisted(self) -> None:
+        """The asyncio face does not import Twisted, nor anything but msgspec and attrs beside the standard library."""
+        code = (
+            "import sys; before = set(sys.modules); import rmq.aio\n"
+            "found = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+            "print(sorted(found - sys.stdlib_module_names - {'rmq', 'attr', 'attrs', 'msgspec', 'typing_extensions'}))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.stdout.strip(), done.stderr), ("[]", ""))
+
+
+class _Served(Protocol):
+    def __init__(self, peers: list[Peer]) -> None:
+        self._peers = peers
+
+    def connectionMade(self) -> None:
+        assert self.transport is not None
+        self._peer = Peer(self.transport.write, self.transport.loseConnection)
+        self._peers.append(self._peer)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._peer.received(data)
+
+
+class TwistedHostTests(host_contract.Contract):
+    def run_on_host(self, scenario: Callable[[Host], Coroutine[Any, Any, Any]]) -> Any:
+        world = World(3)
+        net = SimNet(world)
+        server, client = Node(world, net, "server"), Node(world, net, "client")
+        self.peers = []
+        server.start()
+        client.start()
+        TCP4ServerEndpoint(server.process, PORT).listen(Factory.forProtocol(lambda: _Served(self.peers)))
+        self.addr = f"{server.address}:{PORT}"
+        platform: Platform = platform_for(client)
+        host: Host = TwistedHost(platform, home="/home")
+        result = world.settle(Deferred.fromCoroutine(scenario(host)), 2000)
+        world.run_for(10)
+        self.assertEqual(client.process.leaks() if client.process else None, [])
+        return result
+
+    def test_files(self) -> None:
+        """A file is read as it was written; one that is not there is None."""
+
+        async def scenario(host: Host) -> None:
+            self.assertEqual(host.read_file("a/b.json"), None)
+            host.write_file("a/b.json", b"{}")
+            self.assertEqual(host.read_file("a/b.json"), b"{}")
+
+        self.run_on_host(scenario)

@@ -1,0 +1,153 @@
+"""The Python client as its users run it, against Apache's broker and ours, beside members in Java."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from rmq.aio import Client, From, Message, MessageQueue, PushConsumer, PushSettings, ReceivedMessage, SendStatus
+from tests.client.allocations import GOLDEN, drawn_cases
+from tests.real.conftest import Clients
+from tests.real.javaclient import SOURCE, compiled
+from tests.real.peers import APACHE_4, OURS, Broker, Site, jars, require_apache
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ALLOCATIONS = SOURCE.with_name("Allocations.java")
+DEADLINE_S = 120.0
+
+
+def examples(name: str) -> list[str]:
+    """Return the Python blocks of a document."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.real
+@pytest.mark.smoke
+@pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
+def test_examples(document: str, site: Site) -> None:
+    """Every Python example of the documents runs as it is printed there, and writes what it received."""
+    namesrv = site.namesrv()
+    site.broker(OURS, namesrv.addr)
+    for example in examples(document):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example],
+            env=os.environ | {"NAMESRV_ADDR": namesrv.addr, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, f"{example}\n{done.stdout}{done.stderr}"
+        assert "print(message" not in example or "b'hello'" in done.stdout, f"{example}\n{done.stdout}{done.stderr}"
+        assert "Warning" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len(examples(document)) >= (1 if document == "README.md" else 3)
+
+
+@pytest.mark.real
+def test_allocations_equal_java(tmp_path: Path) -> None:
+    """
+    10,000 drawn groups are allocated as Apache's classes allocate them, for each strategy.
+
+    With RMQ_WRITE_GOLDEN=1 the file of the unit test is written again.
+    """
+    require_apache(APACHE_4)
+    cases = list(drawn_cases(Random(497), 10_000))
+    classpath = f"{compiled(APACHE_4, ALLOCATIONS)}{os.pathsep}{jars(APACHE_4)}/*"
+    done = subprocess.run(
+        ["java", "-Xmx200m", "-Dfile.encoding=UTF-8", "-cp", classpath, "Allocations"],
+        input="".join(f"{case.line}\n" for case in cases).encode(),
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+    answers = done.stdout.decode().splitlines()
+    assert len(answers) == len(cases), done.stderr.decode()
+    if os.environ.get("RMQ_WRITE_GOLDEN"):
+        lines = zip(cases[:400], answers, strict=False)
+        GOLDEN.write_text("".join(f"{case.line}\t{answer}\n" for case, answer in lines), encoding="utf-8")
+    assert [case for case, answer in zip(cases, answers, strict=True) if case.answer() != answer] == []
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, DEADLINE_S))
+
+
+async def until(condition: Any, what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S / 2
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, what
+        await asyncio.sleep(0.05)
+
+
+def queues_of(members: list[PushConsumer], topic: str) -> list[frozenset[MessageQueue]]:
+    return [frozenset(queue for queue in member.assignment() if queue.topic == topic) for member in members]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [APACHE_4, OURS])
+def test_group_of_python_and_java(kind: str, site: Site, client: Clients) -> None:
+    """
+    Two Python members and one of Java share the queues of a topic; each message of Java's and Python's producers is
+    consumed once, retries and dead letters too, and when members leave the others have all queues.
+    """
+    require_apache(APACHE_4)
+    namesrv = site.namesrv()
+    broker: Broker = site.broker(kind, namesrv.addr)
+    java = client(APACHE_4, namesrv.addr)
+    topic, group = "Mixed", "mixed"
+
+    async def main() -> None:
+        async with Client(namesrv.addr) as first, Client(namesrv.addr) as second:
+            producer = first.producer()
+            await producer.send(Message(topic, b"0", keys=("first-0",)))
+            got: list[ReceivedMessage] = []
+
+            async def handle(message: ReceivedMessage) -> None:
+                if message.keys == ("python-7",) and not message.reconsume_times:
+                    raise ValueError("not the first time")
+                got.append(message)
+
+            settings = PushSettings(consume_from=From.FIRST)
+            members = [c.push_consumer(group, {topic: "*"}, handler=handle, settings=settings) for c in (first, second)]
+            for member in members:
+                await member.start()
+            await asyncio.to_thread(java.consume, group, topic, "j")
+
+            def shared() -> bool:
+                mine, others = queues_of(members, topic)
+                return not mine & others and sorted((len(mine), len(others))) == [1, 1]
+
+            # 4 queues of 3 members: two, one and one, by the order of the client ids
+            await until(lambda: len(frozenset.union(*queues_of(members, topic))) < 4, "Java has a queue")
+            await until(lambda: not frozenset.intersection(*queues_of(members, topic)), "no queue has two owners")
+            for number in range(60):
+                result = await producer.send(Message(topic, b"%d" % number, tags="TagA", keys=(f"python-{number}",)))
+                assert result.status is SendStatus.OK
+            await asyncio.to_thread(java.send, topic, "sync", 60, prefix="java")
+
+            def keys() -> list[str]:
+                return [key for message in got for key in message.keys] + [event["key"] for event in java.got("j")]
+
+            wanted = {f"{who}-{n}" for who in ("python", "java") for n in range(60)}
+            await until(lambda: wanted <= set(keys()), "every message")
+            assert {event["key"] for event in java.got("j")} & wanted
+            assert {key for message in got for key in message.keys} & wanted
+            await asyncio.to_thread(java.leave, "j")
+            await until(lambda: len(frozenset.union(*queues_of(members, topic))) == 4, "the queues of Java's member")
+            report = await second.close()
+            assert (report.offsets_not_written, report.handlers_cancelled) == (0, 0)
+            await until(lambda: len(queues_of(members, topic)[0]) == 4, "all queues")
+            before = len(keys())
+            await asyncio.to_thread(java.send, topic, "sync", 20, prefix="more")
+            await until(lambda: len([k for k in keys() if k.startswith("more-")]) >= 20, "the last messages")
+            assert len(keys()) - before == 20, "a message came twice"
+
+    run(main())
+    assert broker.alive

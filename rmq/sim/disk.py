@@ -45,7 +45,7 @@ FOLDER = Folder()
 Entry = Inode | Folder
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class NameChange:
     """Names that appear (or, with None, go) in one step."""
 
@@ -82,6 +82,8 @@ class SimDisk:
         self.on_sync: Callable[[float], object] = lambda seconds: None
         #: called when an empty disk takes the place of this one
         self.on_replace: Callable[[], object] = lambda: None
+        #: of files, in all processes
+        self.failed_syncs = 0
         self.recover()
         self._names: dict[str, Entry] = {"/": FOLDER}
         self._durable_names: dict[str, Entry] = {"/": FOLDER}
@@ -200,6 +202,33 @@ class SimDisk:
             raise
         finally:
             file.close()
+
+    def file_system(self, path: str) -> SimFileSystem | None:
+        return SimFileSystem(self) if self.is_dir(path) else None
+
+    def sync_all(self, changes: dict[Inode, Write | Resize], names: list[NameChange]) -> None:
+        """Make everything durable up to the last of these changes of files and names; DiskError when that fails."""
+        paths = {entry: path for path, entry in self._names.items() if isinstance(entry, Inode)}
+        error: DiskError | None = None
+        for inode, last in changes.items():
+            # A file that is gone, or that another sync took care of, has nothing left to write.
+            failure = self.sync_inode(paths.get(inode, "/"), inode, inode.count_to(last))
+            if failure is not None:
+                error = failure
+                for handle in self._handles:
+                    if handle.inode is inode:
+                        handle.missed = failure
+        for folder in sorted({folder for change in names for folder in change.folders}):
+            synced = [change for change in names if folder in change.folders and change in self._name_changes]
+            failure = self._names_synced(folder, synced)
+            error = failure or error
+        if error is not None:
+            raise error
+
+    def all_pending(self) -> tuple[dict[Inode, Write | Resize], list[NameChange]]:
+        """Return the last change of each file, and those of names, that are not durable."""
+        inodes = dict.fromkeys(entry for entry in self._names.values() if isinstance(entry, Inode))
+        return {inode: inode.pending[-1] for inode in inodes if inode.pending}, list(self._name_changes)
 
     def read_whole(self, path: str) -> bytes:
         content = self._inode(path).live
@@ -320,16 +349,9 @@ class SimDisk:
         path = self._path(path)
         if not self.is_dir(path):
             raise DiskError(path, "No such directory")
-        changes = [change for change in self._name_changes if path in change.folders]
-        self._name_changes = [change for change in self._name_changes if path not in change.folders]
-        failed = self._sync_fails(path)
-        for change in changes:
-            # As for the bytes of a file: the kernel forgets what it could not write.
-            if not failed or self._rng.random() < 0.5:
-                change.apply(self._durable_names)
-        self._note("sync_dir failed" if failed else "sync_dir", path)
-        if failed:
-            raise SyncFailed(path, "cannot fsync: Input/output error")
+        failure = self._names_synced(path, [change for change in self._name_changes if path in change.folders])
+        if failure is not None:
+            raise failure
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
         done: Deferred[None] = Deferred()
@@ -410,6 +432,7 @@ class SimDisk:
         """Make the oldest ``count`` changes durable; return the error where the disk fails."""
         if self._sync_fails(path):
             self._note("sync failed", path)
+            self.failed_syncs += 1
             inode.lose_some(count, self._rng)
             return SyncFailed(path, "cannot fsync: Input/output error")
         inode.make_durable(count)
@@ -417,6 +440,17 @@ class SimDisk:
         return None
 
     # -- inside
+
+    def _names_synced(self, folder: str, changes: list[NameChange]) -> DiskError | None:
+        """Make changes of names durable; return the error where the disk fails."""
+        self._name_changes = [change for change in self._name_changes if change not in changes]
+        failed = self._sync_fails(folder)
+        for change in changes:
+            # As for the bytes of a file: the kernel forgets what it could not write.
+            if not failed or self._rng.random() < 0.5:
+                change.apply(self._durable_names)
+        self._note("sync_dir failed" if failed else "sync_dir", folder)
+        return SyncFailed(folder, "cannot fsync: Input/output error") if failed else None
 
     def _path(self, path: str) -> str:
         return normal_path(path)
@@ -493,6 +527,8 @@ class SimFile:
         self._disk = disk
         self._path = path
         self.inode = inode
+        #: what a sync of the whole file system could not write: the next sync of this handle reports it, too
+        self.missed: DiskError | None = None
         self._refusal: str | None = None
         self._closed: str | None = None
         disk.opened(self)
@@ -537,9 +573,12 @@ class SimFile:
 
     def sync_now(self) -> None:
         self._check_writable(None)
-        error = self._disk.sync_inode(self._path, self.inode, len(self.inode.pending))
+        error = self.missed or self._disk.sync_inode(self._path, self.inode, len(self.inode.pending))
         if error is not None:
             raise self._failed(error)
+
+    def data_end(self) -> int:
+        return min(self.size, max((number + 1 for number in self.inode.live.pages), default=0) * PAGE_BYTES)
 
     def truncate(self, size: int) -> None:
         self._check_writable(size)
@@ -554,11 +593,7 @@ class SimFile:
         self._closed = "its process is gone, the file is closed"
 
     def _synced(self, last: Write | Resize | None, done: Deferred[None]) -> None:
-        count = 0
-        for number, change in enumerate(self.inode.pending, 1):
-            if change is last:
-                count = number
-        error = self._disk.sync_inode(self._path, self.inode, count)
+        error = self.missed or self._disk.sync_inode(self._path, self.inode, self.inode.count_to(last))
         if error is None:
             done.callback(None)
         else:
@@ -576,6 +611,45 @@ class SimFile:
         self._check_open(offset)
         if self._refusal is not None:
             raise DiskError(self._path, self._refusal, offset)
+
+
+class SimFileSystem:
+    """All files and names of a simulated disk."""
+
+    #: low, so that runs with few queues take this way too
+    worth_files = 3
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._is_closed = False
+        self._failed_syncs = disk.failed_syncs
+
+    def holds(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def sync(self) -> Deferred[None]:
+        if self._is_closed:
+            return fail(DiskError("/", "cannot fsync, the disk is closed"))
+        done: Deferred[None] = Deferred()
+        changes, names = self._disk.all_pending()
+        takes_s = self._disk.sync_takes_s()
+
+        def synced() -> None:
+            try:
+                self._disk.sync_all(changes, names)
+                if self._disk.failed_syncs != self._failed_syncs:
+                    raise SyncFailed("/", "cannot fsync: Input/output error")
+            except DiskError as error:
+                done.errback(error)
+            else:
+                done.callback(None)
+
+        self._disk.after(takes_s, synced)
+        self._disk.on_sync(takes_s)
+        return done
+
+    def close(self) -> None:
+        self._is_closed = True
 
 
 class SimLock:

@@ -135,6 +135,13 @@ class Inode:
         change.apply(self.live)
         self.pending.append(change)
 
+    def count_to(self, last: Write | Resize | None) -> int:
+        """Return how many of the pending changes there are up to ``last``; 0 when it is durable already."""
+        for number, change in enumerate(self.pending, 1):
+            if change is last:
+                return number
+        return 0
+
     def make_durable(self, count: int) -> None:
         """The oldest ``count`` changes reached the platter."""
         for change in self.pending[:count]:

@@ -12,7 +12,9 @@ Java: ConsumeQueue
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rmq.store.layout import CQ_FILLER, CQ_FILLER_SIZE, CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.openfiles import OpenFiles, zero_from
@@ -21,6 +23,8 @@ from rmq.store.queuefiles import QueueFiles
 
 #: a gap in the numbers larger than this is taken for nonsense rather than filled
 MAX_GAP = 1_000_000
+#: so much of the end of a file is read when it is loaded: with holes behind it the last unit is in there
+LOOK_BYTES = 4096
 
 Unit = tuple[int, int, int]
 
@@ -41,6 +45,36 @@ def is_filler(unit: Unit) -> bool:
     return unit[0] == 0 and unit[1] == CQ_FILLER_SIZE
 
 
+def _is_unit(unit: Unit) -> bool:
+    return unit[1] > 0 and unit[0] >= 0
+
+
+def _continues(unit: Unit, before: Unit | None) -> bool:
+    """
+    Tell whether a unit points behind the one before it, or is a copy of it (:meth:`ConsumeQueue.fill_gap`).
+
+    A unit that lies in two sectors of the disk, the first of which a power failure lost, has its size and a part of its
+    offset, 0 perhaps: it looks like one of a message far in front.
+    """
+    if before is None or is_filler(before):
+        return True
+    return before[1] > 0 and (unit[0] >= before[0] + before[1] or unit[:2] == before[:2])
+
+
+class _Seen(NamedTuple):
+    """The end of a file."""
+
+    start: int
+    #: number of units; None when it must be searched
+    units_in_file: int | None
+    #: the last two, or fewer
+    units: list[Unit]
+    #: only zeros follow
+    is_clean: bool
+    #: offset of the message of the first unit; -1 for a filler, or without one
+    first_phy: int
+
+
 class ConsumeQueue(QueueFiles):
     """
     The units of one queue from :attr:`min` up to, not including, :attr:`end`.
@@ -50,9 +84,12 @@ class ConsumeQueue(QueueFiles):
     """
 
     __slots__ = (
+        "_first_phy",
+        "_seen",
         "dirty",
         "end",
         "ext",
+        "is_sound",
         "key",
         "key_prefixes",
         "max_phy",
@@ -86,6 +123,12 @@ class ConsumeQueue(QueueFiles):
         self.next = 0
         #: physical end of the last unit's message
         self.max_phy = -1
+        #: offset of the message of the unit at :attr:`min`; -1 while it is not known
+        self._first_phy = -1
+        #: what :meth:`check_files` has seen of the last file
+        self._seen: _Seen | None = None
+        #: when the files were loaded, the last unit followed the one before it, and zeros followed it
+        self.is_sound = False
         #: in the table's list of queues to write
         self.dirty = False
         encoded = topic.encode()
@@ -199,6 +242,29 @@ class ConsumeQueue(QueueFiles):
 
     # ---- loading, cutting, cleaning ----
 
+    def check_files(self, starts: list[int]) -> None:
+        super().check_files(starts)
+        self._seen = self._look_at(starts[-1]) if starts else None
+
+    def _look_at(self, start: int) -> _Seen:
+        """Find the units of a file in its last pages: of thousands of queues nobody may read everything."""
+        file = self._files.get(self.path(start))
+        size = min(file.data_end(), self.file_bytes)
+        low = max(0, (size - LOOK_BYTES) // CQ_UNIT_BYTES)
+        data = file.read_at(low * CQ_UNIT_BYTES, size - low * CQ_UNIT_BYTES)
+        places = range(0, len(data) - CQ_UNIT_BYTES + 1, CQ_UNIT_BYTES)
+        count = bisect_left(places, True, key=lambda place: not _is_unit(CQ_UNIT.unpack_from(data, place)))
+        first = CQ_UNIT.unpack_from(file.read_at(0, CQ_UNIT_BYTES) if low else data) if places else None
+        end = count * CQ_UNIT_BYTES
+        return _Seen(
+            start,
+            # Before that, too, there may be no unit.
+            None if low and not count else low + count,
+            [CQ_UNIT.unpack_from(data, place) for place in places[max(0, count - 2) : count]],
+            data.count(0, end) == len(data) - end,
+            -1 if first is None or is_filler(first) else first[0],
+        )
+
     def load(self, starts: list[int]) -> bool:
         """Take over the files of a queue; False when one is missing between others: the queue is empty then."""
         self._take_over(starts)
@@ -210,21 +276,35 @@ class ConsumeQueue(QueueFiles):
 
     def _find_end(self) -> None:
         """Find the last valid unit of the last file that has any; what lies behind it is not looked at."""
+        seen, self._seen = self._seen, None
         while self.starts:
             start = self.starts[-1]
             self._written = start + self.file_bytes
             first = start // CQ_UNIT_BYTES
             self.end = self._written // CQ_UNIT_BYTES
-            self.end = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or unit[0] < 0)
+            if seen is not None and seen.start == start and seen.units_in_file is not None:
+                self.end = first + seen.units_in_file
+            else:
+                self.end = self.lower_bound(first, self.end, lambda unit: not _is_unit(unit))
             self._written = self.end * CQ_UNIT_BYTES
             if self.end > first or len(self.starts) == 1:
                 break
             self.drop_last()
-        self._settle()
+        if seen is None or not seen.units or self.starts[-1:] != [seen.start]:
+            self._settle(self._last())
+            return
+        is_first_file = len(self.starts) == 1
+        if len(seen.units) == 2 or (is_first_file and seen.units_in_file == 1):
+            self.is_sound = seen.is_clean and _continues(seen.units[-1], seen.units[-2] if seen.units[1:] else None)
+        if is_first_file and seen.first_phy >= 0:
+            self.min, self._first_phy = seen.start // CQ_UNIT_BYTES, seen.first_phy
+        self._settle(seen.units[-1])
 
-    def _settle(self) -> None:
+    def _last(self) -> Unit | None:
+        return self.unit(self.end - 1) if self.end else None
+
+    def _settle(self, unit: Unit | None) -> None:
         """Derive what follows from the last unit."""
-        unit = self.unit(self.end - 1) if self.end else None
         self.max_phy = unit[0] + unit[1] if unit is not None and not is_filler(unit) else -1
         if self.max_phy < 0:
             # Only fillers, or nothing: the queue may begin again at any queue offset.
@@ -247,7 +327,8 @@ class ConsumeQueue(QueueFiles):
             self.drop_last()
         del self._buffer[:]
         self._written = self.min = self.end = 0
-        self.max_phy = -1
+        self.max_phy = self._first_phy = -1
+        self.is_sound = False
         if self.ext is not None:
             self._clear_ext(self.ext)
 
@@ -279,6 +360,11 @@ class ConsumeQueue(QueueFiles):
         Units that a crash lost in front of others count as behind.
         """
         self.write()
+        if self.starts:
+            self._files.unsynced.add(self.path(self.starts[-1]))
+        if self.is_sound and self.max_phy <= phy_offset and self.ext is None:
+            self.next = self.end
+            return
         first = self.starts[0] // CQ_UNIT_BYTES if self.starts else 0
         keep = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
         while keep > first and not self._follows(keep - 1, first, phy_offset):
@@ -289,32 +375,27 @@ class ConsumeQueue(QueueFiles):
             start = self.starts[-1]
             at = keep * CQ_UNIT_BYTES - start
             zero_from(self._files.get(self.path(start)), at, self.file_bytes)
-            self.unsynced.add(start)
+            self._files.unsynced.add(self.path(start))
         self._written = keep * CQ_UNIT_BYTES
         self.end = keep
-        self._settle()
+        self._first_phy = -1
+        self._settle(self._last())
 
     def _follows(self, queue_offset: int, first: int, phy_offset: int) -> bool:
-        """
-        Tell whether a unit points in front of ``phy_offset``, and behind the one before it or is a copy of it
-        (:meth:`fill_gap`).
-
-        A unit that lies in two sectors of the disk, the first of which a power failure lost, has its size and a part of
-        its offset, 0 perhaps: it looks like one of a message far in front.
-        """
+        """Tell whether a unit points in front of ``phy_offset`` and continues the one before it."""
         unit = self.unit(queue_offset)
         if unit is None or unit[1] <= 0 or unit[0] >= phy_offset:
             return False
-        before = self.unit(queue_offset - 1) if queue_offset > first else None
-        if before is None or is_filler(before):
-            return True
-        return before[1] > 0 and (unit[0] >= before[0] + before[1] or unit[:2] == before[:2])
+        return _continues(unit, self.unit(queue_offset - 1) if queue_offset > first else None)
 
     def correct_min(self, min_phy: int) -> None:
         """Let the queue begin with the first message that the log still has; at its end when there is none."""
+        if self._first_phy >= max(0, min_phy) and self.ext is None:
+            return
         first = max(self.min, self.starts[0] // CQ_UNIT_BYTES if self.starts else 0)
         self.min = self.lower_bound(first, self.end, lambda unit: unit[0] >= min_phy and not is_filler(unit))
-        unit = self.unit(self.min) if self.ext is not None else None
+        unit = self.unit(self.min)
+        self._first_phy = -1 if unit is None else unit[0]
         if self.ext is not None and unit is not None and is_address(unit[2]):
             self.ext.delete_before(unit[2])
 

@@ -22,6 +22,8 @@ class OpenFiles:
         self._disk = disk
         self._limit = limit
         self._files: OrderedDict[str, File] = OrderedDict()
+        #: files with bytes that are not synced, as those say who write them
+        self.unsynced: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._files)
@@ -51,6 +53,7 @@ class OpenFiles:
     def delete(self, path: str) -> None:
         """Close and delete a file; harmless when there is none."""
         self.forget(path)
+        self.unsynced.discard(path)
         self._disk.delete(path)
 
     def close(self) -> None:
@@ -68,6 +71,7 @@ class OpenFiles:
 def zero_from(file: File, at: int, until: int) -> int:
     """Write zeros over the pages of [at, until) that hold anything else; return how many bytes those were."""
     changed = 0
+    until = min(until, file.data_end())
     while at < until:
         size = min(CHUNK_BYTES - at % CHUNK_BYTES, until - at)
         data = file.read_at(at, size)

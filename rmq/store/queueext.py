@@ -89,7 +89,7 @@ class QueueExt(QueueFiles):
             end = -(-end // self.file_bytes) * self.file_bytes
         elif end % self.file_bytes:
             zero_from(self._files.get(self.path(self.starts[-1])), end % self.file_bytes, self.file_bytes)
-            self.unsynced.add(self.starts[-1])
+            self._files.unsynced.add(self.path(self.starts[-1]))
         self._written = self.end = end
 
     def delete_before(self, address: int) -> None:

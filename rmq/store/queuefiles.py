@@ -11,7 +11,7 @@ from rmq.store.openfiles import OpenFiles
 class QueueFiles:
     """Files of one length in a folder, named by their first byte; bytes behind those in files are in a buffer."""
 
-    __slots__ = ("_buffer", "_files", "_written", "file_bytes", "folder", "starts", "unsynced")
+    __slots__ = ("_buffer", "_files", "_short", "_written", "file_bytes", "folder", "starts")
 
     #: the key that configures the length of the files
     size_key: str
@@ -25,8 +25,8 @@ class QueueFiles:
         #: bytes that are in files; the rest is in the buffer
         self._written = 0
         self._buffer = bytearray()
-        #: starts of files with bytes that are not synced
-        self.unsynced: set[int] = set()
+        #: starts of files that :meth:`check_files` has found to be too short; None before
+        self._short: tuple[int, ...] | None = None
 
     def path(self, start: int) -> str:
         return layout.join(self.folder, layout.file_name(start))
@@ -37,7 +37,7 @@ class QueueFiles:
             start = self._written - self._written % self.file_bytes
             piece = bytes(self._buffer[: start + self.file_bytes - self._written])
             self._file_for(start).write_at(self._written - start, piece)
-            self.unsynced.add(start)
+            self._files.unsynced.add(self.path(start))
             self._written += len(piece)
             del self._buffer[: len(piece)]
 
@@ -50,6 +50,7 @@ class QueueFiles:
 
     def check_files(self, starts: list[int]) -> None:
         """Raise a StoreError when names or lengths show another file length than the configured one."""
+        self._short = ()
         for start in starts:
             size = self._files.get(self.path(start)).size
             if start % self.file_bytes or size > self.file_bytes:
@@ -57,6 +58,8 @@ class QueueFiles:
                     f"{self.path(start)} has {size} bytes, but {self.size_key}={self.file_bytes}: "
                     "a store can only be opened with the file size that it was written with"
                 )
+            if size < self.file_bytes:
+                self._short = (*self._short, start)
 
     def _take_over(self, starts: list[int]) -> None:
         """
@@ -64,10 +67,11 @@ class QueueFiles:
 
         One that is too short is lengthened, for a power failure can do that, and its rest is made again from the log.
         """
-        for start in starts:
-            file = self._files.get(self.path(start))
-            if file.size < self.file_bytes:
-                file.truncate(self.file_bytes)
+        if self._short is None:
+            self.check_files(starts)
+        for start in self._short or ():
+            self._files.get(self.path(start)).truncate(self.file_bytes)
+        self._short = None
         self.starts = starts
 
     def drop_last(self) -> None:
@@ -76,5 +80,4 @@ class QueueFiles:
 
     def _drop(self, position: int) -> None:
         start = self.starts.pop(position)
-        self.unsynced.discard(start)
         self._files.delete(self.path(start))

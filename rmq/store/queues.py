@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from rmq.runtime.disk.files import Disk
+from rmq.runtime.disk.files import Disk, FileSystem
 from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.openfiles import OpenFiles
@@ -51,6 +51,8 @@ class QueueTable:
         self.is_broken = False
         #: folders with names that are not synced
         self._new_names: set[str] = set()
+        #: what holds all queues; None where each file must be synced
+        self._system: FileSystem | None = None
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -90,6 +92,7 @@ class QueueTable:
         """
         base = layout.consume_queue_dir(self._root)
         found = []
+        self._system = self._disk.file_system(self._root)
         for topic, name, folder in self._folders(base):
             if not (layout.is_queue_name(name) and is_storable_topic(topic)):
                 self._log.warn("{path} is no consume queue and is left alone", path=folder)
@@ -120,6 +123,9 @@ class QueueTable:
             if not self._disk.is_dir(layout.join(base, topic)):
                 self._log.warn("{path} is no folder of a topic and is left alone", path=layout.join(base, topic))
                 continue
+            if self._system is not None and not self._system.holds(layout.join(base, topic)):
+                self._system.close()
+                self._system = None
             for name in self._disk.list_dir(layout.join(base, topic)):
                 folder = layout.join(base, topic, name)
                 if self._disk.is_dir(folder):
@@ -172,21 +178,24 @@ class QueueTable:
 
     async def sync(self) -> None:
         """Sync everything written so far, without blocking; DiskError when a sync failed, and then nothing counts."""
+        unsynced = self._files.unsynced
+        if self._system is not None and len(unsynced) + len(self._new_names) >= self._system.worth_files:
+            # Before, for what is written meanwhile needs another sync.
+            unsynced.clear()
+            self._new_names.clear()
+            all_synced: Deferred[None] = self._system.sync()
+            await all_synced
+            return
         for folder in sorted(self._new_names):
             # Before, for a name that is added meanwhile needs another one.
             self._new_names.discard(folder)
             folder_synced: Deferred[None] = self._disk.sync_dir_soon(folder)
             await folder_synced
-        for part in self._parts():
-            for start in sorted(part.unsynced):
-                if start in part.starts:
-                    part.unsynced.discard(start)
-                    synced: Deferred[None] = self._files.get(part.path(start)).sync()
-                    await synced
-
-    def _parts(self) -> list[ConsumeQueue | QueueExt]:
-        """Return all queues, each behind its extension."""
-        return [part for queue in self for part in (queue.ext, queue) if part is not None]
+        for path in sorted(unsynced):
+            if path in unsynced:  # else it was deleted meanwhile
+                unsynced.discard(path)
+                synced: Deferred[None] = self._files.get(path).sync()
+                await synced
 
     def cut(self, phy_offset: int) -> None:
         """Drop the units of all messages at ``phy_offset`` and behind, and whatever a crash left behind the ends."""
@@ -220,4 +229,6 @@ class QueueTable:
 
     def close(self) -> None:
         """Give all files back."""
+        if self._system is not None:
+            self._system.close()
         self._files.close()

@@ -287,7 +287,11 @@ class Recovery:
         self.queues.cut(phy_offset)
         if self.index is not None:
             self.index.cut(phy_offset)
+        # A killed process leaves what it wrote, and what was recorded it had written as a whole.
+        trusted = self.progress is not None and self.lost_power is False and phy_offset == self.progress.offset
         for queue in self.queues:
+            if trusted and queue.is_sound:
+                continue
             unit = queue.unit(queue.end - 1) if queue.end else None
             if unit is None or unit[0] + unit[1] <= self.commit_log.min_offset:
                 continue

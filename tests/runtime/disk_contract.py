@@ -190,6 +190,34 @@ class DiskContract:
 
     # -- syncing and closing
 
+    def test_data_end(self) -> None:
+        """Behind the last written page a sparse file has nothing; what was written lies before it."""
+        size = 1 << 20
+        file = self.disk.create_sparse(self.path("a"), size)
+        self.case.assertEqual(file.data_end(), 0)
+        for offset, data in ((5000, b"x"), (100, b"y"), (300_000, b"z" * 5000)):
+            file.write_at(offset, data)
+        self.case.assertTrue(305_000 <= file.data_end() <= 305_000 + 65_536, file.data_end())
+        file.write_at(size - 1, b"x")
+        self.case.assertEqual(file.data_end(), size)
+        self.case.assertEqual(self.disk.create(self.path("b"), 0).data_end(), 0)
+
+    def test_file_system(self) -> None:
+        """Where a file system can be synced as a whole, that ends well; once it is closed it is refused."""
+        system = self.disk.file_system(self.root)
+        if system is None:
+            return  # an overlay, or an old kernel
+        self.disk.add_dirs(self.path("folder"))
+        self.make("folder/a", b"x")
+        self.case.assertTrue(system.holds(self.path("folder")))
+        self.case.assertFalse(system.holds(self.path("nothing")))
+        running = system.sync()
+        system.close()
+        system.close()
+        self.settle(running)
+        self.case.assertIsInstance(self.case.failureResultOf(system.sync()).value, DiskError)
+        self.case.assertIsNone(self.disk.file_system(self.path("nothing")))
+
     def test_sync(self) -> None:
         """A sync fires with None, as often as it is asked for."""
         file = self.make("a", b"abc")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import syscalls
 from rmq.runtime.disk.files import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
+from rmq.runtime.disk.filesystem import KINDS, RealFileSystem, find_syncfs, kind_of
 from rmq.runtime.disk.flusher import Flusher, Job
 from rmq.runtime.disk.realfile import MAP_MIN_BYTES, RealFile
 from rmq.runtime.platform import WITHOUT_MAPS
@@ -68,6 +70,35 @@ class RealDiskCase(SynchronousTestCase):
 
 class RealDiskContractTests(RealDiskCase, DiskContract):
     disk: RealDisk
+
+
+class RealFileSystemTests(RealDiskCase):
+    def test_a_failed_sync(self) -> None:
+        """An error of the system call is a SyncFailed with the folder's path; its descriptor is closed at the end."""
+        flusher = Flusher(self.reactor)
+        self.addCleanup(flusher.close)
+        system = RealFileSystem(self.root, flusher, lambda fd: -1)
+        error = self.assertRaises(SyncFailed, self.settle, system.sync())
+        self.assertIn(self.root, str(error))
+        before = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
+        system.close()
+        if before:
+            self.assertEqual(len(os.listdir("/dev/fd")), before - 1)
+
+    def test_which_file_systems(self) -> None:
+        """Errors of a stacked file system stay hidden, so each file is synced there, and where none is known."""
+        device = os.stat(self.root).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        line = "36 35 {} / /mnt rw,noatime master:1 - {} /dev/root rw\n"
+        self.assertEqual(kind_of(self.root, line.format("9:99", "xfs") + line.format(number, "ext4")), "ext4")
+        self.assertIsNone(kind_of(self.root, line.format("9:99", "ext4") + "garbage\n"))
+        self.assertNotIn("overlay", KINDS)
+
+    def test_kernels_that_hide_errors(self) -> None:
+        """Before Linux 5.8 syncfs reported nothing."""
+        for release, known in (("5.7.19-generic", False), ("4.19", False), ("strange", False), ("6.1.0-9-amd64", True)):
+            self.patch(platform, "release", lambda release=release: release)
+            self.assertEqual(find_syncfs() is not None, known and sys.platform == "linux", release)
 
 
 class RealFileTests(RealDiskCase):

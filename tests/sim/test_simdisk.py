@@ -57,6 +57,67 @@ class SimDiskContractTests(SimDiskCase, DiskContract):
         self.assertIs(disk, self.disk)
 
 
+class FileSystemTests(SimDiskCase):
+    def change(self) -> None:
+        """Two new files below a new folder, with bytes; one is gone again."""
+        self.disk.add_dirs(f"{self.root}/folder")
+        for name in ("a", "b", "gone"):
+            self.disk.create_sparse(f"{self.root}/folder/{name}", 1000).write_at(0, name.encode())
+        self.disk.delete(f"{self.root}/folder/gone")
+
+    def test_everything_before_it_stays(self) -> None:
+        """After its sync all bytes and names written before it survive a power failure, whatever the seed."""
+        for seed in range(30):
+            self.begin(seed)
+            system = self.disk.file_system(self.root)
+            assert system is not None
+            self.change()
+            self.settle(system.sync())
+            self.restart()
+            self.assertEqual(self.disk.list_dir(f"{self.root}/folder"), ["a", "b"])
+            self.assertEqual(self.disk.read_whole(f"{self.root}/folder/b"), b"b".ljust(1000, b"\0"))
+
+    def test_nothing_after_it(self) -> None:
+        """What is written while it runs is not part of it."""
+        lost = False
+        for seed in range(30):
+            self.begin(seed)
+            file = self.durable("a", b"." * 10)
+            system = self.disk.file_system(self.root)
+            assert system is not None
+            running = system.sync()
+            file.write_at(0, b"late")
+            self.settle(running)
+            self.restart()
+            lost = lost or self.disk.read_whole(f"{self.root}/a") == b"." * 10
+        self.assertTrue(lost)
+
+    def test_failures(self) -> None:
+        """
+        It fails when a file or a folder on it could not be written, also when the sync of a single file met that first,
+        and then that file's own next sync fails as well, as on Linux.
+        """
+        for part in ("/folder", "/folder/a", ""):
+            self.begin(3)
+            system = self.disk.file_system(self.root)
+            assert system is not None
+            self.change()
+            file = self.disk.open(f"{self.root}/folder/a")
+            self.disk.sync_fails = lambda path, part=part: path == f"{self.root}{part}"  # type: ignore[misc]
+            self.assertRaises(SyncFailed, self.settle, system.sync())
+            self.disk.sync_fails = lambda path: False
+            if part == "/folder/a":
+                self.assertRaises(SyncFailed, self.settle, file.sync())
+        self.begin(4)
+        system = self.disk.file_system(self.root)
+        assert system is not None
+        file = self.durable("a", b"x")
+        file.write_at(0, b"y")
+        self.disk.fail_syncs = 1
+        self.assertRaises(SyncFailed, file.sync_now)
+        self.assertRaises(SyncFailed, self.settle, system.sync())
+
+
 class PowerFailureTests(SimDiskCase):
     def test_synced_bytes_stay(self) -> None:
         """What was synced, bytes and name, is there after every power failure, whatever the seed."""

@@ -24,6 +24,7 @@ from rmq.runtime.disk.error import DiskFull as DiskFull
 from rmq.runtime.disk.error import DiskLocked as DiskLocked
 from rmq.runtime.disk.error import SyncFailed as SyncFailed
 from rmq.runtime.disk.error import disk_error, naming, sync_error
+from rmq.runtime.disk.filesystem import RealFileSystem, open_file_system
 from rmq.runtime.disk.flusher import Flusher, Job
 from rmq.runtime.disk.realfile import Bytes, RealFile
 
@@ -81,11 +82,34 @@ class File(Protocol):
     def sync_now(self) -> None:
         """The blocking form, for recovery, small files and the stop."""
 
+    def data_end(self) -> int:
+        """Return an offset behind which there are only zeros, found without reading; the size where it is unknown."""
+
     def truncate(self, size: int) -> None:
         """Truncate the file, or extend it with zeros, to ``size`` bytes; durable with the next sync."""
 
     def close(self) -> None:
         """Close the file; running syncs still complete. Harmless when repeated."""
+
+
+class FileSystem(Protocol):
+    """A whole file system, for when many files have changed."""
+
+    #: so many syncs of files and folders cost more than :meth:`sync`
+    worth_files: int
+
+    def holds(self, path: str) -> bool:
+        """Tell whether an existing file or folder is on it."""
+
+    def sync(self) -> Deferred[None]:
+        """
+        Fire when all bytes and names on it, of whichever file, are durable that were written before this call.
+
+        Fails with SyncFailed, also for a write since :meth:`Disk.file_system` that failed before. Does not block.
+        """
+
+    def close(self) -> None:
+        """Close it; running syncs still complete. Harmless when repeated."""
 
 
 class Disk(Protocol):
@@ -137,6 +161,9 @@ class Disk(Protocol):
     def sync_dir_soon(self, path: str) -> Deferred[None]:
         """The form that does not block; harmless when the folder is gone by then."""
 
+    def file_system(self, path: str) -> FileSystem | None:
+        """Return what holds the folder ``path``; None where that cannot be synced as a whole, or hides errors."""
+
     def read_whole(self, path: str) -> bytes: ...
 
     def write_atomic(self, path: str, data: bytes, *, keep_backup: bool = False) -> None:
@@ -181,11 +208,14 @@ class RealDisk:
 
     def __init__(self, reactor: Any, *, map_files: bool = True) -> None:
         self._flusher = Flusher(reactor)
+        # A thread of its own: the commit log does not wait for whole file systems.
+        self._system_flusher = Flusher(reactor, "rmq-syncfs")
         self._map_files = map_files
 
     def close(self) -> None:
         """Wait for running syncs and end their thread; files stay usable except for ``sync``."""
         self._flusher.close()
+        self._system_flusher.close()
 
     def open(self, path: str) -> RealFile:
         with naming(path):
@@ -309,6 +339,9 @@ class RealDisk:
 
         self._flusher.add(Job(path, work, synced))
         return done
+
+    def file_system(self, path: str) -> RealFileSystem | None:
+        return open_file_system(path, self._system_flusher)
 
     def read_whole(self, path: str) -> bytes:
         with naming(path), open(path, "rb") as file:

@@ -96,6 +96,10 @@ class RealFile:
         except OSError as error:
             raise self._sync_failed(error) from error
 
+    def data_end(self) -> int:
+        size = self.size
+        return min(size, syscalls.data_end(self._fd, size))
+
     def truncate(self, size: int) -> None:
         if self._refusal is not None:
             raise DiskError(self._path, self._refusal, size)

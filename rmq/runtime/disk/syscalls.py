@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 20
+#: a file with more parts than this is read whole
+MAX_EXTENTS = 64
 
 #: struct flock of 64-bit Linux: type, whence, start, length, pid (must be 0)
 FLOCK = struct.Struct("@hhqqi4x")
@@ -69,6 +71,18 @@ def chunks(fd: int, size: int) -> Iterator[bytes]:
             return
         yield data
         offset += len(data)
+
+
+def data_end(fd: int, size: int) -> int:
+    """Return an offset behind which the file ``fd`` has only holes; ``size`` where the system does not say."""
+    end = 0
+    try:
+        for _ in range(MAX_EXTENTS):
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return end
+    return size
 
 
 def lock_first_byte(fd: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from rmq.broker.config import BrokerSetup
 from rmq.broker.delays import Delays
 from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.tables import VersionedTable
 from rmq.runtime.clock import now_ms
 from rmq.runtime.disk.files import Disk, DiskError, File
 from rmq.store import layout
@@ -117,6 +118,7 @@ class Dumps:
         clock: IReactorTime,
         disk: Disk,
         store: MessageStore,
+        tables: Sequence[VersionedTable[Any, Any]],
         offsets: ConsumerOffsetTable,
         delays: Delays,
     ) -> None:
@@ -124,6 +126,7 @@ class Dumps:
         self._clock = clock
         self._disk = disk
         self._store = store
+        self._tables = tables
         self._offsets = offsets
         self._delays = delays
         self._running: Deferred[str] | None = None
@@ -218,6 +221,8 @@ class Dumps:
         self._copied_bytes = 0
         if not store.write_buffers():
             raise DumpError(f"{self._root}: no room for consume queues and index")
+        for table in self._tables:
+            table.fold()
         self._offsets.persist()
         if not self._setup.is_slave:
             self._delays.persist()

@@ -41,8 +41,10 @@ LONGEST_PERIOD_MS = 60_000
 #: timeout of a NameServer at the stop
 UNREGISTER_TIMEOUT_MS = 3000
 
-#: Topics that are created in one burst are registered together, at most this often.
+#: Topics that are created in one burst are registered together, at most this often
 ANNOUNCE_SPACING_S = 0.1
+#: or so often for each topic of the table, all of which are sent: 1 s with 10,000
+ANNOUNCE_SPACING_PER_TOPIC_S = 0.0001
 
 READ_AND_WRITE = 6
 
@@ -100,6 +102,17 @@ class _NameServer:
     reachable: bool | None = None
     #: the version of the last registration that it confirmed
     confirmed: DataVersion | None = None
+    #: topics that were changed by admins and not sent yet, in how many changes, and who waits for that
+    changed: dict[str, TopicConfig] = attrs.field(factory=dict)
+    changes: int = 0
+    waiting: list[Deferred[None]] = attrs.field(factory=list)
+    is_sending: bool = False
+
+    def take_changes(self) -> tuple[dict[str, TopicConfig], int, list[Deferred[None]]]:
+        """Return what was changed, and forget it."""
+        taken = self.changed, self.changes, self.waiting
+        self.changed, self.changes, self.waiting = {}, 0, []
+        return taken
 
 
 MasterListener = Callable[[str | None, str | None], None]
@@ -134,6 +147,7 @@ class Registration(Service):
         self._on_order_topics: list[OrderTopicsListener] = []
         self._announce_later: IDelayedCall | None = None
         self._announced_at: float | None = None
+        self._spacing_s = ANNOUNCE_SPACING_S
         #: fires when the first registration has been answered, or has timed out, everywhere
         self.first_round: Deferred[None] = succeed(None)
         # A request to a NameServer that hangs times out before the next round.
@@ -199,12 +213,14 @@ class Registration(Service):
             return
         wait_s = 0.0
         if self._announced_at is not None:
-            wait_s = min(max(0.0, self._announced_at + ANNOUNCE_SPACING_S - self._clock.seconds()), ANNOUNCE_SPACING_S)
+            wait_s = min(max(0.0, self._announced_at + self._spacing_s - self._clock.seconds()), self._spacing_s)
         self._announce_later = self._clock.callLater(wait_s, self._announce)
 
     def topic_updated(self, config: TopicConfig) -> Deferred[None]:
         """
         Register one changed topic; fires when every NameServer has answered or timed out.
+
+        Changes that come while a NameServer is busy with one are sent together afterwards.
 
         A NameServer that may lack the other topics (a registration was not confirmed, or it has just restarted) gets
         all topics instead. Otherwise it would take this registration's version as that of all topics and never ask
@@ -214,10 +230,15 @@ class Registration(Service):
         """
         if not self.running:
             return succeed(None)
-        full = self._full()
-        part = _Message(self._terms, full.version, {config.topic_name: self._published(config)})
-        answers = _Answers(self)
-        return self._with_all(lambda server: self._register_change(server, part, full, answers))
+        waits: list[Deferred[None]] = []
+        for server in self._name_servers:
+            waits.append(Deferred())
+            server.changed[config.topic_name] = self._published(config)
+            server.changes += 1
+            server.waiting.append(waits[-1])
+            if not server.is_sending:
+                Deferred.fromCoroutine(self._send_changes(server)).addErrback(self._broken)
+        return DeferredList(waits).addCallback(lambda _: None)
 
     def set_broker_permission(self, permission: int) -> None:
         """Publish topics with another brokerPermission from now on."""
@@ -269,13 +290,33 @@ class Registration(Service):
             list(response.body.table),
         )
 
-    async def _register_change(self, server: _NameServer, part: _Message, full: _Message, answers: _Answers) -> None:
+    async def _send_changes(self, server: _NameServer) -> None:
+        """Register what admins have changed, until nothing is left."""
+        server.is_sending = True
+        try:
+            while server.changes:
+                changed, count, waiting = server.take_changes()
+                try:
+                    part = _Message(self._terms, self._snapshot().data_version, changed)
+                    message = await self._part_or_full(server, part, count)
+                    if message is not part:
+                        waiting += server.take_changes()[2]  # they are in it
+                    await self._register_at(server, message, _Answers(self))
+                finally:
+                    for done in waiting:
+                        done.callback(None)
+        finally:
+            server.is_sending = False
+            for done in server.take_changes()[2]:  # after an error
+                done.callback(None)
+
+    async def _part_or_full(self, server: _NameServer, part: _Message, count: int) -> _Message:
+        """Return ``part``, which has the last ``count`` changes, if the NameServer has everything before them."""
         before = server.confirmed
         # A later registration, answered or not, has another version.
-        if before is not None and before.counter == full.version.counter - 1 and await self._holds(server, before):
-            await self._register_at(server, part, answers)
-        else:
-            await self._register_at(server, full, answers)
+        if before is not None and before.counter == part.version.counter - count and await self._holds(server, before):
+            return part
+        return self._full()
 
     async def _holds(self, server: _NameServer, version: DataVersion) -> bool:
         """Ask whether ``version`` is current there; False without an answer: it may still accept a registration."""
@@ -314,6 +355,7 @@ class Registration(Service):
         self._announce_later = None
         self._announced_at = self._clock.seconds()
         full = self._full()
+        self._spacing_s = max(ANNOUNCE_SPACING_S, full.topics * ANNOUNCE_SPACING_PER_TOPIC_S)
         for server in self._name_servers:
             self._client.oneway(server.addr, REGISTER_BROKER, full.header, full.data)
 
@@ -362,6 +404,7 @@ class _Message:
 
     def __init__(self, terms: RegistrationTerms, version: DataVersion, topics: dict[str, TopicConfig]) -> None:
         self.version = version
+        self.topics = len(topics)
         wrapper = TopicConfigWrapper(data_version=version, topic_config_table=topics)
         body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
         self.data = encode_register_body(body, compressed=terms.compressed)

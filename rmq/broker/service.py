@@ -77,6 +77,8 @@ FIRST_PERSIST_S = 10.0
 #: Java: BrokerController#initialize
 FILTER_PERSIST_S = 10.0
 OFFSET_CLEAN_S = 600.0
+#: after so long Apache's brokers and the audit find what was created in the files
+FOLD_S = 5.0
 #: a start waits at most this long for the NameServers before it reports that the broker runs
 BOOT_LINE_PATIENCE_S = 6.0
 
@@ -169,7 +171,7 @@ class BrokerService(MultiService):
             agrees_with_master=lambda: self.ha.agrees_with_master,
             offsets_to_master=broker.slave_offsets_to_master,
         )
-        self.dumps = Dumps(setup, clock, disk, self.store, self.offsets, self.delays)
+        self.dumps = Dumps(setup, clock, disk, self.store, (self.topics, self.groups), self.offsets, self.delays)
         self._periodic = self._make_periodic()
         self._subscribe()
         #: in the order of their start; :meth:`stopService` has the order of the stop
@@ -258,6 +260,7 @@ class BrokerService(MultiService):
                 FIRST_PERSIST_S,
                 self.offsets.persist,
             ),
+            ("folding of topics and groups", FOLD_S, None, self._fold),
             ("persistence of consumer filters", FILTER_PERSIST_S, None, self.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
             ("long polls", POLL_TICK_S, None, lambda: self.polls.tick(steady_ms(clock))),
@@ -368,6 +371,7 @@ class BrokerService(MultiService):
         if self.setup.is_slave:
             await self._step("ending metadata synchronisation", self.metadata_sync.stopService)
         await self._step("ending replication", self.ha.stopService)
+        await self._step("writing topics and groups", self._fold)
         await self._step("writing consumer filters", self.filters.persist)
         await self._step("writing consumer offsets", self.offsets.persist)
         if not self.setup.is_slave:
@@ -431,6 +435,10 @@ class BrokerService(MultiService):
         )
         if gone:
             self._log.info("consumer offsets of topics that do not exist were removed: {topics}", topics=gone)
+
+    def _fold(self) -> None:
+        self.topics.fold()
+        self.groups.fold()
 
     def _expire_sessions(self) -> None:
         now = steady_ms(self.clock)

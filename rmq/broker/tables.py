@@ -3,12 +3,16 @@ Tables that a broker keeps as JSON below ``config/``: named entries and a versio
 
 Files are standard JSON that Apache's fastjson reads, and we read Apache's (integer keys without quotes included).
 Unknown members, such as 5.x's ``attributes``, are written back as they were read.
+
+One changed entry costs one line in a journal beside the file, ``topics.json.journal``, not the whole file. The journal
+is folded into the file within seconds (:meth:`VersionedTable.fold`), at a stop and at a start; then there is none.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -69,6 +73,38 @@ class Shape(Generic[C, W]):
         return entry if self.name_of(entry) == name else msgspec.structs.replace(entry, **{self.name: name})
 
 
+#: a longer journal is folded at once
+MAX_JOURNAL_BYTES = 16 << 20
+
+
+class JournalLine(msgspec.Struct):
+    """One change: the version of the table before and after it, the entry's name, the entry (null: deleted)."""
+
+    before: DataVersion
+    after: DataVersion
+    name: str
+    entry: msgspec.Raw
+
+    def encode(self) -> bytes:
+        """Return CRC-32 in hexadecimal digits, a blank, JSON and a line feed."""
+        data = msgspec.json.encode(self)
+        return b"%08x %b\n" % (zlib.crc32(data), data)
+
+
+def read_journal(data: bytes) -> Iterator[JournalLine]:
+    """Yield the lines that continue each other; a torn one, which no answer promised, ends them."""
+    last: DataVersion | None = None
+    for line in data.split(b"\n"):
+        crc, _, body = line.partition(b" ")
+        if crc != b"%08x" % zlib.crc32(body):
+            return
+        change = msgspec.json.decode(body, type=JournalLine)
+        if last is not None and change.before != last:
+            return  # left from an earlier journal in this place
+        last = change.after
+        yield change
+
+
 class VersionedTable(Generic[C, W]):
     """
     Named entries, their version, and the file they live in.
@@ -89,6 +125,12 @@ class VersionedTable(Generic[C, W]):
         self._entries: dict[str, C] = {}
         self._strange = StrangeMembers(shape.wrapper, shape.entry, shape.member)
         self._listeners: list[ChangeListener] = []
+        self._journal_path = f"{self.path}.journal"
+        #: where the next line goes; 0 while there is no journal
+        self._journal_end = 0
+        #: the version that file and journal have; None while they lack something
+        self._saved: DataVersion | None = None
+        self._is_fold_late = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -119,25 +161,92 @@ class VersionedTable(Generic[C, W]):
         Raises StateFileError when neither can be read.
         """
         found = read_state(self._disk, self.path, self._parse)
-        if found is None:
-            return
-        self._strange, (self.data_version, self._entries) = found[0], self._shape.unwrap(found[1])
+        if found is not None:
+            self._strange, (self.data_version, self._entries) = found[0], self._shape.unwrap(found[1])
+        if self._disk.exists(self._journal_path):
+            self._load_journal()
+            self._save(self.data_version, self._entries)
+        elif found is not None:
+            self._saved = self.data_version
 
-    def persist(self) -> None:
-        """Write the file if entries were added in memory only; other changes are written at once."""
-        self._save(self.data_version, self._entries)
+    def _load_journal(self) -> None:
+        """Add what the journal has beyond the file; one that does not continue the file says nothing about it."""
+        lines = list(read_journal(self._disk.read_whole(self._journal_path)))
+        versions = [line.before for line in lines] + [line.after for line in lines[-1:]]
+        if self.data_version not in versions:
+            self._log.warn("{path} does not continue {file} and is deleted", path=self._journal_path, file=self.path)
+            return
+        for line in lines[versions.index(self.data_version) :]:
+            entry = msgspec.json.decode(line.entry, type=self._shape.entry | None)
+            if entry is None:
+                self._entries.pop(line.name, None)
+                self._strange.forget(line.name)
+            else:
+                self._entries[line.name] = entry
+            self.data_version = line.after
+
+    def fold(self) -> None:
+        """Write the file if the journal, or only memory, has more; what the disk refuses is tried the next time."""
+        if self._journal_end == 0 and self._saved == self.data_version:
+            return
+        try:
+            self._save(self.data_version, self._entries)
+        except DiskError as error:
+            if not self._is_fold_late:
+                self._log.error(
+                    "{path} cannot be written, its last changes stay beside it: {error}", path=self.path, error=error
+                )
+            self._is_fold_late = True
+        else:
+            self._is_fold_late = False
 
     def put(self, entry: C) -> None:
         """Add an entry or change it; counts as a change even if it is equal."""
         name = self._shape.name_of(entry)
-        self._change({**self._entries, name: entry}, [name])
+        version = next_version(self.data_version, now_ms(self._clock))
+        self._note(version, name, entry)
+        self._entries[name] = entry
+        self.data_version = version
+        self._notify([name])
 
     def delete(self, name: str) -> bool:
         """Remove an entry; False when there was none."""
         if name not in self._entries:
             return False
-        self._change({other: entry for other, entry in self._entries.items() if other != name}, [name])
+        version = next_version(self.data_version, now_ms(self._clock))
+        self._note(version, name, None)
+        del self._entries[name]
+        self._strange.forget(name)
+        self.data_version = version
+        self._notify([name])
         return True
+
+    def _note(self, version: DataVersion, name: str, entry: C | None) -> None:
+        """Write one change to the journal, or the whole file where that lacks more than this; DiskError: neither."""
+        if self._saved != self.data_version or self._journal_end > MAX_JOURNAL_BYTES:
+            entries = dict(self._entries)
+            if entry is None:
+                del entries[name]
+            else:
+                entries[name] = entry
+            self._save(version, entries)
+            return
+        raw = msgspec.Raw(msgspec.json.encode(entry))
+        line = JournalLine(before=self.data_version, after=version, name=name, entry=raw).encode()
+        self._saved = None  # a failure may leave half of it
+        is_new = self._journal_end == 0
+        if is_new:
+            self._disk.delete(self._journal_path)
+        file = self._disk.create_sparse(self._journal_path, 0) if is_new else self._disk.open(self._journal_path)
+        try:
+            file.write_at(self._journal_end, line)
+            file.sync_now()
+        finally:
+            file.close()
+        if is_new:
+            self._disk.sync_dir(os.path.dirname(self._journal_path))
+        self._journal_end += len(line)
+        self._saved = version
 
     def add_missing(self, entries: Iterable[C]) -> list[str]:
         """Add the entries whose names are missing, in one change, and return those names."""
@@ -184,14 +293,13 @@ class VersionedTable(Generic[C, W]):
         except DiskError as error:
             name = self._shape.name_of(entry)
             self._log.error("{name} cannot be saved, it is kept in memory only: {error}", name=name, error=error)
-            self._swap(next_version(self.data_version, now_ms(self._clock)), {**self._entries, name: entry}, [name])
+            self._entries[name] = entry
+            self.data_version = next_version(self.data_version, now_ms(self._clock))
+            self._notify([name])
 
     def _change(self, entries: dict[str, C], names: Sequence[str]) -> None:
         version = next_version(self.data_version, now_ms(self._clock))
         self._save(version, entries)
-        self._swap(version, entries, names)
-
-    def _swap(self, version: DataVersion, entries: dict[str, C], names: Sequence[str]) -> None:
         self._take(version, entries)
         self._notify(names)
 
@@ -204,8 +312,15 @@ class VersionedTable(Generic[C, W]):
             listener(names)
 
     def _save(self, version: DataVersion, entries: dict[str, C]) -> None:
+        """Replace the file; the journal, which it then has, goes."""
         members = self._strange.added_to(self._shape.wrap(version, entries))
+        self._saved = None
         write_state(self._disk, self.path, msgspec.json.format(msgspec.json.encode(members), indent=1))
+        self._saved = version
+        if self._journal_end or self._disk.exists(self._journal_path):
+            # Should it come back after a power failure: the file has its last version.
+            self._disk.delete(self._journal_path)
+            self._journal_end = 0
 
     def _parse(self, data: bytes) -> tuple[StrangeMembers, W]:
         strange = StrangeMembers(self._shape.wrapper, self._shape.entry, self._shape.member)
@@ -235,6 +350,10 @@ class StrangeMembers:
     def forget_at_top(self, names: Container[str]) -> None:
         """Forget unknown members of the whole file."""
         self._at_top = {key: value for key, value in self._at_top.items() if key not in names}
+
+    def forget(self, name: str) -> None:
+        """Forget those of a removed entry."""
+        self._in_entry.pop(name, None)
 
     def forget_all_but(self, names: Container[str]) -> None:
         """Forget those of removed entries."""

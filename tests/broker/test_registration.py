@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import registration as registrations
 from rmq.broker.registration import Registration, RegistrationTerms
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, ResponderTable, responds_to
@@ -290,6 +291,36 @@ class ChangeTests(RegistrationCase):
         self.finished(registration.topic_updated(self.add_topic("Second")))
         self.assertEqual(server.seen[3:], [("query", (), 4, False), ("register", ("Second",), 5, False)])
 
+    def test_changes_that_come_together_go_together(self) -> None:
+        """While a NameServer is busy with one change, the next ones wait; then one registration has just them."""
+        server = self.name_server()
+        registration = self.start()
+        waits = [registration.topic_updated(self.add_topic(f"Made{number}")) for number in range(5)]
+        self.net.deliver()
+        for done in waits:
+            self.finished(done)
+        later = tuple(f"Made{number}" for number in range(1, 5))
+        registered = [seen[:3] for seen in server.seen[1:] if seen[0] == "register"]
+        self.assertEqual(registered, [("register", ("Made0",), 4), ("register", later, 8)])
+
+    def test_changes_during_a_full_registration(self) -> None:
+        """A registration of all topics has the changes that came before it was made; they are not sent twice."""
+        server = self.name_server()
+        registration = self.start()
+        server.changed = True
+        waits = [registration.topic_updated(self.add_topic(f"Made{number}")) for number in range(3)]
+        for done in waits:
+            self.finished(done)
+        self.assertEqual([len(seen[1]) for seen in server.seen if seen[0] == "register"], [2, 5])
+
+    def test_a_name_server_that_is_away(self) -> None:
+        """Nobody waits for it longer than for its timeout, however many changes there are."""
+        registration = self.start(timeout_ms=2000)
+        waits = [registration.topic_updated(self.add_topic(f"Made{number}")) for number in range(5)]
+        self.net.run(5)
+        for done in waits:
+            self.finished(done)
+
     def test_a_restarted_name_server_gets_all_topics(self) -> None:
         """A NameServer that lost what it knew is found out before it takes one topic for all."""
         server = self.name_server()
@@ -356,6 +387,16 @@ class ChangeTests(RegistrationCase):
         self.net.run(0.5)
         self.assertLess(len(server.seen), 5)
         self.assertEqual(len(server.seen[-1][1]), 1002)
+
+    def test_a_burst_with_many_topics(self) -> None:
+        """The more topics all of them are, the less often they are sent because of one."""
+        self.patch(registrations, "ANNOUNCE_SPACING_PER_TOPIC_S", 0.25)
+        server = self.name_server()
+        registration = self.start()
+        for _ in range(20):
+            registration.topics_changed()
+            self.net.run(0.1)
+        self.assertTrue(3 <= len(server.seen) - 1 <= 6, len(server.seen))
 
     def test_a_hanging_name_server_ends_the_wait(self) -> None:
         """topic_updated fires when the last NameServer was given up, after registerBrokerTimeoutMills."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import msgspec
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import tables
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.tables import next_version
 from rmq.broker.topics import TopicTable, topic
 from rmq.runtime.disk.files import DiskError, RealDisk
 from rmq.runtime.disk.statefile import StateFileError, read_state
+from rmq.sim.net import SimNet
+from rmq.sim.node import Node
+from rmq.sim.world import World
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
 
@@ -157,7 +162,9 @@ class ChangeTests(TableCase):
         table.put(topic("T", 4))
         before = table.snapshot()
         self.break_disk()
+        os.makedirs(self.path("topics.json.journal"))
         self.assertRaises(DiskError, table.put, topic("U", 4))
+        os.rmdir(self.path("topics.json.journal"))
         self.assertRaises(DiskError, table.delete, "T")
         version = DataVersion(counter=99, timestamp=5)
         other = TopicConfigWrapper(data_version=version, topic_config_table={"V": topic("V", 4)})
@@ -226,6 +233,8 @@ class FileTests(TableCase):
         groups = SubscriptionGroupTable(self.disk, self.directory, self.clock)
         groups.load()
         groups.delete("TOOLS_CONSUMER")
+        table.fold()
+        groups.fold()
         expected = before["topics.json"]
         expected["topicConfigTable"]["Mixed"]["perm"] = 4
         del expected["topicConfigTable"]["BenchmarkTest"]
@@ -243,9 +252,11 @@ class FileTests(TableCase):
         self.write(json.dumps({"topicConfigTable": {"T": config}}).encode())
         table = self.table()
         table.put(topic("T", 8))
+        table.fold()
         self.assertEqual(self.members()["topicConfigTable"]["T"]["attributes"], {"message.type": "FIFO"})
         table.delete("T")
         table.put(topic("T", 4))
+        self.table()  # with the journal, as after a kill
         self.assertNotIn("attributes", self.members()["topicConfigTable"]["T"])
 
     def test_backup(self) -> None:
@@ -253,6 +264,7 @@ class FileTests(TableCase):
         table = self.table()
         table.put(topic("T", 4))
         table.put(topic("U", 4))
+        table.fold()
         self.assertEqual(list(self.members("topics.json.bak")["topicConfigTable"]), ["T"])
         for data in (b"", b'{"topicConfigTable":{"T"', b"[]", b'{"topicConfigTable":{"T":{"perm":"x"}}}'):
             self.write(data)
@@ -281,3 +293,157 @@ class FileTests(TableCase):
         """The key names the topic, whatever the entry says."""
         self.write(b'{"topicConfigTable":{T:{topicName:"other",perm:4}}}')
         self.assertEqual(self.table().get("T"), TopicConfig(topic_name="T", perm=4))
+
+
+class JournalTests(TableCase):
+    def journal(self) -> Path:
+        return Path(self.path("topics.json.journal"))
+
+    def filled(self) -> TopicTable:
+        """A table whose file has the topic First."""
+        table = self.table()
+        table.put(topic("First", 4))
+        return table
+
+    def test_one_change_costs_one_line(self) -> None:
+        """A topic more does not write the others again."""
+        table = self.filled()
+        table.add_missing([topic(f"T{number}", 4) for number in range(1000)])
+        whole = Path(self.path()).read_bytes()
+        lines = []
+        for number in range(3):
+            table.put(topic(f"New{number}", 4))
+            lines.append(len(self.journal().read_bytes()))
+        self.assertEqual(Path(self.path()).read_bytes(), whole)
+        self.assertLess(lines[2] - lines[1], 500)
+
+    def test_a_kill(self) -> None:
+        """What was put, changed or deleted is there after a kill, with its version, and the file has it then."""
+        table = self.filled()
+        table.put(topic("Second", 4))
+        table.put(topic("First", 9))
+        table.delete("Second")
+        table.put(topic("Third", 4))
+        again = self.table()
+        self.assertEqual(again.names(), ["First", "Third"])
+        self.assertEqual(again.get("First"), topic("First", 9))
+        self.assertEqual(again.data_version, table.data_version)
+        self.assertEqual(sorted(self.members()["topicConfigTable"]), ["First", "Third"])
+        self.assertEqual(self.members()["dataVersion"]["counter"], table.data_version.counter)
+        self.assertFalse(self.journal().exists())
+
+    def test_folding(self) -> None:
+        """Folding writes the file and leaves no journal; without a change nothing is written."""
+        table = self.filled()
+        table.put(topic("Second", 4))
+        table.fold()
+        self.assertFalse(self.journal().exists())
+        self.assertEqual(sorted(self.members()["topicConfigTable"]), ["First", "Second"])
+        written = os.stat(self.path()).st_ino
+        table.fold()
+        self.assertEqual(os.stat(self.path()).st_ino, written)
+        table.put(topic("Third", 4))
+        self.assertEqual(self.table().names(), ["First", "Second", "Third"])
+
+    def test_a_disk_that_refuses(self) -> None:
+        """A fold that finds no room loses nothing and is done later; the log has one line about it."""
+        table = self.filled()
+        table.put(topic("Second", 4))
+        self.break_disk()
+        for _ in range(3):
+            table.fold()
+        self.assertTrue(self.journal().exists())
+        os.rmdir(self.path("topics.json.tmp"))
+        table.fold()
+        self.assertEqual(sorted(self.members()["topicConfigTable"]), ["First", "Second"])
+        self.assertFalse(self.journal().exists())
+
+    def test_a_torn_line(self) -> None:
+        """Of a journal that a power failure has cut or spoiled at any byte, the whole lines count."""
+        table = self.filled()
+        file = Path(self.path()).read_bytes()
+        ends = [0]
+        for number in range(3):
+            table.put(topic(f"New{number}", 4))
+            ends.append(len(self.journal().read_bytes()))
+        whole = self.journal().read_bytes()
+        for at in range(len(whole)):
+            for data in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+                Path(self.path()).write_bytes(file)
+                self.journal().write_bytes(data)
+                count = sum(end <= at for end in ends[1:])
+                # the line feed after the last line may be missing
+                self.assertIn(len(self.table()) - 1, {count, sum(end - 1 <= at for end in ends[1:])}, at)
+
+    def test_the_file_of_another_broker(self) -> None:
+        """A journal that does not continue the file, which another broker has written, changes nothing."""
+        table = self.filled()
+        table.put(topic("Second", 4))
+        journal = self.journal().read_bytes()
+        table.fold()
+        table.put(topic("Third", 4))
+        table.delete("Second")
+        table.fold()
+        self.journal().write_bytes(journal)
+        again = self.table()
+        self.assertEqual((again.names(), again.data_version), (["First", "Third"], table.data_version))
+        self.assertFalse(self.journal().exists())
+
+    def test_a_journal_that_comes_back(self) -> None:
+        """A fold whose last step a crash has prevented is as good as done."""
+        table = self.filled()
+        table.put(topic("Second", 4))
+        table.delete("First")
+        journal = self.journal().read_bytes()
+        table.fold()
+        self.journal().write_bytes(journal)
+        again = self.table()
+        self.assertEqual((again.names(), again.data_version), (["Second"], table.data_version))
+
+    def test_a_line_that_cannot_be_written(self) -> None:
+        """A change whose line the disk refuses has not happened; the next one writes the whole file."""
+        table = self.filled()
+        os.makedirs(self.journal())
+        self.assertRaises(DiskError, table.put, topic("Second", 4))
+        self.assertEqual(table.names(), ["First"])
+        os.rmdir(self.journal())
+        table.put(topic("Third", 4))
+        self.assertEqual(sorted(self.members()["topicConfigTable"]), ["First", "Third"])
+
+    def test_its_length(self) -> None:
+        """A journal never grows beyond its limit and one line."""
+        self.patch(tables, "MAX_JOURNAL_BYTES", 2000)
+        table = self.filled()
+        longest = 0
+        for number in range(50):
+            table.put(topic(f"New{number}", 4))
+            longest = max(longest, len(self.journal().read_bytes()) if self.journal().exists() else 0)
+        self.assertTrue(1000 < longest < 2500, longest)
+        self.assertEqual(len(self.table()), 51)
+
+
+class JournalPowerTests(SynchronousTestCase):
+    def test_power_failures(self) -> None:
+        """What was put or deleted survives every power failure, whether it was folded or not."""
+        for seed in range(40):
+            world = World(seed)
+            node = Node(world, SimNet(world), "broker")
+            draw = random.Random(seed)
+            expected: dict[str, TopicConfig] = {}
+            for _ in range(4):
+                node.start()
+                table = TopicTable(node.disk, "/store/config", Clock())
+                table.load()
+                self.assertEqual(table.snapshot().topic_config_table, expected, f"seed {seed}")
+                for _ in range(draw.randrange(12)):
+                    name = f"T{draw.randrange(5)}"
+                    step = draw.random()
+                    if step < 0.2:
+                        table.fold()
+                    elif step < 0.4:
+                        table.delete(name)
+                        expected.pop(name, None)
+                    else:
+                        expected[name] = topic(name, draw.randrange(9))
+                        table.put(expected[name])
+                node.crash()

@@ -254,11 +254,12 @@ class ConsumeQueue(QueueFiles):
         data = file.read_at(low * CQ_UNIT_BYTES, size - low * CQ_UNIT_BYTES)
         places = range(0, len(data) - CQ_UNIT_BYTES + 1, CQ_UNIT_BYTES)
         count = bisect_left(places, True, key=lambda place: not _is_unit(CQ_UNIT.unpack_from(data, place)))
+        if low and not _is_unit(CQ_UNIT.unpack_from(data)):
+            count = 0  # they end before
         first = CQ_UNIT.unpack_from(file.read_at(0, CQ_UNIT_BYTES) if low else data) if places else None
         end = count * CQ_UNIT_BYTES
         return _Seen(
             start,
-            # Before that, too, there may be no unit.
             None if low and not count else low + count,
             [CQ_UNIT.unpack_from(data, place) for place in places[max(0, count - 2) : count]],
             data.count(0, end) == len(data) - end,

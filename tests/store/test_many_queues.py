@@ -150,7 +150,8 @@ class LookTests(SynchronousTestCase):
             data = b"".join(CQ_UNIT.pack(n * 100, 100, n) for n in range(units))[:size]
             file.write_at(0, data)
             if draw.random() < 0.4 and len(data) + 200 < size:
-                file.write_at(draw.randrange(len(data), size - 100), draw.choice((bytes(50), b"\xff" * 50)))
+                place = draw.randrange(units, (size - 100) // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
+                file.write_at(place, draw.choice((bytes(50), b"\xff" * 50)))
             file.close()
             queue = ConsumeQueue(OpenFiles(box.disk, 9), f"{ROOT}/q", "Topic", 0, size)
             self.assertTrue(queue.load([0]))

@@ -58,6 +58,8 @@ TAIL = """\
 - Consumer offsets of topics that are neither known, nor stored, nor subscribed to are removed every ten minutes. 4.9.7
   keeps them for ever; its `scanUnsubscribedTopic`, which nothing calls, would also remove those of a group that is
   offline while all that it has consumed expires, and the group would miss messages.
+- Consumers of 5.3.3 write traces only about messages that have the property MSG_REGION. As in 4.9.7 the broker adds it
+  to its answers, not to messages; 5.3.3's broker adds it to both.
 - 40: changes of a group within 50 ms after a notification cause one more notification, at their end.
 - SQL92 filters (`enablePropertyFilter=true`) have the grammar of 5.x, and at most 500 operators. An expression that
   cannot be compiled is refused with code 23 by pulls (4.9.7 delivers everything where the pull brings the expression,

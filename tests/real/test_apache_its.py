@@ -25,7 +25,6 @@ LEFT_OUT = {
     "base.dledger.DLedgerProduceAndConsumeIT": "starts a broker with DLedger, another replication, in its JVM",
     "client.consumer.broadcast.BaseBroadCastIT": "has no test: others are made of it",
     "client.consumer.broadcast.order.OrderMsgBroadCastIT": "its only test is ignored by Apache",
-    "client.producer.transaction.TransactionalMsgIT": "needs transactions",
 }
 
 #: Most tests wait for a consumer to be balanced (every 20 s); four JVMs wait at the same time.

@@ -18,11 +18,11 @@ COUNT = 12
 NUMBERS = [str(number) for number in range(COUNT)]
 
 
-def run(version: str, namesrv: str, part: str, topic: str) -> dict[str, list[str]]:
+def run(version: str, namesrv: str, part: str, topic: str, *more: str) -> dict[str, list[str]]:
     """Run java/Families.java; return what it printed, by kind."""
     classes = compiled(version, SOURCE.with_name("Families.java"))
     command = ["java", "-Xmx160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
-    command += ["-cp", f"{classes}{os.pathsep}{jars(version)}/*", "Families", namesrv, part, topic, str(COUNT)]
+    command += ["-cp", f"{classes}{os.pathsep}{jars(version)}/*", "Families", namesrv, part, topic, str(COUNT), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     found = defaultdict(list)
@@ -42,18 +42,25 @@ def start(site: Site, kind: str = OURS, **config: Any) -> tuple[Process, Broker]
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("version", [APACHE_4, APACHE_5])
-def test_traces(version: str, site: Site) -> None:
-    """With traceTopicEnable a client's traces of sends and consumptions are stored, and mqadmin finds them."""
+@pytest.mark.parametrize(
+    ("version", "kinds"), [(APACHE_4, ["Pub", "SubBefore", "SubAfter"]), (APACHE_5, ["Pub"])], ids=["4.9.7", "5.3.3"]
+)
+def test_traces(version: str, kinds: list[str], site: Site) -> None:
+    """
+    With traceTopicEnable a client's traces of sends and consumptions are stored, and mqadmin finds them.
+
+    5.3.3's consumers trace only messages that have the property MSG_REGION, which 4.9.7's broker and ours do not add.
+    """
     namesrv, _ = start(site, traceTopicEnable=True)
-    found = run(version, namesrv.addr, "trace", "Topic")
+    found = run(version, namesrv.addr, "trace", "Topic", str(len(kinds)))
     assert sorted(found["got"], key=int) == NUMBERS
 
-    for kind in ("Pub", "SubBefore", "SubAfter"):
-        traces = [trace.split("\x01") for trace in found["trace"]]
+    traces = [trace.split("\x01") for trace in found["trace"]]
+    for kind in kinds:
         assert {word for trace in traces if trace[0] == kind for word in trace} >= set(found["sent"]), kind
     shown = mqadmin(site.root, "queryMsgTraceById", "-n", namesrv.addr, "-i", found["sent"][0])
-    assert "tracing-producers" in shown and "tracing-consumers" in shown and shown.count("success") == 2, shown
+    assert shown.count("success") == (2 if "SubAfter" in kinds else 1), shown
+    assert "tracing-producers" in shown and ("tracing-consumers" in shown) == ("SubAfter" in kinds), shown
 
 
 @pytest.mark.real

@@ -23,10 +23,10 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Parts of Apache's client that few programs use: java Families NAMESRV PART TOPIC COUNT.
+ * Parts of Apache's client that few programs use: java Families NAMESRV PART TOPIC COUNT [TRACES].
  *
  * It sends COUNT messages to TOPIC, whose bodies are their numbers, receives them as PART says, prints a line "KIND
- * value" for each thing that happened, and ends. The same source compiles against 4.9.7 and 5.3.3.
+ * value" for each thing that happened, and ends. TRACES is how many traces each message has. The same source compiles against 4.9.7 and 5.3.3.
  */
 public class Families {
     private static final long PATIENCE_MS = 60_000;
@@ -39,7 +39,7 @@ public class Families {
         topic = args[2];
         count = Integer.parseInt(args[3]);
         switch (args[1]) {
-            case "trace": trace(); break;
+            case "trace": trace(Integer.parseInt(args[4])); break;
             case "lite-pull": litePull(); break;
             case "lmq": lmq(); break;
             default: throw new IllegalArgumentException(args[1]);
@@ -69,7 +69,7 @@ public class Families {
     }
 
     /** Send and consume with traces, and wait until they are stored: 5.3.3's client loses some at its shutdown. */
-    private static void trace() throws Exception {
+    private static void trace(int each) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("tracing-producers", true, null);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("tracing-consumers", true, null);
         consumer.setNamesrvAddr(namesrv);
@@ -81,7 +81,6 @@ public class Families {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        // not before: 5.3.3's consumer traces only what it gets after its start
         send(producer, null);
         long deadline = System.currentTimeMillis() + PATIENCE_MS;
         while (got.size() < count && System.currentTimeMillis() < deadline) Thread.sleep(50);
@@ -91,7 +90,7 @@ public class Families {
         reader.start();
         MessageQueue queue = reader.fetchSubscribeMessageQueues("RMQ_SYS_TRACE_TOPIC").iterator().next();
         StringBuilder traces = new StringBuilder();
-        for (long at = 0; !isTraced(traces) && System.currentTimeMillis() < deadline;) {
+        for (long at = 0; !isTraced(traces, each) && System.currentTimeMillis() < deadline;) {
             PullResult result = reader.pull(queue, "*", at, 32);
             if (result.getMsgFoundList() != null) for (Message message : result.getMsgFoundList()) traces.append(body(message));
             else Thread.sleep(50);
@@ -103,9 +102,8 @@ public class Families {
         producer.shutdown();
     }
 
-    /** Each message is traced when it is sent, and before and after it is consumed. */
-    private static boolean isTraced(CharSequence traces) {
-        for (String id : SENT) if (traces.toString().split(id, -1).length < 4) return false;
+    private static boolean isTraced(CharSequence traces, int each) {
+        for (String id : SENT) if (traces.toString().split(id, -1).length <= each) return false;
         return true;
     }
 

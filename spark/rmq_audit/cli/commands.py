@@ -16,15 +16,7 @@ from typing import Any
 
 import attrs
 
-from rmq_audit.cli.running import (
-    Running,
-    add_findings_table,
-    add_progress,
-    add_state,
-    add_tables,
-    of_same_stores,
-    printer_of,
-)
+from rmq_audit.cli.running import Running, of_same_stores, printer_of
 from rmq_audit.cli.watch import Clock, Watch, prepared_folder, stopping_by_signals
 from rmq_audit.driver import recordindex
 from rmq_audit.driver.audit import Options, Result, check, compare
@@ -38,7 +30,7 @@ from rmq_audit.engine.state import RememberingEngine, State
 from rmq_audit.report import cluster as clusterreport
 from rmq_audit.report import pair as report
 from rmq_audit.report.cluster import write_cluster
-from rmq_audit.report.files import check_folder, check_writable, print_text, write
+from rmq_audit.report.files import check_folder, check_writable, print_text, write_results
 from rmq_audit.report.html import to_html
 from rmq_audit.report.outputs import to_junit, to_prometheus
 from rmq_audit.report.pair import Run
@@ -114,12 +106,8 @@ def _run(options: argparse.Namespace) -> int:
         "--junit": lambda: to_junit(answer),
         "--prometheus": lambda: to_prometheus(answer, time.time()),
     }
-    for option, path in _outputs(options).items():
-        write(path, texts[option]())
-    if options.parquet is not None:
-        from rmq_audit.report.parquet import write_findings  # pyarrow is needed for this alone
-
-        write_findings(options.parquet, run_id, [*(one.to_json() for one in result.findings), *resolved])
+    rows = [*(one.to_json() for one in result.findings), *resolved]
+    write_results(_outputs(options), texts, options.parquet, run_id, rows)
     return result.exit_status
 
 
@@ -278,13 +266,11 @@ def _parser() -> argparse.ArgumentParser:
     alone.add_argument("store", metavar="DIR", help="store directory")
     for one in (pair, alone):
         _of_one_broker(one)
-        add_state(one)
-        add_tables(one)
+        _of_single_runs(one)
     cluster = _command(commands, "cluster", "audit all brokers of a cluster, and the routes to them, in one run")
     cluster.add_argument("config", metavar="CONFIG", help="TOML file that names brokers, side tables and routes")
     _comparing(cluster)
-    add_state(cluster)
-    add_tables(cluster)
+    _of_single_runs(cluster)
     _add_watch(commands)
     return parser
 
@@ -308,7 +294,7 @@ def _add_watch(commands: Any) -> None:
         "--allow-lag", type=_bytes, default=0, metavar="SIZE", help="as for compare; a configuration file has its own"
     )
     _comparing(watch)
-    add_findings_table(watch)
+    _add_findings_table(watch)
     watch.add_argument("--record-index", help=argparse.SUPPRESS)
 
 
@@ -326,6 +312,25 @@ def _comparing(one: argparse.ArgumentParser) -> None:
         default=CHUNK_BYTES,
         metavar="SIZE",
         help="bytes that one digest covers (1M)",
+    )
+
+
+def _of_single_runs(one: argparse.ArgumentParser) -> None:
+    """Add what a command has that is run now and then: a state, and outputs that are tables."""
+    one.add_argument("--state", metavar="DIR", help="keep answers in DIR; the next run reads only what has changed")
+    one.add_argument(
+        "--resume", action="store_true", help="as --state, in a folder that the audit chooses for these stores"
+    )
+    one.add_argument("--no-state", action="store_true", help="read everything, whatever --state and --resume say")
+    _add_findings_table(one)
+    one.add_argument(
+        "--record-index", metavar="DIR", help="write a row for each record as Parquet to an empty or new folder"
+    )
+
+
+def _add_findings_table(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--parquet", metavar="DIR", help="add the findings to a table of Parquet files, one folder per run"
     )
 
 
@@ -368,7 +373,12 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
         metavar="SIZE",
         help="bytes that one task reads (64M)",
     )
-    add_progress(one)
+    one.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="print progress on standard error (default: on a terminal)",
+    )
     one.add_argument("--workers", type=_count, help="processes of the local engine (default: one per core)")
     one.add_argument("--master-url", metavar="URL", help="Spark master (default: local[*], or what spark-submit says)")
     return one

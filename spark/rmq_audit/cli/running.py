@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, TextIO
 
+import attrs
 import xxhash
 
 from rmq_audit.driver.previous import Previous, read_previous
@@ -23,40 +24,6 @@ from rmq_audit.worker.location import InputError, located
 TERMINAL_S, LOG_S = 0.2, 10.0
 
 _WIDTH = 78
-
-
-def add_progress(one: argparse.ArgumentParser) -> None:
-    """Add what every command has."""
-    one.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="print progress on standard error (default: on a terminal)",
-    )
-
-
-def add_state(one: argparse.ArgumentParser) -> None:
-    """Add what a command has that is run now and then."""
-    one.add_argument("--state", metavar="DIR", help="keep answers in DIR; the next run reads only what has changed")
-    one.add_argument(
-        "--resume", action="store_true", help="as --state, in a folder that the audit chooses for these stores"
-    )
-    one.add_argument("--no-state", action="store_true", help="read everything, whatever --state and --resume say")
-
-
-def add_findings_table(one: argparse.ArgumentParser) -> None:
-    """Add what every command has: its findings as a table."""
-    one.add_argument(
-        "--parquet", metavar="DIR", help="add the findings to a table of Parquet files, one folder per run"
-    )
-
-
-def add_tables(one: argparse.ArgumentParser) -> None:
-    """Add the outputs of a single run that are tables."""
-    add_findings_table(one)
-    one.add_argument(
-        "--record-index", metavar="DIR", help="write a row for each record as Parquet to an empty or new folder"
-    )
 
 
 class Running:
@@ -166,6 +133,7 @@ def _state(options: argparse.Namespace, inputs: tuple[str, ...]) -> State | None
     return State(os.path.join(home, "rmq-audit", name))
 
 
+@attrs.define(eq=False)
 class Printer:
     """
     An engine's progress as text; call it like :data:`rmq_audit.engine.engines.Progress`.
@@ -174,15 +142,14 @@ class Printer:
     line follows the other. ``clock`` counts seconds.
     """
 
-    def __init__(self, out: TextIO, clock: Callable[[], float], *, terminal: bool) -> None:
-        self._out = out
-        self._clock = clock
-        self._terminal = terminal
-        self._job: tuple[str, int] | None = None
-        self._began = 0.0
-        self._shown_at: float | None = None
-        self._last = 0
-        self._shown = False
+    _out: TextIO
+    _clock: Callable[[], float]
+    _terminal: bool = attrs.field(kw_only=True)
+    _job: tuple[str, int] | None = attrs.field(init=False, default=None)
+    _began: float = attrs.field(init=False, default=0.0)
+    _shown_at: float | None = attrs.field(init=False, default=None)
+    _last: int = attrs.field(init=False, default=0)
+    _shown: bool = attrs.field(init=False, default=False)
 
     def __call__(self, name: str, done: int, total: int) -> None:
         now = self._clock()

@@ -93,6 +93,7 @@ class Clock:
     epoch_s: Callable[[], float] = time.time
 
 
+@attrs.define(eq=False)
 class Watch:
     """
     Rounds over one configuration, with what is known from one to the next in a folder.
@@ -101,31 +102,21 @@ class Watch:
     after every round, by option, ``parquet`` is a folder that each round adds its findings to.
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        engine: Callable[[], AbstractContextManager[Engine]],
-        options: Options,
-        *,
-        folder: str,
-        clock: Clock,
-        say: Callable[[str], None],
-        outputs: Mapping[str, str] | None = None,
-        parquet: str | None = None,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._config = config
-        self._engine = engine
-        self._options = options
-        self._folder = folder
-        self._clock = clock
-        self._say = say
-        self._outputs = outputs or {}
-        self._parquet = parquet
-        self._new_id = new_id
-        self._number = 0
+    _config: ClusterConfig
+    _engine: Callable[[], AbstractContextManager[Engine]]
+    _options: Options
+    _folder: str = attrs.field(kw_only=True)
+    _clock: Clock = attrs.field(kw_only=True)
+    _say: Callable[[str], None] = attrs.field(kw_only=True)
+    _new_id: Callable[[], str] = attrs.field(kw_only=True)
+    _outputs: Mapping[str, str] = attrs.field(kw_only=True, factory=dict)
+    _parquet: str | None = attrs.field(kw_only=True, default=None)
+    _number: int = attrs.field(init=False, default=0)
+    _ends: dict[str, End] = attrs.field(init=False)
+    last_status: int = attrs.field(init=False, default=EXIT_NOTHING_JUDGED)
+
+    def __attrs_post_init__(self) -> None:
         self._ends = read_ends(self._path(ENDS_FILE))
-        self.last_status = EXIT_NOTHING_JUDGED
 
     def run(self, every_s: float, rounds: int | None = None) -> int:
         """Do rounds that begin ``every_s`` apart, until there were so many or :class:`Stopped`; return the status."""

@@ -14,15 +14,9 @@ from rmq_audit.driver.cluster import STATUSES, ClusterResult, PairResult
 from rmq_audit.driver.findings import INVARIANTS, finding
 from rmq_audit.report import charts, html
 from rmq_audit.report import pair as report
-from rmq_audit.report.files import write
+from rmq_audit.report.files import write_results
 from rmq_audit.report.outputs import cluster_metrics, document, metrics, suite_of
-from rmq_audit.report.pair import (
-    MAX_SHOWN,
-    Run,
-    empty_text,
-    finding_lines,
-    size_text,
-)
+from rmq_audit.report.pair import MAX_SHOWN, Run, empty_text, finding_lines, size_text
 from rmq_audit.report.pictures import lag_of, pictures_of
 from rmq_audit.report.rules import NO_ROUTES, OF_CLUSTER, rows, rules_of
 from rmq_audit.worker.work import SLAVE, STORE
@@ -180,30 +174,20 @@ def to_prometheus(result: ClusterResult, run: Run, finished_at: float) -> str:
 
 
 def write_cluster(
-    result: ClusterResult,
-    run: Run,
-    outputs: Mapping[str, str],
-    finished_at: float,
-    *,
-    parquet: str | None = None,
+    result: ClusterResult, run: Run, outputs: Mapping[str, str], finished_at: float, *, parquet: str | None = None
 ) -> None:
     """
     Write the files that are asked for, by option; ``finished_at`` are seconds of the epoch, ``parquet`` is the folder
     of the table of findings.
     """
-    for option, path in outputs.items():
-        if option == "--json":
-            write(path, json.dumps(to_json(result, run), indent=2) + "\n")
-        elif option == "--junit":
-            write(path, to_junit(result, run))
-        elif option == "--prometheus":
-            write(path, to_prometheus(result, run, finished_at))
-        elif option == "--html":
-            write(path, to_html(result, run))
-    if parquet is not None:
-        from rmq_audit.report.parquet import write_findings  # pyarrow is needed for this alone
-
-        write_findings(parquet, run.run_id, [*(one.to_json() for one in result.findings), *run.resolved])
+    texts = {
+        "--json": lambda: json.dumps(to_json(result, run), indent=2) + "\n",
+        "--html": lambda: to_html(result, run),
+        "--junit": lambda: to_junit(result, run),
+        "--prometheus": lambda: to_prometheus(result, run, finished_at),
+    }
+    rows = [*(one.to_json() for one in result.findings), *run.resolved]
+    write_results(outputs, texts, parquet, run.run_id, rows)
 
 
 def to_html(result: ClusterResult, run: Run) -> str:

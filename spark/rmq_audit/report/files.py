@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rmq_audit.worker.location import InputError
 
@@ -42,6 +44,22 @@ def write(path: str, text: str) -> None:
         with contextlib.suppress(OSError):
             os.remove(f"{path}.tmp")
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_results(
+    outputs: Mapping[str, str],
+    texts: Mapping[str, Callable[[], str]],
+    parquet: str | None,
+    run_id: str,
+    findings: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write the files that are asked for, by option, and the findings into the folder of their table; InputError."""
+    for option, path in outputs.items():
+        write(path, texts[option]())
+    if parquet is not None:
+        from rmq_audit.report.parquet import write_findings  # pyarrow is needed for this alone
+
+        write_findings(parquet, run_id, findings)
 
 
 def print_text(text: str) -> None:

@@ -290,14 +290,12 @@ def _of_routes(config: ClusterConfig, tables: Tables, pairs: Sequence[PairResult
     held = []
     for broker in config.brokers:
         results = [one.result for one in pairs if one.pair.broker is broker and one.result is not None]
-        log = results[0].master if results else None
-        known = log is not None and not log.unread
         queues: dict[tuple[str, int], int] = {}
-        if log is not None and known:
+        configured = None
+        if results and not results[0].master.unread:
+            log = results[0].master
             for queue, runs in by_queue(log.runs).items():
                 queues[queue] = sum(run.last - run.first + 1 for run in current_runs(runs))
-        configured = None
-        if log is not None and known:
             configured = configured_topics(child(log.store.path, layout.CONFIG_DIR, TOPICS_FILE))
         held.append(Held(broker=broker.name, slaves=len(broker.slaves), queues=queues, configured=configured))
     return check_routes(tables.routes, held)

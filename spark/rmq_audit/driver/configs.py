@@ -8,6 +8,7 @@ Values that an operator or a consumer may have set are not judged: perm 4 may be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -107,12 +108,9 @@ def _load(found: Configs, name: str, path: str) -> None:
         found.fault("CF-BROKEN", name, f"an object with {member} is expected" if member else "is not a JSON object")
         return
     found.tables[name] = table
-    for text in _SHAPES.get(name, _any_shape)(table):
-        found.fault("CF-BROKEN", name, text)
-
-
-def _any_shape(table: Table) -> Iterator[str]:
-    return iter(())
+    if name in _SHAPES:
+        for text in _SHAPES[name](table):
+            found.fault("CF-BROKEN", name, text)
 
 
 def _settings(table: Table, kinds: Mapping[str, type], key: str) -> Iterator[str]:
@@ -128,14 +126,6 @@ def _settings(table: Table, kinds: Mapping[str, type], key: str) -> Iterator[str
             yield f"{name!r} is named {one[key]!r} in itself"
         elif one.get("topicFilterType", _FILTER_TYPES[0]) not in _FILTER_TYPES:
             yield f"{name!r} has the topicFilterType {one['topicFilterType']!r}"
-
-
-def _topics(table: Table) -> Iterator[str]:
-    return _settings(table, _TOPIC, "topicName")
-
-
-def _groups(table: Table) -> Iterator[str]:
-    return _settings(table, _GROUP, "groupName")
 
 
 def _offsets(table: Table) -> Iterator[str]:
@@ -155,8 +145,8 @@ def _delays(table: Table) -> Iterator[str]:
 
 
 _SHAPES: Mapping[str, Callable[[Table], Iterator[str]]] = {
-    TOPICS: _topics,
-    GROUPS: _groups,
+    TOPICS: partial(_settings, kinds=_TOPIC, key="topicName"),
+    GROUPS: partial(_settings, kinds=_GROUP, key="groupName"),
     OFFSETS: _offsets,
     DELAYS: _delays,
 }

@@ -126,8 +126,7 @@ def _finding(invariant: str, log: Log, one: Committed, text: str, **members: Any
 
 
 def _committed(path: str) -> Iterator[Committed]:
-    table = _table(path, "offsetTable")
-    for key, queues in table.items():
+    for key, queues in _table(path, "offsetTable").items():
         topic, mark, group = key.rpartition("@")
         if not mark or not isinstance(queues, dict):
             raise _BadFile(f"{path}: {key!r} is not topic@group with offsets by queue")
@@ -140,27 +139,22 @@ def _committed(path: str) -> Iterator[Committed]:
 def configured_topics(path: str) -> frozenset[str] | None:
     """Return the topics of a topics.json; None when there is none that can be read."""
     try:
-        return frozenset(_topics(path)) or None
+        return frozenset(_table(path, "topicConfigTable")) or None
     except _BadFile:
         return None
-
-
-def _topics(path: str) -> set[str]:
-    return set(_table(path, "topicConfigTable"))
 
 
 def _table(path: str, member: str) -> dict[str, Any]:
     """Return a member of a configuration file in fastjson's dialect; empty when there is no such file."""
     try:
         text = read_whole(path).decode("utf-8")
+        values = parse(text) if text.strip() else {}
     except FileNotFoundError:
         return {}
     except ReadError as error:
         raise _BadFile(str(error)) from error
     except UnicodeDecodeError as error:
         raise _BadFile(f"{path}: cannot be read: {error}") from error
-    try:
-        values = parse(text) if text.strip() else {}
     except JsonError as error:
         raise _BadFile(f"{path}: {error}") from error
     table = values.get(member, {}) if isinstance(values, dict) else None

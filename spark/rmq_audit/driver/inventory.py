@@ -10,21 +10,11 @@ from typing import Any
 import attrs
 
 from rmq.store import layout
-from rmq_audit.worker.files import Entry, Lister, ReadError, lister, read_whole
+from rmq_audit.worker.files import Entry, Lister, ReadError, StoreFile, lister, read_whole
 from rmq_audit.worker.location import InputError, child, located
 
 #: numbers of a manifest are Java's longs, and maxHashSlotNum is an int
 MAX_INT64, MAX_INDEX_SLOTS = (1 << 63) - 1, (1 << 31) - 1
-
-
-@attrs.frozen(kw_only=True)
-class Segment:
-    """One file of a log or of a queue; ``start`` is its name, ``size_bytes`` its length when it was listed."""
-
-    path: str
-    start: int
-    size_bytes: int
-    modified_ns: int
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +41,7 @@ class Queue:
 
     topic: str
     queue_id: int
-    files: tuple[Segment, ...]
+    files: tuple[StoreFile, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -86,9 +76,9 @@ class Store:
 
     side: str
     path: str
-    segments: tuple[Segment, ...]
+    segments: tuple[StoreFile, ...]
     queues: tuple[Queue, ...]
-    indexes: tuple[Segment, ...]
+    indexes: tuple[StoreFile, ...]
     manifest: Manifest | None
     problems: tuple[Problem, ...]
     unfinished: bool
@@ -128,36 +118,27 @@ def take_inventory(side: str, path: str) -> Store:
     An object store that does not answer is a problem of the store, not a mistake of the operator.
     """
     root = located(path)
-    there = lister(root)
-    problems: list[Problem] = []
-    foreign: list[str] = []
-    names = {one.name: one for one in _entries(there, root, problems, whole_log=True) or ()}
+    found = _Listing(lister(root))
+    names = {one.name: one for one in found.entries(root, whole_log=True)}
     log = layout.COMMIT_LOG_DIR
     if log in names and names[log].error is not None:
-        problems.append(Problem(path=names[log].path, text=str(names[log].error), whole_log=True))
-    if not problems and not names.get(log, _NOTHING).is_folder:
-        raise InputError(_why_no_store(there, root, names))
+        found.problems.append(Problem(path=names[log].path, text=str(names[log].error), whole_log=True))
+    known = not found.problems
+    if known and not names.get(log, _NOTHING).is_folder:
+        raise InputError(_why_no_store(found.there, root, names))
     manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None
-    segments: tuple[Segment, ...] = ()
-    queues: tuple[Queue, ...] = ()
-    extensions: tuple[Queue, ...] = ()
-    indexes: tuple[Segment, ...] = ()
-    batches: Sequence[Entry] = ()
     ours = layout.PROGRESS_FILE in names
-    if not problems:
-        segments = _list_files(there, child(root, log), problems, foreign, in_log=True)
-        queues = _list_queues(there, child(root, layout.CONSUME_QUEUE_DIR), problems, foreign)
-        extensions = _list_queues(there, child(root, layout.CONSUME_QUEUE_EXT_DIR), problems, foreign)
-        indexes = _list_indexes(there, child(root, layout.INDEX_DIR), problems, foreign)
-        batches = _folders(there, child(root, layout.BATCH_CONSUME_QUEUE_DIR), problems, foreign)
-        if manifest is not None and manifest.files:
-            queue_files = [file for queue in queues for file in queue.files]
-            seen = {str(one.path) for one in (*segments, *indexes, *queue_files)}
-            seen |= {str(one.path) for one in problems} | set(map(str, foreign))
-            problems += _missing_files(there, root, manifest, segments, seen)
-        if ours:
-            # our broker leaves files of others alone
-            problems = [one for one in problems if one.path not in foreign]
+    segments = found.files(child(root, log), in_log=True) if known else ()
+    queues = found.queues(child(root, layout.CONSUME_QUEUE_DIR)) if known else ()
+    extensions = found.queues(child(root, layout.CONSUME_QUEUE_EXT_DIR)) if known else ()
+    indexes = found.files(child(root, layout.INDEX_DIR), number=_index_number) if known else ()
+    batches = found.folders(child(root, layout.BATCH_CONSUME_QUEUE_DIR)) if known else ()
+    if known and manifest is not None and manifest.files:
+        files = [*segments, *indexes, *(file for queue in queues for file in queue.files)]
+        seen = {*(one.path for one in files), *(one.path for one in found.problems), *found.foreign}
+        found.problems += _missing_files(found.there, root, manifest, segments, seen)
+    # our broker leaves files of others alone
+    problems = [one for one in found.problems if not (known and ours and one.path in found.foreign)]
     return Store(
         side=side,
         path=root,
@@ -169,7 +150,7 @@ def take_inventory(side: str, path: str) -> Store:
         unfinished=layout.ABORT_FILE in names,
         batch_topics=frozenset(one.name for one in batches),
         extensions=extensions,
-        foreign=tuple(foreign),
+        foreign=tuple(found.foreign),
         ours=ours,
     )
 
@@ -178,7 +159,7 @@ _NOTHING = Entry(name="", path="")
 
 
 def _missing_files(
-    there: Lister, root: str, manifest: Manifest, segments: Sequence[Segment], seen: Container[str]
+    there: Lister, root: str, manifest: Manifest, segments: Sequence[StoreFile], seen: Container[str]
 ) -> Iterator[Problem]:
     """
     Yield the files of a manifest that the audit would read and that are not there.
@@ -195,7 +176,7 @@ def _missing_files(
             missing = not reported and str(child(root, path)) not in seen
         elif folder == layout.CONFIG_DIR:
             if config is None:
-                config = {one.name for one in _entries(there, child(root, folder), []) or ()}
+                config = {one.name for one in _Listing(there).entries(child(root, folder))}
             missing = name not in config
         elif folder.split("/")[0] in (layout.CONSUME_QUEUE_DIR, layout.INDEX_DIR):
             missing = str(child(root, path)) not in seen
@@ -290,70 +271,64 @@ def changed_files(store: Store) -> list[str]:
     return [one.path for one in store.segments if now.get(one.path) != (one.size_bytes, one.modified_ns)]
 
 
-def _entries(there: Lister, folder: str, problems: list[Problem], *, whole_log: bool = False) -> Sequence[Entry] | None:
-    try:
-        return there.entries(folder)
-    except ReadError as error:
-        problems.append(Problem(path=error.path, text=error.text, whole_log=whole_log))
-        return None
+@attrs.define
+class _Listing:
+    """What the folders of a store hold, and what is wrong or foreign there."""
+
+    there: Lister
+    problems: list[Problem] = attrs.field(factory=list)
+    foreign: list[str] = attrs.field(factory=list)
+
+    def entries(self, folder: str, *, whole_log: bool = False) -> Sequence[Entry]:
+        try:
+            return self.there.entries(folder) or ()
+        except ReadError as error:
+            self.problems.append(Problem(path=error.path, text=error.text, whole_log=whole_log))
+            return ()
+
+    def files(
+        self, folder: str, *, in_log: bool = False, number: Callable[[str], int | None] = layout.file_start
+    ) -> tuple[StoreFile, ...]:
+        """Return the files whose names are numbers of the right length, by number; other names are foreign."""
+        found = []
+        for one in self.entries(folder, whole_log=in_log):
+            start = number(one.name)
+            if start is None:
+                self.foreign.append(one.path)
+                if not one.is_folder and number is layout.file_start:
+                    text = "is not a file that a broker makes: Apache's broker does not start while it is there"
+                    self.problems.append(Problem(path=one.path, text=text, invariant="ST-FILE"))
+            elif one.error is not None or one.is_folder:
+                text = one.error or "is a directory where a file belongs"
+                self.problems.append(Problem(path=one.path, text=text, phy=start if in_log else None))
+            else:
+                size, modified_ns = one.size_bytes, one.modified_ns
+                found.append(StoreFile(path=one.path, start=start, size_bytes=size, modified_ns=modified_ns))
+        return tuple(found)
+
+    def queues(self, folder: str) -> tuple[Queue, ...]:
+        """Return the queues ``<topic>/<queueId>`` and their files; a store without consume queues simply has none."""
+        queues = []
+        for topic in self.folders(folder):
+            for queue in self.folders(topic.path):
+                # 00 or digits of other scripts would stand for a queue that has its folder already
+                if not (queue.name.isascii() and queue.name.isdigit() and str(int(queue.name)) == queue.name):
+                    self.foreign.append(queue.path)
+                    continue
+                files = self.files(queue.path)
+                if files:
+                    queues.append(Queue(topic=topic.name, queue_id=int(queue.name), files=files))
+        return tuple(queues)
+
+    def folders(self, path: str) -> list[Entry]:
+        """Return the folders in a folder; what else lies there is no queue's."""
+        entries = self.entries(path)
+        self.foreign += [one.path for one in entries if not one.is_folder]
+        return [one for one in entries if one.is_folder]
 
 
-def _list_files(
-    there: Lister,
-    folder: str,
-    problems: list[Problem],
-    foreign: list[str],
-    *,
-    in_log: bool,
-    number: Callable[[str], int | None] = layout.file_start,
-) -> tuple[Segment, ...]:
-    """Return the files whose names are numbers of the right length, by number; other names are ``foreign``."""
-    found = []
-    for one in _entries(there, folder, problems, whole_log=in_log) or ():
-        start = number(one.name)
-        if start is None:
-            foreign.append(one.path)
-            if not one.is_folder and number is layout.file_start:
-                text = "is not a file that a broker makes: Apache's broker does not start while it is there"
-                problems.append(Problem(path=one.path, text=text, invariant="ST-FILE"))
-            continue
-        phy = start if in_log else None
-        if one.error is not None:
-            problems.append(Problem(path=one.path, text=one.error, phy=phy))
-        elif one.is_folder:
-            problems.append(Problem(path=one.path, text="is a directory where a file belongs", phy=phy))
-        else:
-            found.append(Segment(path=one.path, start=start, size_bytes=one.size_bytes, modified_ns=one.modified_ns))
-    return tuple(found)
-
-
-def _list_indexes(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Segment, ...]:
-    def number(name: str) -> int | None:
-        return int(name) if layout.is_index_name(name) else None
-
-    return _list_files(there, folder, problems, foreign, in_log=False, number=number)
-
-
-def _list_queues(there: Lister, folder: str, problems: list[Problem], foreign: list[str]) -> tuple[Queue, ...]:
-    """Return the queues ``<topic>/<queueId>`` and their files; a store without consume queues simply has none."""
-    queues = []
-    for topic in _folders(there, folder, problems, foreign):
-        for queue in _folders(there, topic.path, problems, foreign):
-            # 00 or digits of other scripts would stand for a queue that has its folder already
-            if not (queue.name.isascii() and queue.name.isdigit() and str(int(queue.name)) == queue.name):
-                foreign.append(queue.path)
-                continue
-            files = _list_files(there, queue.path, problems, foreign, in_log=False)
-            if files:
-                queues.append(Queue(topic=topic.name, queue_id=int(queue.name), files=files))
-    return tuple(queues)
-
-
-def _folders(there: Lister, path: str, problems: list[Problem], foreign: list[str]) -> list[Entry]:
-    """Return the folders in a folder; what else lies there is no queue's."""
-    entries = _entries(there, path, problems) or ()
-    foreign += [one.path for one in entries if not one.is_folder]
-    return [one for one in entries if one.is_folder]
+def _index_number(name: str) -> int | None:
+    return int(name) if layout.is_index_name(name) else None
 
 
 def _read_manifest(path: str) -> Manifest | None:
@@ -370,17 +345,21 @@ def _read_manifest(path: str) -> Manifest | None:
     version = values.get("formatVersion", 1)
     if version != 1:
         raise InputError(f"{path}: formatVersion {version!r} is not known, 1 is")
+
+    def take(name: str, kind: type, allowed: Container[int] = range(MAX_INT64 + 1)) -> Any:
+        return None if values.get(name) is None else json_member(path, values, name, kind, allowed)
+
     return Manifest(
-        cluster=_member(path, values, "cluster", str),
-        broker_name=_member(path, values, "brokerName", str),
-        broker_id=_member(path, values, "brokerId", int),
-        role=_member(path, values, "role", str),
-        min_phy_offset=_member(path, values, "minPhyOffset", int),
-        max_phy_offset=_member(path, values, "maxPhyOffset", int),
-        segment_bytes=_member(path, values, "segmentBytes", int, range(1, MAX_INT64)),
-        dispatched_offset=_member(path, values, "dispatchedOffset", int),
-        taken_at_start=_member(path, values, "takenAtStart", int),
-        index_slots=_member(path, values, "indexSlots", int, range(1, MAX_INDEX_SLOTS + 1)),
+        cluster=take("cluster", str),
+        broker_name=take("brokerName", str),
+        broker_id=take("brokerId", int),
+        role=take("role", str),
+        min_phy_offset=take("minPhyOffset", int),
+        max_phy_offset=take("maxPhyOffset", int),
+        segment_bytes=take("segmentBytes", int, range(1, MAX_INT64)),
+        dispatched_offset=take("dispatchedOffset", int),
+        taken_at_start=take("takenAtStart", int),
+        index_slots=take("indexSlots", int, range(1, MAX_INDEX_SLOTS + 1)),
         epochs=_epochs(path, values),
         files=_files(path, values),
     )
@@ -397,19 +376,24 @@ def _epochs(path: str, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]
 
 def _files(path: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the paths of the files that the dump says it has, from its root."""
-    listed = values.get("files") or []
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise InputError(f"{path}: files is not a list of objects")
-    found = [_member(path, one, "path", str) for one in listed]
-    return tuple(one for one in found if one is not None)
+    listed = json_objects(path, values, "files") if values.get("files") else []
+    return tuple(json_member(path, one, "path", str) for one in listed if one.get("path") is not None)
 
 
-def _member(
-    path: str, values: Mapping[str, Any], name: str, kind: type, allowed: Container[int] = range(MAX_INT64 + 1)
+def json_objects(where: str, values: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """Return a member that is a list of objects; InputError."""
+    found = values.get(name)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise InputError(f"{where}: {name} is not a list of objects")
+    return found
+
+
+def json_member(
+    where: str, values: Mapping[str, Any], name: str, kind: type, allowed: Container[int] | None = None
 ) -> Any:
+    """Return a member that is a text or a number, one that is ``allowed``; InputError."""
     value = values.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value not in allowed):
-        raise InputError(f"{path}: {name} is {value!r}, expected is {'a number' if kind is int else 'text'}")
+    wrong = not isinstance(value, kind) or isinstance(value, bool)
+    if wrong or (isinstance(value, int) and allowed is not None and value not in allowed):
+        raise InputError(f"{where}: {name} is {value!r}, expected is {'a number' if kind is int else 'text'}")
     return value

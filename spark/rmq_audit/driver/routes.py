@@ -16,6 +16,7 @@ import attrs
 
 from rmq.wire.loosejson import JsonError, parse
 from rmq_audit.driver.findings import Finding, Severity, finding
+from rmq_audit.driver.inventory import json_member, json_objects
 from rmq_audit.worker.files import ReadError, lister, read_whole
 from rmq_audit.worker.location import InputError, located
 from rmq_audit.worker.work import UNDECIDED
@@ -129,14 +130,16 @@ def _of_dump(path: str, number: int, one: Any) -> Routes:
     where = f"{path}: NameServer {number}"
     if not isinstance(one, dict):
         raise InputError(f"{where}: an object with nameserver, brokers and queues is expected")
-    found = Routes(nameserver=_member(where, one, "nameserver", str), path=path)
+    found = Routes(nameserver=json_member(where, one, "nameserver", str), path=path)
     if one.get("takenAt") is not None:
-        found.taken_at = _member(where, one, "takenAt", int)
-    for broker in _members(where, one, "brokers"):
-        key = _member(where, broker, "brokerName", str), _member(where, broker, "brokerId", int)
-        found.brokers[key] = BrokerRoute(_member(where, broker, "cluster", str), _member(where, broker, "addr", str))
-    for queue in _members(where, one, "queues"):
-        key_of_queue = _member(where, queue, "topic", str), _member(where, queue, "brokerName", str)
+        found.taken_at = json_member(where, one, "takenAt", int)
+    for broker in json_objects(where, one, "brokers"):
+        key = json_member(where, broker, "brokerName", str), json_member(where, broker, "brokerId", int)
+        found.brokers[key] = BrokerRoute(
+            json_member(where, broker, "cluster", str), json_member(where, broker, "addr", str)
+        )
+    for queue in json_objects(where, one, "queues"):
+        key_of_queue = json_member(where, queue, "topic", str), json_member(where, queue, "brokerName", str)
         found.queues[key_of_queue] = _queue_route(where, queue)
     return found
 
@@ -148,39 +151,25 @@ def _of_folder(place: str, paths: Sequence[str]) -> Routes:
         values = _parsed(path, read_whole(path))
         if not isinstance(values, dict):
             raise InputError(f"{path}: an object with brokerDatas and queueDatas is expected")
-        for broker in _members(path, values, "brokerDatas"):
-            name, addresses = _member(path, broker, "brokerName", str), broker.get("brokerAddrs")
+        for broker in json_objects(path, values, "brokerDatas"):
+            name, addresses = json_member(path, broker, "brokerName", str), broker.get("brokerAddrs")
             if not isinstance(addresses, dict):
                 raise InputError(f"{path}: brokerAddrs of {name} is not an object")
             for broker_id, addr in addresses.items():
                 if not str(broker_id).isdecimal():
                     raise InputError(f"{path}: {broker_id!r} is not a broker id")
                 found.brokers[name, int(broker_id)] = BrokerRoute(str(broker.get("cluster", "")), str(addr))
-        for queue in _members(path, values, "queueDatas"):
-            found.queues[topic, _member(path, queue, "brokerName", str)] = _queue_route(path, queue)
+        for queue in json_objects(path, values, "queueDatas"):
+            found.queues[topic, json_member(path, queue, "brokerName", str)] = _queue_route(path, queue)
     return found
 
 
 def _queue_route(where: str, queue: Mapping[str, Any]) -> QueueRoute:
     return QueueRoute(
-        _member(where, queue, "readQueueNums", int),
-        _member(where, queue, "writeQueueNums", int),
-        _member(where, queue, "perm", int),
+        json_member(where, queue, "readQueueNums", int),
+        json_member(where, queue, "writeQueueNums", int),
+        json_member(where, queue, "perm", int),
     )
-
-
-def _member(where: str, values: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = values.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise InputError(f"{where}: {name} is {value!r}, expected is {'a number' if kind is int else 'text'}")
-    return value
-
-
-def _members(where: str, values: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = values.get(name)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise InputError(f"{where}: {name} is not a list of objects")
-    return found
 
 
 def check_routes(routes: Sequence[Routes], brokers: Iterable[Held]) -> list[Finding]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -130,32 +129,11 @@ def _read_blocks(store: Any, key: str, offset: int, size: int) -> bytes:
             return b"".join(pool.map(lambda one: bytes(file.read_at(one[1], one[0])), places))
 
 
-class _Blocks:
-    """The last few blocks of small reads, in one process."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[tuple[Access, str, int], tuple[float, bytes]] = OrderedDict()
-
-    def get(self, place: Location, block: int) -> bytes:
-        key, now = (place.access, str(place), block), time.monotonic()
-        held = self._held.get(key)
-        if held is None or held[0] < now - CACHED_S:
-            at = block * CACHED_BLOCK_BYTES
-            data = _tried(place, lambda store, path: _read_blocks(store, path, at, CACHED_BLOCK_BYTES))
-            held = self._held[key] = now, data
-        self._held.move_to_end(key)
-        while len(self._held) > CACHED_BLOCKS:
-            self._held.popitem(last=False)
-        return held[1]
-
-    def clear(self) -> None:
-        self._held.clear()
-
-
-@functools.cache
-def blocks() -> _Blocks:
-    """Return this process's blocks of small reads."""
-    return _Blocks()
+@functools.lru_cache(CACHED_BLOCKS)
+def _block(access: Access, place: Location, block: int, period: int) -> bytes:
+    """Return a block as it is in a ``period`` of CACHED_S; the last few of this process are kept."""
+    at = block * CACHED_BLOCK_BYTES
+    return _tried(place, lambda store, key: _read_blocks(store, key, at, CACHED_BLOCK_BYTES))
 
 
 def _read_small(place: Location, offset: int, size: int) -> bytes:
@@ -163,7 +141,7 @@ def _read_small(place: Location, offset: int, size: int) -> bytes:
     pieces = []
     while offset < end:
         block, inside = divmod(offset, CACHED_BLOCK_BYTES)
-        data = blocks().get(place, block)
+        data = _block(place.access, place, block, int(time.monotonic() // CACHED_S))
         piece = data[inside : inside + end - offset]
         pieces.append(piece)
         offset += len(piece)

@@ -205,10 +205,10 @@ def plant(made: Made) -> None:
         split = next(one for one in splits if one.begin <= place < one.end)
         found = scan(attrs.evolve(split, begin=place, end=place + MIB, start=None))
         (run, *_) = found.runs
-        with open(split.path, "r+b") as file:
-            file.seek(run.phy_last - split.segment)
+        with open(split.file.path, "r+b") as file:
+            file.seek(run.phy_last - split.file.start)
             size = int.from_bytes(file.read(4), "big")
-            file.seek(run.phy_last - split.segment + size - 1)
+            file.seek(run.phy_last - split.file.start + size - 1)
             file.write(b"X")
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from pyspark_rocketmq.source import SegmentPartition, stretches
 from rmq_audit.driver.inventory import take_inventory
+from rmq_audit.driver.log import log_file
 
 BATCH_ROWS = 10_000
 #: name -> type of the column that is compared
@@ -49,12 +50,12 @@ class ReplicaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         store = take_inventory("store", self._path)
         size = store.segment_bytes or 0
-        return [SegmentPartition(one.path, one.start, one.size_bytes, one.start + size) for one in store.segments]
+        return [SegmentPartition(log_file(one, size, None)) for one in store.segments]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SegmentPartition)
         make = _records if self._what == "records" else _hashes
-        for window, columns in stretches(partition):
+        for window, columns in stretches(partition.file):
             for begin in range(0, len(columns), BATCH_ROWS):
                 rows = columns.rows(begin, begin + BATCH_ROWS)
                 value = make(window.data, rows.pos, rows.size)

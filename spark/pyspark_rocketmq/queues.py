@@ -16,13 +16,13 @@ import attrs
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from rmq_audit.driver.inventory import take_inventory
-from rmq_audit.worker.files import read_at
+from rmq_audit.engine.engines import grouped
+from rmq_audit.worker.files import StoreFile, read_at
 from rmq_audit.worker.location import InputError
 from rmq_audit.worker.queues import UNIT
 
+from pyspark_rocketmq.source import checked_schema, path_of, sound_store
 from rmq.store.layout import CQ_FILLER_SIZE, CQ_UNIT_BYTES
 
 #: a partition takes files until they make so many bytes
@@ -45,13 +45,11 @@ _KINDS = {
 
 @attrs.frozen
 class QueueFile:
-    """One file of a queue; ``start`` is the byte offset in its queue that names it."""
+    """One file of a queue."""
 
     topic: str
     queue_id: int
-    path: str
-    start: int
-    size_bytes: int
+    file: StoreFile
 
 
 @attrs.frozen
@@ -86,9 +84,7 @@ class ConsumeQueueReader(DataSourceReader):
     """Reads units; an unknown column, a wrong type or a path that is no store are refused before anything is read."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._path = options.get("path", "")
-        if not self._path:
-            raise InputError('rocketmq-queue: give the store directory, as in load("/data/store")')
+        self._path = path_of("rocketmq-queue", options)
         self._topics = {options["topic"]} if "topic" in options else None
         self._queue_ids: set[int] | None = None
         queue_id = options.get("queueId", options.get("queueid"))
@@ -96,34 +92,30 @@ class ConsumeQueueReader(DataSourceReader):
             if not queue_id.isdecimal():
                 raise InputError(f"rocketmq-queue: queueId {queue_id!r} is no number")
             self._queue_ids = {int(queue_id)}
-        self._schema: pa.Schema = to_arrow_schema(schema)
-        for field in self._schema:
-            if field.name not in _KINDS:
-                raise InputError(f"rocketmq-queue: no column {field.name}; there are {', '.join(_KINDS)}")
-            if field.type != _KINDS[field.name]:
-                raise InputError(f"rocketmq-queue: column {field.name} is {_KINDS[field.name]}, not {field.type}")
+        self._schema = checked_schema("rocketmq-queue", schema, _KINDS)
 
     def partitions(self) -> Sequence[QueuePartition]:
-        store = take_inventory("store", self._path)
-        if store.problems:
-            raise InputError(f"{store.problems[0].path} {store.problems[0].text}")
+        store = sound_store(self._path)
         files = [
-            QueueFile(queue.topic, queue.queue_id, file.path, file.start, file.size_bytes)
+            QueueFile(queue.topic, queue.queue_id, file)
             for queue in store.queues
             if (self._topics is None or queue.topic in self._topics)
             and (self._queue_ids is None or queue.queue_id in self._queue_ids)
             for file in queue.files
         ]
-        return list(_packed(files))
+        # thousands of small queues share a task
+        groups = grouped([one.file.size_bytes for one in files], PARTITION_BYTES)
+        return [QueuePartition(tuple(files[index] for index in group)) for group in groups]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if partition is None:  # what Spark makes of an empty list of partitions
             return
         assert isinstance(partition, QueuePartition)
-        for file in partition.files:
-            yield from self._read_file(file)
+        for one in partition.files:
+            yield from self._read_file(one)
 
-    def _read_file(self, file: QueueFile) -> Iterator[pa.RecordBatch]:
+    def _read_file(self, one: QueueFile) -> Iterator[pa.RecordBatch]:
+        file = one.file
         whole = file.size_bytes // CQ_UNIT_BYTES
         for first in range(0, whole, BATCH_UNITS):
             count = min(BATCH_UNITS, whole - first)
@@ -133,14 +125,14 @@ class ConsumeQueueReader(DataSourceReader):
             used = units[: empty[0]] if len(empty) else units
             rows = np.flatnonzero(used["size"] != CQ_FILLER_SIZE)
             if len(rows):
-                yield self._batch(file, used[rows], file.start // CQ_UNIT_BYTES + first + rows)
+                yield self._batch(one, used[rows], file.start // CQ_UNIT_BYTES + first + rows)
             if len(empty):
                 return
 
-    def _batch(self, file: QueueFile, units: Any, offsets: Any) -> pa.RecordBatch:
+    def _batch(self, one: QueueFile, units: Any, offsets: Any) -> pa.RecordBatch:
         values = {
-            "topic": lambda: pa.array([file.topic] * len(units)),
-            "queue_id": lambda: np.full(len(units), file.queue_id, dtype=np.int32),
+            "topic": lambda: pa.array([one.topic] * len(units)),
+            "queue_id": lambda: np.full(len(units), one.queue_id, dtype=np.int32),
             "queue_offset": lambda: offsets,
             "phy_offset": lambda: units["phy"].astype(np.int64),
             "size": lambda: units["size"].astype(np.int32),
@@ -171,17 +163,3 @@ def _wanted(one: Any) -> tuple[str, set[Any]] | None:
     if kind not in ("EqualTo", "In") or attribute not in (("topic",), ("queue_id",)):
         return None
     return attribute[0], {one.value} if kind == "EqualTo" else set(one.value)
-
-
-def _packed(files: Sequence[QueueFile]) -> Iterator[QueuePartition]:
-    """Yield partitions of whole files; thousands of small queues share a task."""
-    group: list[QueueFile] = []
-    held = 0
-    for file in files:
-        if group and held + file.size_bytes > PARTITION_BYTES:
-            yield QueuePartition(tuple(group))
-            group, held = [], 0
-        group.append(file)
-        held += file.size_bytes
-    if group:
-        yield QueuePartition(tuple(group))

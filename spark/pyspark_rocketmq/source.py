@@ -8,7 +8,7 @@ as stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,8 +16,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from rmq_audit.driver.inventory import take_inventory
-from rmq_audit.worker.files import Window
+from rmq_audit.driver.inventory import Store, take_inventory
+from rmq_audit.driver.log import log_file
+from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.kernel import Columns
 from rmq_audit.worker.location import InputError
@@ -33,12 +34,9 @@ BATCH_ROWS = 10_000
 
 @attrs.frozen
 class SegmentPartition(InputPartition):
-    """One segment; nothing at or after ``limit`` belongs to the log."""
+    """One segment."""
 
-    path: str
-    start: int
-    size_bytes: int
-    limit: int
+    file: LogFile
 
 
 class CommitLogSource(DataSource):
@@ -64,51 +62,63 @@ class CommitLogReader(DataSourceReader):
     """Reads segments; unknown columns, wrong types and a path that is no store are refused before anything is read."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._path = options.get("path", "")
-        if not self._path:
-            raise InputError('rocketmq-log: give the store directory, as in load("/data/store")')
-        self._schema: pa.Schema = to_arrow_schema(schema)
-        for field in self._schema:
-            if field.name not in COLUMNS:
-                raise InputError(f"rocketmq-log: no column {field.name}; there are {', '.join(COLUMNS)}")
-            known = COLUMNS[field.name].kind
-            if field.type != known:
-                raise InputError(f"rocketmq-log: column {field.name} is {known}, not {field.type}")
+        self._path = path_of("rocketmq-log", options)
+        self._schema = checked_schema("rocketmq-log", schema, {name: one.kind for name, one in COLUMNS.items()})
 
     def partitions(self) -> Sequence[SegmentPartition]:
-        store = take_inventory("store", self._path)
-        if store.problems:
-            raise InputError(f"{store.problems[0].path} {store.problems[0].text}")
+        store = sound_store(self._path)
         size = store.segment_bytes or 0
         claimed = store.manifest.max_phy_offset if store.manifest is not None else None
-        return [
-            SegmentPartition(segment.path, segment.start, segment.size_bytes, limit)
-            for segment in store.segments
-            for limit in (segment.start + size if claimed is None else min(segment.start + size, claimed),)
-            if segment.start < limit
-        ]
+        files = [log_file(segment, size, claimed) for segment in store.segments]
+        return [SegmentPartition(file) for file in files if file.start < file.limit]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SegmentPartition)
         makers = [COLUMNS[field.name].make for field in self._schema]
-        for window, columns in stretches(partition):
+        for window, columns in stretches(partition.file):
             for begin in range(0, len(columns), BATCH_ROWS):
                 rows = columns.rows(begin, begin + BATCH_ROWS)
                 yield _batch(window, rows, makers, self._schema)
 
 
-def stretches(partition: SegmentPartition) -> Iterator[tuple[Window, Columns]]:
+def path_of(source: str, options: Mapping[str, str]) -> str:
+    """Return the store directory that a data source is given; InputError without one."""
+    if not options.get("path"):
+        raise InputError(f'{source}: give the store directory, as in load("/data/store")')
+    return options["path"]
+
+
+def checked_schema(source: str, schema: StructType, kinds: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return the schema as Arrow has it; InputError when a data source has no such column, or one of another type."""
+    wanted: pa.Schema = to_arrow_schema(schema)
+    for field in wanted:
+        if field.name not in kinds:
+            raise InputError(f"{source}: no column {field.name}; there are {', '.join(kinds)}")
+        if field.type != kinds[field.name]:
+            raise InputError(f"{source}: column {field.name} is {kinds[field.name]}, not {field.type}")
+    return wanted
+
+
+def sound_store(path: str) -> Store:
+    """Return the inventory of a store; InputError when it is none, or when something of it cannot be read."""
+    store = take_inventory("store", path)
+    if store.problems:
+        raise InputError(f"{store.problems[0].path} {store.problems[0].text}")
+    return store
+
+
+def stretches(file: LogFile) -> Iterator[tuple[Window, Columns]]:
     """
     Yield the sound records of a segment in order, window by window.
 
     Behind a break records only count as long as store time does not step back: old ones after the end of the log do.
     """
-    at, newest, broken = partition.start, 0, False
-    end = min(partition.start + partition.size_bytes, partition.limit)
+    at, newest, broken = file.start, 0, False
+    end = min(file.stop, file.limit)
     while at < end:
         stop = min(at + WINDOW_BYTES, end)
-        window = Window(partition.path, partition.start, partition.size_bytes, at, stop)
-        frames = Frames(window, end)
+        window = Window(file, at, stop)
+        frames = Frames(window)
         place = frames.search(at, stop) if broken else at
         while place is not None and place < stop:
             columns, behind = frames.stretch(place, stop)

@@ -14,7 +14,8 @@ from rmq_audit.driver.findings import Finding, Severity
 from rmq_audit.driver.previous import read_previous
 from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.report.pair import Run, to_json
-from rmq_audit.worker.duplicates import hashes, name_hashes
+from rmq_audit.worker.duplicates import name_hashes
+from rmq_audit.worker.kernel import text_hashes
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
@@ -67,7 +68,7 @@ class NameHashTests(SynchronousTestCase):
         self.assertEqual(len(set(alone)), len(names))
         for name, expected in zip(names, alone, strict=True):
             raw = b"\xff" * 13 + name.encode() + b"\xff" * 9
-            found = hashes(raw, name_hashes([""]) * 0 + 13, name_hashes([""]) * 0 + len(name.encode()))
+            found = text_hashes(raw, name_hashes([""]) * 0 + 13, name_hashes([""]) * 0 + len(name.encode()))
             self.assertEqual(found.tolist(), [expected], name)
 
 

@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 from rmq_audit.worker import kernel
+from rmq_audit.worker.frames import Asked, extract
 from rmq_audit.worker.records import plausible_size, record_at
 from rmq_audit.worker.scan import filled_to
 from twisted.trial.unittest import SynchronousTestCase
@@ -54,7 +55,7 @@ def encoded(**changes: object) -> bytes:
 
 class GatherTests(SynchronousTestCase):
     def columns(self, data: bytes) -> kernel.Columns:
-        return kernel.records(data, 0, len(data), len(data))
+        return extract(data, 0, len(data), len(data), Asked()).columns
 
     def test_columns_are_what_the_broker_reads(self) -> None:
         """Every field of every record equals what rmq.wire.record decodes, IPv6 hosts and V2 records included."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.worker.files import ReadError, Window
+from rmq_audit.worker.files import LogFile, ReadError, Window
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.lentwindow import LentWindow, split_window
 from twisted.trial.unittest import SynchronousTestCase
@@ -31,13 +31,17 @@ class LentWindowTests(SynchronousTestCase):
         self.path.write_bytes(self.data)
 
     def window(self, begin: int, end: int, size: int | None = None) -> LentWindow:
-        return LentWindow(str(self.path), 7_000_000, size or len(self.data), 7_000_000 + begin, 7_000_000 + end)
+        return LentWindow(self.file(size), 7_000_000 + begin, 7_000_000 + end)
+
+    def file(self, size: int | None = None) -> LogFile:
+        held = size or len(self.data)
+        return LogFile(path=str(self.path), start=7_000_000, size_bytes=held, limit=7_000_000 + held)
 
     def test_the_same_bytes_as_any_window(self) -> None:
         """Whatever was in the buffer before, a window holds the bytes of its place, also when it grows."""
         for begin, end in ((0, 1_000_000), (300, 900), (1_279_000, 1_280_000), (5, 400_000), (0, 1)):
             lent = self.window(begin, end)
-            plain = Window(str(self.path), 7_000_000, len(self.data), 7_000_000 + begin, 7_000_000 + end)
+            plain = Window(self.file(), 7_000_000 + begin, 7_000_000 + end)
             for further in (0, 10_000, 900_000, 10_000_000):
                 reach = min(7_000_000 + end + further, 7_000_000 + len(self.data))
                 self.assertEqual((lent.reach(reach), plain.reach(reach)), (True, True))
@@ -64,7 +68,7 @@ class LentWindowTests(SynchronousTestCase):
         """CPython until 3.11.4 looks after the end of a mapping that is searched whole, and dies of it."""
         window = self.window(0, len(self.data))
         window.data = _Mapping(window.data[:])
-        frames = Frames(window, window.end)
+        frames = Frames(window)
         self.assertEqual(frames.search(window.base, window.end), None)
         self.assertEqual(frames.search(window.end - 1, window.end), None)
 
@@ -78,7 +82,7 @@ class LentWindowTests(SynchronousTestCase):
 
     def test_released_on_every_way_out(self) -> None:
         """An error inside gives the buffer back all the same."""
-        place = str(self.path), 0, len(self.data), 0, 100
+        place = self.file(), 7_000_000, 7_000_100
         with split_window(*place) as window:
             first = window.data
         with self.assertRaises(ZeroDivisionError), split_window(*place) as window:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rmq_audit.driver import findings, queues
 from rmq_audit.driver.findings import INVARIANTS
+from rmq_audit.worker.work import Fault
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import ROOT
@@ -40,6 +42,27 @@ def keep(_: Any, second: Any, *__: Any) -> Any:
     return second
 
 
+def campaign_finding() -> Any:
+    """A finding that no class expects, in place of one."""
+    return findings.finding("CL-STALE", "master", detail="emptied")
+
+
+def nothing_of(invariant: str) -> Callable[..., Any]:
+    """Stand in for what makes findings of the faults that workers see: not of this kind."""
+
+    def stand_in(replica: str, fault: Fault, **members: Any) -> Any:
+        return campaign_finding() if fault.invariant == invariant else of_fault(replica, fault, **members)
+
+    of_fault = findings.of_fault
+    return stand_in
+
+
+def without(member: str) -> Callable[..., Any]:
+    """Stand in for what says where a queue's own units lie."""
+    owned = queues._owned
+    return lambda *given, **named: {name: value for name, value in owned(*given, **named).items() if name != member}
+
+
 #: (module, function as it is looked up there, what stands in for it) -> a class of damage that then goes unseen
 HELD: list[tuple[str, str, Callable[..., Any], str]] = [
     ("driver.acked", "_finding", lambda *_: campaign_finding(), "acknowledged_send_is_nowhere"),
@@ -66,22 +89,24 @@ HELD: list[tuple[str, str, Callable[..., Any], str]] = [
     ("worker.indexes", "_Check._check_complete", no_more, "index_file_is_missing"),
     ("worker.indexes", "_Check._check_places", lambda *_: 0, "index_entry_points_at_another_record"),
     ("worker.indexes", "_Check._check_times", no_more, "index_entry_has_another_time"),
-    ("worker.indexes", "_Check._dangling", no_more, "index_entry_points_into_a_record"),
+    ("worker.indexes", "_Check._say_of", no_more, "index_entry_points_into_a_record"),
     ("worker.indexes", "_Check._keyed", nothing, "index_file_is_missing"),
     ("worker.indexes", "_Check._say", no_more, "index_header_has_another_field"),
-    ("worker.indexes", "_Check._fault", no_more, "index_entry_has_another_hash"),
+    ("worker.indexes", "_Check._say_of", no_more, "index_entry_has_another_hash"),
     ("driver.queues", "_check_queue", nothing, "offset_given_twice"),
-    ("driver.queues", "_dangling", lambda *_: campaign_finding(), "log_of_the_slave_lost_its_end"),
-    ("driver.queues", "_empty_units", nothing, "unit_is_lost"),
-    ("driver.queues", "_expired", lambda *_: campaign_finding(), "queue_files_that_retention_forgot"),
+    ("driver.queues", "of_fault", nothing_of("CQ-DANGLING"), "log_of_the_slave_lost_its_end"),
+    ("driver.queues", "of_fault", nothing_of("CQ-LOST"), "last_unit_of_a_queue_is_lost"),
+    ("driver.queues", "of_fault", nothing_of("CQ-MIN"), "queue_files_that_retention_forgot"),
     ("driver.queues", "_frontier", lambda *_: -1, "last_unit_of_a_queue_is_lost"),
-    ("driver.queues", "_broken", lambda *_: campaign_finding(), "unit_in_front_of_the_first_record_is_lost"),
-    ("driver.queues", "_owned_from", lambda *_: None, "unit_in_front_of_the_first_record_is_lost"),
-    ("driver.queues", "_owned_to", lambda *_: None, "unit_behind_the_last_record"),
-    ("driver.queues", "_surplus", lambda *_: campaign_finding(), "unit_behind_the_last_record"),
+    ("driver.queues", "of_fault", nothing_of("CQ-MISMATCH"), "unit_in_front_of_the_first_record_is_lost"),
+    ("driver.queues", "_owned", without("owned_from"), "unit_in_front_of_the_first_record_is_lost"),
+    ("driver.queues", "_owned", without("owned_to"), "unit_behind_the_last_record"),
     ("driver.queues", "_odd_sizes", nothing, "queue_file_is_too_short"),
-    ("driver.queues", "_wrong_tags", nothing, "unit_has_another_tag"),
-    ("driver.queues", "_wrong_units", nothing, "unit_has_another_size"),
+    ("driver.queues", "_summed", nothing, "unit_is_lost"),
+    ("driver.queues", "of_fault", nothing_of("CQ-TAG"), "unit_has_another_tag"),
+    ("driver.queues", "of_fault", nothing_of("CQ-MISMATCH"), "unit_has_another_size"),
+    ("worker.queues", "_surplus", lambda _, __, used, ___: used["phy"] < 0, "unit_behind_the_last_record"),
+    ("worker.queues", "_check_used", nothing, "log_of_the_slave_lost_its_end"),
     ("driver.routes", "_check_broker", nothing, "no_nameserver_knows_the_broker"),
     ("driver.routes", "_compare_brokers", nothing, "nameserver_lacks_a_slave"),
     ("driver.routes", "_compare_queues", nothing, "nameserver_lacks_a_topic"),
@@ -90,11 +115,6 @@ HELD: list[tuple[str, str, Callable[..., Any], str]] = [
     ("worker.scan", "_Pass._step_back", no_more, "clock_of_the_master_went_back"),
     ("cli.watch", "Watch._gone_back", nothing, "slave_lost_its_end"),
 ]
-
-
-def campaign_finding() -> Any:
-    """A finding that no class expects, in place of one."""
-    return importlib.import_module("rmq_audit.driver.findings").finding("CL-STALE", "master", detail="emptied")
 
 
 class HeldTests(SynchronousTestCase):

@@ -43,7 +43,7 @@ class SeamTests(SynchronousTestCase):
         for before, after in itertools.pairwise(splits):
             self.assertEqual(before.end, after.begin)
             self.assertEqual(after.start, after.begin if after.begin % SEGMENT_BYTES == 0 else None)
-            self.assertEqual((after.begin - after.segment) % 5000, 0)
+            self.assertEqual((after.begin - after.file.start) % 5000, 0)
 
     def test_a_split_in_a_forged_record_is_read_again(self) -> None:
         """
@@ -94,9 +94,9 @@ class SeamTests(SynchronousTestCase):
         """A file that becomes shorter after it was listed is an error of its splits, not the end of the process."""
         pair = Pair(self.folder, make_store(3, 200))
         splits = self.splits(pair, 16384)
-        Path(splits[1].path).write_bytes(b"short")
+        Path(splits[1].file.path).write_bytes(b"short")
         errors = [one.error for one in self.scan_all(splits[:4])]
-        self.assertTrue(all(error is not None and splits[1].path in error for error in errors), errors)
+        self.assertTrue(all(error is not None and splits[1].file.path in error for error in errors), errors)
 
 
 class PackingTests(SynchronousTestCase):

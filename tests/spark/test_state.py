@@ -134,7 +134,7 @@ class EqualityTests(StateCase):
         result = self.run_with(pair, State(str(self.folder / "state")), third)
         self.assertEqual(result.verdict.value, "DIFFERENT")
         changed = str(pair.segment(pair.slave, one.phy))
-        self.assertEqual({task.path for name, task in third.asked if name == "scan"}, {changed})
+        self.assertEqual({task.file.path for name, task in third.asked if name == "scan"}, {changed})
 
     def test_files_that_may_still_move_are_not_remembered(self) -> None:
         """What was written in the last two minutes is read again."""

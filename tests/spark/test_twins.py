@@ -61,6 +61,10 @@ def log_with_property_crcs(chance: random.Random) -> bytes:
     return bytes(log)
 
 
+def columns_of(data: bytes, at: int) -> Columns:
+    return extract(data, at, len(data), len(data), Asked()).columns
+
+
 class TwinCase(SynchronousTestCase):
     folder: Path
 
@@ -141,7 +145,7 @@ class KernelTests(TwinCase):
     def test_single_questions(self) -> None:
         """What is asked of records one by one (places, properties, hashes of any text) has the same answer too."""
         for seed, chance, data, at in self.buffers():
-            columns = self.same(partial(kernel.records, data, at, len(data), len(data)), seed)
+            columns = self.same(partial(columns_of, data, at), seed)
             some = columns.pos[np.array([chance.random() < 0.5 for _ in range(len(columns))], dtype=np.bool_)]
             chosen = self.same(partial(kernel.gather, data, some), seed)
             for name in (b"TAGS", b"KEYS", b"UNIQ_KEY", b"absent"):
@@ -167,7 +171,7 @@ class KernelTests(TwinCase):
     def test_columns_that_lie(self) -> None:
         """Places outside the buffer are refused and never read, whatever columns say."""
         data = log_with_property_crcs(random.Random(4))
-        columns = kernel.records(data, 0, len(data), len(data))
+        columns = columns_of(data, 0)
         huge, one = np.array([1 << 62, -1, len(data) + 1]), np.array([1, 1, 1])
         for pos, length in ((huge, one), (one, huge), (huge, huge)):
             lying = Columns(*[pos, length] * 7)
@@ -176,7 +180,7 @@ class KernelTests(TwinCase):
             self.assertRaises(IndexError, properties.java_hashes, data, pos, length)
         for start in (-1, len(data), len(data) - 10, 1 << 62):
             self.assertRaises(IndexError, kernel.gather, data, [start])
-        self.assertRaises(IndexError, kernel.records, data, -1, len(data), len(data))
+        self.assertRaises(IndexError, extract, data, -1, len(data), len(data), Asked())
         self.assertRaises(IndexError, kernel.runs, columns, np.full(len(columns), 1 << 40), 0)
 
     def test_many_queues(self) -> None:

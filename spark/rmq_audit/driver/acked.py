@@ -21,7 +21,6 @@ from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.acked import ACKED, AckCheck, AckFault, Send
 from rmq_audit.worker.files import ReadError, open_binary, unreadable
 from rmq_audit.worker.location import InputError, located
-from rmq_audit.worker.places import SegmentFile
 from rmq_audit.worker.tally import SPAN_MS, Tally, tallies
 from rmq_audit.worker.work import MAX_SAMPLES
 
@@ -232,15 +231,10 @@ def _tasks(log: Log, sends: Sequence[Send]) -> Iterator[AckCheck]:
     by_segment: dict[int, list[Send]] = {}
     for send in sends:
         by_segment.setdefault(send.phy - send.phy % log.segment_bytes, []).append(send)
-    for segment in log.store.segments:
-        mine = by_segment.get(segment.start, [])
-        size = min(segment.size_bytes, log.segment_bytes)
+    for file in log.files:
+        mine = by_segment.get(file.start, [])
         for at in range(0, len(mine), SENDS_PER_TASK):
-            yield AckCheck(
-                segment=SegmentFile(path=segment.path, start=segment.start, size_bytes=size),
-                log_end=log.end,
-                sends=mine[at : at + SENDS_PER_TASK],
-            )
+            yield AckCheck(segment=file, sends=mine[at : at + SENDS_PER_TASK])
 
 
 def _finding(log: Log, table: Sends, invariant: str, faults: Sequence[AckFault]) -> Finding:

@@ -20,15 +20,16 @@ from rmq_audit.driver.consumers import (
 )
 from rmq_audit.driver.coverage import MAX_FOREIGN_NAMES, Coverage, SideCoverage
 from rmq_audit.driver.epochs import check_epochs, knows_epochs
-from rmq_audit.driver.findings import Finding, Severity, Verdict, consolidate, finding, judge
+from rmq_audit.driver.findings import Finding, Severity, Verdict, consolidate, finding, judge, of_fault
 from rmq_audit.driver.indexes import check_indexes
-from rmq_audit.driver.inventory import Segment, Store
-from rmq_audit.driver.log import UNKNOWN_END, Log, build_log, fault_finding, has_grown
+from rmq_audit.driver.inventory import Store
+from rmq_audit.driver.log import UNKNOWN_END, Log, build_log, has_grown
 from rmq_audit.driver.previous import store_name
 from rmq_audit.driver.queues import Bounds, Queue, QueueFiles, check_continuity
 from rmq_audit.driver.replicas import Comparison, Replicas, compare_ends
 from rmq_audit.driver.scan import CHUNK_BYTES, SPLIT_BYTES, join_scans, plan_splits
 from rmq_audit.engine.engines import Engine
+from rmq_audit.worker.files import LogFile
 from rmq_audit.worker.location import InputError, child, same_place
 from rmq_audit.worker.replicas import DRILL, Drill, Drilled
 from rmq_audit.worker.scan import SCAN, Chunk, Scan, Split
@@ -123,7 +124,7 @@ def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -
 
 def check(path: str, engine: Engine, options: Options) -> Result:
     """Audit one store by its own rules; InputError when it is none, EngineError when the engine fails."""
-    return _Audit([inventory.take_inventory(STORE, path)], engine, options).run_alone()
+    return _Audit([inventory.take_inventory(STORE, path)], engine, options).run()
 
 
 class _Audit:
@@ -149,33 +150,52 @@ class _Audit:
         self._looked_before = False
         self._configs: dict[str, Configs] = {}
 
-    def run_alone(self) -> Result:
-        """Check the only store."""
-        logs = self._read_logs()
-        changed = self._check_files(logs)
-        findings = self._consolidated(changed)
-        log = logs[STORE]
-        return self._result(log, None, log.start, log.end, changed, findings, None)
-
     def run(self, kept: Sequence[Finding] = ()) -> Result:
-        """Compare the pair, and check both stores; ``kept`` are findings of an audit before that hold all the same."""
+        """Compare the pair, or check the only store; ``kept`` are findings of an audit before that still hold."""
         logs = self._read_logs()
-        master, slave = logs[MASTER], logs[SLAVE]
-        replicas = Replicas(master, slave, self._options.chunk_bytes, self._drill)
-        comparison = replicas.compare()
+        master, slave = next(iter(logs.values())), logs.get(SLAVE)
+        begin, end, comparison = master.start, master.end, None
+        if slave is not None:
+            comparison = self._compare(master, slave)
+            begin, end = comparison.begin, max(comparison.begin, comparison.end)
+        changed = self._check_files(logs)
+        live = bool(changed) or self._options.ends is not None
+        if slave is not None and comparison is not None:
+            dumps = any(log.store.manifest is not None for log in (master, slave))
+            if not live and not dumps and master.end == slave.end and not (master.unread or slave.unread):
+                self._findings += compare_configs(self._configs[MASTER], self._configs[SLAVE])
+            self._vouch(comparison)
+        findings = [*self._consolidated(changed), *kept]
+        verdict, exit_status = judge(findings)
+        return Result(
+            verdict=verdict,
+            exit_status=exit_status,
+            master=master,
+            slave=slave,
+            segment_bytes=self._segment_bytes,
+            chunk_bytes=self._options.chunk_bytes,
+            compared_from=begin,
+            compared_to=end,
+            changed_files=changed,
+            coverage=self._cover(master, slave, comparison, findings),
+            findings=findings,
+            comparison=comparison,
+            consumers=self._committed,
+            queues=self._bounds,
+            sends=self._sends,
+            live=live,
+            epochs_known=slave is not None and knows_epochs(master) and knows_epochs(slave),
+            looked_before=self._looked_before,
+        )
+
+    def _compare(self, master: Log, slave: Log) -> Comparison:
+        comparison = Replicas(master, slave, self._options.chunk_bytes, self._drill).compare()
         self._findings += comparison.findings
         if comparison.diverged_at is None:
             self._findings += compare_ends(master, slave, self._drill, self._options.allowed_lag_bytes)
         self._findings += check_epochs(master, slave, comparison.begin, comparison.end)
         self._check_rest_of_slave(slave, comparison)
-        changed = self._check_files(logs)
-        dumps = any(log.store.manifest is not None for log in logs.values())
-        if self._configs and not dumps and master.end == slave.end and not (master.unread or slave.unread):
-            self._findings += compare_configs(self._configs[MASTER], self._configs[SLAVE])
-        self._vouch(comparison)
-        findings = [*self._consolidated(changed), *kept]
-        end = max(comparison.begin, comparison.end)
-        return self._result(master, slave, comparison.begin, end, changed, findings, comparison)
+        return comparison
 
     def _check_files(self, logs: dict[str, Log]) -> list[str]:
         """Compare everything that follows from each log with it; return the files that changed meanwhile."""
@@ -237,38 +257,6 @@ class _Audit:
             self._name_store(one)
         return findings
 
-    def _result(
-        self,
-        master: Log,
-        slave: Log | None,
-        begin: int,
-        end: int,
-        changed: list[str],
-        findings: list[Finding],
-        comparison: Comparison | None,
-    ) -> Result:
-        verdict, exit_status = judge(findings)
-        return Result(
-            verdict=verdict,
-            exit_status=exit_status,
-            master=master,
-            slave=slave,
-            segment_bytes=self._segment_bytes,
-            chunk_bytes=self._options.chunk_bytes,
-            compared_from=begin,
-            compared_to=end,
-            changed_files=changed,
-            coverage=self._cover(master, slave, comparison, findings),
-            findings=findings,
-            comparison=comparison,
-            consumers=self._committed,
-            queues=self._bounds,
-            sends=self._sends,
-            live=bool(changed) or self._options.ends is not None,
-            epochs_known=slave is not None and knows_epochs(master) and knows_epochs(slave),
-            looked_before=self._looked_before,
-        )
-
     def _read_logs(self) -> dict[str, Log]:
         """Scan both sides in one go, and build the log of each from its splits."""
         master_starts = {segment.start for segment in next(iter(self._stores.values())).segments}
@@ -306,41 +294,37 @@ class _Audit:
         """Take in the faults that drills saw, and check bodies that neither a drill nor an equal digest covers."""
         coverage = self._coverage[SLAVE]
         for answer in comparison.drilled.values():
-            slave.findings += [fault_finding(SLAVE, fault) for fault in answer.faults_slave]
+            slave.findings += [of_fault(SLAVE, fault) for fault in answer.faults_slave]
             coverage.crcs_checked += answer.crcs
             coverage.crcs_carried_over += answer.equal
-        checked = {scan.split.segment for scan in slave.scans if scan.split.crc}
+        checked = {scan.split.file.start for scan in slave.scans if scan.split.crc}
         rest = []
         for chunk in sorted(slave.chunks):
-            segment = slave.segment_at(chunk)
+            file = slave.file_at(chunk)
             seen = chunk in comparison.drilled and (
                 chunk + self._options.chunk_bytes <= comparison.end or slave.end <= comparison.end
             )
-            if segment is None or segment.start in checked or seen:
+            if file is None or file.start in checked or seen:
                 continue
             if chunk in comparison.equal:
                 coverage.crcs_carried_over += slave.chunks[chunk].records
             else:
-                rest.append(self._rest_of_chunk(slave, segment, slave.chunks[chunk]))
+                rest.append(self._rest_of_chunk(file, slave.chunks[chunk]))
         for scan in self._engine.run(SCAN, rest) if rest else ():
             coverage.crcs_checked += scan.crcs
             crcs = [fault for fault in scan.faults if fault.invariant in CRCS and fault.phy < slave.end]
-            slave.findings += [fault_finding(SLAVE, fault) for fault in crcs]
+            slave.findings += [of_fault(SLAVE, fault) for fault in crcs]
             if scan.error is not None:
                 slave.findings.append(finding("AU-COVER", SLAVE, phy_from=scan.split.begin, detail=scan.error))
 
-    def _rest_of_chunk(self, slave: Log, segment: Segment, chunk: Chunk) -> Split:
-        size = min(segment.size_bytes, self._segment_bytes)
+    def _rest_of_chunk(self, file: LogFile, chunk: Chunk) -> Split:
         return Split(
             side=SLAVE,
-            path=segment.path,
-            segment=segment.start,
+            file=file,
             segment_bytes=self._segment_bytes,
-            file_bytes=size,
             begin=chunk.chunk,
-            end=min(chunk.chunk + self._options.chunk_bytes, segment.start + size),
+            end=min(chunk.chunk + self._options.chunk_bytes, file.stop),
             start=chunk.first,
-            limit=min(slave.end, segment.start + self._segment_bytes),
             chunk_bytes=self._options.chunk_bytes,
             crc=True,
         )

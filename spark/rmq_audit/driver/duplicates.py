@@ -84,18 +84,10 @@ def _tasks(log: Log, sends: Sequence[Send], placeless: Sequence[Placeless]) -> I
     hashes = np.unique(name_hashes(names)).tobytes()
     places = np.unique(np.array([send.phy for send in sends], dtype=np.int64)).tobytes()
     for scan in log.scans:
-        split = scan.split
         if scan.first is not None and scan.first < log.end:
-            yield NameSearch(
-                path=split.path,
-                segment=split.segment,
-                file_bytes=split.file_bytes,
-                start=scan.first,
-                end=min(split.end, log.end),
-                limit=min(log.end, split.segment + split.segment_bytes),
-                names=hashes,
-                places=places,
-            )
+            file = attrs.evolve(scan.split.file, limit=min(log.end, scan.split.full))
+            end = min(scan.split.end, log.end)
+            yield NameSearch(file=file, start=scan.first, end=end, names=hashes, places=places)
 
 
 def _missing(log: Log, placeless: Sequence[Placeless], hits: Sequence[NameHit]) -> Iterator[Finding]:

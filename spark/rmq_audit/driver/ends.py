@@ -9,11 +9,11 @@ import attrs
 from rmq_audit.driver import inventory
 from rmq_audit.driver.audit import Options
 from rmq_audit.driver.clusterconfig import ClusterConfig
-from rmq_audit.driver.inventory import Segment, Store
+from rmq_audit.driver.inventory import Store
 from rmq_audit.driver.log import build_log
 from rmq_audit.driver.scan import CHUNK_BYTES, join_scans, plan_splits
 from rmq_audit.engine.engines import Engine
-from rmq_audit.worker.files import ReadError, read_at
+from rmq_audit.worker.files import ReadError, StoreFile, read_at
 from rmq_audit.worker.format import HEADER_BYTES
 from rmq_audit.worker.location import InputError
 from rmq_audit.worker.scan import SCAN
@@ -72,7 +72,7 @@ def _end_of(store: Store, engine: Engine, options: Options) -> int | None:
     return build_log(alone, size, joined.scans).end
 
 
-def _last_used(store: Store) -> Segment | None:
+def _last_used(store: Store) -> StoreFile | None:
     """Return the last segment that begins with anything; brokers make the next one ahead, full of zeros."""
     for segment in reversed(store.segments):
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import xxhash
 
-from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED
+from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault
 
 
 class Severity(enum.IntEnum):
@@ -151,9 +151,13 @@ def finding(invariant: str, replica: str, *, severity: Severity | None = None, *
     return Finding(invariant=invariant, replica=replica, severity=chosen, **members)
 
 
-def evidence_of(side: str, text: str, phy: int) -> dict[str, Any]:
-    """Return the members of a finding that hold one side's bytes (hex) at ``phy``."""
-    return {"evidence_slave" if side == SLAVE else "evidence_master": text, "evidence_phy": phy}
+def of_fault(replica: str, fault: Fault, **members: Any) -> Finding:
+    """Return a worker's fault as a finding about a replica; ``members`` are what the worker does not know."""
+    known = attrs.asdict(fault)
+    known |= {"differing_fields": list(fault.differing_fields), "sample_msg_ids": list(fault.sample_msg_ids)}
+    if fault.severity is not None:
+        known["severity"] = Severity[fault.severity]
+    return finding(replica=replica, **(known | members))
 
 
 def consolidate(findings: Sequence[Finding]) -> list[Finding]:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from rmq.store import layout
 from rmq_audit.driver.coverage import SideCoverage
-from rmq_audit.driver.findings import Finding, Severity, finding
+from rmq_audit.driver.findings import Finding, finding, of_fault
 from rmq_audit.driver.inventory import Store
 from rmq_audit.driver.log import Log
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.indexes import INDEXES, IndexCheck
-from rmq_audit.worker.places import SegmentFile
 
 #: so many other files are asked how many hash slots a file has
 MAX_OTHERS = 4
@@ -32,12 +31,8 @@ def check_indexes(
         slots = manifest.index_slots
     listed = log.store.indexes
     files = listed[:-1] if live else listed
-    segments = tuple(
-        SegmentFile(path=one.path, start=one.start, size_bytes=min(one.size_bytes, log.segment_bytes))
-        for one in log.store.segments
-    )
-    paths = [one.path for one in (*listed, *(file for store in others for file in store.indexes))]
-    sizes = Counter(one.size_bytes for one in (*listed, *(file for store in others for file in store.indexes)))
+    every = [*listed, *(file for store in others for file in store.indexes)]
+    sizes = Counter(one.size_bytes for one in every)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
     checks = [
         IndexCheck(
@@ -45,39 +40,23 @@ def check_indexes(
             path=file.path,
             size_bytes=file.size_bytes,
             slots=slots,
-            segments=segments,
+            segments=log.files,
             log_start=log.start,
             log_end=log.end,
             before=listed[number - 1].path if number else None,
-            others=[path for path in paths if path != file.path][:MAX_OTHERS],
+            others=[one.path for one in every if one.path != file.path][:MAX_OTHERS],
             usual_bytes=usual if slots is None else 0,
             complete_to=_complete_to(log, last=number + 1 == len(listed)),
         )
         for number, file in enumerate(files)
     ]
     found = []
-    for check, state in zip(checks, engine.run(INDEXES, checks) if checks else [], strict=True):
+    for state in engine.run(INDEXES, checks) if checks else []:
         coverage.index_files += 1
         coverage.index_entries_checked += state.entries
         if state.error is not None:
             found.append(finding("AU-COVER", log.side, detail=state.error))
-        for fault in state.faults:
-            place = None if fault.phy is None or fault.phy < log.start else fault.phy
-            found.append(
-                finding(
-                    fault.invariant,
-                    log.side,
-                    severity=Severity.WARN if fault.by_crash else None,
-                    phy_from=place,
-                    phy_to=None if place is None else place + 1,
-                    count=fault.count,
-                    blame=log.side,
-                    # without a place in the log the file tells findings apart
-                    field=f"entry {fault.entry}"
-                    + ("" if place is not None else f" of {check.path.rpartition('/')[2]}"),
-                    detail=f"{check.path}: {fault.detail}",
-                )
-            )
+        found += [of_fault(log.side, fault) for fault in state.faults]
     if (
         not listed
         and any(store.indexes for store in others)

@@ -9,13 +9,12 @@ from typing import Any
 import attrs
 
 from rmq.store import layout
-from rmq_audit.driver.findings import Finding, Severity, evidence_of, finding
-from rmq_audit.driver.inventory import Segment, Store
-from rmq_audit.worker.files import ReadError, read_at
+from rmq_audit.driver.findings import Finding, Severity, finding, of_fault
+from rmq_audit.driver.inventory import Store
+from rmq_audit.worker.files import LogFile, ReadError, StoreFile, read_at
 from rmq_audit.worker.format import MAX_HEADER_BYTES
-from rmq_audit.worker.records import EVIDENCE_BYTES, plausible_size, record_at, stated_offset
-from rmq_audit.worker.scan import MAX_STEP_BACK_MS, Chunk, Fault, Run, Scan, Stretch, step_back
-from rmq_audit.worker.work import UNDECIDED
+from rmq_audit.worker.records import EVIDENCE_BYTES, evidence, plausible_size, record_at, stated_offset
+from rmq_audit.worker.scan import MAX_STEP_BACK_MS, Chunk, Run, Scan, Stretch, step_back
 
 #: behind every log: the end of what is not known of one that could not be listed
 UNKNOWN_END = 1 << 62
@@ -58,16 +57,33 @@ class Log:
     scans: Sequence[Scan] = ()
     findings: list[Finding] = attrs.field(factory=list)
 
+    def report(self, invariant: str, begin: int | None, end: int | None, text: str, **members: Any) -> None:
+        """Add a finding about a range of the log."""
+        self.findings.append(finding(invariant, self.side, phy_from=begin, phy_to=end, detail=text, **members))
+
     def unknown(self, begin: int, end: int) -> bool:
         """Whether a part of the range could not be read."""
         return any(one.overlaps(begin, end) for one in self.unread)
 
-    def segment_at(self, phy: int) -> Segment | None:
+    def segment_at(self, phy: int) -> StoreFile | None:
         """Return the file that should hold ``phy``, if there is one."""
         for segment in self.store.segments:
             if segment.start <= phy < segment.start + self.segment_bytes:
                 return segment
         return None
+
+    def file_at(self, phy: int) -> LogFile | None:
+        """Return the same file as far as it belongs to the log."""
+        segment = self.segment_at(phy)
+        return None if segment is None else self._part_of_log(segment)
+
+    @property
+    def files(self) -> list[LogFile]:
+        """All segments as far as they belong to the log."""
+        return [self._part_of_log(segment) for segment in self.store.segments]
+
+    def _part_of_log(self, segment: StoreFile) -> LogFile:
+        return log_file(segment, self.segment_bytes, self.end)
 
     def read(self, phy: int, size: int) -> bytes:
         """Return up to ``size`` bytes at ``phy``; fewer at a file's end, none where no file is or it cannot be read."""
@@ -78,6 +94,14 @@ class Log:
             return read_at(segment.path, phy - segment.start, min(size, segment.start + segment.size_bytes - phy))
         except ReadError:
             return b""
+
+
+def log_file(segment: StoreFile, segment_bytes: int, end: int | None) -> LogFile:
+    """Return what a file holds of a log with segments of that size, which ends at ``end`` (None: not known where)."""
+    full = segment.start + segment_bytes
+    size = min(segment.size_bytes, segment_bytes)
+    limit = full if end is None else min(end, full)
+    return LogFile(path=segment.path, start=segment.start, size_bytes=size, limit=limit)
 
 
 def build_log(store: Store, segment_bytes: int, scans: Sequence[Scan]) -> Log:
@@ -109,18 +133,15 @@ def _take_unread(log: Log) -> None:
             log.unread.append(Range(problem.phy, problem.phy + size))
         elif problem.whole_log:
             log.unread.append(Range(0, UNKNOWN_END))
-        log.findings.append(
-            finding(problem.invariant, log.side, phy_from=problem.phy, detail=f"{problem.path} {problem.text}")
-        )
+        log.report(problem.invariant, problem.phy, None, f"{problem.path} {problem.text}")
     for scan in log.scans:
         if scan.error is not None:
-            begin, end = scan.split.begin, scan.split.end
-            log.unread.append(Range(begin, end))
-            log.findings.append(finding("AU-COVER", log.side, phy_from=begin, phy_to=end, detail=scan.error))
+            log.unread.append(Range(scan.split.begin, scan.split.end))
+            log.report("AU-COVER", scan.split.begin, scan.split.end, scan.error)
     for segment in log.store.segments:
         if segment.size_bytes > size:
             text = f"{segment.path} has {segment.size_bytes} bytes, its log's segments {size}: no broker starts with it"
-            log.findings.append(finding("ST-FILE", log.side, phy_from=segment.start + size, detail=text))
+            log.report("ST-FILE", segment.start + size, None, text)
     log.unread.sort(key=lambda one: one.begin)
 
 
@@ -141,7 +162,7 @@ def _take_gaps(log: Log, claimed: int | None) -> None:
         empty_last = segment is segments[-1] and segment.size_bytes == 0
         if empty_last and not (log.store.ours or log.store.unfinished or complete_by_dump):
             text = f"{segment.path} is empty: Apache's 4.9 does not start with it; delete it, nothing was in it"
-            log.findings.append(finding("ST-FILE", log.side, phy_from=segment.start, detail=text))
+            log.report("ST-FILE", segment.start, None, text)
         if file_end < expected and not complete_by_dump and not empty_last:
             log.gaps.append(Range(file_end, expected))
     if claimed is not None and claimed > expected and not log.unknown(expected, claimed):
@@ -176,9 +197,7 @@ def _drop_stale(log: Log, stretches: list[Stretch]) -> list[Stretch]:
         if same_segment and _is_older(log, before, after, last):
             stale = sum(stretch.records for stretch in stretches[index:])
             text = f"{stale} old records lie after the end, left by a truncation; they are not part of the log"
-            log.findings.append(
-                finding("CL-STALE", log.side, phy_from=after.start, phy_to=last.stop, count=stale, detail=text)
-            )
+            log.report("CL-STALE", after.start, last.stop, text, count=stale)
             return stretches[:index]
     return stretches
 
@@ -269,7 +288,7 @@ def _report_gaps(log: Log) -> None:
                 log.dirty_to = None
         if segment is None and gap.begin >= log.end and log.end_inferred:
             continue
-        log.findings.append(finding("CL-GAP", log.side, severity=severity, phy_from=begin, phy_to=gap.end, detail=text))
+        log.report("CL-GAP", begin, gap.end, text, severity=severity)
 
 
 def _without(one: Range, gap: Range) -> Iterator[Range]:
@@ -287,14 +306,13 @@ def _report_damage(log: Log) -> None:
         data = log.read(one.begin, EVIDENCE_BYTES)
         zeros = "; it begins with zeros" if data and not data.strip(b"\0") else ""
         text = f"{one.end - one.begin} bytes are not a record{zeros}"
-        members = evidence_of(log.side, data.hex(), one.begin)
-        log.findings.append(finding("CL-FRAME", log.side, phy_from=one.begin, phy_to=one.end, detail=text, **members))
+        log.report("CL-FRAME", one.begin, one.end, text, **evidence(log.side, data, 0, one.begin))
     for scan in log.scans:
         for stretch in scan.stretches:
-            full = scan.split.segment + log.segment_bytes
+            full = scan.split.full
             if stretch.stop == full and not stretch.blank and full <= log.end:
                 text = "the segment ends with a record; RocketMQ always leaves 8 bytes for a BLANK"
-                log.findings.append(finding("CL-BLANK", log.side, phy_from=stretch.last_phy, phy_to=full, detail=text))
+                log.report("CL-BLANK", stretch.last_phy, full, text)
 
 
 def _report_steps_back(log: Log, stretches: Sequence[Stretch]) -> None:
@@ -302,16 +320,9 @@ def _report_steps_back(log: Log, stretches: Sequence[Stretch]) -> None:
     for before, after in itertools.pairwise(one for one in stretches if one.records):
         back = before.last_timestamp - after.head_timestamp
         if after.start == before.stop and back > MAX_STEP_BACK_MS and after.start < log.end:
-            fault = step_back(
-                before.last_phy,
-                after.start,
-                before.last_timestamp,
-                after.head_timestamp,
-                after.head_topic,
-                after.head_queue_id,
-                after.head_queue_offset,
-            )
-            log.findings.append(fault_finding(log.side, fault))
+            times = before.last_timestamp, after.head_timestamp
+            place = after.head_topic, after.head_queue_id, after.head_queue_offset
+            log.findings.append(of_fault(log.side, step_back(before.last_phy, after.start, times, place)))
 
 
 def _take_tables(log: Log) -> None:
@@ -328,35 +339,8 @@ def _take_tables(log: Log) -> None:
                     # without a digest its units are looked into one by one
                     attrs.evolve(run, last=run.last - 1, phy_last=log.end - 1, digest=None)
                 )
-        for fault in scan.faults:
-            if fault.phy < log.end:
-                log.findings.append(fault_finding(log.side, fault))
+        log.findings += [of_fault(log.side, fault) for fault in scan.faults if fault.phy < log.end]
     log.runs.sort(key=lambda run: run.phy_first)
-
-
-def fault_finding(side: str, fault: Fault) -> Finding:
-    """Return a worker's fault as a finding of its side, which is to blame by its own bytes."""
-    members: dict[str, Any] = {}
-    if fault.evidence is not None and fault.evidence_phy is not None:
-        members = evidence_of(side, fault.evidence, fault.evidence_phy)
-    return finding(
-        fault.invariant,
-        side,
-        topic=fault.topic,
-        queue_id=fault.queue_id,
-        queue_offset_from=fault.queue_offset,
-        queue_offset_to=fault.queue_offset,
-        phy_from=fault.phy,
-        phy_to=fault.phy + fault.size_bytes,
-        count=fault.count,
-        field=fault.field,
-        expected=fault.expected,
-        actual=fault.actual,
-        blame=UNDECIDED if fault.invariant == "CL-TIME" else side,
-        sample_msg_ids=[fault.message_id] if fault.message_id else [],
-        detail=fault.detail,
-        **members,
-    )
 
 
 def has_grown(log: Log) -> bool:

@@ -10,27 +10,20 @@ from typing import Any
 import attrs
 
 from rmq.store import layout
-from rmq.store.layout import CQ_UNIT_BYTES
 from rmq_audit.driver.coverage import SideCoverage
-from rmq_audit.driver.findings import Finding, Severity, finding
-from rmq_audit.driver.inventory import Queue as QueueFolder
+from rmq_audit.driver.findings import Finding, finding, of_fault
 from rmq_audit.driver.log import Log
 from rmq_audit.driver.routes import is_system_topic
 from rmq_audit.engine.engines import Engine
-from rmq_audit.worker.queues import QUEUES, UNITS, QueueCheck, QueueState, UnitCheck, UnitFile, UnitState
+from rmq_audit.worker.files import StoreFile
+from rmq_audit.worker.queues import QUEUES, REMEDY, UNITS, QueueCheck, QueueState, UnitCheck, UnitState
 from rmq_audit.worker.scan import Run
+from rmq_audit.worker.work import Fault
 
 Queue = tuple[str, int]
 
 #: queues that hold units of other topics' records
 _LIGHT = "%LMQ%"
-
-#: what makes a broker put missing units into their queues: it reads the whole log as after a kill; Apache's does so
-#: only then, ours by itself when it finds fewer units than it had
-REMEDY = (
-    "stop the broker, move consumequeue/{topic}/{queue_id} and the file checkpoint out of the store, make an empty "
-    "file abort in it, start the broker: it makes the queue again from the whole log"
-)
 
 
 @attrs.frozen
@@ -137,8 +130,8 @@ class QueueFiles:
         self._engine = engine
         self._coverage = coverage
         self.bounds: dict[Queue, Bounds] = {}
-        self._files = _unit_files(log.store.queues)
-        self._extensions = _unit_files(log.store.extensions)
+        self._files = {(one.topic, one.queue_id): one.files for one in log.store.queues}
+        self._extensions = {(one.topic, one.queue_id): one.files for one in log.store.extensions}
         self._folders = {topic for topic, _ in self._files}
 
     def check(self, *, live: bool, configured: Container[str] | None = None) -> list[Finding]:
@@ -162,10 +155,11 @@ class QueueFiles:
                 queue_id=queue_id,
                 files=self._files.get((topic, queue_id), ()),
                 runs=runs.get((topic, queue_id), ()),
-                log_end=log.end if end_known else 1 << 62,
                 log_start=log.start,
-                owned_from=_owned_from(log, (topic, queue_id), runs),
-                owned_to=_owned_to(log, (topic, queue_id), runs) if end_known else None,
+                log_end=log.end,
+                end_known=end_known,
+                unfinished=log.store.unfinished,
+                **_owned(log, topic, runs.get((topic, queue_id), ()), end_known=end_known),
             )
             for topic, queue_id in sorted(self._files.keys() | runs.keys())
             if not self._has_batch_queue(topic)
@@ -178,25 +172,20 @@ class QueueFiles:
             self._coverage.queues += 1
             self._coverage.units_checked += state.units
             self._widen(check, state)
-            if state.error is not None:
-                found.append(_of_queue("AU-COVER", log, check, detail=state.error))
-            if state.dangling:
-                found.append(_dangling(log, check, state))
-            if state.surplus:
-                found.append(_surplus(log, check, state))
-            if state.broken_at is not None:
-                found.append(_broken(log, check, state.broken_at))
-            if state.expired_files:
-                found.append(_expired(log, check, state))
-            for unreadable in (one.error for one in units if one.error is not None):
-                found.append(_of_queue("AU-COVER", log, check, detail=unreadable))
-            found += _wrong_units(log, check, [one for one in units if one.wrong])
-            found += _wrong_tags(log, check, [one for one in units if one.wrong_tags])
+            place: dict[str, Any] = {"topic": check.topic, "queue_id": check.queue_id}
+            for error in (state.error, *(one.error for one in units)):
+                if error is not None:
+                    found.append(finding("AU-COVER", log.side, detail=error, **place))
+            found += [of_fault(log.side, one, **place) for one in state.faults]
             deleted = configured is not None and check.topic not in configured and not is_system_topic(check.topic)
             why = self._why_behind(deleted=deleted and check.topic not in self._folders, live=live)
             # not when a folder or file was not listed, which is reported already: its units may be in it
-            if not log.store.is_unlisted(layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id)):
-                found += _empty_units(log, check, [one for one in units if one.empty], frontier, why)
+            unlisted = log.store.is_unlisted(layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id))
+            for one in _summed([fault for state_ in units for fault in state_.faults]):
+                if one.invariant != "CQ-BEHIND":
+                    found.append(of_fault(log.side, one, **place))
+                elif not unlisted:
+                    found.append(of_fault(log.side, _meaning(log, check, one, frontier, why), **place))
         return found
 
     def _why_behind(self, *, deleted: bool, live: bool) -> str | None:
@@ -229,33 +218,15 @@ class QueueFiles:
         for check, state in zip(checks, states, strict=True):
             for index in state.unequal:
                 run = check.runs[index]
-                segment = log.segment_at(run.phy_first)
-                assert segment is not None, f"the scan found {run} in no file"
-                tasks.append(
-                    UnitCheck(
-                        path=segment.path,
-                        segment=segment.start,
-                        file_bytes=min(segment.size_bytes, log.segment_bytes),
-                        limit=min(log.end, segment.start + log.segment_bytes),
-                        run=run,
-                        files=check.files,
-                        extension=self._extensions.get((check.topic, check.queue_id), ()),
-                    )
-                )
+                file = log.file_at(run.phy_first)
+                assert file is not None, f"the scan found {run} in no file"
+                extension = self._extensions.get((check.topic, check.queue_id), ())
+                tasks.append(UnitCheck(log=file, run=run, files=check.files, extension=extension))
         answers = iter(self._engine.run(UNITS, tasks) if tasks else ())
         return [[next(answers) for _ in state.unequal] for state in states]
 
 
-def _unit_files(queues: Iterable[QueueFolder]) -> dict[Queue, list[UnitFile]]:
-    return {
-        (queue.topic, queue.queue_id): [
-            UnitFile(path=file.path, start=file.start, size_bytes=file.size_bytes) for file in queue.files
-        ]
-        for queue in queues
-    }
-
-
-def _odd_sizes(log: Log, queues: Mapping[Queue, Sequence[UnitFile]]) -> Iterator[Finding]:
+def _odd_sizes(log: Log, queues: Mapping[Queue, Sequence[StoreFile]]) -> Iterator[Finding]:
     """Yield files that are not as long as the others of their queue, or of the store where a queue has one file."""
     sizes = Counter(files[0].size_bytes for files in queues.values() if len(files) == 1)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
@@ -295,172 +266,57 @@ def _frontier(
     return furthest
 
 
-def _of_queue(invariant: str, log: Log, check: QueueCheck, **members: Any) -> Finding:
-    return finding(invariant, log.side, topic=check.topic, queue_id=check.queue_id, **members)
-
-
-def _dangling(log: Log, check: QueueCheck, state: QueueState) -> Finding:
-    return _of_queue(
-        "CQ-DANGLING",
-        log,
-        check,
-        queue_offset_from=state.dangling_from,
-        phy_from=state.dangling_phy,
-        count=state.dangling,
-        expected=f"below {log.end}",
-        actual=str(state.dangling_phy),
-        detail=f"{state.dangling} units point after the end of the log: records that consumers could see are gone",
-    )
-
-
-def _owned_from(log: Log, queue: Queue, runs: Mapping[Queue, list[Run]]) -> int | None:
-    """Return the queue offset of a queue's first record; None where that is not known."""
-    if queue[0].startswith(_LIGHT) or log.unread or queue not in runs:
-        return None
-    return runs[queue][0].first
-
-
-def _owned_to(log: Log, queue: Queue, runs: Mapping[Queue, list[Run]]) -> int | None:
+def _owned(log: Log, topic: str, runs: Sequence[Run], *, end_known: bool) -> dict[str, int]:
     """
-    Return the queue offset after the last record of a queue; None where units may rightly lie behind it.
+    Return the queue offsets of a queue's first record and after its last one, where units outside of them are wrong.
 
     Units of ``%LMQ%`` queues belong to records of other topics, and parts of the log that nobody could read may own
     some.
     """
-    if queue[0].startswith(_LIGHT) or log.unread:
-        return None
-    return max((run.last for run in runs.get(queue, ())), default=-1) + 1
+    if topic.startswith(_LIGHT) or log.unread:
+        return {}
+    begin = {"owned_from": runs[0].first} if runs else {}
+    return begin | ({"owned_to": max((run.last for run in runs), default=-1) + 1} if end_known else {})
 
 
-def _surplus(log: Log, check: QueueCheck, state: QueueState) -> Finding:
-    assert state.surplus_phy is not None
-    return _of_queue(
-        "CQ-MISMATCH",
-        log,
-        check,
-        queue_offset_from=state.surplus_from,
-        phy_from=state.surplus_phy,
-        phy_to=state.surplus_phy + 1,
-        count=state.surplus,
-        expected="no unit",
-        actual=str(state.surplus_phy),
-        detail=f"{state.surplus} units lie before the first record of the queue, or after its last one: "
-        "consumers receive messages of other queues there, or nothing",
-    )
+def _summed(faults: Iterable[Fault]) -> Iterator[Fault]:
+    """Yield the faults of a queue's runs, those of a kind as one: the first of them, which counts all."""
+    kinds: dict[str, list[Fault]] = {}
+    for one in faults:
+        kinds.setdefault(one.invariant, []).append(one)
+    for ones in kinds.values():
+        count = sum(one.count for one in ones)
+        yield attrs.evolve(ones[0], count=count, detail=f"{count} {ones[0].detail}")
 
 
-def _broken(log: Log, check: QueueCheck, at: int) -> Finding:
-    return _of_queue(
-        "CQ-MISMATCH",
-        log,
-        check,
-        queue_offset_from=at,
-        expected="a unit of a deleted message, or filler",
-        actual="none",
-        detail="a unit before the first record of the queue is missing: at its next start a "
-        f"broker takes the queue to end there; {REMEDY.format(topic=check.topic, queue_id=check.queue_id)}",
-    )
-
-
-def _expired(log: Log, check: QueueCheck, state: QueueState) -> Finding:
-    return _of_queue(
-        "CQ-MIN",
-        log,
-        check,
-        severity=Severity.INFO if log.store.unfinished else None,
-        queue_offset_from=0 if not check.files else check.files[0].start // CQ_UNIT_BYTES,
-        queue_offset_to=None if state.expired_to is None else state.expired_to - 1,
-        count=state.expired_files,
-        expected=f"units that point at {log.start} or after it",
-        detail=f"{state.expired_files} files of the queue hold only units of messages that retention has deleted",
-    )
-
-
-def _wrong_units(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
-    if not states:
-        return
-    first, count = states[0], sum(one.wrong for one in states)
-    assert first.wrong_phy is not None
-    yield _of_queue(
-        "CQ-MISMATCH",
-        log,
-        check,
-        queue_offset_from=first.wrong_from,
-        phy_from=first.wrong_phy,
-        phy_to=first.wrong_phy + 1,
-        count=count,
-        expected=first.expected,
-        actual=first.actual,
-        detail=f"{count} units have another offset or size than their record (offset+size is shown)",
-    )
-
-
-def _wrong_tags(log: Log, check: QueueCheck, states: Sequence[UnitState]) -> Iterator[Finding]:
-    if not states:
-        return
-    first, count = states[0], sum(one.wrong_tags for one in states)
-    assert first.wrong_tags_phy is not None
-    yield _of_queue(
-        "CQ-TAG",
-        log,
-        check,
-        queue_offset_from=first.wrong_tags_from,
-        phy_from=first.wrong_tags_phy,
-        phy_to=first.wrong_tags_phy + 1,
-        count=count,
-        expected=str(first.expected_tags),
-        actual=str(first.actual_tags),
-        field="tagsCode",
-        detail=f"{count} units have a tagsCode that does not belong to the tags of their record: "
-        "consumers with a tag filter miss these messages or receive unwanted ones",
-    )
-
-
-def _empty_units(
-    log: Log, check: QueueCheck, states: Sequence[UnitState], frontier: int, why: str | None
-) -> Iterator[Finding]:
+def _meaning(log: Log, check: QueueCheck, empty: Fault, frontier: int, why: str | None) -> Fault:
     """
-    Say what empty units mean: records not dispatched yet, if no queue holds a later one, and else lost units.
+    Return what empty units mean: records not dispatched yet, if no queue holds a later one, and else lost units.
 
     ``why``: they may be empty all the same, because of that.
     """
-    if not states:
-        return
-    first, count = states[0], sum(one.empty for one in states)
-    assert first.empty_from is not None and first.empty_phy is not None
+    assert empty.queue_offset_from is not None
     last = max(run.last for run in check.runs)
-    at_end = count == last - first.empty_from + 1
-    manifest = log.store.manifest
-    dispatched = manifest.dispatched_offset if manifest is not None else None
+    at_end = empty.count == last - empty.queue_offset_from + 1
+    dispatched = None if log.store.manifest is None else log.store.manifest.dispatched_offset
     remedy = REMEDY.format(topic=check.topic, queue_id=check.queue_id)
-    severity: Severity | None = Severity.INFO
+    invariant, severity = "CQ-BEHIND", None
     if not at_end:
-        invariant, severity, text = "CQ-MISMATCH", None, f", although later ones have; {remedy}"
+        invariant, text = "CQ-MISMATCH", f", although later ones have; {remedy}"
     elif why is not None:
-        invariant, text = "CQ-BEHIND", f": {why}"
-    elif dispatched is not None and first.empty_phy >= dispatched:
-        invariant, text = "CQ-BEHIND", f": the dump says that its queues end at {dispatched}"
-    elif first.empty_phy > frontier:
-        invariant, severity = "CQ-BEHIND", None
+        severity, text = "INFO", f": {why}"
+    elif dispatched is not None and empty.phy >= dispatched:
+        severity, text = "INFO", f": the dump says that its queues end at {dispatched}"
+    elif empty.phy > frontier:
         text = (
             ": all of them come after everything that any queue of the store has; the broker adds them when it starts"
         )
     else:
-        invariant, severity = "CQ-LOST", None
+        invariant = "CQ-LOST"
         text = (
             f", although queues hold messages up to {frontier}: units are made in the order of the log, so these are "
             f"lost. Consumers never see the messages; Apache's broker does not add them after a clean stop. {remedy}"
         )
-    yield _of_queue(
-        invariant,
-        log,
-        check,
-        severity=severity,
-        queue_offset_from=first.empty_from,
-        queue_offset_to=last if at_end else None,
-        phy_from=first.empty_phy,
-        phy_to=first.empty_phy + 1,
-        count=count,
-        actual="empty",
-        detail=f"{count} records have no unit in their consume queue{text}",
-    )
+    last_one = last if at_end else None
+    detail = empty.detail + text
+    return attrs.evolve(empty, invariant=invariant, severity=severity, queue_offset_to=last_one, detail=detail)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from rmq_audit.driver.findings import Finding, Severity, finding
+from rmq_audit.driver.findings import Finding, Severity, finding, of_fault
 from rmq_audit.driver.inventory import take_inventory
 from rmq_audit.driver.log import Log, torn_record
 from rmq_audit.worker.format import MAX_HEADER_BYTES
 from rmq_audit.worker.records import plausible_size, stated_offset
-from rmq_audit.worker.replicas import Difference, Drill, Drilled, DrillSide, folded, of_the_first
+from rmq_audit.worker.replicas import Drill, Drilled, DrillSide, folded, of_the_first
 from rmq_audit.worker.scan import Chunk
-from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED
+from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault
 
 #: differing chunks that are looked into; more of them are reported as ranges
 MAX_DRILLS = 256
@@ -35,7 +35,7 @@ class Comparison:
     differing: list[int] = attrs.field(factory=list)
     drilled: dict[int, Drilled] = attrs.field(factory=dict)
     diverged_at: int | None = None
-    differences: list[Difference] = attrs.field(factory=list)
+    differences: list[Fault] = attrs.field(factory=list)
     findings: list[Finding] = attrs.field(factory=list)
 
 
@@ -53,8 +53,8 @@ class Replicas:
         self._compare_digests()
         self._drill_differing()
         self._compare_damage()
-        for one in folded(sorted(self._result.differences, key=lambda one: one.phy_from)):
-            self._result.findings.append(_finding_of(one))
+        in_order = sorted(self._result.differences, key=lambda one: one.phy)
+        self._result.findings += map(_finding_of, folded(in_order))
         return self._result
 
     def _compare_digests(self) -> None:
@@ -105,30 +105,24 @@ class Replicas:
         tasks = []
         for chunk in chunks:
             master, slave = self._drill_side(MASTER, chunk), self._drill_side(SLAVE, chunk)
-            segment = next(log.segment_at(chunk) for log in self._logs.values() if log.segment_at(chunk) is not None)
-            assert segment is not None
-            end = min(chunk + self._chunk_bytes, self._result.end, segment.start + self._logs[MASTER].segment_bytes)
-            tasks.append(Drill(segment=segment.start, begin=chunk, end=end, master=master, slave=slave))
+            files = [log.file_at(chunk) for log in self._logs.values()]
+            full = next(file.start for file in files if file is not None) + self._logs[MASTER].segment_bytes
+            end = min(chunk + self._chunk_bytes, self._result.end, full)
+            tasks.append(Drill(begin=chunk, end=end, master=master, slave=slave))
         answers = list(self._run_drills(tasks))
-        for chunk, answer in zip(chunks, answers, strict=True):
-            self._result.drilled[chunk] = answer
+        for task, answer in zip(tasks, answers, strict=True):
+            self._result.drilled[task.begin] = answer
             if answer.error is not None:
-                end = answer.drill.end
-                self._result.findings.append(finding("AU-COVER", BOTH, phy_from=chunk, phy_to=end, detail=answer.error))
+                one = finding("AU-COVER", BOTH, phy_from=task.begin, phy_to=task.end, detail=answer.error)
+                self._result.findings.append(one)
         return answers
 
     def _drill_side(self, side: str, chunk: int) -> DrillSide | None:
         log = self._logs[side]
-        segment = log.segment_at(chunk)
-        if segment is None or chunk >= segment.start + segment.size_bytes:
+        file, held = log.file_at(chunk), log.chunks.get(chunk)
+        if file is None or chunk >= file.stop:
             return None
-        held = log.chunks.get(chunk)
-        return DrillSide(
-            path=segment.path,
-            file_bytes=min(segment.size_bytes, log.segment_bytes),
-            first=held.first if held is not None else None,
-            limit=min(log.end, segment.start + log.segment_bytes),
-        )
+        return DrillSide(file=file, first=held.first if held is not None else None)
 
     def _fork_in(self, tail: Sequence[int]) -> int | None:
         """Return where the histories part, if no record from there to the common end is shared."""
@@ -179,7 +173,7 @@ class Replicas:
             else:
                 result.differences += answer.differences
 
-    def _range(self, chunks: Sequence[int], first: Difference) -> Difference:
+    def _range(self, chunks: Sequence[int], first: Fault) -> Fault:
         side = self._only_side(chunks[0])
         assert side is not None
         held: list[Chunk] = [self._logs[side].chunks[chunk] for chunk in chunks]
@@ -211,9 +205,9 @@ class Replicas:
         at = result.diverged_at
         if at is None:
             return
-        forked = [one for one in result.differences if one.phy_from >= at]
-        result.differences = [one for one in result.differences if one.phy_from < at]
-        first = min(forked, key=lambda one: one.phy_from)
+        forked = [one for one in result.differences if one.phy >= at]
+        result.differences = [one for one in result.differences if one.phy < at]
+        first = min(forked, key=lambda one: one.phy)
         text = f"master and slave hold different messages from {at} to their common end {result.end}; "
         result.differences.append(
             attrs.evolve(
@@ -336,28 +330,8 @@ def _judge_tail(log: Log, other: Log, run_drills: RunDrills) -> list[Finding]:
     return [finding("CL-STALE", log.side, phy_from=begin, phy_to=end, count=0, detail=text)]
 
 
-def _finding_of(one: Difference) -> Finding:
-    return finding(
-        one.invariant,
-        SLAVE if one.blame in (UNDECIDED, BOTH) else one.blame,
-        topic=one.topic,
-        queue_id=one.queue_id,
-        queue_offset_from=one.queue_offset_from,
-        queue_offset_to=one.queue_offset_to,
-        phy_from=one.phy_from,
-        phy_to=one.phy_to,
-        count=one.count,
-        field=one.field,
-        expected=one.expected,
-        actual=one.actual,
-        blame=one.blame,
-        evidence_phy=one.evidence_phy,
-        evidence_master=one.evidence_master,
-        evidence_slave=one.evidence_slave,
-        differing_fields=[attrs.asdict(values) for values in one.fields],
-        sample_msg_ids=list(one.message_ids),
-        detail=one.detail,
-    )
+def _finding_of(one: Fault) -> Finding:
+    return of_fault(SLAVE if one.blame is None or one.blame in (UNDECIDED, BOTH) else one.blame, one)
 
 
 def _record_size(data: bytes, phy: int) -> int | None:
@@ -368,16 +342,11 @@ def _record_size(data: bytes, phy: int) -> int | None:
 
 def _drill_tail(log: Log, other: Log, begin: int, size: int, run_drills: RunDrills) -> Drilled:
     """Compare the one record at ``begin`` although one side's log counts as ending there."""
-    segment = other.segment_at(begin)
-    assert segment is not None
-    limit = segment.start + other.segment_bytes
     sides = {}
     for one in (log, other):
-        file = one.segment_at(begin)
+        file = one.file_at(begin)
         if file is not None:
-            file_bytes = min(file.size_bytes, limit - segment.start)
-            sides[one.side] = DrillSide(
-                path=file.path, file_bytes=file_bytes, first=begin, limit=min(begin + size, limit)
-            )
-    task = Drill(segment=segment.start, begin=begin, end=begin + 1, master=sides.get(MASTER), slave=sides.get(SLAVE))
+            limit = min(begin + size, file.start + other.segment_bytes)
+            sides[one.side] = DrillSide(file=attrs.evolve(file, limit=limit), first=begin)
+    task = Drill(begin=begin, end=begin + 1, master=sides.get(MASTER), slave=sides.get(SLAVE))
     return run_drills([task])[0]

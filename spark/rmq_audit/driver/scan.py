@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
-from rmq_audit.driver.inventory import Segment, Store
+from rmq_audit.driver.inventory import Store
+from rmq_audit.driver.log import log_file
+from rmq_audit.worker.files import StoreFile
 from rmq_audit.worker.scan import Scan, Split
 
 #: one task reads this much at a time; a worker holds one split and its columns
@@ -15,7 +17,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def plan_splits(
-    store: Store, segment: Segment, segment_bytes: int, *, split_bytes: int, chunk_bytes: int, crc: bool
+    store: Store, segment: StoreFile, segment_bytes: int, *, split_bytes: int, chunk_bytes: int, crc: bool
 ) -> Iterator[Split]:
     """
     Yield the splits of one segment in order.
@@ -24,21 +26,15 @@ def plan_splits(
     place; the others find their first record themselves. What lies after the end that a manifest states is left out.
     """
     step = -(-split_bytes // chunk_bytes) * chunk_bytes
-    claimed = store.manifest.max_phy_offset if store.manifest is not None else None
-    full = segment.start + segment_bytes
-    limit = full if claimed is None else min(claimed, full)
-    size = min(segment.size_bytes, segment_bytes)
-    for begin in range(segment.start, min(segment.start + size, limit), step):
+    file = log_file(segment, segment_bytes, None if store.manifest is None else store.manifest.max_phy_offset)
+    for begin in range(file.start, min(file.stop, file.limit), step):
         yield Split(
             side=store.side,
-            path=segment.path,
-            segment=segment.start,
+            file=file,
             segment_bytes=segment_bytes,
-            file_bytes=size,
             begin=begin,
-            end=min(begin + step, segment.start + size),
-            start=segment.start if begin == segment.start else None,
-            limit=limit,
+            end=min(begin + step, file.stop),
+            start=file.start if begin == file.start else None,
             chunk_bytes=chunk_bytes,
             crc=crc,
             tags=bool(store.queues),
@@ -78,7 +74,7 @@ def join_scans(scans: Sequence[Scan], again: Callable[[Sequence[Split]], Sequenc
 def _by_segment(scans: Iterable[Scan]) -> Iterator[list[Scan]]:
     segments: dict[int, list[Scan]] = {}
     for scan in sorted(scans, key=lambda scan: scan.split.begin):
-        segments.setdefault(scan.split.segment, []).append(scan)
+        segments.setdefault(scan.split.full, []).append(scan)
     yield from segments.values()
 
 

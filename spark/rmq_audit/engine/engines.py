@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
@@ -134,20 +134,25 @@ def _leave_interrupts() -> None:
 
 def packed(tasks: Sequence[Task], cost: Callable[[Task], int], cores: int) -> Iterator[list[int]]:
     """
-    Yield the indices of the tasks of each partition, in order: about one a core, or several where there is much to do.
+    Return the indices of the tasks of each partition, in order: about one a core, or several where there is much to do.
 
     Small tasks share a partition, since a task of Spark costs 60 ms of Python however little it does.
     """
     total = sum(map(cost, tasks))
     of_many, of_few = total // (cores * PARTITIONS_PER_CORE), -(-total // cores)
     size = min(PARTITION_BYTES, max(of_many, min(SMALL_PARTITION_BYTES, of_few)))
+    return grouped(map(cost, tasks), size)
+
+
+def grouped(costs: Iterable[int], size: int) -> Iterator[list[int]]:
+    """Yield indices in groups that cost ``size`` at most, or are one alone, in order."""
     group: list[int] = []
     held = 0
-    for index, task in enumerate(tasks):
-        if group and held + cost(task) > size:
+    for index, cost in enumerate(costs):
+        if group and held + cost > size:
             yield group
             group, held = [], 0
         group.append(index)
-        held += cost(task)
+        held += cost
     if group:
         yield group

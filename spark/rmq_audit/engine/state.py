@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import struct
 import sys
@@ -26,10 +27,9 @@ import attrs
 import msgspec
 import xxhash
 
-from rmq_audit.engine.engines import Done, Engine, Progress
+from rmq_audit.engine.engines import Done, Engine, Progress, grouped
 from rmq_audit.worker import files
 from rmq_audit.worker.location import InputError, Location
-from rmq_audit.worker.replicas import Drilled
 from rmq_audit.worker.scan import Scan
 from rmq_audit.worker.work import Work
 
@@ -61,6 +61,7 @@ class StateUse:
     ignored: list[str] = attrs.field(factory=list)
 
 
+@attrs.define(eq=False)
 class State:
     """
     The answers in a folder, held by one audit at a time; :meth:`open` and :meth:`close` go together.
@@ -68,17 +69,17 @@ class State:
     ``now_ns`` is the time that files are compared with, ``unchanged_ns`` how long they must have been left alone.
     """
 
-    def __init__(
-        self, folder: str, *, now_ns: Callable[[], int] = time.time_ns, unchanged_ns: int = UNCHANGED_NS
-    ) -> None:
-        self.folder = folder
-        self.use = StateUse(path=folder)
-        self._now_ns = now_ns
-        self._unchanged_ns = unchanged_ns
-        self._known: dict[bytes, tuple[str, bytes]] = {}
-        self._used: set[bytes] = set()
-        self._file: IO[bytes] | None = None
-        self._lock: IO[bytes] | None = None
+    folder: str
+    _now_ns: Callable[[], int] = attrs.field(kw_only=True, default=time.time_ns)
+    _unchanged_ns: int = attrs.field(kw_only=True, default=UNCHANGED_NS)
+    use: StateUse = attrs.field(init=False)
+    _known: dict[bytes, tuple[str, bytes]] = attrs.field(init=False, factory=dict)
+    _used: set[bytes] = attrs.field(init=False, factory=set)
+    _file: IO[bytes] | None = attrs.field(init=False, default=None)
+    _lock: IO[bytes] | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.use = StateUse(path=self.folder)
 
     def open(self) -> State:
         """Take the folder, and read what is there; InputError when it cannot be used or another audit has it."""
@@ -301,7 +302,7 @@ class RememberingEngine:
         self.progress: Progress | None = None
 
     def run(self, work: Work[Any, Any], tasks: Sequence[Any]) -> list[Any]:
-        state, before = self._state, Identities(self._state)
+        state, before = self._state, identities(self._state)
         keys = [key_of(work, task, before) for task in tasks]
         answers = [
             None if key is None else _bound(state.answer_to(work, key), task)
@@ -314,11 +315,12 @@ class RememberingEngine:
         state.use.bytes_reused += reused
         done = Done(work.name, sum(map(work.cost, tasks)), self.progress)
         reached = reused
-        for batch in _batches(open_tasks, [work.cost(task) for task in tasks]):
+        for group in grouped([work.cost(tasks[index]) for index in open_tasks], BATCH_BYTES):
+            batch = [open_tasks[number] for number in group]
             self._engine.progress = _relay(done, reached)
             found = self._engine.run(work, [tasks[index] for index in batch])
             reached += sum(work.cost(tasks[index]) for index in batch)
-            after = Identities(state)
+            after = identities(state)
             for index, answer in zip(batch, found, strict=True):
                 answers[index] = answer
                 key = keys[index]
@@ -333,25 +335,22 @@ class RememberingEngine:
         self._engine.close()
 
 
-class Identities:
-    """Identities of files, asked for once a run of tasks; None where a file has not been left alone for long enough."""
+def identities(state: State) -> Callable[[str], bytes | None]:
+    """Return what tells identities of files, each asked for once; None where one was not left alone for long enough."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._known: dict[str, bytes | None] = {}
+    @functools.cache
+    def identity(path: str) -> bytes | None:
+        unchanged = isinstance(path, Location) or state.is_unchanged(_modified_ns(path))
+        return files.identity(path) if unchanged else None
 
-    def of(self, path: str) -> bytes | None:
-        if path not in self._known:
-            unchanged = isinstance(path, Location) or self._state.is_unchanged(_modified_ns(path))
-            self._known[path] = files.identity(path) if unchanged else None
-        return self._known[path]
+    return identity
 
 
-def key_of(work: Work[Any, Any], task: Any, identities: Identities) -> bytes | None:
+def key_of(work: Work[Any, Any], task: Any, identity: Callable[[str], bytes | None]) -> bytes | None:
     """Return the key of a task that may be remembered; None for kinds of work that leave something behind."""
     if work.remembered is None or getattr(task, "index", None) is not None:
         return None
-    return task_key(work.name, task, identities.of)
+    return task_key(work.name, task, identity)
 
 
 def _modified_ns(path: str) -> int:
@@ -359,19 +358,6 @@ def _modified_ns(path: str) -> int:
         return os.stat(path).st_mtime_ns
     except OSError:
         return 1 << 62
-
-
-def _batches(indices: Sequence[int], costs: Sequence[int]) -> Iterator[list[int]]:
-    batch: list[int] = []
-    held = 0
-    for index in indices:
-        batch.append(index)
-        held += costs[index]
-        if held >= BATCH_BYTES:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
 
 
 def _relay(done: Done, before: int) -> Progress:
@@ -384,15 +370,9 @@ def _relay(done: Done, before: int) -> Progress:
 def _unbound(answer: Any) -> Any:
     """Return an answer without the task that it repeats: that names paths, and is at hand when it is used again."""
     if isinstance(answer, Scan):
-        return attrs.evolve(answer, split=attrs.evolve(answer.split, path=""))
-    if isinstance(answer, Drilled):
-        return attrs.evolve(answer, drill=attrs.evolve(answer.drill, master=None, slave=None))
+        return attrs.evolve(answer, split=attrs.evolve(answer.split, file=attrs.evolve(answer.split.file, path="")))
     return answer
 
 
 def _bound(answer: Any, task: Any) -> Any:
-    if isinstance(answer, Scan):
-        return attrs.evolve(answer, split=task)
-    if isinstance(answer, Drilled):
-        return attrs.evolve(answer, drill=task)
-    return answer
+    return attrs.evolve(answer, split=task) if isinstance(answer, Scan) else answer

@@ -9,8 +9,8 @@ import numpy as np
 
 from rmq.wire.record import COMPRESSED, SCHEDULE_TOPIC
 from rmq_audit.worker import properties
-from rmq_audit.worker.files import ReadError
-from rmq_audit.worker.places import Places, SegmentFile, windows
+from rmq_audit.worker.files import LogFile, ReadError
+from rmq_audit.worker.places import Places, windows
 from rmq_audit.worker.tally import SPAN_MS, Tally, tallies
 from rmq_audit.worker.work import Work
 
@@ -32,8 +32,7 @@ class Send:
 class AckCheck:
     """Look for acknowledged sends, ascending by place, in one segment."""
 
-    segment: SegmentFile
-    log_end: int
+    segment: LogFile
     sends: Sequence[Send]
 
 
@@ -64,7 +63,7 @@ def check_sends(task: AckCheck) -> AckState:
     try:
         inside = np.flatnonzero(phy < task.segment.stop)
         for part in windows(phy, inside):
-            places, sends = Places(task.segment, phy[part], task.log_end), [task.sends[row] for row in part.tolist()]
+            places, sends = Places(task.segment, phy[part]), [task.sends[row] for row in part.tolist()]
             wrong = list(_compare(places, sends))
             faults += wrong
             _count(places, sends, {id(one.send) for one in wrong if one.invariant == "AK-LOST"}, found)

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from rmq_audit.worker import kernel, properties
-from rmq_audit.worker.files import ReadError, Window
+from rmq_audit.worker.files import LogFile, ReadError, Window
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.kernel import Ints
 from rmq_audit.worker.records import record_at
@@ -18,9 +18,6 @@ from rmq_audit.worker.work import Work
 
 #: hits that one task tells of
 MAX_HITS = 10_000
-
-_WORD = 8
-_MIX = np.uint64(0x9FB21C651E98DF25)
 
 
 @attrs.frozen(kw_only=True)
@@ -32,12 +29,9 @@ class NameSearch:
     both as native int64.
     """
 
-    path: str
-    segment: int
-    file_bytes: int
+    file: LogFile
     start: int
     end: int
-    limit: int
     names: bytes
     places: bytes
 
@@ -63,32 +57,9 @@ class NamesFound:
 def name_hashes(names: Iterable[str]) -> Ints:
     """Return the hashes of these names, in their order."""
     raw = [name.encode("utf-8", "backslashreplace") for name in names]
-    data = bytes(_WORD) + b"".join(raw)
+    data = bytes(8) + b"".join(raw)
     length = np.array([len(name) for name in raw], dtype=np.int64)
-    return hashes(data, _WORD + np.cumsum(length) - length, length)
-
-
-def hashes(data: bytes, pos: Ints, length: Ints) -> Ints:
-    """
-    Return a 64-bit hash of each text; there must be eight bytes before the first one.
-
-    Texts of a length are hashed together, word by word, the first word reaching back before the text and masked.
-    """
-    found = np.zeros(len(pos), dtype=np.uint64)
-    for size in np.unique(length).tolist():
-        rows = np.flatnonzero(length == size)
-        count = -(-size // _WORD)
-        mixed = np.full(len(rows), size, dtype=np.uint64)
-        for word in range(count):
-            at = pos[rows] + size - _WORD * (count - word)
-            values = kernel.items(data, at, _WORD).view("<u8").astype(np.uint64)
-            if word == 0:
-                values &= np.uint64(0xFFFFFFFFFFFFFFFF << 8 * (_WORD * count - size) & 0xFFFFFFFFFFFFFFFF)
-            with np.errstate(over="ignore"):
-                mixed = (mixed ^ values) * _MIX
-                mixed ^= mixed >> np.uint64(29)
-        found[rows] = mixed
-    return found.view(np.int64)
+    return kernel.text_hashes(data, 8 + np.cumsum(length) - length, length)
 
 
 def find_names(task: NameSearch) -> NamesFound:
@@ -97,14 +68,15 @@ def find_names(task: NameSearch) -> NamesFound:
     hits: list[NameHit] = []
     left_out = 0
     try:
-        window = Window(task.path, task.segment, task.file_bytes, task.start, min(task.end, task.limit))
-        frames, at = Frames(window, task.limit), task.start
+        window = Window(task.file, task.start, min(task.end, task.file.limit))
+        frames, at = Frames(window), task.start
         while at < task.end:
             columns, behind = frames.stretch(at, task.end)
             values = properties.values_of(window.data, columns, b"UNIQ_KEY")
             if len(values):
                 phy = columns.pos[values.rows] + window.base
-                wanted = _is_in(hashes(window.data, values.pos, values.length), names) & ~_is_in(phy, places)
+                hashes = kernel.text_hashes(window.data, values.pos, values.length)
+                wanted = _is_in(hashes, names) & ~_is_in(phy, places)
                 for row in np.flatnonzero(wanted).tolist():
                     if len(hits) >= MAX_HITS:
                         left_out += 1

@@ -41,6 +41,31 @@ class Entry:
     error: str | None = None
 
 
+@attrs.frozen(kw_only=True)
+class StoreFile:
+    """A file of a log, queue or index; ``start`` is the offset of its first byte there, which names it."""
+
+    path: str
+    start: int
+    size_bytes: int
+    modified_ns: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class LogFile:
+    """A segment of a log from the physical offset ``start`` on; no record at or across ``limit`` counts."""
+
+    path: str
+    start: int
+    size_bytes: int
+    limit: int
+
+    @property
+    def stop(self) -> int:
+        """The physical offset after the last byte of the file."""
+        return self.start + self.size_bytes
+
+
 class Lister(Protocol):
     """Lists the folders below one place; made again for each listing."""
 
@@ -175,19 +200,17 @@ def identity(path: str) -> bytes | None:
 
 class Window:
     """
-    The bytes of one segment from ``begin`` on, grown when a record turns out to reach further.
+    The bytes of a segment from ``begin`` on, grown when a record turns out to reach further.
 
     All offsets are physical; ``data[0]`` is the byte at ``base``.
     """
 
-    def __init__(self, path: str, segment: int, file_bytes: int, begin: int, end: int) -> None:
-        self._path = path
-        self._segment = segment
-        self._file_end = segment + file_bytes
+    def __init__(self, file: LogFile, begin: int, end: int) -> None:
+        self.file = file
         self.base = begin
         self.read_bytes = 0
         self.data = b""
-        self.reach(min(end + SLACK_BYTES, self._file_end))
+        self.reach(min(end + SLACK_BYTES, file.stop))
 
     @property
     def end(self) -> int:
@@ -196,17 +219,17 @@ class Window:
 
     def reach(self, phy: int) -> bool:
         """Make sure that all bytes before ``phy`` are held; False when the file ends earlier."""
-        if phy > self._file_end:
+        if phy > self.file.stop:
             return False
         missing = phy - self.end
         if missing > 0:
-            more = read_at(self._path, self.end - self._segment, missing)
+            more = read_at(self.file.path, self.end - self.file.start, missing)
             self.read_bytes += len(more)
             self.data = self.data + more if self.data else more
             if len(more) < missing:
-                raise ReadError(self._path, f"shrank while it was read: ends at byte {self.end - self._segment}")
+                raise ReadError(self.file.path, f"shrank while it was read: ends at byte {self.end - self.file.start}")
         return True
 
     def near(self, phy: int) -> None:
         """Hold what a record header at ``phy`` needs, as far as the file goes."""
-        self.reach(min(phy + MAX_HEADER_BYTES, self._file_end))
+        self.reach(min(phy + MAX_HEADER_BYTES, self.file.stop))

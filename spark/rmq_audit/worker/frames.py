@@ -27,12 +27,12 @@ class Frames:
     """
     Record boundaries in one window: the walk, the check of frames, and how to go on where they break.
 
-    ``limit`` is the physical offset behind which nothing counts; no record reaches beyond it.
+    No record reaches beyond the limit of the window's file.
     """
 
-    def __init__(self, window: Window, limit: int) -> None:
+    def __init__(self, window: Window) -> None:
         self._window = window
-        self._limit = limit
+        self._limit = window.file.limit
 
     def stretch(self, start: int, stop: int) -> tuple[kernel.Columns, int]:
         """
@@ -163,7 +163,10 @@ class Extract:
 
 
 def extract(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Extract:
-    """Return the records that `kernel.records` returns for the same place, with all that is asked of them."""
+    """
+    Return the sound records that follow each other from ``at``, those that start before ``stop`` and lie before
+    ``end``, with all that is asked of them.
+    """
     if kernel.compiled is not None:
         limits = MIN_RECORD_BYTES, MAX_RECORD_BYTES
         found = kernel.compiled.extract(data, at, stop, end, *limits, asked.crc, asked.tags)
@@ -180,7 +183,7 @@ def extract(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Extract:
             wrong_bodies=wrong_bodies,
             wrong_properties=wrong_properties,
         )
-    columns = kernel.records(data, at, stop, end)
+    columns = kernel.gather(data, kernel.walk(data, at, stop, end))
     nothing = np.zeros(0, dtype=np.int64)
     return Extract(
         columns=columns,

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from rmq.store import layout
 from rmq.wire.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, index_key_hash, split_keys
 from rmq_audit.worker import properties
-from rmq_audit.worker.files import ReadError, Window, read_at
+from rmq_audit.worker.files import LogFile, ReadError, Window, read_at
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.kernel import Bools, Columns, Ints
-from rmq_audit.worker.places import WINDOW_BYTES, Places, SegmentFile, windows
+from rmq_audit.worker.places import WINDOW_BYTES, Places, windows
 from rmq_audit.worker.records import Record, record_at
-from rmq_audit.worker.work import Work
+from rmq_audit.worker.work import Fault, Work
 
 ENTRY = np.dtype([("key_hash", ">i4"), ("phy", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 SLOT = np.dtype(">i4")
@@ -47,7 +47,7 @@ class IndexCheck:
     path: str
     size_bytes: int
     slots: int | None
-    segments: Sequence[SegmentFile]
+    segments: Sequence[LogFile]
     log_start: int
     log_end: int
     before: str | None = None
@@ -57,28 +57,12 @@ class IndexCheck:
 
 
 @attrs.frozen(kw_only=True)
-class IndexFault:
-    """
-    ``count`` wrong entries of an index file; ``entry`` and ``phy`` are the first one's number and place.
-
-    ``by_crash``: an Apache broker that was killed leaves it so.
-    """
-
-    invariant: str
-    entry: int
-    phy: int | None = None
-    count: int = 1
-    detail: str = ""
-    by_crash: bool = False
-
-
-@attrs.frozen(kw_only=True)
 class IndexState:
     """How many entries were compared with their records, and what is wrong."""
 
     error: str | None = None
     entries: int = 0
-    faults: Sequence[IndexFault] = ()
+    faults: Sequence[Fault] = ()
 
 
 def check_index(task: IndexCheck) -> IndexState:
@@ -90,7 +74,16 @@ def check_index(task: IndexCheck) -> IndexState:
     except _Unknown as error:
         return IndexState(error=f"{task.path}: {error}")
     except _Ruined as error:
-        return IndexState(faults=[IndexFault(invariant="IX-HEADER", entry=0, detail=str(error))])
+        return IndexState(faults=[_fault(task, "IX-HEADER", 0, str(error))])
+
+
+def _fault(task: IndexCheck, invariant: str, entry: int, text: str, phy: int | None = None, **members: Any) -> Fault:
+    """Return a fault of an entry that points at ``phy``; without a place in the log the file tells faults apart."""
+    if phy is not None and phy >= task.log_start:
+        members |= {"phy_from": phy, "phy_to": phy + 1, "field": f"entry {entry}"}
+    else:
+        members["field"] = f"entry {entry} of {task.path.rpartition('/')[2]}"
+    return Fault(invariant=invariant, blame=task.side, detail=f"{task.path}: {text}", **members)
 
 
 class _Unknown(Exception):
@@ -120,7 +113,7 @@ class _Check:
         if following < 0:
             raise _Ruined(f"is not an index file: its header counts {following} entries")
         self._next = max(following, 1)
-        self._faults: list[IndexFault] = []
+        self._faults: list[Fault] = []
         self._before_ms, self._before_phy = self._end_before()
 
     def run(self) -> IndexState:
@@ -132,7 +125,7 @@ class _Check:
         count = max(min(self._next, room), 1)
         if self._next > max(room, 1):
             text = f"the header counts {self._next - 1} entries, the file has room for {room - 1}"
-            self._faults.append(IndexFault(invariant="IX-HEADER", entry=room, count=self._next - room, detail=text))
+            self._say("IX-HEADER", room, text, count=self._next - room)
         raw = read_at(task.path, layout.index_entry_at(slots, 1), (count - 1) * layout.INDEX_ENTRY_BYTES)
         entries = np.frombuffer(raw[: len(raw) - len(raw) % layout.INDEX_ENTRY_BYTES], dtype=ENTRY)
         if len(entries):
@@ -149,7 +142,14 @@ class _Check:
         return end_ms, end_phy
 
     def _say(self, invariant: str, entry: int, text: str, **members: Any) -> None:
-        self._faults.append(IndexFault(invariant=invariant, entry=entry, detail=text, **members))
+        self._faults.append(_fault(self._task, invariant, entry, text, **members))
+
+    def _say_of(self, invariant: str, wrong: Bools, entries: npt.NDArray[np.void], text: str) -> None:
+        """Count the entries that are wrong, and show the first one, if there are any."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            entry, phy = int(rows[0]) + 1, int(entries["phy"][rows[0]])
+            self._say(invariant, entry, f"entry {entry} {text}", phy=phy, count=len(rows))
 
     # how the file is laid out
 
@@ -209,13 +209,13 @@ class _Check:
         same = np.flatnonzero(slot[order][1:] == slot[order][:-1])
         before[order[same + 1]] = number[order[same]]
         wrong = entries["before"] != before
-        self._fault("IX-CHAIN", number, wrong, entries, "names another entry than the one before it of its hash slot")
+        self._say_of("IX-CHAIN", wrong, entries, "names another entry than the one before it of its hash slot")
         raw = read_at(self._task.path, layout.INDEX_HEADER_BYTES, slots * layout.INDEX_SLOT_BYTES)
         newest = np.frombuffer(raw, dtype=SLOT).astype(np.int64)
         expected = np.zeros(slots, dtype=np.int64)
         expected[slot] = number  # the last one of a slot stays
         lost = expected[: len(newest)] != newest
-        self._fault("IX-CHAIN", number, lost[slot] & (expected[slot] == number), entries, "is not found by its slot")
+        self._say_of("IX-CHAIN", lost[slot] & (expected[slot] == number), entries, "is not found by its slot")
         stray = np.flatnonzero(lost & (expected[: len(newest)] == 0))
         if len(stray):
             text = f"hash slot {stray[0]} names entry {newest[stray[0]]}, which is none of it"
@@ -224,21 +224,6 @@ class _Check:
         if self._used_slots not in (np.count_nonzero(expected), len(entries)):
             text = f"the header counts {self._used_slots} hash slots in use, it is {np.count_nonzero(expected)}"
             self._say("IX-HEADER", 0, text)
-
-    def _fault(self, invariant: str, number: Ints, wrong: Bools, entries: npt.NDArray[np.void], text: str) -> None:
-        rows = np.flatnonzero(wrong)
-        if len(rows) == 0:
-            return
-        first = int(rows[0])
-        self._faults.append(
-            IndexFault(
-                invariant=invariant,
-                entry=int(number[first]),
-                phy=int(entries["phy"][first]),
-                count=len(rows),
-                detail=f"entry {number[first]} {text}",
-            )
-        )
 
     # places
 
@@ -260,7 +245,7 @@ class _Check:
         for segment in task.segments:
             inside = rows[np.searchsorted(phy[rows], segment.start) : np.searchsorted(phy[rows], segment.stop)]
             for part in windows(phy, inside):
-                places = Places(segment, phy[part], task.log_end)
+                places = Places(segment, phy[part])
                 hashes = entries["key_hash"][part].astype(np.int64)
                 nowhere[part] = ~places.there
                 foreign[part] = places.there & ~_have(places, hashes)
@@ -269,9 +254,9 @@ class _Check:
                 covered.take(places, hashes, places.there & ~foreign[part])
                 checked += len(part)
         nowhere |= self._stray(phy)
-        self._dangling(phy, nowhere, "points at no record, or lies between entries of the log and names none of it")
-        number = np.arange(1, len(phy) + 1, dtype=np.int64)
-        self._fault("IX-HASH", number, foreign, entries, "has a hash that no key of the record it points at has")
+        text = "points at no record, or lies between entries of the log and names none of it"
+        self._say_of("IX-DANGLING", nowhere, entries, text)
+        self._say_of("IX-HASH", foreign, entries, "has a hash that no key of the record it points at has")
         known = (stored >= 0) & ~nowhere & ~foreign
         if len(phy):
             self._check_times(entries, np.where(known, stored, -1), nowhere | foreign)
@@ -315,8 +300,7 @@ class _Check:
         # the first entry counts from the end of the file before
         if known[0] and self._before_ms > 0:
             late[0] &= entries["seconds"][0] != max((int(stored[0]) - self._before_ms) // 1000, 0)
-        number = np.arange(1, len(entries) + 1, dtype=np.int64)
-        self._fault("IX-TIME", number, late, entries, "has another time than the record it points at")
+        self._say_of("IX-TIME", late, entries, "has another time than the record it points at")
 
     # records
 
@@ -352,35 +336,21 @@ class _Check:
             f"{count} records up to where this file ends have keys that no entry names: look-ups by key miss them"
             + ("; an Apache broker that was killed forgets the keys of the last file in this way" if crash else "")
         )
-        self._say("IX-MISSING", 0, text, phy=missing[0][0], count=count, by_crash=crash)
+        severity = "WARN" if crash else None
+        self._say("IX-MISSING", 0, text, phy=missing[0][0], count=count, severity=severity)
 
     def _keyed(self, begin: int, end: int) -> Iterator[int]:
         """Yield the places of the records in [``begin``, ``end``) that have keys; up to the first broken one."""
         for segment in self._task.segments:
             at, stop = max(begin, segment.start), min(end, segment.stop)
             while at < stop:
-                window = Window(segment.path, segment.start, segment.size_bytes, at, min(stop, at + WINDOW_BYTES))
-                limit = min(self._task.log_end, segment.stop)
-                columns, reached = Frames(window, limit).stretch(at, min(stop, at + WINDOW_BYTES))
+                window = Window(segment, at, min(stop, at + WINDOW_BYTES))
+                columns, reached = Frames(window).stretch(at, min(stop, at + WINDOW_BYTES))
                 keyed = _counts(window.data, columns) > 0
                 yield from (columns.pos[keyed] + window.base).tolist()
                 if reached == at:
                     break
                 at = reached
-
-    def _dangling(self, phy: Ints, wrong: Bools, text: str) -> None:
-        rows = np.flatnonzero(wrong)
-        if len(rows):
-            first = int(rows[0])
-            self._faults.append(
-                IndexFault(
-                    invariant="IX-DANGLING",
-                    entry=first + 1,
-                    phy=int(phy[first]),
-                    count=len(rows),
-                    detail=f"entry {first + 1} {text}",
-                )
-            )
 
 
 class _Covered:

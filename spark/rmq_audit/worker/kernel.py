@@ -93,8 +93,9 @@ NAME = "numpy" if compiled is None else "compiled"
 UNIT_HEAD = np.dtype([("phy", ">i8"), ("size", ">i4")])
 TAGS_CODE = np.dtype(">i8")
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-_MIX_2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_MIX = np.uint64(0x9FB21C651E98DF25)
+#: what tells the hashes of two queues of one topic apart
+_QUEUE_STEP = 0x1E3779B97F4A7C15
 
 
 @attrs.define(slots=True)
@@ -148,17 +149,6 @@ class Runs:
     phy_last: Ints
     digest: list[int]
     tags_digest: list[int] | None
-
-
-def records(data: bytes, at: int, stop: int, end: int) -> Columns:
-    """
-    Return the sound records that follow each other from ``at``, those that start before ``stop`` and lie before
-    ``end``.
-    """
-    if compiled is not None:
-        table, *_ = compiled.extract(data, at, stop, end, MIN_RECORD_BYTES, MAX_RECORD_BYTES, False, False)
-        return Columns(*table)
-    return gather(data, walk(data, at, stop, end))
 
 
 def walk(data: bytes, at: int, stop: int, end: int) -> list[int]:
@@ -261,27 +251,36 @@ def queue_keys(data: bytes, columns: Columns) -> Ints:
     if compiled is not None:
         found: Ints = compiled.queue_keys(data, columns.topic_pos, columns.topic_length, columns.queue_id)
         return found
-    lengths = columns.topic_length
-    hashes = np.zeros(len(columns), dtype=np.uint64)
-    words_of: dict[int, npt.NDArray[np.uint64]] = {}
-    for length in np.unique(lengths).tolist():
-        chosen = np.flatnonzero(lengths == length)
-        words = _topic_words(data, columns.topic_pos[chosen], length)
-        words_of[length] = words
-        mixed = np.full(len(chosen), length, dtype=np.uint64)
-        for column in range(words.shape[1]):
-            mixed = _mix(mixed ^ words[:, column])
-        hashes[chosen] = mixed
-    hashes = _mix(hashes ^ columns.queue_id.astype(np.uint64))
+    pos, lengths, queue_id = columns.topic_pos, columns.topic_length, columns.queue_id
+    hashes = text_hashes(data, pos, lengths) + queue_id * _QUEUE_STEP
     _, heads, keys = np.unique(hashes, return_index=True, return_inverse=True)
     head = heads[keys]
-    same = (columns.queue_id == columns.queue_id[head]) & (lengths == lengths[head])
-    for length, words in words_of.items():
-        chosen = np.flatnonzero(lengths == length)
-        row = np.zeros(len(columns), dtype=np.int64)
-        row[chosen] = np.arange(len(chosen))
-        same[chosen] &= (words == words[row[head[chosen]]]).all(axis=1)
+    same = (queue_id == queue_id[head]) & (lengths == lengths[head])
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(same & (lengths == length))
+        one, other = (items(data, pos[chosen], length).view(f"S{length}") for chosen in (rows, head[rows]))
+        same[rows] = one == other
     return keys.astype(np.int64) if same.all() else _keys_one_by_one(data, columns)
+
+
+def text_hashes(data: bytes, pos: Ints, length: Ints) -> Ints:
+    """
+    Return a 64-bit hash of each text; there must be eight bytes before the first one.
+
+    Texts of a length are hashed together, word by word, the first word reaching back before the text and masked.
+    """
+    found = np.zeros(len(pos), dtype=np.uint64)
+    for size in np.unique(length[length > 0]).tolist():
+        rows = np.flatnonzero(length == size)
+        spare = -size % 8
+        words = items(data, pos[rows] - spare, size + spare).view("<u8").reshape(len(rows), -1).astype(np.uint64)
+        words[:, :1] &= np.uint64(0xFFFFFFFFFFFFFFFF << 8 * spare & 0xFFFFFFFFFFFFFFFF)
+        mixed = np.full(len(rows), size, dtype=np.uint64)
+        for column in range(words.shape[1]):
+            mixed = (mixed ^ words[:, column]) * _MIX
+            mixed ^= mixed >> np.uint64(29)
+        found[rows] = mixed
+    return found.view(np.int64)
 
 
 def owns_unit(columns: Columns) -> Bools:
@@ -370,26 +369,6 @@ def items(data: bytes, pos: Ints, width: int) -> npt.NDArray[np.void]:
 
 def _numbers(data: bytes, pos: Ints, kind: str) -> Ints:
     return items(data, pos, np.dtype(kind).itemsize).view(kind).astype(np.int64)
-
-
-def _topic_words(data: bytes, pos: Ints, length: int) -> npt.NDArray[np.uint64]:
-    """
-    Return the topics of ``length`` bytes as rows of 64-bit words.
-
-    The words end with the topic and reach back into the record, whose header is always there; what is not topic is
-    masked away.
-    """
-    count = -(-length // 8)
-    words = items(data, pos + length - 8 * count, 8 * count).view("<u8").reshape(len(pos), count).astype(np.uint64)
-    spare = 8 * (8 * count - length)
-    words[:, 0] &= np.uint64(0xFFFFFFFFFFFFFFFF << spare & 0xFFFFFFFFFFFFFFFF)
-    return words
-
-
-def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(29))) * _MIX
-        return (values ^ (values >> np.uint64(32))) * _MIX_2
 
 
 def _keys_one_by_one(data: bytes, columns: Columns) -> Ints:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from rmq_audit.worker.files import ReadError, Window
+from rmq_audit.worker.files import LogFile, ReadError, Window
 from rmq_audit.worker.location import Location
 
 #: more than this is given back to the system
@@ -33,7 +33,7 @@ class LentWindow(Window):
     """
 
     def reach(self, phy: int) -> bool:
-        if phy > self._file_end:
+        if phy > self.file.stop:
             return False
         held, missing = len(self.data), phy - self.end
         if missing > 0:
@@ -41,8 +41,8 @@ class LentWindow(Window):
             more = self._read_into(buffer, held)
             self.read_bytes += more
             if more < missing:
-                end = self.base + held + more - self._segment
-                raise ReadError(self._path, f"shrank while it was read: ends at byte {end}")
+                end = self.base + held + more - self.file.start
+                raise ReadError(self.file.path, f"shrank while it was read: ends at byte {end}")
         return True
 
     def release(self) -> None:
@@ -73,9 +73,9 @@ class LentWindow(Window):
     def _read_into(self, buffer: mmap.mmap, begin: int) -> int:
         """Fill the buffer from ``begin`` on; return how many bytes there were."""
         at = begin
-        offset = self.base - self._segment
+        offset = self.base - self.file.start
         try:
-            descriptor = os.open(self._path, os.O_RDONLY)
+            descriptor = os.open(self.file.path, os.O_RDONLY)
             try:
                 with memoryview(buffer) as view:
                     while at < len(view):
@@ -87,17 +87,17 @@ class LentWindow(Window):
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise ReadError(self._path, f"cannot be read at byte {offset + at}: {error.strerror}") from error
+            raise ReadError(self.file.path, f"cannot be read at byte {offset + at}: {error.strerror}") from error
         return at - begin
 
 
 @contextmanager
-def split_window(path: str, segment: int, file_bytes: int, begin: int, end: int) -> Iterator[Window]:
+def split_window(file: LogFile, begin: int, end: int) -> Iterator[Window]:
     """Give the window of a split, for as long as that is worked on: lent where the system can and the file is local."""
-    if sys.platform != "linux" or isinstance(path, Location):
-        yield Window(path, segment, file_bytes, begin, end)
+    if sys.platform != "linux" or isinstance(file.path, Location):
+        yield Window(file, begin, end)
         return
-    window = LentWindow(path, segment, file_bytes, begin, end)
+    window = LentWindow(file, begin, end)
     try:
         yield window
     finally:

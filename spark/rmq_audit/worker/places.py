@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from rmq_audit.worker import kernel
-from rmq_audit.worker.files import Window
+from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.format import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from rmq_audit.worker.kernel import Bools, Columns, Ints
 from rmq_audit.worker.records import Record, record_at
 
 #: so much of the log is looked at in one go
 WINDOW_BYTES = 64 << 20
-
-
-@attrs.frozen(kw_only=True)
-class SegmentFile:
-    """One file of the log, as far as it counts."""
-
-    path: str
-    start: int
-    size_bytes: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.size_bytes
 
 
 def windows(phy: Ints, rows: Ints) -> Iterator[Ints]:
@@ -47,12 +33,12 @@ class Places:
     ``columns`` it is (anything where none is). ``data`` begins at the physical offset ``base``.
     """
 
-    def __init__(self, segment: SegmentFile, phy: Ints, log_end: int) -> None:
+    def __init__(self, file: LogFile, phy: Ints) -> None:
         first, last = int(phy[0]), int(phy[-1])
-        window = Window(segment.path, segment.start, segment.size_bytes, first, last + 1)
+        window = Window(file, first, last + 1)
         window.near(last)
         unique, which = np.unique(phy, return_inverse=True)
-        plausible = _plausible(window, unique, log_end)
+        plausible = _plausible(window, unique)
         self.data, self.base = window.data, window.base
         self.columns = _gathered(window.data, unique[plausible] - window.base)
         right = self.columns.pos[self.columns.phy == self.columns.pos + window.base]
@@ -68,7 +54,7 @@ class Places:
         return record_at(self.data, at, self.base + at)
 
 
-def _plausible(window: Window, phy: Ints, log_end: int) -> Bools:
+def _plausible(window: Window, phy: Ints) -> Bools:
     """Return which places begin like a record that lies in the log; the window is made to hold the last of them."""
     at = phy - window.base
     whole: Bools = at + MIN_RECORD_BYTES <= len(window.data)
@@ -77,7 +63,7 @@ def _plausible(window: Window, phy: Ints, log_end: int) -> Bools:
     heads = kernel.items(window.data, np.where(whole, at, 0), 8).view([("size", ">u4"), ("magic", ">u4")])
     size = heads["size"].astype(np.int64)
     plausible: Bools = whole & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
-    plausible &= (size >= MIN_RECORD_BYTES) & (phy + size <= log_end)
+    plausible &= (size >= MIN_RECORD_BYTES) & (phy + size <= window.file.limit)
     if plausible[-1]:
         plausible[-1] = window.reach(int(phy[-1] + size[-1]))
     plausible &= at + size <= len(window.data)

@@ -5,7 +5,8 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -14,11 +15,11 @@ import numpy.typing as npt
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_EXT_BASE, CQ_FILLER, CQ_UNIT_BYTES
 from rmq.wire.record import SCHEDULE_TOPIC
 from rmq_audit.worker import kernel, properties
-from rmq_audit.worker.files import ReadError, Window, read_at
+from rmq_audit.worker.files import LogFile, ReadError, StoreFile, Window, read_at
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.kernel import Bools, Ints
 from rmq_audit.worker.scan import Run
-from rmq_audit.worker.work import Work
+from rmq_audit.worker.work import Fault, Work
 
 UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 #: a unit of the extension, without its filter bitmap
@@ -27,17 +28,15 @@ Units = npt.NDArray[np.void]
 
 _EMPTY, _FILLER = np.zeros((), dtype=UNIT), np.frombuffer(CQ_FILLER, dtype=UNIT)[0]
 
+#: what makes a broker put missing units into their queues: it reads the whole log as after a kill; Apache's does so
+#: only then, ours by itself when it finds fewer units than it had
+REMEDY = (
+    "stop the broker, move consumequeue/{topic}/{queue_id} and the file checkpoint out of the store, make an empty "
+    "file abort in it, start the broker: it makes the queue again from the whole log"
+)
+
 #: no table of delays makes a message wait longer
 MAX_DELAY_MS = 10 * 365 * 86_400_000
-
-
-@attrs.frozen(kw_only=True)
-class UnitFile:
-    """One consume queue file; ``start`` is the byte offset in its queue that names it."""
-
-    path: str
-    start: int
-    size_bytes: int
 
 
 @attrs.frozen(kw_only=True)
@@ -47,15 +46,18 @@ class QueueCheck:
 
     ``owned_from`` and ``owned_to`` are the queue offsets of the first record of the queue, and after the last one:
     units before and after them that point into the log belong to no record. None where that is not known.
+    ``end_known``: no unit may point after the end of the log. ``unfinished``: the broker did not delete old files yet.
     """
 
     side: str
     topic: str
     queue_id: int
-    files: Sequence[UnitFile]
+    files: Sequence[StoreFile]
     runs: Sequence[Run]
+    log_start: int
     log_end: int
-    log_start: int = 0
+    end_known: bool
+    unfinished: bool
     owned_from: int | None = None
     owned_to: int | None = None
 
@@ -63,29 +65,15 @@ class QueueCheck:
 @attrs.define(kw_only=True)
 class QueueState:
     """
-    What a queue's files hold; their units end, as RocketMQ has it, at the first one without a size. ``unequal`` are the
-    indices of runs whose units are not what the log dictates.
-
-    ``dangling_from`` is the first unit that points after the end of the log, with that place in ``dangling_phy``;
-    ``end`` is the queue offset after the last unit. ``surplus`` units before the queue's first record, or behind
-    its last one, belong to no record, the first of them points at ``surplus_phy``. All units of the first
-    ``expired_files`` files, up to before the queue offset ``expired_to``, point before the begin of the log.
-    ``broken_at`` is the queue offset before the first record at which a broker takes the queue to end.
+    What a queue's files hold: how many units of its runs, the queue offset after the last unit (as RocketMQ has it, the
+    first one without a size), the indices of runs whose units are not what the log dictates, and other faults.
     """
 
     error: str | None = None
     units: int = 0
     end: int = 0
     unequal: Sequence[int] = ()
-    dangling: int = 0
-    dangling_from: int | None = None
-    dangling_phy: int | None = None
-    surplus: int = 0
-    surplus_from: int | None = None
-    surplus_phy: int | None = None
-    expired_files: int = 0
-    expired_to: int | None = None
-    broken_at: int | None = None
+    faults: Sequence[Fault] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -96,56 +84,52 @@ class UnitCheck:
     ``extension`` are the files that hold the tagsCodes of units which name an address instead.
     """
 
-    path: str
-    segment: int
-    file_bytes: int
-    limit: int
+    log: LogFile
     run: Run
-    files: Sequence[UnitFile]
-    extension: Sequence[UnitFile] = ()
+    files: Sequence[StoreFile]
+    extension: Sequence[StoreFile]
 
 
 @attrs.frozen(kw_only=True)
 class UnitState:
     """
-    How many units are empty, how many wrong, and how many right but for their tagsCode, and the first of each by queue
-    offset; texts are "phyOffset+size". ``right_phy`` is the last record that has its unit.
+    The faults of the units of a run: those that are empty (CQ-BEHIND), those that are wrong, and those that are right
+    but for their tagsCode, each with the first of them. ``right_phy`` is the last record that has its unit.
     """
 
     error: str | None = None
-    empty: int = 0
-    empty_from: int | None = None
-    empty_phy: int | None = None
     right_phy: int | None = None
-    wrong: int = 0
-    wrong_from: int | None = None
-    wrong_phy: int | None = None
-    expected: str | None = None
-    actual: str | None = None
-    wrong_tags: int = 0
-    wrong_tags_from: int | None = None
-    wrong_tags_phy: int | None = None
-    expected_tags: str | None = None
-    actual_tags: str | None = None
+    faults: Sequence[Fault] = ()
 
 
 def check_queue(task: QueueCheck) -> QueueState:
     """Compare every run with the units that should hold it; a file that cannot be read is reported in ``error``."""
-    state = QueueState()
-    unequal = []
+    state, unequal = QueueState(), []
     try:
         for index, run in enumerate(task.runs):
             held = read_units(task.files, run.first, run.last)
             state.units += len(held)
             if run.digest is None or len(held) <= run.last - run.first or not _is_as_digested(held, run):
                 unequal.append(index)
-        _read_used(task, state)
+        faults = list(_check_used(task, state))
         owned = task.owned_from
         if owned is not None and state.end < owned and np.any(read_units(task.files, owned, owned) != _EMPTY):
-            state.broken_at = state.end
+            text = (
+                "a unit before the first record of the queue is missing: at its next start a broker takes the queue "
+                f"to end there; {REMEDY.format(topic=task.topic, queue_id=task.queue_id)}"
+            )
+            faults.append(
+                Fault(
+                    invariant="CQ-MISMATCH",
+                    queue_offset_from=state.end,
+                    expected="a unit of a deleted message, or filler",
+                    actual="none",
+                    detail=text,
+                )
+            )
     except ReadError as error:
         return QueueState(error=str(error))
-    state.unequal = unequal
+    state.unequal, state.faults = unequal, faults
     return state
 
 
@@ -153,8 +137,8 @@ def check_units(task: UnitCheck) -> UnitState:
     """Read the run's stretch of log again and compare unit by unit."""
     run = task.run
     try:
-        window = Window(task.path, task.segment, task.file_bytes, run.phy_first, run.phy_last + 1)
-        columns, _ = Frames(window, task.limit).stretch(run.phy_first, run.phy_last + 1)
+        window = Window(task.log, run.phy_first, run.phy_last + 1)
+        columns, _ = Frames(window).stretch(run.phy_first, run.phy_last + 1)
         keys = kernel.queue_keys(window.data, columns)
         rows = np.flatnonzero((keys == keys[0]) & kernel.owns_unit(columns))
         rows = rows[: run.last - run.first + 1]
@@ -173,27 +157,46 @@ def check_units(task: UnitCheck) -> UnitState:
         delayed = properties.delayed(window.data, columns)[rows]
         wrong_tags &= ~(delayed & _is_delay(codes - stored))
     wrong_tags = (wrong_tags | nowhere) & ~empty & ~wrong
-    first_empty, first_wrong, first_tags = _first(empty), _first(wrong), _first(wrong_tags)
     right = np.flatnonzero(~empty & ~wrong)
+
+    def fault(invariant: str, rows: Bools, text: str, shown: Callable[[int], Mapping[str, Any]]) -> Iterator[Fault]:
+        """Yield a fault that counts units and shows the first one, if there are any."""
+        if rows.any():
+            at = int(np.argmax(rows))
+            yield Fault(
+                invariant=invariant,
+                queue_offset_from=run.first + at,
+                phy_from=int(phy[at]),
+                phy_to=int(phy[at]) + 1,
+                count=int(rows.sum()),
+                detail=text,
+                **shown(at),
+            )
+
+    def units(at: int) -> dict[str, str]:
+        return {"expected": f"{phy[at]}+{size[at]}", "actual": f"{actual['phy'][at]}+{actual['size'][at]}"}
+
+    def tags_of(at: int) -> dict[str, str]:
+        held = _code_text(int(actual["tags_code"][at]), codes[at])
+        return {"field": "tagsCode", "expected": str(tags[at]), "actual": held}
+
+    none = "records have no unit in their consume queue"
+    other = "units have another offset or size than their record (offset+size is shown)"
+    strange = (
+        "units have a tagsCode that does not belong to the tags of their record: "
+        "consumers with a tag filter miss these messages or receive unwanted ones"
+    )
     return UnitState(
         right_phy=int(phy[right[-1]]) if len(right) else None,
-        empty=int(empty.sum()),
-        empty_from=None if first_empty is None else run.first + first_empty,
-        empty_phy=None if first_empty is None else int(phy[first_empty]),
-        wrong=int(wrong.sum()),
-        wrong_from=None if first_wrong is None else run.first + first_wrong,
-        wrong_phy=None if first_wrong is None else int(phy[first_wrong]),
-        expected=None if first_wrong is None else f"{phy[first_wrong]}+{size[first_wrong]}",
-        actual=None if first_wrong is None else f"{actual['phy'][first_wrong]}+{actual['size'][first_wrong]}",
-        wrong_tags=int(wrong_tags.sum()),
-        wrong_tags_from=None if first_tags is None else run.first + first_tags,
-        wrong_tags_phy=None if first_tags is None else int(phy[first_tags]),
-        expected_tags=None if first_tags is None else str(tags[first_tags]),
-        actual_tags=None if first_tags is None else _code_text(int(actual["tags_code"][first_tags]), codes[first_tags]),
+        faults=[
+            *fault("CQ-BEHIND", empty, none, lambda at: {"actual": "empty"}),
+            *fault("CQ-MISMATCH", wrong, other, units),
+            *fault("CQ-TAG", wrong_tags, strange, tags_of),
+        ],
     )
 
 
-def _resolved(codes: Ints, stored: Ints, extension: Sequence[UnitFile]) -> tuple[Ints, Bools]:
+def _resolved(codes: Ints, stored: Ints, extension: Sequence[StoreFile]) -> tuple[Ints, Bools]:
     """
     Return the tagsCodes with those that are addresses replaced by what the extension holds, and which addresses lead
     to nothing there, or to another record's unit by its store time.
@@ -236,7 +239,7 @@ def _code_text(held: int, resolved: int) -> str:
     return str(held) if held == resolved else f"{resolved} in the extension at {held - CQ_EXT_BASE}"
 
 
-def read_units(files: Sequence[UnitFile], first: int, last: int) -> Units:
+def read_units(files: Sequence[StoreFile], first: int, last: int) -> Units:
     """
     Return the units ``first`` to ``last`` of a queue, fewer if its files end before.
 
@@ -254,68 +257,88 @@ def read_units(files: Sequence[UnitFile], first: int, last: int) -> Units:
 
 
 def _is_as_digested(units: Units, run: Run) -> bool:
-    if kernel.unit_digest(_heads(units)) != run.digest:
-        return False
-    return run.tags_digest is None or kernel.unit_digest(_tags(units)) == run.tags_digest
-
-
-def _heads(units: Units) -> bytes:
-    """Return (phyOffset, size) of the units, packed as the scan packs them."""
+    """Whether the units, packed as the scan packs them, have the digests of the run."""
     heads = np.empty(len(units), dtype=kernel.UNIT_HEAD)
     heads["phy"], heads["size"] = units["phy"], units["size"]
-    return heads.tobytes()
+    if kernel.unit_digest(heads.tobytes()) != run.digest:
+        return False
+    tags = units["tags_code"].astype(kernel.TAGS_CODE).tobytes()
+    return run.tags_digest is None or kernel.unit_digest(tags) == run.tags_digest
 
 
-def _tags(units: Units) -> bytes:
-    """Return the tagsCodes of the units, packed as the scan packs them."""
-    return units["tags_code"].astype(kernel.TAGS_CODE).tobytes()
-
-
-def _read_used(task: QueueCheck, state: QueueState) -> None:
-    """Fill where the units end, and what is wrong with those that a broker sees."""
+def _check_used(task: QueueCheck, state: QueueState) -> Iterator[Fault]:
+    """Fill where the units end, and yield what is wrong with those that a broker sees."""
+    log_end = task.log_end if task.end_known else 1 << 62
+    dangling, surplus = _Units(), _Units()
+    expired_files, expired_to = 0, 0
     state.end = task.files[0].start // CQ_UNIT_BYTES if task.files else 0
     for number, file in enumerate(task.files):
         units = np.frombuffer(read_at(file.path, 0, file.size_bytes - file.size_bytes % CQ_UNIT_BYTES), dtype=UNIT)
         empty = np.flatnonzero((units["size"] <= 0) | (units["phy"] < 0))
         used = units[: empty[0]] if len(empty) else units
-        beyond = np.flatnonzero((used["phy"] >= task.log_end) & (used != _FILLER))
         first = file.start // CQ_UNIT_BYTES
         state.end = first + len(used)
-        state.dangling += len(beyond)
-        if len(beyond) and state.dangling_from is None:
-            state.dangling_from, state.dangling_phy = first + int(beyond[0]), int(used["phy"][beyond[0]])
-        _take_surplus(task, state, used, first)
+        dangling.take((used["phy"] >= log_end) & (used != _FILLER), used, first)
+        surplus.take(_surplus(task, log_end, used, first) & (used != _FILLER), used, first)
         # the broker never deletes the last file of a queue
         only_old = len(used) > 0 and bool((used["phy"] < task.log_start).all())
-        if only_old and number == state.expired_files and number + 1 < len(task.files):
-            state.expired_files, state.expired_to = number + 1, first + len(used)
+        if only_old and number == expired_files and number + 1 < len(task.files):
+            expired_files, expired_to = number + 1, first + len(used)
         if len(empty):
             break
+    if dangling.count:
+        text = f"{dangling.count} units point after the end of the log: records that consumers could see are gone"
+        yield dangling.fault("CQ-DANGLING", expected=f"below {task.log_end}", detail=text)
+    if surplus.count:
+        text = (
+            f"{surplus.count} units lie before the first record of the queue, or after its last one: "
+            "consumers receive messages of other queues there, or nothing"
+        )
+        yield surplus.fault("CQ-MISMATCH", phy_to=surplus.phy + 1, expected="no unit", detail=text)
+    if expired_files:
+        yield Fault(
+            invariant="CQ-MIN",
+            severity="INFO" if task.unfinished else None,
+            queue_offset_from=task.files[0].start // CQ_UNIT_BYTES,
+            queue_offset_to=expired_to - 1,
+            count=expired_files,
+            expected=f"units that point at {task.log_start} or after it",
+            detail=f"{expired_files} files of the queue hold only units of messages that retention has deleted",
+        )
 
 
-def _take_surplus(task: QueueCheck, state: QueueState, used: Units, first: int) -> None:
+class _Units:
+    """Units that are wrong in one way: how many, and queue offset and place of the first one."""
+
+    count, offset, phy = 0, 0, 0
+
+    def take(self, wrong: Bools, used: Units, first: int) -> None:
+        rows = np.flatnonzero(wrong)
+        if len(rows) and not self.count:
+            self.offset, self.phy = first + int(rows[0]), int(used["phy"][rows[0]])
+        self.count += len(rows)
+
+    def fault(self, invariant: str, **members: Any) -> Fault:
+        members |= {"queue_offset_from": self.offset, "phy_from": self.phy, "actual": str(self.phy)}
+        return Fault(invariant=invariant, count=self.count, **members)
+
+
+def _surplus(task: QueueCheck, log_end: int, used: Units, first: int) -> Bools:
     """
-    Count units outside of ``owned_from`` and ``owned_to``; ``first`` is the queue offset of ``used[0]``.
+    Return which units lie outside of ``owned_from`` and ``owned_to``; ``first`` is the queue offset of ``used[0]``.
 
     Before them only units of messages that retention has deleted are right, filler, and copies of the first one; after
     them none, unless the queue has no message that is left.
     """
     number = first + np.arange(len(used))
-    inside = (used["phy"] >= task.log_start) & (used["phy"] < task.log_end)
+    inside = (used["phy"] >= task.log_start) & (used["phy"] < log_end)
     surplus = np.zeros(len(used), dtype=np.bool_)
     if task.owned_from is not None:
         surplus |= inside & (number < task.owned_from) & (used["phy"] != task.runs[0].phy_first)
     if task.owned_to is not None:
         stale = inside | ((used["phy"] < task.log_start) & bool(task.runs))
         surplus |= stale & (number >= task.owned_to)
-    found = np.flatnonzero(surplus & (used != _FILLER))
-    if len(found) and state.surplus_from is None:
-        state.surplus_from, state.surplus_phy = first + int(found[0]), int(used["phy"][found[0]])
-    state.surplus += len(found)
-
-
-def _first(flags: npt.NDArray[np.bool_]) -> int | None:
-    return int(np.argmax(flags)) if flags.any() else None
+    return surplus
 
 
 QUEUES = Work("queues", check_queue, lambda task: sum(file.size_bytes for file in task.files), remembered=QueueState)

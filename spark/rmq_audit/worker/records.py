@@ -5,6 +5,7 @@ Field view of one record: the place of each field, the field of a byte, and the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
@@ -18,6 +19,7 @@ from rmq_audit.worker.format import (
     MIN_RECORD_BYTES,
     SIZE_MAGIC,
 )
+from rmq_audit.worker.work import SLAVE
 
 EVIDENCE_BYTES = 64
 #: how many of them stand before the place that is shown
@@ -110,6 +112,16 @@ class Record:
         end = at + 4 + self._extra("storeHost")
         return offset_msg_id((self.data[at:end], int.from_bytes(self.data[end : end + 4], "big")), self.phy)
 
+    def names(self) -> dict[str, Any]:
+        """Return what a fault says of the message that it is about."""
+        return {
+            "topic": self.topic,
+            "queue_id": self.number("queueId"),
+            "queue_offset_from": self.number("queueOffset"),
+            "queue_offset_to": self.number("queueOffset"),
+            "sample_msg_ids": [self.message_id],
+        }
+
     def _extra(self, name: str) -> int:
         flag = {"bornHost": BORN_HOST_V6, "storeHost": STORE_HOST_V6}.get(name, 0)
         return IPV6_EXTRA_BYTES if _sys_flag(self.data, 0) & flag else 0
@@ -186,7 +198,8 @@ def stated_offset(data: bytes, at: int) -> int:
     return int.from_bytes(data[at + 28 : at + 36], "big", signed=True)
 
 
-def evidence(data: bytes, at: int) -> str:
-    """Return up to 64 bytes around ``data[at]`` as hex, 16 of them before it."""
+def evidence(side: str, data: bytes, at: int, base: int) -> dict[str, Any]:
+    """Return what a fault shows of a side: 64 bytes around ``data[at]``, 16 before it; ``data`` begins at ``base``."""
     begin = max(at - EVIDENCE_BEFORE, 0)
-    return data[begin : begin + EVIDENCE_BYTES].hex()
+    name = "evidence_slave" if side == SLAVE else "evidence_master"
+    return {name: data[begin : begin + EVIDENCE_BYTES].hex(), "evidence_phy": base + begin}

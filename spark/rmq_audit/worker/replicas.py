@@ -7,20 +7,20 @@ numbers.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
 from rmq.wire.record import BLANK_BYTES, MAGIC_BLANK, body_crc
 from rmq_audit.worker import properties
-from rmq_audit.worker.fielddiffs import FieldValues, field_values
-from rmq_audit.worker.files import ReadError, Window
+from rmq_audit.worker.files import LogFile, ReadError, Window
 from rmq_audit.worker.format import HEADER_BYTES, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.records import EVIDENCE_BEFORE, EVIDENCE_BYTES, Record, record_at, stated_offset
-from rmq_audit.worker.scan import Fault, record_fault
-from rmq_audit.worker.work import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED, Work
+from rmq_audit.worker.scan import record_fault
+from rmq_audit.worker.work import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED, Fault, Work
 
 #: this many adjacent differing records are still named one by one
 MAX_SINGLE_DIFFERENCES = 8
@@ -31,60 +31,34 @@ MIN_IDENTITY_DIFFERENCES = 3
 
 BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 
-_OF_THE_FIRST = "of the first: "
+#: differing fields of one record that are reported: all of the header, and this many properties
+MAX_PROPERTIES = 16
 
-Kind = TypeVar("Kind", bound="Difference")
+#: longest text of one value; the rest of a longer one is left out
+MAX_TEXT = 200
+
+#: a ``field`` and what ``master`` and ``slave`` have in it; None where a side does not have it at all
+FieldValues = dict[str, str | None]
+
+_OF_THE_FIRST = "of the first: "
 
 
 @attrs.frozen(kw_only=True)
 class DrillSide:
-    """
-    One side of a chunk to look into: its file, where its first record in the chunk starts, and where the log ends.
-    """
+    """One side of a chunk to look into: its file, and where its first record in the chunk starts."""
 
-    path: str
-    file_bytes: int
+    file: LogFile
     first: int | None
-    limit: int
 
 
 @attrs.frozen(kw_only=True)
 class Drill:
     """Compare the records that start in [``begin``, ``end``) of one segment, byte by byte, on both sides."""
 
-    segment: int
     begin: int
     end: int
     master: DrillSide | None
     slave: DrillSide | None
-
-
-@attrs.frozen(kw_only=True)
-class Difference:
-    """
-    Records that the sides do not share, adjacent ones as one when there are many of them.
-
-    ``fields`` are all in which the (first) record differs; empty where there is no record to compare.
-    """
-
-    invariant: str
-    phy_from: int
-    phy_to: int
-    count: int
-    topic: str | None = None
-    queue_id: int | None = None
-    queue_offset_from: int | None = None
-    queue_offset_to: int | None = None
-    message_ids: Sequence[str] = ()
-    field: str | None = None
-    expected: str | None = None
-    actual: str | None = None
-    blame: str = "undecided"
-    evidence_phy: int | None = None
-    evidence_master: str | None = None
-    evidence_slave: str | None = None
-    detail: str = ""
-    fields: Sequence[FieldValues] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -94,25 +68,23 @@ class Drilled:
 
     ``equal`` counts the records (and BLANKs) that both sides share, ``crcs`` the slave's other ones, whose bodies
     were checked. ``forked_at`` is the first difference after the last shared record, if both sides hold a sound but
-    different message there.
+    different message there. ``differences`` are the records that the sides do not share, many adjacent ones as one.
     """
 
-    drill: Drill
     error: str | None = None
     equal: int = 0
     forked_at: int | None = None
     crcs: int = 0
-    differences: Sequence[Difference] = ()
+    differences: Sequence[Fault] = ()
     faults_slave: Sequence[Fault] = ()
 
 
 def drill(task: Drill) -> Drilled:
     """Compare one chunk; a file that cannot be read is reported in ``error``."""
     try:
-        master, slave = _Side(task, task.master), _Side(task, task.slave)
-        return _compare(task, master, slave)
+        return _compare(_Side(task, task.master), _Side(task, task.slave))
     except ReadError as error:
-        return Drilled(drill=task, error=str(error))
+        return Drilled(error=str(error))
 
 
 class _Side:
@@ -125,9 +97,9 @@ class _Side:
         self.limit = task.begin
         if side is None:
             return
-        self.limit = side.limit
-        window = Window(side.path, task.segment, side.file_bytes, task.begin, task.end)
-        frames = Frames(window, side.limit)
+        self.limit = side.file.limit
+        window = Window(side.file, task.begin, task.end)
+        frames = Frames(window)
         at = side.first
         while at is not None and at < task.end:
             columns, behind = frames.stretch(at, task.end)
@@ -177,8 +149,8 @@ class _Side:
         return None
 
 
-def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
-    differences: list[Difference] = []
+def _compare(master: _Side, slave: _Side) -> Drilled:
+    differences: list[Fault] = []
     faults: list[Fault] = []
     _drop_illusions(master, slave)
     equal, crcs, shared, forked_at = 0, 0, True, None
@@ -195,7 +167,6 @@ def _compare(task: Drill, master: _Side, slave: _Side) -> Drilled:
         crcs += theirs is not None
         faults += _crc_fault(theirs)
     return Drilled(
-        drill=task,
         equal=equal,
         forked_at=forked_at,
         crcs=crcs,
@@ -216,39 +187,27 @@ def _drop_illusions(master: _Side, slave: _Side) -> None:
                 del side.items[phy]
 
 
-def _difference(phy: int, master: _Side, slave: _Side) -> Difference:
-    ours, theirs = master.items.get(phy), slave.items.get(phy)
+def _difference(phy: int, master: _Side, slave: _Side) -> Fault:
     known = master.record(phy) or slave.record(phy)
-    size = ours or theirs or 0
-    if known is None:
-        return _changed(phy, master, slave)
-    if ours is not None and theirs is None and not slave.looks_like(phy, size):
-        invariant, blame, detail = (
-            "RP-MISSING",
-            MASTER if master.failure(phy) else _blame_absent(slave, phy, size, SLAVE),
-            "the slave holds no such record",
-        )
-    elif ours is None and not master.looks_like(phy, size):
-        invariant, blame, detail = (
-            "RP-EXTRA",
-            SLAVE if slave.failure(phy) else _blame_absent(master, phy, size, MASTER),
-            "the master holds no such record",
-        )
-    else:
-        return _changed(phy, master, slave)
-    return Difference(
-        invariant=invariant,
-        phy_from=phy,
-        phy_to=phy + size,
-        count=1,
-        blame=blame,
-        detail=detail,
-        **_names(known),
-        **_hex(phy, 0, master, slave),
-    )
+    size = master.items.get(phy) or slave.items.get(phy) or 0
+    for invariant, name, has, lacking, lacks in (
+        ("RP-MISSING", MASTER, master, SLAVE, slave),
+        ("RP-EXTRA", SLAVE, slave, MASTER, master),
+    ):
+        if known is not None and phy in has.items and phy not in lacks.items and not lacks.looks_like(phy, size):
+            return Fault(
+                invariant=invariant,
+                phy_from=phy,
+                phy_to=phy + size,
+                blame=name if has.failure(phy) else _blame_absent(lacks, phy, size, lacking),
+                detail=f"the {lacking} holds no such record",
+                **known.names(),
+                **_hex(phy, 0, master, slave),
+            )
+    return _changed(phy, master, slave)
 
 
-def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
+def _changed(phy: int, master: _Side, slave: _Side) -> Fault:
     """The same record on both sides, with other bytes: name the fields that differ and who fails its own checks."""
     failures = {MASTER: master.failure(phy), SLAVE: slave.failure(phy)}
     ours, theirs = master.record(phy), slave.record(phy)
@@ -279,18 +238,17 @@ def _changed(phy: int, master: _Side, slave: _Side) -> Difference:
         side.bytes_at(phy, size if record is None else record.size)
         for side, record in ((master, ours), (slave, theirs))
     ]
-    return Difference(
+    return Fault(
         invariant="RP-DIFF",
         phy_from=phy,
         phy_to=phy + size,
-        count=1,
         field=field,
         expected=expected,
         actual=actual,
         blame=blame,
         detail=text,
-        fields=field_values(ours, theirs, *whole),
-        **_names(layout),
+        differing_fields=field_values(ours, theirs, *whole),
+        **({} if layout is None else layout.names()),
         **_hex(phy, first, master, slave),
     )
 
@@ -333,19 +291,7 @@ def _integer(field: str, raw: bytes) -> int:
 
 def _text(raw: bytes) -> str:
     text = raw.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
-    return text if len(text) <= 200 else text[:200] + "…"
-
-
-def _names(record: Record | None) -> dict[str, Any]:
-    if record is None:
-        return {}
-    return {
-        "topic": record.topic,
-        "queue_id": record.number("queueId"),
-        "queue_offset_from": record.number("queueOffset"),
-        "queue_offset_to": record.number("queueOffset"),
-        "message_ids": [record.message_id],
-    }
+    return _cut(text)
 
 
 def _hex(phy: int, first: int, master: _Side, slave: _Side) -> dict[str, Any]:
@@ -357,17 +303,92 @@ def _hex(phy: int, first: int, master: _Side, slave: _Side) -> dict[str, Any]:
     }
 
 
+def field_values(ours: Record | None, theirs: Record | None, left: bytes, right: bytes) -> list[FieldValues]:
+    """
+    Return every field that differs, in the order of the record.
+
+    Each side is read by its own lengths. Where only one side still is a record, its layout is laid over the other's
+    bytes too: the damaged side then shows what stands in the place of each field.
+    """
+    known = ours or theirs
+    if known is None:
+        return []
+    mine, other = _texts(ours or known, left), _texts(theirs or known, right)
+    found = []
+    for name in [*mine, *(name for name in other if name not in mine)]:
+        one, two = mine.get(name), other.get(name)
+        if name != "properties" and (one is None or two is None or one[0] != two[0]):
+            found.append({"field": name, "master": one and one[1], "slave": two and two[1]})
+    if mine["properties"][0] != other["properties"][0]:
+        found += _properties(mine["properties"], other["properties"])
+    return found
+
+
+def _texts(layout: Record, data: bytes) -> dict[str, tuple[bytes, str]]:
+    """Return bytes and text of every field, by RocketMQ's name; the fields lie where ``layout`` has them."""
+    found = {}
+    for name, at, size in layout.fields():
+        raw = data[at : at + size]
+        found[name] = raw, _value_text(name, raw)
+    return found
+
+
+def _value_text(name: str, raw: bytes) -> str:
+    if name == "body":
+        known = f"{len(raw)} bytes, crc {body_crc(raw)}"
+        return f"{known}: {shortened(raw)}" if raw.isascii() and raw.decode().isprintable() else known
+    if name == "magicCode":
+        return f"0x{raw.hex()}"
+    if name in ("bornHost", "storeHost") and len(raw) in (8, 20):
+        host = ipaddress.ip_address(raw[:-4])
+        return f"{f'[{host}]' if host.version == 6 else host}:{int.from_bytes(raw[-4:], 'big', signed=True)}"
+    if name in ("topic", "properties"):
+        return shortened(raw)
+    return str(int.from_bytes(raw, "big", signed=True))
+
+
+def _properties(mine: tuple[bytes, str], other: tuple[bytes, str]) -> Iterator[FieldValues]:
+    """Yield the properties that differ; all of them as one where their lists do not tell (order, a stray byte)."""
+    one, two = _pairs(mine[0]), _pairs(other[0])
+    names = [name for name in dict.fromkeys([*one, *two]) if one.get(name) != two.get(name)]
+    if not names:
+        yield {"field": "properties", "master": mine[1], "slave": other[1]}
+        return
+    for name in names[:MAX_PROPERTIES]:
+        values = [None if name not in side else shortened(side[name]) for side in (one, two)]
+        yield {"field": f"property {shortened(name)}", "master": values[0], "slave": values[1]}
+    if len(names) > MAX_PROPERTIES:
+        left_out = len(names) - MAX_PROPERTIES
+        yield {"field": f"and {left_out} more properties", "master": None, "slave": None}
+
+
+def _pairs(raw: bytes) -> dict[bytes, bytes]:
+    pieces = (piece.partition(b"\x01") for piece in raw.split(b"\x02"))
+    return {key: value for key, _, value in pieces if key or value}
+
+
+def shortened(raw: bytes) -> str:
+    """Return bytes as one line of text, with what cannot be printed escaped."""
+    text = raw.decode("utf-8", "backslashreplace")
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+
+
 def _crc_fault(record: Record | None) -> Iterator[Fault]:
     """Yield what a scan with CRCs would have said of a slave's record; equal records were checked on the master."""
     if record is None or record.crc_holds():
         return
     expected, actual = record.number("bodyCRC"), body_crc(record.body)
-    yield record_fault("CL-CRC", record, "body", record.body_at, str(expected), str(actual))
+    yield record_fault("CL-CRC", SLAVE, record, "body", record.body_at, str(expected), str(actual))
 
 
-def folded(differences: Sequence[Kind]) -> Iterator[Kind]:
+def folded(differences: Sequence[Fault]) -> Iterator[Fault]:
     """Yield differences with long stretches of adjacent ones of a kind as one that counts them."""
-    group: list[Kind] = []
+    group: list[Fault] = []
     for one in differences:
         if group and (one.invariant != group[-1].invariant or one.phy_from != group[-1].phy_to):
             yield from _fold(group)
@@ -376,13 +397,13 @@ def folded(differences: Sequence[Kind]) -> Iterator[Kind]:
     yield from _fold(group)
 
 
-def of_the_first(one: Difference) -> str:
+def of_the_first(one: Fault) -> str:
     """Return what is said of the first record of a range, whether ``one`` is that record or a range itself."""
     _, mark, text = one.detail.partition(_OF_THE_FIRST)
     return _OF_THE_FIRST + (text if mark else one.detail)
 
 
-def _fold(group: Sequence[Kind]) -> Iterable[Kind]:
+def _fold(group: Sequence[Fault]) -> Iterable[Fault]:
     count = sum(one.count for one in group)
     if len(group) < 2 or (count <= MAX_SINGLE_DIFFERENCES and group[0].invariant == "RP-DIFF"):
         return group
@@ -397,7 +418,7 @@ def _fold(group: Sequence[Kind]) -> Iterable[Kind]:
             queue_id=group[0].queue_id if same_queue else None,
             queue_offset_from=group[0].queue_offset_from if same_queue else None,
             queue_offset_to=group[-1].queue_offset_to if same_queue else None,
-            message_ids=[name for one in group for name in one.message_ids][:MAX_SAMPLES],
+            sample_msg_ids=[name for one in group for name in one.sample_msg_ids][:MAX_SAMPLES],
             blame=blames.pop() if len(blames) == 1 else UNDECIDED,
             detail=f"{count} records in a row; {of_the_first(group[0])}",
         )

@@ -11,12 +11,12 @@ import xxhash
 
 from rmq.wire.record import BLANK_BYTES, body_crc
 from rmq_audit.worker import kernel, properties
-from rmq_audit.worker.files import ReadError, Window
+from rmq_audit.worker.files import LogFile, ReadError, Window
 from rmq_audit.worker.frames import Asked, Extract, Frames
 from rmq_audit.worker.lentwindow import split_window
-from rmq_audit.worker.records import EVIDENCE_BEFORE, Record, evidence, record_at
+from rmq_audit.worker.records import Record, evidence, record_at
 from rmq_audit.worker.tally import Tallies, Tally
-from rmq_audit.worker.work import Work
+from rmq_audit.worker.work import UNDECIDED, Fault, Work
 
 if TYPE_CHECKING:
     from rmq_audit.worker.recordindex import IndexWriter
@@ -36,24 +36,26 @@ class Split:
     """
     A part of one segment for one task: the records that *start* in [``begin``, ``end``), physical offsets.
 
-    ``start`` is a trusted record start, or None: then the worker finds the first record itself. Nothing at or after
-    ``limit`` counts (the log's end by its manifest, else the segment's end). ``tags``: take digests of the tagsCodes.
+    ``start`` is a trusted record start, or None: then the worker finds the first record itself. The limit of the file
+    is the log's end by its manifest, else the segment's end. ``tags``: take digests of the tagsCodes.
     ``index``: the folder that the record index is written to, if there is to be one.
     """
 
     side: str
-    path: str
-    segment: int
+    file: LogFile
     segment_bytes: int
-    file_bytes: int
     begin: int
     end: int
     start: int | None
-    limit: int
     chunk_bytes: int
     crc: bool
     tags: bool = False
     index: str | None = None
+
+    @property
+    def full(self) -> int:
+        """Where the next segment begins."""
+        return self.file.start + self.segment_bytes
 
 
 @attrs.frozen(kw_only=True)
@@ -108,26 +110,6 @@ class Run:
 
 
 @attrs.frozen(kw_only=True)
-class Fault:
-    """Something wrong with the bytes [``phy``, ``phy`` + ``size_bytes``) of one side, as a worker saw it."""
-
-    invariant: str
-    phy: int
-    size_bytes: int
-    count: int = 1
-    topic: str | None = None
-    queue_id: int | None = None
-    queue_offset: int | None = None
-    message_id: str | None = None
-    field: str | None = None
-    expected: str | None = None
-    actual: str | None = None
-    evidence: str | None = None
-    evidence_phy: int | None = None
-    detail: str = ""
-
-
-@attrs.frozen(kw_only=True)
 class IndexFile:
     """
     A file of the record index: rows up to the record at ``last_phy``; no ``path`` where there was nothing to write.
@@ -169,8 +151,7 @@ def scan(split: Split) -> Scan:
     """Read the split once and return what it holds; a file that cannot be read is reported in ``error``."""
     try:
         begin = split.begin if split.start is None else split.start
-        end = min(split.end, split.segment + split.file_bytes)
-        with split_window(split.path, split.segment, split.file_bytes, begin, end) as window:
+        with split_window(split.file, begin, min(split.end, split.file.stop)) as window:
             return _Pass(split, window).run()
     except ReadError as error:
         return Scan(split=split, error=str(error))
@@ -182,9 +163,8 @@ class _Pass:
     def __init__(self, split: Split, window: Window) -> None:
         self._split = split
         self._window = window
-        self._limit = min(split.limit, split.segment + split.segment_bytes)
-        self._end = min(split.end, self._limit)
-        self._frames = Frames(window, self._limit)
+        self._end = min(split.end, split.file.limit)
+        self._frames = Frames(window)
         self._stretches: list[Stretch] = []
         self._chunks: dict[int, _ChunkDigest] = {}
         self._runs: list[Run] = []
@@ -206,7 +186,7 @@ class _Pass:
             if len(columns) or blank:
                 self._take(found, at, behind, blank)
             if blank:
-                behind = split.segment + split.segment_bytes
+                behind = split.full
             if behind >= self._end:
                 stop = behind
                 break
@@ -243,7 +223,7 @@ class _Pass:
         self._stretches.append(
             Stretch(
                 start=start,
-                stop=split.segment + split.segment_bytes if blank else stop,
+                stop=split.full if blank else stop,
                 records=len(columns),
                 blank=blank,
                 head_topic=head.topic if head else "",
@@ -257,10 +237,10 @@ class _Pass:
         )
 
     def _digest(self, columns: kernel.Columns, stop: int) -> None:
-        split, base = self._split, self._window.base
-        view = memoryview(self._window.data)
-        first, last = ((int(columns.pos[row]) + base - split.segment) // split.chunk_bytes for row in (0, -1))
-        begins = np.arange(first + 1, last + 1) * split.chunk_bytes + split.segment - base
+        base, step = self._window.base, self._split.chunk_bytes
+        segment, view = self._split.file.start, memoryview(self._window.data)
+        first, last = ((int(columns.pos[row]) + base - segment) // step for row in (0, -1))
+        begins = np.arange(first + 1, last + 1) * step + segment - base
         # a chunk may lie inside one record: then none starts there
         heads = np.unique(np.concatenate(([0], np.searchsorted(columns.pos, begins))))
         starts = columns.pos[heads].tolist()
@@ -269,8 +249,7 @@ class _Pass:
             self._digest_of(base + begin).add(base + begin, count, view[begin:end])
 
     def _digest_of(self, phy: int) -> _ChunkDigest:
-        split = self._split
-        chunk = phy - (phy - split.segment) % split.chunk_bytes
+        chunk = phy - (phy - self._split.file.start) % self._split.chunk_bytes
         return self._chunks.setdefault(chunk, _ChunkDigest(chunk, phy))
 
     def _group(self, found: Extract) -> None:
@@ -313,26 +292,24 @@ class _Pass:
         """Report that the record behind number ``index`` is older than that."""
         record = self._frames.record(self._window.base + int(columns.pos[index + 1]))
         assert record is not None
-        before, after = columns.store_timestamp[index : index + 2].tolist()
+        times = int(columns.store_timestamp[index]), int(columns.store_timestamp[index + 1])
         place = record.topic, record.number("queueId"), record.number("queueOffset")
-        self._faults.append(step_back(self._window.base + int(columns.pos[index]), record.phy, before, after, *place))
+        self._faults.append(step_back(self._window.base + int(columns.pos[index]), record.phy, times, place))
 
     def _check_blank(self, phy: int) -> None:
-        split = self._split
-        remaining = split.segment + split.segment_bytes - phy
-        stated = self._frames.blank_size(phy)
+        side, remaining, stated = self._split.side, self._split.full - phy, self._frames.blank_size(phy)
         if stated != remaining:
             self._faults.append(
                 Fault(
                     invariant="CL-BLANK",
-                    phy=phy,
-                    size_bytes=BLANK_BYTES,
+                    phy_from=phy,
+                    phy_to=phy + BLANK_BYTES,
                     field="totalSize",
                     expected=str(remaining),
                     actual=str(stated),
-                    evidence=evidence(self._window.data, phy - self._window.base),
-                    evidence_phy=max(phy - EVIDENCE_BEFORE, self._window.base),
+                    blame=side,
                     detail="the BLANK record does not state the number of bytes that its segment has left",
+                    **evidence(side, self._window.data, phy - self._window.base, self._window.base),
                 )
             )
 
@@ -346,21 +323,20 @@ class _Pass:
             expected, actual = properties.stated_property_crc(record.data, at), body_crc(record.data[:at])
         else:
             expected, actual = phy, record.number("physicalOffset")
-        self._faults.append(record_fault(invariant, record, field, at, str(expected), str(actual)))
+        self._faults.append(record_fault(invariant, self._split.side, record, field, at, str(expected), str(actual)))
 
     def _capped(self) -> Iterator[Fault]:
         """Yield the faults, with those beyond the cap of a chunk and kind folded into one that counts them."""
         groups: dict[tuple[int, str], list[Fault]] = {}
         for fault in self._faults:
-            chunk = (fault.phy - self._split.segment) // self._split.chunk_bytes
+            chunk = (fault.phy - self._split.file.start) // self._split.chunk_bytes
             groups.setdefault((chunk, fault.invariant), []).append(fault)
         for faults in groups.values():
             yield from faults[:MAX_FAULTS_PER_CHUNK]
             rest = faults[MAX_FAULTS_PER_CHUNK:]
             if rest:
-                end = rest[-1].phy + rest[-1].size_bytes
                 text = "more of the same in this chunk; the first of them is shown"
-                yield attrs.evolve(rest[0], count=len(rest), size_bytes=end - rest[0].phy, detail=text)
+                yield attrs.evolve(rest[0], count=len(rest), phy_to=rest[-1].phy_to, detail=text)
 
     def _dirty_to(self, behind: int) -> int | None:
         """Return where the bytes after the last record end, zeros at the end not counted; None when all are zero."""
@@ -376,21 +352,18 @@ class _Pass:
         return phy + filled if record.has_hole() or not record.crc_holds() else None
 
 
-def record_fault(invariant: str, record: Record, field: str, at: int, expected: str, actual: str) -> Fault:
+def record_fault(invariant: str, side: str, record: Record, field: str, at: int, expected: str, actual: str) -> Fault:
     """Return the fault of a record that fails a check of its own; the evidence is around its byte ``at``."""
     return Fault(
         invariant=invariant,
-        phy=record.phy,
-        size_bytes=record.size,
-        topic=record.topic,
-        queue_id=record.number("queueId"),
-        queue_offset=record.number("queueOffset"),
-        message_id=record.message_id,
+        phy_from=record.phy,
+        phy_to=record.phy + record.size,
         field=field,
         expected=expected,
         actual=actual,
-        evidence=evidence(record.data, at),
-        evidence_phy=record.phy + max(at - EVIDENCE_BEFORE, 0),
+        blame=side,
+        **record.names(),
+        **evidence(side, record.data, at, record.phy),
     )
 
 
@@ -409,19 +382,23 @@ def filled_to(data: bytes, begin: int, end: int) -> int | None:
     return None
 
 
-def step_back(begin: int, phy: int, before: int, after: int, topic: str, queue_id: int, queue_offset: int) -> Fault:
+def step_back(begin: int, phy: int, times: tuple[int, int], place: tuple[str, int, int]) -> Fault:
     """
     Return the fault that says: the record at ``phy`` was stored earlier than the one before it, at ``begin``.
 
-    The place is both of them, since either time may be the wrong one.
+    Its place in the log is both of them, since either of the ``times`` may be the wrong one; ``place`` is that of the
+    later one in its queue.
     """
+    (before, after), (topic, queue_id, queue_offset) = times, place
     return Fault(
         invariant="CL-TIME",
-        phy=begin,
-        size_bytes=phy + 1 - begin,
+        phy_from=begin,
+        phy_to=phy + 1,
         topic=topic,
         queue_id=queue_id,
-        queue_offset=queue_offset,
+        queue_offset_from=queue_offset,
+        queue_offset_to=queue_offset,
+        blame=UNDECIDED,
         field="storeTimestamp",
         expected=f"{before} or later",
         actual=str(after),
@@ -438,29 +415,24 @@ def _index_writer(split: Split) -> IndexWriter | None:
     return IndexWriter(split.index, split.begin)
 
 
+@attrs.define(eq=False)
 class _ChunkDigest:
     """The running digest of one chunk; a broken range between two stretches is left out of it."""
 
-    def __init__(self, chunk: int, first: int) -> None:
-        self._chunk = chunk
-        self._first = first
-        self._hash = xxhash.xxh3_128()
-        self._records = 0
-        self._size = 0
+    chunk: int
+    first: int
+    records: int = 0
+    size_bytes: int = 0
+    hash: xxhash.xxh3_128 = attrs.field(factory=xxhash.xxh3_128)
 
     def add(self, phy: int, records: int, data: memoryview) -> None:
-        self._hash.update(data)
-        self._records += records
-        self._size += len(data)
+        self.hash.update(data)
+        self.records += records
+        self.size_bytes += len(data)
 
     def finish(self) -> Chunk:
-        return Chunk(
-            chunk=self._chunk,
-            first=self._first,
-            records=self._records,
-            size_bytes=self._size,
-            digest=self._hash.digest(),
-        )
+        counts = {"records": self.records, "size_bytes": self.size_bytes}
+        return Chunk(chunk=self.chunk, first=self.first, digest=self.hash.digest(), **counts)
 
 
 SCAN = Work("scan", scan, lambda split: split.end - split.begin, remembered=Scan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import attrs
@@ -13,6 +13,42 @@ STORE = "store"
 UNDECIDED = "undecided"
 
 MAX_SAMPLES = 10
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """
+    Something wrong, as a worker saw it. The members are those of a finding and mean the same there.
+
+    ``severity`` is the name of another one than the invariant has.
+    """
+
+    invariant: str
+    severity: str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset_from: int | None = None
+    queue_offset_to: int | None = None
+    phy_from: int | None = None
+    phy_to: int | None = None
+    count: int = 1
+    expected: str | None = None
+    actual: str | None = None
+    blame: str | None = None
+    evidence_phy: int | None = None
+    evidence_master: str | None = None
+    evidence_slave: str | None = None
+    field: str | None = None
+    differing_fields: Sequence[dict[str, str | None]] = ()
+    sample_msg_ids: Sequence[str] = ()
+    detail: str = ""
+
+    @property
+    def phy(self) -> int:
+        """Where a fault of the log begins."""
+        assert self.phy_from is not None, f"{self.invariant} has no place in the log"
+        return self.phy_from
+
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")

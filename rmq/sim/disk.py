@@ -29,6 +29,8 @@ HEALTHY_CAPACITY_BYTES = 64 << 30
 SMALL_BYTES = 1 << 20
 #: what a sync takes, from and to
 HEALTHY_SYNC_S = (0.0005, 0.005)
+#: what a load takes
+HEALTHY_LOAD_S = 0.005
 
 
 @lru_cache(maxsize=10_000)
@@ -78,6 +80,9 @@ class SimDisk:
         self.sector_bytes: Callable[[str], int] = lambda path: SECTOR_BYTES
         #: what a sync takes while nothing is wrong
         self.healthy_sync_s = HEALTHY_SYNC_S
+        #: nothing is in the page cache until a load has ended
+        self.is_cold = False
+        self.load_s = HEALTHY_LOAD_S
         #: called with the seconds that it will take, when a sync begins that does not block
         self.on_sync: Callable[[float], object] = lambda seconds: None
         #: called when an empty disk takes the place of this one
@@ -552,6 +557,22 @@ class SimFile:
 
     def view_at(self, offset: int, size: int) -> bytes:
         return self.read_at(offset, size)
+
+    def in_memory(self, offset: int, size: int) -> bool:
+        self._check_open(offset)
+        return not self._disk.is_cold
+
+    def preload(self, offset: int, size: int) -> Deferred[None]:
+        if self._closed is not None:
+            return fail(DiskError(self._path, self._closed, offset))
+        done: Deferred[None] = Deferred()
+
+        def loaded() -> None:
+            self._disk.is_cold = False
+            done.callback(None)
+
+        self._disk.after(self._disk.load_s, loaded)
+        return done
 
     def write_at(self, offset: int, data: Bytes) -> None:
         self._check_writable(offset)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmq.runtime.disk.files import Disk, DiskError, File, SyncFailed
@@ -357,6 +358,18 @@ class CommitLog:
         place = offset % self.segment_bytes
         size = min(limit, self.end - offset, self.segment_bytes - place)
         return self._file_with(offset, size)[0].view_at(place, size) if size > 0 else b""
+
+    def in_memory(self, offset: int, size: int) -> bool:
+        """Tell whether bytes from ``offset`` on, as many as `File.in_memory` looks at, are in memory."""
+        place = offset % self.segment_bytes
+        size = min(size, self.end - offset, self.segment_bytes - place)
+        return size <= 0 or self._file_with(offset, size)[0].in_memory(place, size)
+
+    def preload(self, offset: int, size: int) -> Deferred[None]:
+        """See `File.preload`; nothing behind the end of a file."""
+        place = offset % self.segment_bytes
+        size = max(0, min(size, self.end - offset, self.segment_bytes - place))
+        return self._file_with(offset, size)[0].preload(place, size)
 
     def close(self) -> None:
         """Give all files back; syncs on their way complete."""

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmq.runtime.disk.files import DiskError
@@ -48,6 +49,10 @@ _I64_AT = _I64.unpack_from
 Picked = tuple[bytes, int, int, int, int, bool]
 #: A fast pull takes records of so many bytes of the log; without a map of the file they are all read.
 WINDOW_BYTES = 4 << 20
+#: so much of the log's end was written just now and is in memory
+CACHED_BYTES = 64 << 20
+#: what is loaded at a time for a pull that must wait for the disk
+PRELOAD_BYTES = 1 << 20
 
 _compiled: Any = load("rmq.store._pick")
 _pick: Any = _compiled and _compiled.pick
@@ -169,7 +174,7 @@ class Reader:
             return None
         (first,) = _I64_AT(units)
         log_end, recent = log.end, self._recent_bytes
-        if not log.min_offset <= first < log_end:
+        if not log.min_offset <= first < log_end or (log_end - first > CACHED_BYTES and self._is_cold(units)):
             return None
         try:
             window = log.view_some(first, WINDOW_BYTES)
@@ -183,6 +188,32 @@ class Reader:
             return None
         records, count, scanned, last = picked
         return records, count, queue_offset + scanned, low, high, log_end - last > recent
+
+    def preloading(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> Deferred[None] | None:
+        """
+        Return what fires when the records that a pull would take are in memory; None when nobody has to wait.
+
+        It loads what lies behind them, too: a consumer that is far behind continues there.
+        """
+        queue, log = self._queues.get(topic, queue_id), self._commit_log
+        if queue is None or not queue.min <= queue_offset < queue.end:
+            return None
+        units = queue.read(queue_offset, max_count)
+        if not units:
+            return None
+        (first,) = _I64_AT(units)
+        if not log.min_offset <= first < log.end - CACHED_BYTES or not self._is_cold(units):
+            return None
+        return log.preload(first, PRELOAD_BYTES)
+
+    def _is_cold(self, units: bytes) -> bool:
+        """Tell whether the log between the first unit's record and the end of the last one's must be read from disk."""
+        (first,) = _I64_AT(units)
+        last, size, _ = CQ_UNIT.unpack_from(units, len(units) - CQ_UNIT_BYTES)
+        try:
+            return not self._commit_log.in_memory(first, max(last + size - first, 1))
+        except DiskError:
+            return False  # reading says what is wrong
 
     def _scan(
         self,

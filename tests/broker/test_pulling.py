@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.store import reader
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import decode_properties, decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
@@ -77,6 +79,38 @@ class FoundTests(PullCase):
         self.assertEqual(self.one.service.offsets.query("CG", "T", 0), 7)
         self.pull(sys_flag=4, commitOffset="9")
         self.assertEqual(self.one.service.offsets.query("CG", "T", 0), 7)
+
+
+class ColdTests(PullCase):
+    """Messages that are not in the page cache."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(reader, "CACHED_BYTES", 0)
+        for number in range(3):
+            self.send(body=b"%d" % number)
+        self.one.service.store.write_buffers()
+        self.one.node.disk.is_cold = True
+        self.one.node.disk.load_s = 5.0
+
+    def test_the_answer_waits_and_the_broker_does_not(self) -> None:
+        """A pull of cold messages is answered when they are loaded; sends are answered meanwhile."""
+        asked = self.client.post(11, pull_ext())
+        self.send(body=b"meanwhile")
+        self.assertTrue(self.one.node.disk.is_cold, "the load has not ended")
+        self.assertIsNone(self.client.answer(asked))
+        answer = self.client.wait(asked)
+        bodies = [record.body for record in decode_records(answer.body or b"")]
+        self.assertEqual(bodies, [b"0", b"1", b"2", b"meanwhile"])
+        self.assertEqual(self.pull(offset=1).code, 0)
+
+    def test_it_is_checked_again(self) -> None:
+        """A topic that was closed to readers while its messages were loaded is refused."""
+        asked = self.client.post(11, pull_ext())
+        topic = self.one.service.topics.get("T")
+        assert topic is not None
+        self.one.service.topics.put(msgspec.structs.replace(topic, perm=2))
+        self.assertEqual(self.client.wait(asked).code, 16)
 
 
 class NothingTests(PullCase):

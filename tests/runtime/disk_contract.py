@@ -231,6 +231,14 @@ class DiskContract:
         self.case.assertNoResult(done)
         self.settle(done)
 
+    def test_preload(self) -> None:
+        """What was loaded is in memory; so is nothing at the end of a file. A load may go beyond the end."""
+        file = self.make("a", b"x" * 10)
+        self.settle(file.preload(0, 1000))
+        self.case.assertTrue(file.in_memory(0, 10))
+        self.case.assertTrue(file.in_memory(10, 1))
+        self.settle(file.preload(0, 10))
+
     def test_close_is_final(self) -> None:
         """Closing twice is harmless; every use afterwards is an error that names the file."""
         for size in (10, MAPPED_BYTES):
@@ -242,6 +250,8 @@ class DiskContract:
             for call, *arguments in calls:
                 self.case.assertIn("closed", str(self.refused(call, *arguments)))
             self.case.assertIn("closed", str(self.refused(file.sync_now)))
+            self.case.assertIn("closed", str(self.refused(file.in_memory, 0, 1)))
+            self.case.failureResultOf(file.preload(0, 1), DiskError)
             self.case.assertIn("closed", str(self.refused(getattr, file, "size")))
             failure = self.case.failureResultOf(file.sync(), DiskError)
             self.case.assertIn(file.path, str(failure.value))

@@ -106,7 +106,7 @@ class RealFileTests(RealDiskCase):
         """A file whose descriptor is one that the test can spoil."""
         flusher = Flusher(self.reactor)
         self.addCleanup(flusher.close)
-        return RealFile(f"{self.root}/spoiled", fd, flusher, True)
+        return RealFile(f"{self.root}/spoiled", fd, flusher, flusher, True)
 
     def spoiled(self) -> RealFile:
         """An open file whose writes and syncs fail with EBADF: it was opened for reading."""

@@ -109,6 +109,15 @@ class PullResponder:
     def pull(self, request: Request[PullMessageHeader, None]) -> PullAnswer:
         header = request.header
         admitted = self._admit(header, request.channel.peer)
+        loading = self._store.preloading(header.topic, header.queue_id, header.queue_offset, most_messages(header))
+        if loading is None:
+            return self._pull(request, admitted)
+        # records that are not in memory must not stop the reactor; what counts may have changed when they are
+        return loading.addCallback(lambda _: self._pull(request, self._admit(header, request.channel.peer)))
+
+    def _pull(self, request: Request[PullMessageHeader, None], admitted: Admitted) -> PullAnswer:
+        """Answer or hold a pull."""
+        header = request.header
         reply = self._read(header, admitted)
         self._commit(header)
         if reply.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:

@@ -73,6 +73,12 @@ class File(Protocol):
         closed and deleted.
         """
 
+    def in_memory(self, offset: int, size: int) -> bool:
+        """Tell whether a read would not wait for the disk, of PROBE_BYTES at most; True where nobody knows."""
+
+    def preload(self, offset: int, size: int) -> Deferred[None]:
+        """Read into the page cache without blocking. Fires when that has ended or failed; a read then says why."""
+
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write all of ``data``; later reads see it at once. Writing past the end makes the file longer."""
 
@@ -210,16 +216,18 @@ class RealDisk:
         self._flusher = Flusher(reactor)
         # A thread of its own: the commit log does not wait for whole file systems.
         self._system_flusher = Flusher(reactor, "rmq-syncfs")
+        self._loader = Flusher(reactor, "rmq-loader")
         self._map_files = map_files
 
     def close(self) -> None:
-        """Wait for running syncs and end their thread; files stay usable except for ``sync``."""
+        """Wait for running syncs and loads and end their threads; files stay usable except for ``sync``."""
         self._flusher.close()
         self._system_flusher.close()
+        self._loader.close()
 
     def open(self, path: str) -> RealFile:
         with naming(path):
-            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._flusher, self._map_files)
+            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._flusher, self._loader, self._map_files)
 
     def create(self, path: str, size: int) -> RealFile:
         fd = self._new(path)
@@ -228,7 +236,7 @@ class RealDisk:
         except OSError as error:
             self._discard(path, fd)
             raise disk_error(path, error) from error
-        return RealFile(path, fd, self._flusher, self._map_files)
+        return RealFile(path, fd, self._flusher, self._loader, self._map_files)
 
     def create_sparse(self, path: str, size: int) -> RealFile:
         fd = self._new(path)
@@ -237,7 +245,7 @@ class RealDisk:
         except OSError as error:
             self._discard(path, fd)
             raise disk_error(path, error) from error
-        return RealFile(path, fd, self._flusher, self._map_files)
+        return RealFile(path, fd, self._flusher, self._loader, self._map_files)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -17,6 +17,12 @@ Bytes = bytes | bytearray | memoryview
 #: smaller files are faster to read without a map
 MAP_MIN_BYTES = 64 * 1024
 
+#: so much of a file is looked at to say whether it is in memory
+PROBE_BYTES = 256 * 1024
+_probe = memoryview(bytearray(PROBE_BYTES))
+#: preadv(2) with it gives only what is in the page cache; Linux
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
 #: in place of the descriptor of a closed file; 0 is a descriptor where standard input is closed
 CLOSED = -1
 
@@ -24,10 +30,11 @@ CLOSED = -1
 class RealFile:
     """A `File` of the operating system: pwrite to write, a read-only map (or pread) to read."""
 
-    def __init__(self, path: str, fd: int, flusher: Flusher, map_files: bool) -> None:
+    def __init__(self, path: str, fd: int, flusher: Flusher, loader: Flusher, map_files: bool) -> None:
         self._path = path
         self._fd = fd
         self._flusher = flusher
+        self._loader = loader
         self._size = os.fstat(fd).st_size
         #: smaller files are read with pread
         self._map_from_bytes = MAP_MIN_BYTES if map_files else sys.maxsize
@@ -56,6 +63,35 @@ class RealFile:
     def view_at(self, offset: int, size: int) -> bytes | memoryview:
         mapped = self._map_for(offset, size)
         return self._pread(offset, size) if mapped is None else memoryview(mapped)[offset : offset + size]
+
+    def in_memory(self, offset: int, size: int) -> bool:
+        if self._fd == CLOSED:
+            raise DiskError(self._path, "the file is closed", offset)
+        size = min(size, PROBE_BYTES, self._size - offset)
+        if _NOWAIT is None or size <= 0:
+            return True
+        try:
+            return os.preadv(self._fd, [_probe[:size]], offset, _NOWAIT) == size
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # a file system that cannot say
+
+    def preload(self, offset: int, size: int) -> Deferred[None]:
+        if self._fd == CLOSED:
+            return fail(DiskError(self._path, "the file is closed", offset))
+        done: Deferred[None] = Deferred()
+        if self._loader.closed:
+            done.callback(None)
+            return done
+        fd = os.dup(self._fd)  # the file may be closed meanwhile
+
+        def loaded(error: OSError | None) -> None:
+            os.close(fd)
+            done.callback(None)
+
+        self._loader.add(Job((self._path, offset, size), lambda: _read_through(fd, offset, size), loaded))
+        return done
 
     def write_at(self, offset: int, data: Bytes) -> None:
         if self._refusal is not None:
@@ -179,6 +215,10 @@ class RealFile:
                 f"an earlier fsync failed ({error.strerror}); bytes written since the last good fsync may be lost"
             )
         return sync_error(self._path, error)
+
+
+def _read_through(fd: int, offset: int, size: int) -> None:
+    os.pread(fd, size, offset)
 
 
 def _closed(held: mmap.mmap) -> bool:

@@ -36,7 +36,7 @@ from rmq.broker.topics import (
     TopicTable,
     topic,
 )
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, steady_ms
 from rmq.store.messages import GetResult, GetStatus, Message, PutResult
 from rmq.wire.api.transactions import CHECK_TRANSACTION_STATE, CheckTransactionStateHeader
 from rmq.wire.extfields import parse_boolean
@@ -215,14 +215,16 @@ class Verdict(enum.Enum):
 
 class Round:
     """
-    One walk over the half queue, from ``half_offset`` on; it decides from what it is shown, and does nothing itself.
+    One walk over the half queue, from ``half_offset`` to its present end; it decides and does nothing itself.
 
+    Messages that are stored meanwhile are for the next walk. Apache tells them by their time, so that a clock that is
+    set back stops its checks.
     Java: TransactionalMessageServiceImpl#check
     """
 
-    def __init__(self, terms: Terms, half_offset: int, op_offset: int, began_ms: int) -> None:
+    def __init__(self, terms: Terms, half_offset: int, op_offset: int, half_end: int) -> None:
         self._terms = terms
-        self._began_ms = began_ms
+        self._end = half_end
         self._first = half_offset
         #: the next half message
         self.half_offset = half_offset
@@ -301,7 +303,7 @@ class Round:
         age_ms = now - half.born_timestamp
         if age_ms > terms.reserved_ms:
             return Verdict.DISCARD, counted
-        if half.store_timestamp >= self._began_ms:
+        if self.half_offset >= self._end:
             return Verdict.LATER, pairs
         own = pairs.get(PROPERTY_CHECK_IMMUNITY_TIME)
         immunity_ms = terms.time_out_ms
@@ -416,12 +418,13 @@ class TransactionChecks:
         """Walk over the half queue once; a store that takes nothing ends the walk, and the next one continues."""
         self._need_topic(TRANS_HALF_TOPIC)
         half_offset, op_offset = self._offset(TRANS_HALF_TOPIC), self._offset(TRANS_OP_HALF_TOPIC)
-        began_ms, before = now_ms(self._clock), attrs.evolve(self.counts)
-        round_ = Round(Terms.of(self._settings.setup), half_offset, op_offset, began_ms)
+        until_ms, before = steady_ms(self._clock) + ROUND_MS, attrs.evolve(self.counts)
+        half_end = self._store.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
+        round_ = Round(Terms.of(self._settings.setup), half_offset, op_offset, half_end)
         self._read_ops(round_)
         corrected = False
         for step in count():
-            if self._stopping or now_ms(self._clock) - began_ms > ROUND_MS:
+            if self._stopping or steady_ms(self._clock) > until_ms:
                 break
             if step % SLICE == SLICE - 1:
                 await self._pause(0)

@@ -18,7 +18,7 @@ from functools import partial
 import attrs
 
 from rmq.sim.cluster import ROOT, Cluster, LogImage, Member, Options
-from rmq.sim.history import Copy, History, Sent, key_of
+from rmq.sim.history import Copy, History, Sent, Transaction, key_of, same
 from rmq.sim.node import Node
 from rmq.store import layout
 from rmq.store.check import check_store
@@ -26,7 +26,7 @@ from rmq.store.config import BrokerRole, FlushDiskType
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.api.routes import ClusterInfo, TopicRouteData
 from rmq.wire.codes import ResponseCode
-from rmq.wire.record import Record, RecordError, decode_record
+from rmq.wire.record import TRANSACTION_COMMIT, Record, RecordError, decode_record
 
 #: a consumer may get what was on its way so long after the sender has lost its power
 IN_FLIGHT_S = 10.0
@@ -162,16 +162,6 @@ class Losses:
         return False
 
 
-def same(sent: Sent, record: Record) -> bool:
-    """Tell whether a record is the message as it was sent."""
-    return (key_of(record), record.topic, record.queue_id, record.body) == (
-        sent.key,
-        sent.topic,
-        sent.queue_id,
-        sent.body,
-    )
-
-
 # ---- 1: what was acknowledged stays ----
 
 
@@ -302,7 +292,7 @@ def queue_is_dense(name: str, copy: Copy) -> Iterator[str]:
 
 
 def nothing_reused(history: History, copies: Mapping[str, Mapping[Queue, Copy]], losses: Losses) -> Iterator[str]:
-    """No number of a queue ever stands for two messages, and no message is stored twice."""
+    """No number of a queue ever stands for two messages, and none but committed ones is stored twice."""
     users: dict[Place, dict[str, bool]] = {}
     for sent in history.acked:
         assert sent.ack is not None
@@ -317,7 +307,7 @@ def nothing_reused(history: History, copies: Mapping[str, Mapping[Queue, Copy]],
                 place = (group, record.topic, record.queue_id, record.queue_offset)
                 users.setdefault(place, {}).setdefault(key, False)
                 twin = stored.setdefault(key, record)
-                if twin.phy_offset != record.phy_offset:
+                if twin.phy_offset != record.phy_offset and key not in history.transactions:
                     yield f"{key} is stored twice, at log {twin.phy_offset} and {record.phy_offset} of {group}"
     for place, keys in users.items():
         messages = sorted((history.sent[key] for key in keys if key in history.sent), key=lambda sent: sent.at_s)
@@ -333,6 +323,8 @@ def seen_is_true(history: History) -> Iterator[str]:
     """Consumers get what was sent, and nothing else."""
     for seen in history.seen:
         sent = history.sent.get(seen.key)
+        if sent is None and seen.key in history.transactions:
+            sent = history.transactions[seen.key].sent
         if sent is None:
             yield f"{seen.consumer} got {seen.key!r} from {seen.group}, which nobody sent"
         elif (sent.body, sent.topic, sent.queue_id, sent.group) != (seen.body, seen.topic, seen.queue_id, seen.group):
@@ -355,7 +347,73 @@ def delivered(history: History, losses: Losses) -> Iterator[str]:
         yield f"{sent.key} was acknowledged at {sent.place} and never consumed"
 
 
-# ---- 6: routes ----
+# ---- 6: transactions ----
+
+
+def committed(history: History, losses: Losses) -> list[Transaction]:
+    """Return the transactions that must be visible: acknowledged, committed, and beyond the reach of any fault."""
+    return [
+        transaction
+        for transaction in history.transactions.values()
+        if transaction.state == TRANSACTION_COMMIT and not losses.may_take(transaction.sent)
+    ]
+
+
+def visible_only_after_commit(history: History, copies: Mapping[str, Mapping[Queue, Copy]]) -> Iterator[str]:
+    """No message of a transaction is consumed or served before its commit, and none ever after a rollback."""
+    for seen in history.seen:
+        transaction = history.transactions.get(seen.key)
+        if transaction is not None and (why := invisible(transaction, seen.at_s)):
+            yield f"{seen.consumer} got {seen.key} from {seen.group}, which {why}"
+    for group, queues in copies.items():
+        for copy in queues.values():
+            for record in copy.records:
+                transaction = history.transactions.get(key_of(record))
+                if transaction is not None and (why := invisible(transaction)):
+                    yield f"{group} serves {key_of(record)} at log {record.phy_offset}, which {why}"
+    yield from history.wrong_checks
+
+
+def invisible(transaction: Transaction, at_s: float | None = None) -> str:
+    """Return why nobody may see a message, now or at a moment; empty when everybody may."""
+    if transaction.decided_s is None:
+        return "was never committed"
+    if transaction.state != TRANSACTION_COMMIT:
+        return "was rolled back"
+    early = at_s is not None and at_s < transaction.decided_s
+    return f"was committed {transaction.decided_s - (at_s or 0):.3f} s later" if early else ""
+
+
+def commits_are_stored(history: History, copies: Mapping[str, Mapping[Queue, Copy]], losses: Losses) -> Iterator[str]:
+    """Each committed transaction is in its queue, once or more."""
+    stored = {
+        (group, *queue, key_of(record))
+        for group, queues in copies.items()
+        for queue, copy in queues.items()
+        for record in copy.records
+    }
+    for transaction in committed(history, losses):
+        sent = transaction.sent
+        if (sent.group, sent.topic, sent.queue_id, sent.key) not in stored:
+            yield f"{sent.key} was committed and is not in {sent.group} {sent.topic}:{sent.queue_id}"
+
+
+def commits_are_consumed(history: History, losses: Losses) -> Iterator[str]:
+    """Each committed transaction was consumed; where lost numbers were used again, consumers may have passed it."""
+    seen = {each.key for each in history.seen}
+    for transaction in committed(history, losses):
+        sent = transaction.sent
+        if sent.key not in seen and not losses.of_master(sent.group):
+            yield f"{sent.key} was committed and never consumed"
+
+
+def half_messages_end(master: Member) -> Iterator[str]:
+    """Once every producer answers, no half message stays open."""
+    if count := master.broker.checks.open_half_messages:
+        yield f"{master.node.name} has {count} half messages without an end"
+
+
+# ---- 7: routes ----
 
 
 def routes_are_right(
@@ -385,7 +443,7 @@ def tables_agree(
         yield f"{slave} has consumer offsets {offsets[0]}, its master {offsets[1]}"
 
 
-# ---- 7: leaks ----
+# ---- 8: leaks ----
 
 
 def nothing_left(nodes: Iterable[Node]) -> Iterator[str]:

@@ -38,6 +38,8 @@ FIXED = {
     "cleanFileForciblyEnable": "false",
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "5000",
+    # no half message is discarded, however long its producers are away
+    "transactionCheckMax": "1000000",
 }
 
 #: Keys that are drawn, the same for all brokers of a run, with what they are drawn from.
@@ -111,6 +113,8 @@ class Options:
     body_bytes: int
     #: the part of sends that are batches
     batched: float
+    #: the part of sends that begin a transaction
+    transactional: float = 0.0
 
     @property
     def all_queues(self) -> list[tuple[str, int]]:
@@ -127,7 +131,7 @@ class Options:
         yield (
             f"topics {', '.join(self.topics)} with {self.queues} queues, made by "
             f"{'an operator' if self.topics_made_first else 'the first sends'}; a send every {self.send_every_s} s, "
-            f"bodies to {self.body_bytes} bytes, {self.batched:.0%} batches"
+            f"bodies to {self.body_bytes} bytes, {self.batched:.0%} batches, {self.transactional:.0%} transactions"
         )
         yield " ".join(f"{key}={value}" for key, value in self.store.items())
 
@@ -165,7 +169,10 @@ def draw_options(rng: Random) -> Options:
     if rng.random() < 0.5:
         # Brokers ask NameServers whether anything is new, which counts as a sign of life, and register only then.
         rare["forceRegister"] = "false"
-    return attrs.evolve(options, store={**options.store, **rare}, sector_bytes=sector_bytes)
+    transactional = rng.choice((0.0, 0.0, 0.3))
+    return attrs.evolve(
+        options, store={**options.store, **rare}, sector_bytes=sector_bytes, transactional=transactional
+    )
 
 
 @attrs.frozen(eq=False)

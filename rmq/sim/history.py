@@ -46,6 +46,24 @@ class Sent:
         return f"{self.group} {self.topic}:{self.ack.queue_id}@{self.ack.queue_offset} (log {self.ack.phy_offset})"
 
 
+@attrs.define(eq=False, kw_only=True)
+class Transaction:
+    """
+    A half message that a producer sent, with the acknowledgement of that, and what its group decided.
+
+    ``state`` is TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, or 0 while it is open; then ``decided_s`` is None.
+    """
+
+    sent: Sent
+    state: int = 0
+    decided_s: float | None = None
+
+    def decide(self, state: int, now_s: float) -> None:
+        """Decide, once and for all."""
+        if not self.state and state:
+            self.state, self.decided_s = state, now_s
+
+
 @attrs.frozen(kw_only=True)
 class Seen:
     """One message as a consumer got it."""
@@ -67,6 +85,10 @@ class History:
         self.now_s = now_s
         self.sent: dict[str, Sent] = {}
         self.seen: list[Seen] = []
+        #: by key; their messages are not in :attr:`sent`
+        self.transactions: dict[str, Transaction] = {}
+        #: what brokers asked about half messages that they should not have asked
+        self.wrong_checks: list[str] = []
         #: how often what kind of failure met a send
         self.refusals: dict[str, int] = {}
         self.on_ack: list[Callable[[Sent], object]] = []
@@ -107,3 +129,13 @@ def properties_of(sent: Sent) -> str:
 def key_of(record: Record) -> str:
     """Return the unique key of a stored message, empty without one."""
     return find_property(record.properties.decode("utf-8", "replace"), PROPERTY_UNIQ_KEY) or ""
+
+
+def same(sent: Sent, record: Record) -> bool:
+    """Tell whether a record is the message as it was sent."""
+    return (key_of(record), record.topic, record.queue_id, record.body) == (
+        sent.key,
+        sent.topic,
+        sent.queue_id,
+        sent.body,
+    )

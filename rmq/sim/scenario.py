@@ -257,8 +257,10 @@ class Run:
         self._wait(lambda: self._unserved(healed_s), "producers", healed_s)
         self.history.producing = False
         self.world.run_for(ASK_TIMEOUT_MS / 1000)
+        self._wait(self._open_transactions, "transactions", healed_s)
         self._wait(self._incomplete, "slaves", healed_s)
         self._wait(lambda: checkers.delivered(self.history, self.losses), "consumers", healed_s)
+        self._wait(lambda: checkers.commits_are_consumed(self.history, self.losses), "consumers", healed_s)
         self._wait(self._wrong_routes, "routes", healed_s)
 
     def _wait(self, wrong: Callable[[], Iterator[str]], who: str, since_s: float) -> None:
@@ -274,6 +276,10 @@ class Run:
         for group in self.options.groups:
             if group.name not in served:
                 yield f"{group.name} has acknowledged nothing"
+
+    def _open_transactions(self) -> Iterator[str]:
+        for master in self.cluster.masters:
+            yield from checkers.half_messages_end(master)
 
     def _incomplete(self) -> Iterator[str]:
         for slave in self._live_slaves():
@@ -319,6 +325,8 @@ class Run:
         violations += few(checkers.acked_stays(self.history, copies, images, self.losses))
         violations += few(checkers.nothing_reused(self.history, copies, self.losses))
         violations += few(checkers.seen_is_true(self.history))
+        violations += few(checkers.visible_only_after_commit(self.history, copies))
+        violations += few(checkers.commits_are_stored(self.history, copies, self.losses))
         for group, queues in copies.items():
             for copy in queues.values():
                 violations += few(checkers.queue_is_dense(group, copy))
@@ -462,6 +470,8 @@ class Run:
         for sent in history.acked:
             assert sent.ack is not None
             counts[f"acknowledged ({sent.ack.code})"] += 1
+        counts["transactions"] = len(history.transactions)
+        counts["committed"] = len(checkers.committed(history, self.losses))
         counts.update(history.refusals)
         counts["consumed"] = len(history.seen)
         counts["acknowledgements looked up on slaves"] = self.watch.checked

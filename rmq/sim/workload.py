@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
+from random import Random
 from typing import Any
 
 from twisted.application.service import Service
@@ -17,10 +18,11 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from rmq.remoting.client import Refused, RemotingClient, RequestFailed, Response
+from rmq.remoting.responders import NO_REPLY, NoReply, Request, ResponderTable, responds_to
 from rmq.runtime.clock import now_ms
 from rmq.runtime.platform import Platform
 from rmq.sim.cluster import Options
-from rmq.sim.history import Ack, History, Sent, properties_of
+from rmq.sim.history import Ack, History, Sent, Transaction, properties_of, same
 from rmq.wire.api.clients import (
     HEART_BEAT,
     HeartbeatData,
@@ -37,12 +39,39 @@ from rmq.wire.api.pulling import (
 )
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
 from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SendMessageReply, SendMessageV2Header
+from rmq.wire.api.transactions import (
+    CHECK_TRANSACTION_STATE,
+    END_TRANSACTION,
+    CheckTransactionStateHeader,
+    EndTransactionHeader,
+)
 from rmq.wire.codes import ResponseCode
-from rmq.wire.record import BatchEntry, Record, decode_offset_msg_id, decode_records, encode_batch
+from rmq.wire.record import (
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    BatchEntry,
+    Record,
+    append_properties,
+    decode_offset_msg_id,
+    decode_record,
+    decode_records,
+    encode_batch,
+    encode_properties,
+)
 
 AUTO_TOPIC = "TBW102"
 PRODUCER_GROUP = "sim-producers"
 TAGS = ("A", "B")
+#: properties of a half message
+HALF = encode_properties({PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: PRODUCER_GROUP})
+#: what a local transaction takes, on average
+LOCAL_TRANSACTION_S = 0.5
+#: the parts of local transactions that decide at once, and of those that tell the broker
+DECIDED, TOLD = 0.7, 0.8
+DECISIONS = (TRANSACTION_COMMIT, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 #: Apache's sendMsgTimeout, pollNameServerInterval, heartbeatBrokerInterval and so on, some of them quicker
 SEND_TIMEOUT_MS = 3000
@@ -59,11 +88,13 @@ class Client(Service):
 
     _log = Logger()
 
-    def __init__(self, platform: Platform, namesrv_addrs: list[str], name: str) -> None:
+    def __init__(
+        self, platform: Platform, namesrv_addrs: list[str], name: str, responders: ResponderTable | None = None
+    ) -> None:
         self.setName(name)
         self.clock = platform.reactor
         self.rng = platform.rng
-        self.remoting = RemotingClient(platform, name=name)
+        self.remoting = RemotingClient(platform, name=name, responders=responders)
         self.routes: dict[str, TopicRouteData] = {}
         self._namesrv_addrs = namesrv_addrs
         self._tasks: dict[Deferred[None], None] = {}
@@ -171,12 +202,17 @@ class Client(Service):
 
 
 class Producer(Client):
-    """Send messages with unique keys and bodies, at random moments, each once."""
+    """
+    Send messages with unique keys and bodies, at random moments, each once; some as transactions.
+
+    What a transaction ends with is in the history, as in a database of the producers' group: each member can answer a
+    broker's question about it, and a decision never changes.
+    """
 
     def __init__(
         self, platform: Platform, namesrv_addrs: list[str], name: str, options: Options, history: History
     ) -> None:
-        super().__init__(platform, namesrv_addrs, name)
+        super().__init__(platform, namesrv_addrs, name, ResponderTable(Answers(platform.rng, history)))
         self._options = options
         self._history = history
         self._count = 0
@@ -212,7 +248,9 @@ class Producer(Client):
         group = self.rng.choice(sorted(targets))
         addr, queues = targets[group]
         queue_id = self.rng.randrange(max(1, min(queues, self._options.queues)))
-        if self.rng.random() < self._options.batched:
+        if self._options.transactional and self.rng.random() < self._options.transactional:
+            self.spawn(self._transact(addr, self._message(group, topic, queue_id, waits=True)))
+        elif self.rng.random() < self._options.batched:
             messages = [self._message(group, topic, queue_id, waits=True) for _ in range(self.rng.randint(1, 5))]
             self.spawn(self._send(addr, messages, batch=True))
         else:
@@ -224,7 +262,7 @@ class Producer(Client):
         key = f"{self.name}-{self._count}"
         # Sizes spread over orders of magnitude, the longest once in a while.
         size = int(math.exp(self.rng.uniform(0, math.log(self._options.body_bytes))))
-        sent = Sent(
+        return Sent(
             key=key,
             group=group,
             topic=topic,
@@ -234,10 +272,9 @@ class Producer(Client):
             at_s=self._history.now_s(),
             waits=waits,
         )
-        self._history.sent[key] = sent
-        return sent
 
     async def _send(self, addr: str, messages: list[Sent], *, batch: bool) -> None:
+        self._history.sent.update((sent.key, sent) for sent in messages)
         header = self._header(messages[0], "" if batch else properties_of(messages[0]))
         header.batch = batch
         body = messages[0].body
@@ -250,6 +287,38 @@ class Producer(Client):
             self._history.refused(describe(error))
             return
         self._acked(messages, response)
+
+    async def _transact(self, addr: str, sent: Sent) -> None:
+        """
+        Send a half message, decide, and tell the broker, or leave one or both to its question.
+
+        Java: DefaultMQProducerImpl#sendMessageInTransaction
+        """
+        transaction = self._history.transactions[sent.key] = Transaction(sent=sent)
+        header = self._header(sent, append_properties(properties_of(sent), HALF))
+        header.sys_flag = TRANSACTION_PREPARED
+        try:
+            response = await self.remoting.invoke(
+                addr, SEND_MESSAGE_V2, header, sent.body, timeout_ms=SEND_TIMEOUT_MS * 4
+            )
+        except RequestFailed as error:
+            self._history.refused(describe(error))
+            return
+        sent.ack = self._ack(response, response.header.msg_id)
+        await self.sleep(self.rng.expovariate(1 / LOCAL_TRANSACTION_S))
+        if response.code != ResponseCode.SUCCESS:
+            transaction.decide(TRANSACTION_ROLLBACK, self._history.now_s())
+        elif self.rng.random() < DECIDED:
+            transaction.decide(self.rng.choice(DECISIONS), self._history.now_s())
+        if self.running and self.rng.random() < TOLD:
+            end = EndTransactionHeader(
+                producer_group=PRODUCER_GROUP,
+                tran_state_table_offset=sent.ack.queue_offset,
+                commit_log_offset=sent.ack.phy_offset,
+                commit_or_rollback=transaction.state,
+                msg_id=sent.key,
+            )
+            self.remoting.oneway(addr, END_TRANSACTION, end, None)
 
     def _header(self, sent: Sent, properties: str) -> SendMessageV2Header:
         return SendMessageV2Header(
@@ -268,15 +337,51 @@ class Producer(Client):
     def _acked(self, messages: list[Sent], response: Response[SendMessageReply, Any]) -> None:
         ids = response.header.msg_id.split(",")
         for number, (sent, msg_id) in enumerate(zip(messages, ids, strict=True)):
-            _, phy_offset = decode_offset_msg_id(msg_id)
-            ack = Ack(
-                at_s=self._history.now_s(),
-                code=response.code,
-                queue_id=response.header.queue_id,
-                queue_offset=response.header.queue_offset + number,
-                phy_offset=phy_offset,
-            )
-            self._history.acknowledge(sent, ack)
+            self._history.acknowledge(sent, self._ack(response, msg_id, number))
+
+    def _ack(self, response: Response[SendMessageReply, Any], msg_id: str, number: int = 0) -> Ack:
+        return Ack(
+            at_s=self._history.now_s(),
+            code=response.code,
+            queue_id=response.header.queue_id,
+            queue_offset=response.header.queue_offset + number,
+            phy_offset=decode_offset_msg_id(msg_id)[1],
+        )
+
+
+class Answers:
+    """
+    Answers to the questions of brokers: how a transaction of any member of the group has ended.
+
+    Java: ClientRemotingProcessor#checkTransactionState
+    """
+
+    def __init__(self, rng: Random, history: History) -> None:
+        self._rng = rng
+        self._history = history
+
+    @responds_to(CHECK_TRANSACTION_STATE)
+    def check(self, request: Request[CheckTransactionStateHeader, bytes]) -> NoReply:
+        header, history = request.header, self._history
+        key = header.msg_id or ""
+        transaction, record = history.transactions.get(key), decode_record(request.body)
+        if transaction is None or not same(transaction.sent, record):
+            history.wrong_checks.append(f"a producer was asked about {key!r} of {record.topic}:{record.queue_id}")
+            return NO_REPLY
+        if not history.producing or self._rng.random() < DECIDED:
+            known = transaction.sent.ack is not None
+            transaction.decide(self._rng.choice(DECISIONS) if known else TRANSACTION_ROLLBACK, history.now_s())
+        end = EndTransactionHeader(
+            producer_group=PRODUCER_GROUP,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=transaction.state,
+            from_transaction_check=True,
+            msg_id=key,
+            transaction_id=header.transaction_id,
+        )
+        request.channel.oneway(END_TRANSACTION, end, None)
+        return NO_REPLY
 
 
 def describe(error: RequestFailed) -> str:

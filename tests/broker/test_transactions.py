@@ -524,7 +524,7 @@ class RoundTests(SynchronousTestCase):
     """The decisions of one walk, at the edges."""
 
     def round(self, half_offset: int = 0, op_offset: int = 0) -> Round:
-        found = Round(TERMS, half_offset, op_offset, began_ms=100_000)
+        found = Round(TERMS, half_offset, op_offset, half_end=20)
         found.ops_at_end = True
         return found
 
@@ -538,9 +538,15 @@ class RoundTests(SynchronousTestCase):
         self.assertEqual(self.verdict(99_000, 99_000), Verdict.LATER)
         self.assertEqual(self.verdict(98_999, 98_999), Verdict.CHECK)
         self.assertEqual(self.verdict(100_001, 99_000), Verdict.CHECK)
-        self.assertEqual(self.verdict(0, 100_000), Verdict.LATER)
         self.assertEqual(self.verdict(0, 0, now=3_600_000), Verdict.CHECK)
         self.assertEqual(self.verdict(0, 0, now=3_600_001), Verdict.DISCARD)
+
+    def test_end(self) -> None:
+        """What is stored after the begin of a walk is for the next one, whatever the clocks say."""
+        found = self.round(half_offset=19)
+        self.assertEqual(found.judge(record(19, 0, 200_000), 100_000)[0], Verdict.CHECK)
+        found.half_offset = 20
+        self.assertEqual(found.judge(record(20, 0, 0), 100_000)[0], Verdict.LATER)
 
     def test_times(self) -> None:
         """A message that was checked 15 times is discarded; a number that is none counts from the beginning."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import offsets as offsets_module
 from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.responders import sending as sending_module
+from rmq.broker.responders import transactions as transactions_module
+from rmq.broker.transactions import Round, TransactionChecks, Verdict
 from rmq.ha.acks import Acks
 from rmq.ha.master import MasterSession, MasterState
 from rmq.ha.session import Action, Close, Send
@@ -22,11 +26,12 @@ from rmq.sim.scenario import Run
 from rmq.store import appender as appender_module
 from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.indexfile import IndexFile
-from rmq.store.messages import PutStatus
+from rmq.store.messages import Message, PutStatus
 from rmq.store.queues import QueueTable
 from rmq.store.recovery import Recovery
 from rmq.store.scan import RecoveryPolicy
 from rmq.store.store import MessageStore
+from rmq.wire.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record, encode_properties
 from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, SYNC_FLUSH, SYNC_MASTER, options
 
 #: a disk on which much is not synced at any moment
@@ -64,6 +69,48 @@ class MutationTests(SynchronousTestCase):
         outcome = Run(seed, plan=plan, chaos_s=chaos_s, options=options).go()
         self.flushLoggedErrors()
         return outcome.violations
+
+    # ---- transactions ----
+
+    def test_half_message_is_not_stored_again(self) -> None:
+        """A check that only asks, and passes the half message, loses the transaction whose answer is late."""
+        judge = Round.judge
+
+        def hasty(self: Round, half: Record, now: int) -> tuple[Verdict, dict[str, str]]:
+            verdict, pairs = judge(self, half, now)
+            return Verdict.SETTLED if verdict is Verdict.CHECK else verdict, pairs
+
+        self.plant(Round, "judge", hasty)
+        busy = options(ASYNC_MASTER, ASYNC_FLUSH, transactional=0.5)
+        self.find("kills", "was committed and ", busy)
+
+    def test_offsets_before_the_log(self) -> None:
+        """Offsets of the walk that are saved before the log is on disk lose transactions in a power failure."""
+
+        async def hasty(self: TransactionChecks) -> bool:
+            return True
+
+        self.plant(TransactionChecks, "_is_flushed", hasty)
+        slow = {"flushIntervalCommitLog": "5000", "flushCommitLogThoroughInterval": "10000"}
+        busy = options(ASYNC_MASTER, ASYNC_FLUSH, transactional=0.5, send_every_s=0.1, sync_s=SLOW_S, store=slow)
+        self.find("power", "was committed and ", busy)
+
+    def test_rollback_is_taken_for_a_commit(self) -> None:
+        """A broker that commits whatever the end says shows what was rolled back."""
+        self.plant(transactions_module, "TRANSACTION_ROLLBACK", TRANSACTION_COMMIT)
+        self.plant(transactions_module, "TRANSACTION_COMMIT", TRANSACTION_ROLLBACK)
+        busy = options(ASYNC_MASTER, ASYNC_FLUSH, transactional=0.5)
+        self.find("quiet", "which was rolled back", busy)
+
+    def test_half_message_is_visible(self) -> None:
+        """A half message that is stored where it belongs at once is found."""
+
+        def whole(message: Message, pairs: dict[str, str]) -> Message:
+            return attrs.evolve(message, sys_flag=0, properties=encode_properties(pairs))
+
+        self.plant(sending_module, "half_message", whole)
+        busy = options(ASYNC_MASTER, ASYNC_FLUSH, transactional=0.5)
+        self.find("quiet", "s later", busy)
 
     # ---- acknowledgements ----
 

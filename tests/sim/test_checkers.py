@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.sim import checkers
 from rmq.sim.checkers import Losses, PowerLoss, ReplicaWatch
 from rmq.sim.cluster import ROOT, Cluster, Member
-from rmq.sim.history import Copy, History, Sent
+from rmq.sim.history import Copy, History, Sent, Transaction, same
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.scenario import Run
@@ -20,6 +20,7 @@ from rmq.store import layout
 from rmq.wire.api.common import TopicConfig
 from rmq.wire.api.routes import BrokerData, ClusterInfo, TopicRouteData
 from rmq.wire.codes import ResponseCode
+from rmq.wire.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from tests.sim.support import (
     ASYNC_FLUSH,
     ASYNC_MASTER,
@@ -279,9 +280,9 @@ class AcknowledgedTests(SynchronousTestCase):
     def test_same(self) -> None:
         """A record is the message that was sent when key, topic, queue and body are the same."""
         sent = message("m")
-        self.assertTrue(checkers.same(sent, record(sent)))
+        self.assertTrue(same(sent, record(sent)))
         for changes in OTHERS:
-            self.assertFalse(checkers.same(sent, record(sent, **changes)), changes)
+            self.assertFalse(same(sent, record(sent, **changes)), changes)
 
     def test_at(self) -> None:
         """A number is served when it lies from the minimum to the last record."""
@@ -622,6 +623,116 @@ class DeliveryTests(SynchronousTestCase):
         history.seen.append(seen(late, key="lost"))
         self.assertEqual(checkers.undelivered(history, losses(failure())), [])
         self.assertEqual(checkers.undelivered(history, losses()), [late])
+
+
+class TransactionTests(SynchronousTestCase):
+    """6: committed once or more, never visible after a rollback, never visible before the commit."""
+
+    def history(self, state: int = TRANSACTION_COMMIT, decided_s: float | None = 1.5, **changes: Any) -> History:
+        """A transaction that was decided at 1.5 s; its message, when consumed, is consumed at 2 s."""
+        history = history_of()
+        self.half = message("t", **changes)
+        history.transactions["t"] = Transaction(sent=self.half, state=state, decided_s=decided_s)
+        return history
+
+    def all_rules(self, history: History, *copies: Copy, found: Losses | None = None) -> list[str]:
+        excuses = found or losses()
+        return [
+            *checkers.visible_only_after_commit(history, queues_of(*copies)),
+            *checkers.commits_are_stored(history, queues_of(*copies), excuses),
+            *checkers.commits_are_consumed(history, excuses),
+        ]
+
+    def test_sound(self) -> None:
+        """Committed, stored and consumed, also twice; rolled back or open, and nowhere."""
+        history = self.history()
+        history.seen += [seen(self.half), seen(self.half, queue_offset=1)]
+        copy = copy_of(record(self.half), record(self.half, queue_offset=1, phy_offset=900))
+        self.assertEqual(self.all_rules(history, copy), [])
+        self.assertEqual(list(checkers.nothing_reused(history, queues_of(copy), losses())), [])
+        self.assertEqual(list(checkers.seen_is_true(history)), [])
+        self.assertEqual(self.all_rules(self.history(TRANSACTION_ROLLBACK)), [])
+        self.assertEqual(self.all_rules(self.history(0, None)), [])
+
+    def test_visible_too_early(self) -> None:
+        """What consumers got before the commit is found, to the moment."""
+        history = self.history(decided_s=2.25)
+        history.seen.append(seen(self.half))
+        text = "consumer-0 got t from broker-a, which was committed 0.250 s later"
+        self.assertEqual(self.all_rules(history, copy_of(record(self.half))), [text])
+        history.transactions["t"].decided_s = 2.0
+        self.assertEqual(self.all_rules(history, copy_of(record(self.half))), [])
+
+    def test_visible_for_no_reason(self) -> None:
+        """So is what was rolled back, or never committed, at consumers and in the queue."""
+        for state, decided_s, why in ((TRANSACTION_ROLLBACK, 1.5, "was rolled back"), (0, None, "was never committed")):
+            history = self.history(state, decided_s)
+            history.seen.append(seen(self.half))
+            self.assertEqual(self.all_rules(history), [f"consumer-0 got t from broker-a, which {why}"])
+            history.seen.clear()
+            served = f"broker-a serves t at log 0, which {why}"
+            self.assertEqual(self.all_rules(history, copy_of(record(self.half))), [served])
+
+    def test_other_contents(self) -> None:
+        """A committed message with other contents is found as any other."""
+        history = self.history()
+        history.seen.append(seen(self.half, body=b"other"))
+        self.assertEqual(len(list(checkers.seen_is_true(history))), 1)
+
+    def test_lost(self) -> None:
+        """A commit that is nowhere is found, and one that is in another queue or of another broker, too."""
+        history = self.history()
+        stored = "t was committed and is not in broker-a orders:0"
+        self.assertEqual(self.all_rules(history), [stored, "t was committed and never consumed"])
+        history.seen.append(seen(self.half))
+        self.assertEqual(self.all_rules(history), [stored])
+        self.assertEqual(self.all_rules(history, copy_of(record(self.half, queue_id=1), queue_id=1)), [stored])
+
+    def test_never_consumed(self) -> None:
+        """A commit that is stored and that nobody gets is found."""
+        history = self.history()
+        self.assertEqual(self.all_rules(history, copy_of(record(self.half))), ["t was committed and never consumed"])
+
+    def test_excused(self) -> None:
+        """What a power failure may have taken is excused; one after which only numbers were used again, less."""
+        history = self.history(phy=500)
+        self.assertEqual(self.all_rules(history, found=losses(failure())), [])
+        later = losses(failure(from_phy=900))
+        self.assertEqual(self.all_rules(history, found=later), ["t was committed and is not in broker-a orders:0"])
+        self.assertEqual(len(self.all_rules(history, found=losses(failure(group="broker-b")))), 2)
+        self.assertEqual([transaction.sent.key for transaction in checkers.committed(history, later)], ["t"])
+
+    def test_invisible(self) -> None:
+        """Nobody may see a message before the commit, and everybody from then on."""
+        transaction = self.history().transactions["t"]
+        self.assertEqual(checkers.invisible(transaction), "")
+        self.assertEqual(checkers.invisible(transaction, 1.5), "")
+        self.assertEqual(checkers.invisible(transaction, 1.4), "was committed 0.100 s later")
+
+    def test_wrong_checks(self) -> None:
+        """A question about what nobody sent is found."""
+        history = self.history(TRANSACTION_ROLLBACK)
+        history.wrong_checks.append("a producer was asked about 'x'")
+        self.assertEqual(self.all_rules(history), ["a producer was asked about 'x'"])
+
+    def test_half_messages_end(self) -> None:
+        """A half message that stays open is found with its broker."""
+
+        def master(count: int) -> Any:
+            checks = SimpleNamespace(open_half_messages=count)
+            return SimpleNamespace(node=SimpleNamespace(name="m"), broker=SimpleNamespace(checks=checks))
+
+        self.assertEqual(list(checkers.half_messages_end(master(0))), [])
+        self.assertEqual(list(checkers.half_messages_end(master(2))), ["m has 2 half messages without an end"])
+
+    def test_decided_once(self) -> None:
+        """A decision never changes, and an unknown state is none."""
+        transaction = self.history(0, None).transactions["t"]
+        transaction.decide(0, 1.0)
+        self.assertIsNone(transaction.decided_s)
+        transaction.decide(TRANSACTION_COMMIT, 2.0)
+        transaction.decide(TRANSACTION_ROLLBACK, 3.0)
+        self.assertEqual((transaction.state, transaction.decided_s), (TRANSACTION_COMMIT, 2.0))
 
 
 class RouteTests(SynchronousTestCase):

@@ -16,18 +16,19 @@ from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.metadata_sync import MetadataSync
+from rmq.broker.transactions import TransactionChecks
 from rmq.ha.acks import Acks
 from rmq.remoting.client import RequestFailed
 from rmq.runtime.disk.files import DiskError
 from rmq.sim import checkers, scenario
 from rmq.sim.cluster import ROOT, LogImage, Member
 from rmq.sim.consumer import Observer
-from rmq.sim.history import Copy, Sent
+from rmq.sim.history import Copy, Sent, Transaction
 from rmq.sim.scenario import Failures, Run
 from rmq.sim.world import SimError
 from rmq.store import layout
 from rmq.store.store import MessageStore
-from rmq.wire.record import Flaw, RecordError
+from rmq.wire.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Flaw, RecordError
 from tests.sim.support import ASYNC_FLUSH, LOG_DIR, SYNC_MASTER, failure, image_of, message, options, seen
 
 #: a failure of broker-a's master that may have taken anything
@@ -97,6 +98,18 @@ class WaitTests(RunCase):
             run.history.producing = False
 
         self.find("converge", plant, r"producers, 5 s after healing: broker-a has acknowledged nothing$")
+
+    def test_transactions(self) -> None:
+        """A half message that stays open is found, and a commit that nobody gets."""
+
+        def plant(run: Run) -> None:
+            run.history.transactions["t"] = Transaction(sent=message("t"), state=TRANSACTION_COMMIT, decided_s=1.0)
+            self.patch(TransactionChecks, "open_half_messages", 1)
+
+        found = self.violations("converge", plant)
+        self.assertEqual(found[0], "transactions, 5 s after healing: broker-a-0 has 1 half messages without an end")
+        self.assertEqual(found[1], "consumers, 5 s after healing: t was committed and never consumed")
+        self.assertEqual(found[2], "t was committed and is not in broker-a orders:0")
 
     def test_slaves(self) -> None:
         """A slave that does not catch up is found."""
@@ -227,6 +240,22 @@ class JudgementTests(RunCase):
             self.patch(run, "_copies_of", copies_of)
 
         return plant
+
+    def test_transactions(self) -> None:
+        """Transactions go through a run, and what was rolled back is judged where it is served and consumed."""
+
+        def plant(run: Run) -> None:
+            key = next(key for key, one in run.history.transactions.items() if one.state == TRANSACTION_COMMIT)
+            run.history.transactions[key].state = TRANSACTION_ROLLBACK
+
+        run = self.simulate("check", plant, transactional=0.5)
+        found = run.outcome.violations
+        self.assertRegex(found[0], r"^consumer-0\S+ got producer-0\S+ from broker-a, which was rolled back$")
+        self.assertRegex(found[1], r"^broker-a serves producer-0\S+ at log \d+, which was rolled back$")
+        self.assertEqual(len(found), 2)
+        counts = run.outcome.counts
+        self.assertGreater(counts["transactions"], counts["committed"])
+        self.assertGreater(counts["committed"], 0)
 
     def test_acknowledged(self) -> None:
         """1: a message that is not where it was acknowledged is found; it is not when a failure may have taken it."""

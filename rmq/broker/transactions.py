@@ -37,7 +37,8 @@ from rmq.broker.topics import (
     topic,
 )
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.store.messages import GetResult, GetStatus, Message, PutResult
+from rmq.store.config import BrokerRole
+from rmq.store.messages import GetResult, GetStatus, Message, PutResult, Replication
 from rmq.wire.api.transactions import CHECK_TRANSACTION_STATE, CheckTransactionStateHeader
 from rmq.wire.extfields import parse_boolean
 from rmq.wire.record import (
@@ -349,6 +350,9 @@ class CheckStore(Protocol):
     @property
     def flushed_offset(self) -> int: ...
 
+    @property
+    def replication(self) -> Replication | None: ...
+
     def flush_soon(self) -> None: ...
 
 
@@ -440,7 +444,7 @@ class TransactionChecks:
                     break
                 continue
             round_.half_offset += 1
-        if (round_.half_offset, round_.op_offset) != (half_offset, op_offset) and await self._is_flushed():
+        if (round_.half_offset, round_.op_offset) != (half_offset, op_offset) and await self._is_safe():
             self._offsets.commit(GROUP, TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset)
             self._offsets.commit(GROUP, TRANS_OP_HALF_TOPIC, QUEUE_ID, round_.op_offset)
             self._offsets.persist()
@@ -567,15 +571,26 @@ class TransactionChecks:
                 discarded=now.discarded - before.discarded,
             )
 
-    async def _is_flushed(self) -> bool:
-        """Wait until what the round saw is on disk; False when that takes too long. A stop flushes all by itself."""
+    async def _is_safe(self) -> bool:
+        """Wait until what the round saw is on disk; False when that takes too long. A stop syncs the log by itself."""
         end_offset = self._store.end_offset
         for _ in range(FLUSH_LOOKS):
-            if self._stopping or self._store.flushed_offset >= end_offset:
+            if self._stopping:
+                return True
+            if self._store.flushed_offset >= end_offset:
+                await self._replicated(end_offset)
                 return True
             self._store.flush_soon()
             await self._pause(FLUSH_LOOK_S)
         return False
+
+    async def _replicated(self, end_offset: int) -> None:
+        """Wait until slaves of a SYNC_MASTER have it, too, as sends do: one that is promoted has the offsets then."""
+        config, replication = self._settings.setup.store, self._store.replication
+        if config.broker_role is BrokerRole.SYNC_MASTER and replication is not None:
+            status = replication.wait_for_slaves(end_offset, steady_ms(self._clock) + config.slave_timeout)
+            if isinstance(status, Deferred):
+                await status
 
     def _pause(self, seconds: float) -> Deferred[None]:
         paused: Deferred[None] = Deferred()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import attrs
+from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.transactions import OP_PAGE, SLICE, Round, Terms, Verdict
 from rmq.runtime.clock import now_ms
+from rmq.sim.cluster import Cluster, Member
+from rmq.sim.node import Node
+from rmq.sim.world import World
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import (
@@ -20,7 +26,8 @@ from rmq.wire.record import (
     decode_records,
     encode_properties,
 )
-from tests.broker.harness import OneBroker, RawClient, heartbeat, pull_ext, send_ext
+from tests.broker.harness import PORT, OneBroker, RawClient, heartbeat, pull_ext, send_ext
+from tests.sim.support import ASYNC_FLUSH, SYNC_MASTER, options
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -486,6 +493,60 @@ class SlaveTests(TransactionCase):
         self.assertEqual((answer.code, answer.remark), (11, None))
         self.one.world.run_for(2 * INTERVAL_S)
         self.assertNotIn(HALF, self.one.service.topics)
+
+
+class PromotionTests(SynchronousTestCase):
+    """The slave of a lost master continues with its transactions once it is the master."""
+
+    def setUp(self) -> None:
+        self.world = World(1)
+        self.cluster = Cluster(self.world, options(SYNC_MASTER, ASYNC_FLUSH, slaves=1))
+        self.cluster.start_servers()
+        self.world.run_for(5)
+        self.world.run_until(lambda: self.cluster.members[0].broker.ha.status().slaves, 120, "the slave")
+        self.clients = Node(self.world, self.cluster.net, "client")
+        self.clients.start()
+
+    def connect(self, member: Member) -> RawClient:
+        client = RawClient(self.world)
+        reactor = self.clients.process
+        assert reactor is not None
+        TCP4ClientEndpoint(reactor, member.node.address, PORT).connect(Factory.forProtocol(lambda: client))
+        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
+        body = {"clientID": "p", "consumerDataSet": [], "producerDataSet": [{"groupName": "PG"}]}
+        client.ask(34, body=json.dumps(body).encode())
+        return client
+
+    def end_checked(self, client: RawClient, key: str, state: int) -> None:
+        (check,) = (one for one in client.requests(39) if one.ext_fields["msgId"] == key)
+        fields = {name: check.ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId")}
+        client.ask(37, {**fields, "producerGroup": "PG", "commitOrRollback": str(state)})
+
+    def test_promoted(self) -> None:
+        """What was open is checked again, what had ended is not: not by the end of the original, nor of its copy."""
+        master, slave = self.cluster.members
+        client = self.connect(master)
+        for key in ("K1", "K2"):
+            pairs = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": key}
+            born = str(now_ms(master.broker.clock))
+            self.assertEqual(client.ask(310, send_ext(props=encode_properties(pairs), f="4", g=born), b"x").code, 0)
+        self.world.run_until(lambda: len(client.requests(39)) >= 2, 20, "the questions")
+        self.end_checked(client, "K1", COMMIT)
+        self.world.run_for(25)
+        master.node.crash()
+        self.world.settle(slave.node.stop())
+        promoted = Member(slave.group, 0, slave.node)
+        slave.node.start(partial(self.cluster._build_broker, promoted))
+        self.world.run_for(1)
+        client = self.connect(promoted)
+        self.world.run_for(12)
+        self.assertEqual({check.ext_fields["msgId"] for check in client.requests(39)}, {"K2"})
+        last = client.requests(39)[-1].ext_fields
+        fields = {name: last[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId")}
+        self.assertEqual(client.ask(37, {**fields, "producerGroup": "PG", "commitOrRollback": "8"}).code, 0)
+        keys = [record.property_map["UNIQ_KEY"] for record in decode_records(client.ask(11, pull_ext()).body or b"")]
+        self.assertEqual(keys, ["K1", "K2"])
+        self.world.settle(slave.node.stop())
 
 
 # ---- the core ----

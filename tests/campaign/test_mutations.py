@@ -90,7 +90,7 @@ class MutationTests(SynchronousTestCase):
         async def hasty(self: TransactionChecks) -> bool:
             return True
 
-        self.plant(TransactionChecks, "_is_flushed", hasty)
+        self.plant(TransactionChecks, "_is_safe", hasty)
         slow = {"flushIntervalCommitLog": "5000", "flushCommitLogThoroughInterval": "10000"}
         busy = options(ASYNC_MASTER, ASYNC_FLUSH, transactional=0.5, send_every_s=0.1, sync_s=SLOW_S, store=slow)
         self.find("power", "was committed and ", busy)

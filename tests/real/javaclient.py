@@ -112,6 +112,27 @@ class JavaClient(PipedClient):
     def got(self, *members: str) -> list[Event]:
         return [e for e in list(self.events) if e.get("event") == "got" and (not members or e["member"] in members)]
 
+    def transact(self, group: str, topic: str, count: int, *, prefix: str, local: str, **answers: str) -> list[Event]:
+        """
+        Begin ``count`` transactions as a member of a producer group and return what became of the half messages.
+
+        ``local`` is the state that the producer knows when it has sent one. The other properties are what members of
+        the group answer when a broker asks, each by the property that :meth:`answer` names (at first ``checked``).
+        """
+        self.call(
+            "transact", group=group, topic=topic, count=count, prefix=prefix, properties={"local": local, **answers}
+        )
+        return [e for e in self.happened("transaction") if e["key"].startswith(prefix + "-")]
+
+    def answer(self, group: str, *, by: str) -> None:
+        """Be a member of a producer group, which answers by a property of the message."""
+        self.call("answer", group=group, by=by)
+
+    def kill(self) -> None:
+        """End the process without a goodbye to anybody."""
+        self._process.kill()
+        self._process.wait()
+
     def consume(self, group: str, topic: str, member: str, expression: str = "*", **more: Any) -> None:
         """Start a push consumer, of tags or ``sql``; what it receives appears as "got" events of ``member``."""
         self.call("consume", group=group, topic=topic, member=member, expression=expression, **more)

@@ -23,9 +23,13 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -42,6 +46,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public class Client {
     static final PrintStream OUT = new PrintStream(new java.io.FileOutputStream(java.io.FileDescriptor.out), false);
     static final Map<String, DefaultMQPushConsumer> CONSUMERS = new ConcurrentHashMap<>();
+    static final Map<String, TransactionMQProducer> TRANSACTIONAL = new ConcurrentHashMap<>();
     static String namesrv;
     static DefaultMQProducer producer;
     static DefaultMQPullConsumer reader;
@@ -56,6 +61,7 @@ public class Client {
         for (DefaultMQPushConsumer consumer : CONSUMERS.values()) consumer.shutdown();
         if (reader != null) reader.shutdown();
         if (producer != null) producer.shutdown();
+        for (TransactionMQProducer one : TRANSACTIONAL.values()) one.shutdown();
         System.exit(0);
     }
 
@@ -71,6 +77,8 @@ public class Client {
                 case "offsets": offsets(command, done); break;
                 case "query": query(command, done); break;
                 case "replier": replier(command); break;
+                case "transact": transact(command, done); break;
+                case "answer": answerBy = command.getString("by"); transactional(command.getString("group")); break;
                 case "request": request(command, done); break;
                 default: throw new IllegalArgumentException("unknown command " + command);
             }
@@ -254,6 +262,59 @@ public class Client {
     static void oneway(Job job, Message m) throws Exception {
         job.producer.sendOneway(m);
         job.sent(m, null, 0, "oneway");
+    }
+
+    // ---- transactions ----------------------------------------------------------------------------------------------
+
+    /** The property of a message in which this member looks when a broker asks it; unknown without it. */
+    static volatile String answerBy = "checked";
+
+    /** A member of a producer group. Property "local" of a message is the state when it has been sent. */
+    static synchronized TransactionMQProducer transactional(String group) throws Exception {
+        TransactionMQProducer found = TRANSACTIONAL.get(group);
+        if (found != null) return found;
+        TransactionMQProducer made = new TransactionMQProducer(group);
+        made.setNamesrvAddr(namesrv);
+        made.setPollNameServerInterval(2000);
+        made.setHeartbeatBrokerInterval(2000);
+        made.setTransactionListener(new TransactionListener() {
+            @Override public LocalTransactionState executeLocalTransaction(Message m, Object argument) {
+                return LocalTransactionState.valueOf(m.getUserProperty("local"));
+            }
+
+            @Override public LocalTransactionState checkLocalTransaction(MessageExt m) {
+                JSONObject event = describe(m, "checked");
+                event.put("transaction", m.getTransactionId());
+                event.put("topic", m.getTopic());
+                emit(event);
+                String state = m.getUserProperty(answerBy);
+                return state == null ? LocalTransactionState.UNKNOW : LocalTransactionState.valueOf(state);
+            }
+        });
+        made.start();
+        TRANSACTIONAL.put(group, made);
+        return made;
+    }
+
+    static void transact(JSONObject command, JSONObject done) throws Exception {
+        TransactionMQProducer transactions = transactional(command.getString("group"));
+        int count = command.getIntValue("count");
+        for (int i = 0; i < count; i++) {
+            String key = command.getString("prefix") + "-" + i;
+            Message m = new Message(command.getString("topic"), "TagA", key, (key + " body").getBytes(StandardCharsets.UTF_8));
+            for (Map.Entry<String, Object> one : command.getJSONObject("properties").entrySet()) {
+                m.putUserProperty(one.getKey(), (String) one.getValue());
+            }
+            TransactionSendResult result = transactions.sendMessageInTransaction(m, null);
+            JSONObject event = describe(m);
+            event.put("event", "transaction");
+            event.put("status", result.getSendStatus().name());
+            event.put("state", result.getLocalTransactionState().name());
+            event.put("msgId", result.getMsgId());
+            event.put("offsetMsgId", result.getOffsetMsgId());
+            emit(event);
+        }
+        done.put("ok", count);
     }
 
     static JSONObject describe(Message m) {

@@ -69,8 +69,8 @@ TAGS = ("A", "B")
 HALF = encode_properties({PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: PRODUCER_GROUP})
 #: what a local transaction takes, on average
 LOCAL_TRANSACTION_S = 0.5
-#: the parts of local transactions that decide at once, and of those that tell the broker
-DECIDED, TOLD = 0.7, 0.8
+#: the parts of local transactions that decide at once, and of producers that report it
+DECIDED, REPORTED = 0.7, 0.8
 DECISIONS = (TRANSACTION_COMMIT, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 #: Apache's sendMsgTimeout, pollNameServerInterval, heartbeatBrokerInterval and so on, some of them quicker
@@ -310,7 +310,7 @@ class Producer(Client):
             transaction.decide(TRANSACTION_ROLLBACK, self._history.now_s())
         elif self.rng.random() < DECIDED:
             transaction.decide(self.rng.choice(DECISIONS), self._history.now_s())
-        if self.running and self.rng.random() < TOLD:
+        if self.running and self.rng.random() < REPORTED:
             end = EndTransactionHeader(
                 producer_group=PRODUCER_GROUP,
                 tran_state_table_offset=sent.ack.queue_offset,

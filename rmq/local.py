@@ -1,5 +1,5 @@
 """
-``rmq-local``: a NameServer, a master and a slave on this machine, in the foreground.
+``rmq-local``: a NameServer, a master and a slave on this machine, in the foreground; more masters if asked for.
 
 Each role is its own `twistd` process, so that one can be killed to try a failover; a role that dies is started
 again. This file starts, watches and stops processes and uses nothing else of the product.
@@ -33,8 +33,11 @@ RESTART_DELAY_S = 1.0
 MAX_DEATHS_PER_MINUTE = 5
 
 SEGMENT_MIB = 64
-#: the status pages of the NameServer are at its port + 4, those of master and slave at the next two ports
+#: the status pages of the NameServer are at its port + 4, those of master, slave and further masters at the next ports
 HTTP_PORT_STEP = 4
+#: from the port of one master to that of the next
+MASTER_PORT_STEP = 20
+MAX_MASTERS = 16
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
 _PR_SET_PDEATHSIG = 1
@@ -42,9 +45,9 @@ _PR_SET_PDEATHSIG = 1
 BOOT_LINE_PARTS = "boot success."
 
 BROKER_PROPERTIES = """\
-# One broker group on one machine: {what}.
+# {what}.
 brokerClusterName=DefaultCluster
-brokerName=broker-a
+brokerName={broker_name}
 brokerId={broker_id}
 brokerRole={role}
 flushDiskType=ASYNC_FLUSH
@@ -239,20 +242,25 @@ def _write_once(path: Path, text: str) -> Path:
     return path
 
 
-def _broker(
-    options: argparse.Namespace, root: Path, name: str, port: int, broker_id: int, role: str, what: str
-) -> Role:
+def _broker(options: argparse.Namespace, root: Path, name: str, port: int, role: str, what: str, page: int) -> Role:
+    """Return a master, or the slave of one: its name ends in "-s". ``page`` is the number of its status pages."""
+    broker_name = name.removesuffix("-s")
     conf = _write_once(
         root / "conf" / f"{name}.properties",
         BROKER_PROPERTIES.format(
-            what=what, broker_id=broker_id, role=role, segment_bytes=SEGMENT_MIB << 20, segment_mib=SEGMENT_MIB
+            what=what,
+            broker_name=broker_name,
+            broker_id=int(name != broker_name),
+            role=role,
+            segment_bytes=SEGMENT_MIB << 20,
+            segment_mib=SEGMENT_MIB,
         ),
     )
     arguments = ["rmq-broker", "-c", str(conf), "-n", f"{options.host}:{options.namesrv_port}"]
     arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
     arguments += ["--brokerIP1", options.host, "--brokerIP2", options.host, "--bindAddress", options.host]
     log = root / "logs" / f"{name}.log"
-    return Role(name=name, arguments=arguments, log=log, http_port=_http_port(options, broker_id + 1))
+    return Role(name=name, arguments=arguments, log=log, http_port=_http_port(options, page))
 
 
 def cluster(options: argparse.Namespace) -> Cluster:
@@ -266,9 +274,13 @@ def cluster(options: argparse.Namespace) -> Cluster:
     arguments += ["--bindAddress", options.host, "--kvConfigPath", str(root / "namesrv" / "kvConfig.json")]
     log = root / "logs" / "namesrv.log"
     namesrv = Role(name="namesrv", arguments=arguments, log=log, http_port=_http_port(options, 0))
-    master = _broker(options, root, "broker-a", options.broker_port, 0, options.role, "the master")
-    slave = _broker(options, root, "broker-a-s", options.slave_port, 1, "SLAVE", "its slave")
+    master = _broker(options, root, "broker-a", options.broker_port, options.role, "The master of broker-a", 1)
+    slave = _broker(options, root, "broker-a-s", options.slave_port, "SLAVE", "The slave of broker-a", 2)
     roles = [namesrv, master, slave]
+    for number in range(1, options.masters):
+        name = f"broker-{chr(ord('a') + number)}"
+        port = options.broker_port + number * MASTER_PORT_STEP
+        roles.append(_broker(options, root, name, port, "ASYNC_MASTER", f"The master of {name}", number + 2))
     return Cluster(roles=roles, next_steps=_next_steps(options, root, roles))
 
 
@@ -281,7 +293,7 @@ def _http_port(options: argparse.Namespace, index: int) -> int | None:
 
 
 NEXT_STEPS = """
-Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_port}.
+Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_port}{more}.
 
   use it         any RocketMQ 4.x or 5.x remoting client: set its name server address to {namesrv}
   look at it     {pages}
@@ -305,6 +317,7 @@ def _next_steps(options: argparse.Namespace, root: Path, roles: Sequence[Role]) 
         host=options.host,
         broker_port=options.broker_port,
         slave_port=options.slave_port,
+        more=", further masters: " + ", ".join(role.name for role in roles[3:]) if roles[3:] else "",
         dir=os.path.relpath(root),
         audit=_audit_command(os.path.relpath(root)),
     )
@@ -349,9 +362,19 @@ def parser() -> argparse.ArgumentParser:
         "--slave-port", type=int, default=10921, help="slave; also uses port - 2 and port + 1 (default: %(default)s)"
     )
     parser.add_argument(
+        "--masters",
+        type=int,
+        default=1,
+        choices=range(1, MAX_MASTERS + 1),
+        metavar="N",
+        help=f"masters, one process each, which share the topics; all but the first are without slave, at"
+        f" --broker-port + {MASTER_PORT_STEP}, + {2 * MASTER_PORT_STEP}, … (default: %(default)s)",
+    )
+    parser.add_argument(
         "--http-port",
         type=int,
-        help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2; 0 for none"
+        help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2, further masters"
+        " behind it; 0 for none"
         f" (default: --namesrv-port + {HTTP_PORT_STEP}; needs the extra rmq[metrics])",
     )
     parser.add_argument(

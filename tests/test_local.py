@@ -58,6 +58,27 @@ class FolderTests(SynchronousTestCase):
         self.assertEqual(os.listdir(f"{folder}/conf"), [])
 
 
+class MastersTests(SynchronousTestCase):
+    def test_further_masters(self) -> None:
+        """Each has a name, a store and ports of its own, and is a master; only the first has a slave."""
+        folder = os.path.abspath(self.mktemp())
+        made = cluster(parser().parse_args(["--dir", folder, "--masters", "3"]))
+        self.assertEqual(
+            [role.name for role in made.roles], ["namesrv", "broker-a", "broker-a-s", "broker-b", "broker-c"]
+        )
+        for name, broker_name, broker_id, role in (
+            ("broker-a", "broker-a", 0, "ASYNC_MASTER"),
+            ("broker-a-s", "broker-a", 1, "SLAVE"),
+            ("broker-c", "broker-c", 0, "ASYNC_MASTER"),
+        ):
+            lines = Path(folder, "conf", f"{name}.properties").read_text("utf-8").splitlines()
+            for line in (f"brokerName={broker_name}", f"brokerId={broker_id}", f"brokerRole={role}"):
+                self.assertIn(line, lines)
+        ports = [role.arguments[role.arguments.index("--listenPort") + 1] for role in made.roles]
+        self.assertEqual(ports, ["9876", "10911", "10921", "10931", "10951"])
+        self.assertIn("further masters: broker-b, broker-c", made.next_steps)
+
+
 class StatusPageTests(SynchronousTestCase):
     def started(self, *options: str, metrics: bool = True) -> tuple[list[int | None], str]:
         """Return the ports of the status pages of all roles, and what is printed once they run."""

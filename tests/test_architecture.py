@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": {"runtime"},
     "client": {"errors", "wire"},
     "aio": {"client", "errors", "wire"},
+    "blocking": {"aio", "client", "errors", "wire"},
     "tx": {"client", "errors", "remoting", "runtime", "wire"},
 }
 
@@ -101,7 +102,7 @@ def is_edge(path: str) -> bool:
     return (
         path.startswith("rmq/runtime/")
         or path.endswith(("/tap.py", "/__main__.py"))
-        or path in ("rmq/local.py", "rmq/aio/host.py", "rmq/tx/host.py")
+        or path in ("rmq/local.py", "rmq/aio/host.py", "rmq/tx/host.py", "rmq/tx/client.py", "rmq/blocking/client.py")
     )
 
 

@@ -11,9 +11,11 @@ What always holds: everything belongs to the loop in which the client was entere
 
 from rmq.aio.client import Client
 from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.flows.litepull import PullConsumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import Delivery, PushConsumer
-from rmq.client.settings import ClientSettings, From, ProducerSettings, PushSettings
+from rmq.client.flows.transactions import Outcome, Transaction, TransactionProducer
+from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import (
     CloseReport,
     Credentials,
@@ -40,8 +42,11 @@ __all__ = [
     "Later",
     "Message",
     "MessageQueue",
+    "Outcome",
     "Producer",
     "ProducerSettings",
+    "PullConsumer",
+    "PullSettings",
     "PushConsumer",
     "PushSettings",
     "ReceivedMessage",
@@ -49,4 +54,6 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql",
+    "Transaction",
+    "TransactionProducer",
 ]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rmq.aio.host import AsyncioHost
 from rmq.client.flows.instance import Instance
-from rmq.client.flows.producer import Producer
+from rmq.client.flows.litepull import PullConsumer, pull_consumer
+from rmq.client.flows.orderly import push_consumer
+from rmq.client.flows.producer import Producer, producer
 from rmq.client.flows.push import Handler, PushConsumer
-from rmq.client.settings import ClientSettings, ProducerSettings, PushSettings
-from rmq.client.types import CloseReport, Credentials, Sql
+from rmq.client.flows.transactions import TransactionProducer, transaction_producer
+from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
+from rmq.client.types import CloseReport, Credentials, ReceivedMessage, Sql
 from rmq.errors import ClosedClient
 
 #: one value for all, so that it may be a default
-_CLIENT, _PRODUCER, _PUSH = ClientSettings(), ProducerSettings(), PushSettings()
+_CLIENT, _PRODUCER, _PUSH, _PULL = ClientSettings(), ProducerSettings(), PushSettings(), PullSettings()
 
 
 class Client:
@@ -75,9 +79,7 @@ class Client:
 
     def producer(self, group: str = "DEFAULT_PRODUCER", settings: ProducerSettings = _PRODUCER) -> Producer:
         """Return a producer; one is enough for all topics and coroutines."""
-        producer = Producer(self._started, group, settings)
-        self._started.parts.append(producer)
-        return producer
+        return producer(self._started, group, settings)
 
     def push_consumer(
         self,
@@ -93,9 +95,22 @@ class Client:
         ``handler`` gets a message, or with ``batch_size`` above 1 a list. A coroutine function runs on the loop, a
         plain function in a thread.
         """
-        consumer = PushConsumer(self._started, group, subscriptions, handler, settings)
-        self._started.add_consumer(consumer)
-        return consumer
+        return push_consumer(self._started, group, subscriptions, handler, settings)
+
+    def transaction_producer(
+        self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
+    ) -> TransactionProducer:
+        """Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed."""
+        return transaction_producer(self._started, group, check, settings)
+
+    async def pull_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str | Sql] | None = None,
+        settings: PullSettings = _PULL,
+    ) -> PullConsumer:
+        """Return a consumer that is asked for messages; without subscriptions, `assign` says which queues it reads."""
+        return await pull_consumer(self._started, group, subscriptions, settings)
 
     @property
     def _started(self) -> Instance:

@@ -69,16 +69,14 @@ class AsyncioHost:
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Coroutine[Any, Any, T]:
         return asyncio.wait_for(waiting, seconds)
 
-    async def call(self, handler: Callable[[Any], Any], argument: object) -> None:
+    async def call(self, handler: Callable[[Any], Any], argument: object) -> object:
         """Await a coroutine function; run a plain function in a thread."""
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-            await handler(argument)
-            return
+            return await handler(argument)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rmq-handler")
         result = await asyncio.get_running_loop().run_in_executor(self._threads, handler, argument)
-        if inspect.isawaitable(result):
-            await result
+        return await result if inspect.isawaitable(result) else result
 
     def read_file(self, path: str) -> bytes | None:
         return read_home_file(path)

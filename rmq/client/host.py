@@ -88,7 +88,7 @@ class Host(Protocol):
         """Wait at most so long, then cancel and raise TimeoutError."""
 
     def call(self, handler: Callable[[Any], Any], argument: object) -> Awaitable[object]:
-        """Call a handler of the user, in the way of the face, and wait for its end."""
+        """Call a handler of the user, in the way of the face, and return its result."""
 
     def read_file(self, path: str) -> bytes | None:
         """Return a file below the home directory, None when there is none."""

@@ -78,11 +78,25 @@ class PushSettings(PullingSettings):
     """
     ``concurrency`` handlers run at once, each with up to ``batch_size`` messages. A handler that runs longer than
     ``consume_timeout_s`` is cancelled. ``max_reconsume_times`` -1: 16. A close waits ``drain_timeout_s`` for handlers.
+
+    ``orderly``: the messages of a queue are handled one after the other. One that fails is tried again after
+    ``suspend_queue_ms``, ``max_reconsume_times`` times (-1: without end); handlers have no timeout.
     """
 
     broadcast: bool = False
+    orderly: bool = False
+    suspend_queue_ms: int = 1000
     concurrency: int = 20
     batch_size: int = 1
     max_reconsume_times: int = -1
     consume_timeout_s: float = 900.0
     drain_timeout_s: float = 30.0
+
+
+@attrs.frozen(kw_only=True)
+class PullSettings(PullingSettings):
+    """With ``auto_commit`` the messages of one `getmany` are acknowledged by the next one, and by the close."""
+
+    pull_batch: int = 10
+    suspend_s: float = 20.0
+    auto_commit: bool = True

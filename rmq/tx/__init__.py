@@ -1,9 +1,55 @@
 """
-The client on Twisted.
+The client on Twisted: the classes of `rmq.aio`, but what waits returns a Deferred.
 
 Read in this order:
 
+* `client`: the class that users begin with
 * `host`: the reactor below
 
-What always holds: everything runs in the reactor's thread.
+What always holds: everything runs in the reactor's thread, and ends with the client.
 """
+
+from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.flows.transactions import Outcome
+from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
+from rmq.client.types import (
+    CloseReport,
+    Credentials,
+    Later,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    Reject,
+    SendResult,
+    SendStatus,
+    Sql,
+)
+from rmq.tx.client import Client, Producer, PullConsumer, PushConsumer, TransactionProducer, in_thread
+
+__all__ = [
+    "AVERAGE",
+    "AVERAGE_BY_CIRCLE",
+    "CONSISTENT_HASH",
+    "Client",
+    "ClientSettings",
+    "CloseReport",
+    "Credentials",
+    "From",
+    "Later",
+    "Message",
+    "MessageQueue",
+    "Outcome",
+    "Producer",
+    "ProducerSettings",
+    "PullConsumer",
+    "PullSettings",
+    "PushConsumer",
+    "PushSettings",
+    "ReceivedMessage",
+    "Reject",
+    "SendResult",
+    "SendStatus",
+    "Sql",
+    "TransactionProducer",
+    "in_thread",
+]

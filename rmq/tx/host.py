@@ -65,10 +65,10 @@ class TwistedHost:
         return done
 
     def gate(self) -> TwistedGate:
-        return TwistedGate()
+        return TwistedGate(self._reactor)
 
     def spawn(self, run: Coroutine[Any, Any, None], *, name: str) -> TwistedRunning:
-        return TwistedRunning(run, lambda failure: self._log.failure("{name} failed", failure, name=name))
+        return TwistedRunning(run, self.gate(), lambda failure: self._log.failure("{name} failed", failure, name=name))
 
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Deferred[T]:
         def expired(_: object, seconds: float) -> Any:
@@ -105,16 +105,28 @@ class TwistedHost:
 
 
 class TwistedGate:
-    """Deferreds that wait."""
+    """
+    Deferreds that wait.
 
-    def __init__(self) -> None:
+    They go on in the next turn of the reactor, as asyncio's do: one that went on within :meth:`open` would run on the
+    stack of who opens, which a close could not cancel then.
+    """
+
+    def __init__(self, reactor: Any) -> None:
         self.is_open = False
+        self._reactor = reactor
         self._waiting: dict[Deferred[object], None] = {}
 
     def open(self) -> None:
         self.is_open = True
-        waiting, self._waiting = list(self._waiting), {}
-        for one in waiting:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            self._reactor.callLater(0, self._wake, waiting)
+
+    def _wake(self, waiting: dict[Deferred[object], None]) -> None:
+        while waiting:
+            one = next(iter(waiting))
+            del waiting[one]
             one.callback(None)
 
     def shut(self) -> None:
@@ -123,16 +135,19 @@ class TwistedGate:
     def wait(self) -> Deferred[object]:
         if self.is_open:
             return succeed(None)
-        one: Deferred[object] = Deferred(lambda gone: self._waiting.pop(gone, None))
-        self._waiting[one] = None
+        waiting = self._waiting
+        one: Deferred[object] = Deferred(lambda gone: waiting.pop(gone, None))
+        waiting[one] = None
         return one
 
 
 class TwistedRunning:
     """A coroutine that a Deferred drives."""
 
-    def __init__(self, run: Coroutine[Any, Any, None], failed: Callable[[Failure], object]) -> None:
-        self._ended = TwistedGate()
+    def __init__(
+        self, run: Coroutine[Any, Any, None], ended_gate: TwistedGate, failed: Callable[[Failure], object]
+    ) -> None:
+        self._ended = ended_gate
 
         def ended(result: object) -> None:
             if isinstance(result, Failure) and not result.check(CancelledError):

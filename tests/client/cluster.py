@@ -10,10 +10,11 @@ from twisted.internet.defer import Deferred
 
 from rmq.broker.service import BrokerService, build_broker
 from rmq.client.flows.instance import Instance
+from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import PushConsumer
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PushSettings
-from rmq.client.types import CloseReport, Message, ReceivedMessage, Sql
+from rmq.client.types import CloseReport, Message, MessageQueue, ReceivedMessage, Sql
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup
 from rmq.namesrv.service import build_namesrv
 from rmq.runtime.platform import Platform
@@ -128,17 +129,15 @@ def consumer(
     group: str = "CG",
     **settings: Any,
 ) -> PushConsumer:
-    made = PushConsumer(
+    return push_consumer(
         instance,
         group,
         subscriptions or {"T": "*"},
         handler,
         PushSettings(**{"consume_from": From.FIRST, **settings}),
     )
-    instance.add_consumer(made)
-    return made
 
 
-async def send_all(sender: Producer, bodies: list[bytes], **more: Any) -> None:
+async def send_all(sender: Producer, bodies: list[bytes], queue: MessageQueue | None = None, **more: Any) -> None:
     for body in bodies:
-        await sender.send(Message("T", body, **more))
+        await sender.send(Message("T", body, **more), queue=queue)

@@ -20,10 +20,12 @@ from rmq.wire.record import (
     HOST_MASK,
     MAX_PROPERTIES_BYTES,
     NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_REPLY_TO_CLIENT,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
@@ -48,6 +50,12 @@ RETRIED_CODES = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )
+# Java: MessageConst
+PROPERTY_CORRELATION_ID = "CORRELATION_ID"
+PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_TTL = "TTL"
+_OF_REQUESTS = (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_TTL)
 #: what the copy of a message in a retry topic does not have
 _NOT_AGAIN = frozenset(
     {PROPERTY_TRANSACTION_PREPARED, PROPERTY_MAX_RECONSUME_TIMES, "RECONSUME_TIME", PROPERTY_DELAY, "REAL_QID"}
@@ -68,6 +76,7 @@ class Outgoing:
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    is_reply: bool = False
 
 
 def single(
@@ -104,6 +113,21 @@ def batch(
     _check_size(len(body), settings)
     wait = encode_properties({PROPERTY_WAIT: _bool(first.wait_store_ok)})
     return Outgoing(_topic(first, namespace), body, wait, ",".join(message_ids), is_batch=True)
+
+
+def reply(request: ReceivedMessage, body: bytes, message_id: str) -> Outgoing:
+    """
+    Return the answer to a message that was sent with `request`; ConfigurationError for another one.
+
+    Java: MessageUtil#createReplyMessage
+    """
+    properties = {name: request.properties.get(name, "") for name in _OF_REQUESTS}
+    cluster = request.properties.get(PROPERTY_CLUSTER)
+    if not cluster or not properties[PROPERTY_CORRELATION_ID] or not properties[PROPERTY_REPLY_TO_CLIENT]:
+        raise ConfigurationError(f"{request} is no request: its sender waits for no reply")
+    properties |= {PROPERTY_MESSAGE_TYPE: "reply", PROPERTY_UNIQ_KEY: message_id, PROPERTY_WAIT: "true"}
+    text = encode_properties({name: value for name, value in properties.items() if value})
+    return Outgoing(f"{cluster}_REPLY_TOPIC", body, text, message_id, is_reply=True)
 
 
 def again(message: ReceivedMessage, group: str, max_reconsume_times: int) -> Outgoing:

@@ -6,6 +6,8 @@ Read in this order:
 * `instance`: the client: connections, routes, heartbeats, close
 * `producer`: sends
 * `member`: a member of a consumer group: rebalance, pulls, offsets; `push`: handlers, retries, dead letters
+* `orderly`: one message of a queue after the other; `litepull`: messages on request
+* `transactions`: messages that are seen when a transaction is committed
 * `usercode`: calls of what users wrote
 
 What always holds: a coroutine that runs for long is started by the host, named, and ended by the close. A failed

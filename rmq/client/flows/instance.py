@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
-from rmq.client.host import Host
+from rmq.client.host import Gate, Host
 from rmq.client.settings import ClientSettings
-from rmq.client.types import CloseReport, Credentials
+from rmq.client.types import CloseReport, Credentials, ReceivedMessage
 from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
 from rmq.wire.api.clients import (
     HEART_BEAT,
@@ -25,12 +26,14 @@ from rmq.wire.api.clients import (
     ProducerData,
     UnregisterClientHeader,
 )
-from rmq.wire.api.common import MASTER_ID
+from rmq.wire.api.common import MASTER_ID, MessageQueue
 from rmq.wire.api.routes import GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader, TopicRouteData
+from rmq.wire.api.sending import PUSH_REPLY_MESSAGE_TO_CLIENT, ReplyMessageHeader
 from rmq.wire.codes import LanguageCode, ResponseCode
 from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
+from rmq.wire.record import MAGIC_V1, Record, decode_properties
 
 H = TypeVar("H")
 B = TypeVar("B")
@@ -54,11 +57,26 @@ class Part(Protocol):
     def topics(self) -> Iterable[str]:
         """The topics whose routes are kept fresh."""
 
-    def answers(self, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+    def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
         """The answer to a request of a broker, None when it is for another part."""
 
     def routes_changed(self) -> None: ...
     async def close(self) -> CloseReport: ...
+
+
+class Awaited:
+    """A reply that a request waits for."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.reply: ReceivedMessage | None = None
+        self._gate = gate
+
+    def arrived(self, reply: ReceivedMessage) -> None:
+        self.reply = reply
+        self._gate.open()
+
+    async def arrival(self) -> None:
+        await self._gate.wait()
 
 
 class Instance:
@@ -87,11 +105,14 @@ class Instance:
         #: address by broker name and broker id, of all routes
         self.brokers: dict[str, dict[int, str]] = {}
         self.parts: list[Part] = []
+        #: by correlation id
+        self.requests: dict[str, Awaited] = {}
         self._credentials = credentials
         self._suffix = suffix
         self.connections = host.connections(self._prepare, self._answer)
         self._pid = host.pid()
         self._instance_name = settings.instance_name or f"{self._pid}#{host.rng.getrandbits(48)}"
+        self._siblings: list[Instance] = []
         self._client_id: str | None = None
         self._ids: UniqueIds | None = None
         self._beat = host.gate()
@@ -122,6 +143,12 @@ class Instance:
         if self._ids is None:
             self._ids = UniqueIds(self.ip, self._pid, self.host.rng.getrandbits(32))
         return self._ids.next(self.host.month_ms())
+
+    def sibling(self, suffix: str) -> Instance:
+        """Return another client over the same host, which ends with this one."""
+        made = Instance(self.host, self.namesrvs, self._credentials, self.settings, suffix)
+        self._siblings.append(made)
+        return made
 
     def add_consumer(self, consumer: Part) -> None:
         """Add a consumer; ConfigurationError when its group has one in this client already."""
@@ -277,12 +304,46 @@ class Instance:
     # requests of brokers
 
     async def _answer(self, addr: str, command: RemotingCommand) -> bytes | None:
+        if command.code == PUSH_REPLY_MESSAGE_TO_CLIENT.code:
+            return self._replied(command)
         for part in list(self.parts):
-            answer = part.answers(command)
+            answer = part.answers(addr, command)
             if answer is not None:
                 return await answer
         remark = f" request type {command.code} not supported"
         return encode_reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _replied(self, command: RemotingCommand) -> bytes:
+        """Give a reply to the request that waits for it.  Java: ClientRemotingProcessor#receiveReplyMessage"""
+        header = command.decode_header(ReplyMessageHeader)
+        properties = decode_properties(header.properties or "")
+        waiting = self.requests.get(properties.get("CORRELATION_ID", ""))
+        if waiting is None:
+            _log.info("a reply of %s came too late", header.born_host)
+            return encode_reply(command)
+        body = command.body or b""
+        record = Record(
+            size=0,
+            magic=MAGIC_V1,
+            body_crc=0,
+            queue_id=header.queue_id,
+            flag=header.flag,
+            queue_offset=-1,
+            phy_offset=-1,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=_raw_host(header.born_host),
+            store_timestamp=header.store_timestamp,
+            store_host=_raw_host(header.store_host),
+            reconsume_times=header.reconsume_times or 0,
+            prepared_transaction_offset=0,
+            body=body,
+            topic=header.topic,
+            properties=(header.properties or "").encode(),
+        )
+        queue = MessageQueue(topic=header.topic, broker_name="", queue_id=header.queue_id)
+        waiting.arrived(ReceivedMessage(record, queue, self.settings.namespace))
+        return encode_reply(command)
 
     # the end
 
@@ -296,6 +357,8 @@ class Instance:
         try:
             for part in list(self.parts):
                 report = report.plus(await part.close())
+            for sibling in self._siblings:
+                report = report.plus(await sibling.close())
             await self._unregister()
         finally:
             for loop in self._loops:
@@ -328,6 +391,11 @@ class Instance:
 
 def _route_header(topic: str) -> GetRouteInfoHeader:
     return GetRouteInfoHeader(topic=topic, accept_standard_json_only=True)
+
+
+def _raw_host(text: str) -> tuple[bytes, int]:
+    host, _, port = text.strip("/").rpartition(":")
+    return ip_address(host.strip("[]")).packed, int(port)
 
 
 async def _opened(wait: Callable[[], Any]) -> None:

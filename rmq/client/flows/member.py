@@ -49,7 +49,15 @@ from rmq.wire.api.offsets import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from rmq.wire.api.pulling import PULL_COMMIT_OFFSET, PULL_MESSAGE, PULL_SUSPEND, PullMessageHeader, PullMessageReply
+from rmq.wire.api.pulling import (
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_MESSAGE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageHeader,
+    PullMessageReply,
+)
 from rmq.wire.api.routes import TopicRouteData
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, encode_reply
@@ -103,6 +111,8 @@ class Member:
     """What push and pull consumers have in common."""
 
     consume_type = "CONSUME_PASSIVELY"
+    #: each pull says what it wants; else the heartbeat does
+    _is_lite = False
 
     def __init__(
         self,
@@ -237,7 +247,7 @@ class Member:
         if await self._take(topic, set(mine)):
             self._subscriptions[topic].sub_version = self._host.wall_ms()
             self._instance.beat()
-        return True
+        return all(queue in self._held for queue in mine)
 
     async def _members(self, route: TopicRouteData) -> list[str] | None:
         """Ask a broker who is in the group; None when none answers."""
@@ -261,7 +271,7 @@ class Member:
             stuck = now - held.moved_s > WATCHDOG_S
             if stuck:
                 _log.error("queue %s was not pulled for %d s; it is taken again", held.queue, WATCHDOG_S)
-            if held.queue not in mine or stuck:
+            if held.queue not in mine or stuck or held.dropped:
                 changed = await self._drop(held) or changed
         for queue in mine:
             if queue not in self._held and not self._closed and await self._may_take(queue):
@@ -412,21 +422,29 @@ class Member:
     def _span_matters(self) -> bool:
         return True
 
+    def _commits_with_pulls(self) -> bool:
+        return True
+
+    def _subscription(self, topic: str) -> SubscriptionData:
+        return self._subscriptions[topic]
+
     async def _pull(self, held: Held) -> Response[PullMessageReply, bytes]:
         queue, settings, process = held.queue, self._pulling, held.process
-        data = self._subscriptions[queue.topic]
+        data = self._subscription(queue.topic)
         offset = process.commit_offset
-        commits = offset > 0 and held.broker_id == MASTER_ID and not self._broadcast
+        commits = self._commits_with_pulls() and offset > 0 and held.broker_id == MASTER_ID and not self._broadcast
+        sends_subscription = PULL_SUBSCRIPTION | PULL_LITE if self._is_lite else 0
         header = PullMessageHeader(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=process.next_offset,
             max_msg_nums=settings.pull_batch,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits else 0),
+            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits else 0) | sends_subscription,
             commit_offset=offset if commits else 0,
             suspend_timeout_millis=int(settings.suspend_s * 1000),
-            sub_version=data.sub_version,
+            subscription=data.sub_string if self._is_lite else None,
+            sub_version=0 if self._is_lite else data.sub_version,
             expression_type=data.expression_type,
         )
         addr = self._instance.broker_addr(queue.broker_name, held.broker_id, any_id=True)
@@ -466,7 +484,7 @@ class Member:
             return
         messages: list[ReceivedMessage] = []
         if response.code == ResponseCode.SUCCESS:
-            data = self._subscriptions[held.queue.topic]
+            data = self._subscription(held.queue.topic)
             messages = [
                 message
                 for record in decode_records(response.body)
@@ -500,7 +518,7 @@ class Member:
     def routes_changed(self) -> None:
         self._rebalance_now.open()
 
-    def answers(self, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+    def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
         if command.code == NOTIFY_CONSUMER_IDS_CHANGED.code:
             if command.ext_fields.get("consumerGroup") == self._group:
                 self._rebalance_now.open()

@@ -12,14 +12,15 @@ from typing import Any
 from rmq.client.core import outgoing
 from rmq.client.core.outgoing import Outgoing
 from rmq.client.core.routes import check_group, publish_queues, wrap
-from rmq.client.flows.instance import AGAIN_S, Instance
+from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
 from rmq.client.settings import ProducerSettings
-from rmq.client.types import CloseReport, Message, SendResult, SendStatus
-from rmq.errors import ClosedClient, ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
+from rmq.client.types import CloseReport, Message, ReceivedMessage, SendResult, SendStatus
+from rmq.errors import ClosedClient, ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed, RequestTimeout
 from rmq.wire.api.clients import ConsumerData, ProducerData
 from rmq.wire.api.common import MessageQueue
-from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SendMessageV2Header
+from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SEND_REPLY_MESSAGE_V2, SendMessageV2Header
 from rmq.wire.command import RemotingCommand
+from rmq.wire.record import PROPERTY_REPLY_TO_CLIENT
 
 #: pause between two tries at the same broker, from and to
 SAME_BROKER_PAUSE_S = (0.05, 0.2)
@@ -78,6 +79,42 @@ class Producer:
         chosen = queue or self._choose(await self._writable(out.topic, self._settings.send_timeout_s), ())
         addr = self._instance.broker_addr(chosen.broker_name)
         await self._instance.connections.tell(addr, SEND_MESSAGE_V2, self._header(out, chosen), out.body)
+
+    async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
+        """
+        Send a message and wait for the reply of its consumer; RequestTimeout when none comes in time.
+
+        Java: DefaultMQProducerImpl#request
+        """
+        self._check(None, None)
+        host, instance = self._instance.host, self._instance
+        deadline = host.seconds() + timeout_s
+        if wrap(self._namespace, message.topic) not in self._queues:
+            # the broker pushes the reply over the connection that it knows by our heartbeat
+            await self._writable(wrap(self._namespace, message.topic), timeout_s)
+            await instance.heartbeat()
+        correlation_id = f"{host.rng.getrandbits(128):032x}"
+        more = {
+            outgoing.PROPERTY_CORRELATION_ID: correlation_id,
+            PROPERTY_REPLY_TO_CLIENT: instance.client_id,
+            outgoing.PROPERTY_TTL: str(int(timeout_s * 1000)),
+        }
+        out = outgoing.single(message, instance.unique_id(), self._settings, self._namespace, more)
+        waiting = instance.requests[correlation_id] = Awaited(host.gate())
+        try:
+            await self.deliver(out, timeout_s=deadline - host.seconds())
+            await host.within(waiting.arrival(), max(0.0, deadline - host.seconds()))
+        except TimeoutError:
+            raise RequestTimeout(message.topic, f"no reply to {out.message_id} within {timeout_s:g} s") from None
+        finally:
+            del instance.requests[correlation_id]
+        assert waiting.reply is not None
+        return waiting.reply
+
+    async def reply(self, request: ReceivedMessage, body: bytes) -> None:
+        """Answer a message that was sent with :meth:`request`; NotDelivered when its sender cannot be reached."""
+        self._check(None, None)
+        await self.deliver(outgoing.reply(request, body, self._instance.unique_id()))
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that take messages; raises NoRoute."""
@@ -154,7 +191,9 @@ class Producer:
 
     async def _send_once(self, out: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
         addr = self._instance.broker_addr(queue.broker_name)
-        contract = SEND_BATCH_MESSAGE if out.is_batch else SEND_MESSAGE_V2
+        contract = SEND_MESSAGE_V2
+        if out.is_batch or out.is_reply:
+            contract = SEND_BATCH_MESSAGE if out.is_batch else SEND_REPLY_MESSAGE_V2
         response = await self._instance.ask(addr, contract, self._header(out, queue), out.body, timeout_s)
         reply = response.header
         return SendResult(
@@ -250,7 +289,7 @@ class Producer:
     def topics(self) -> Iterable[str]:
         return list(self._topics)
 
-    def answers(self, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+    def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
         return None
 
     def routes_changed(self) -> None:
@@ -263,3 +302,10 @@ class Producer:
             self._less.shut()
             await self._less.wait()
         return CloseReport()
+
+
+def producer(instance: Instance, group: str, settings: ProducerSettings) -> Producer:
+    """Return a producer as a part of the client."""
+    made = Producer(instance, group, settings)
+    instance.parts.append(made)
+    return made

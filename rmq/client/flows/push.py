@@ -21,7 +21,7 @@ from rmq.client.flows.usercode import outcome
 from rmq.client.host import Running
 from rmq.client.settings import ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
-from rmq.errors import ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
+from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 
 Handler = Callable[[Any], Any]
@@ -40,7 +40,7 @@ _log = logging.getLogger("rmq.client.consumer")
 
 
 @attrs.define(eq=False)
-class _Worker:
+class Worker:
     """A coroutine that calls the handler, for one batch after the other."""
 
     held: Held | None = None
@@ -70,7 +70,7 @@ class PushConsumer(Member):
         self._handler = handler
         self._ready: deque[tuple[Held, ReceivedMessage]] = deque()
         self._some = self._host.gate()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._again: dict[ReceivedMessage, Running] = {}
         self._in_use = 0
         self._idle = self._host.gate()
@@ -90,7 +90,10 @@ class PushConsumer(Member):
         if self._handler is not None:
             for _ in range(self._settings.concurrency):
                 self._add_worker()
-            self._loops.append(self._host.spawn(self._check_handlers(), name="rmq handler timeouts"))
+            self._start_watching()
+
+    def _start_watching(self) -> None:
+        self._loops.append(self._host.spawn(self._check_handlers(), name="rmq handler timeouts"))
 
     async def run(self) -> None:
         """Start, and return when the consumer is closed."""
@@ -102,15 +105,24 @@ class PushConsumer(Member):
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         if self._handler is not None:
             raise ConfigurationError("messages go to the handler")
+        while not self._closed:
+            try:
+                yield await self.receive()
+            except ClosedClient:
+                return
+
+    async def receive(self) -> Delivery:
+        """Wait for the next message; ClosedClient when the consumer is closed meanwhile."""
         await self.start()
         while not self._closed:
             if self._ready:
                 held, message = self._ready.popleft()
                 if not held.dropped and held.process.holds(message):
-                    yield Delivery(self, held, message)
+                    return Delivery(self, held, message)
             else:
                 self._some.shut()
                 await self._some.wait()
+        raise ClosedClient("the consumer is closed")
 
     async def close(self) -> CloseReport:
         """
@@ -156,11 +168,12 @@ class PushConsumer(Member):
         self._some.open()
 
     def _add_worker(self) -> None:
-        worker = _Worker()
+        worker = Worker()
         self._workers.append(worker)
         worker.running = self._host.spawn(self._work(worker), name=f"rmq handler of {self._group}")
 
-    async def _work(self, worker: _Worker) -> None:
+    async def _work(self, worker: Worker) -> None:
+        """Call the handler for one batch after the other; in ``worker`` is which."""
         while not self._closed:
             if not self._ready:
                 self._some.shut()
@@ -187,7 +200,7 @@ class PushConsumer(Member):
     async def _handle(self, held: Held, messages: list[ReceivedMessage]) -> None:
         assert self._handler is not None
         argument: object = messages if self._settings.batch_size > 1 else messages[0]
-        error = await outcome(self._host, self._handler, argument)
+        _, error = await outcome(self._host, self._handler, argument)
         if error is None:
             held.process.done(messages)
             return

@@ -8,12 +8,11 @@ from typing import Any
 from rmq.client.host import Host
 
 
-async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -> Exception | None:
-    """Call a handler and return what it raised; a cancellation goes on."""
+async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -> tuple[object, Exception | None]:
+    """Call a handler and return its result and what it raised; a cancellation goes on."""
     try:
-        await host.call(handler, argument)
+        return await host.call(handler, argument), None
     except host.CANCELLED:
         raise
     except Exception as error:  # noqa: BLE001 - any failure of a handler means that the message comes again
-        return error
-    return None
+        return None, error

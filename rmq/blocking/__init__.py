@@ -1,0 +1,53 @@
+"""
+The client for programs without an event loop: one private asyncio loop in a thread of its own.
+
+Read in this order:
+
+* `client`: all of it
+
+What always holds: every method waits for its end, and may be called from any thread.
+"""
+
+from rmq.blocking.client import Client, Producer, PullConsumer, PushConsumer, TransactionProducer
+from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.flows.transactions import Outcome
+from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
+from rmq.client.types import (
+    CloseReport,
+    Credentials,
+    Later,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    Reject,
+    SendResult,
+    SendStatus,
+    Sql,
+)
+
+__all__ = [
+    "AVERAGE",
+    "AVERAGE_BY_CIRCLE",
+    "CONSISTENT_HASH",
+    "Client",
+    "ClientSettings",
+    "CloseReport",
+    "Credentials",
+    "From",
+    "Later",
+    "Message",
+    "MessageQueue",
+    "Outcome",
+    "Producer",
+    "ProducerSettings",
+    "PullConsumer",
+    "PullSettings",
+    "PushConsumer",
+    "PushSettings",
+    "ReceivedMessage",
+    "Reject",
+    "SendResult",
+    "SendStatus",
+    "Sql",
+    "TransactionProducer",
+]

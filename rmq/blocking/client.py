@@ -1,0 +1,268 @@
+"""The blocking client: `rmq.aio` on a loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rmq import aio
+from rmq.client.flows.member import QueueHealth
+from rmq.client.flows.push import Delivery, Handler
+from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
+from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
+from rmq.errors import ClosedClient
+
+T = TypeVar("T")
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_CLIENT, _PRODUCER, _PUSH, _PULL = ClientSettings(), ProducerSettings(), PushSettings(), PullSettings()
+
+
+class Client:
+    """
+    Producers and consumers with one set of connections; use it with ``with``.
+
+    The arguments are those of :class:`rmq.aio.Client`.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        credentials: Credentials | None = None,
+        tls: Any = None,
+        settings: ClientSettings = _CLIENT,
+    ) -> None:
+        self._client = aio.Client(namesrv, credentials=credentials, tls=tls, settings=settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._report = CloseReport()
+
+    def __enter__(self) -> Client:
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="rmq client", daemon=True)
+        self._thread.start()
+        started = False
+        try:
+            self._run(self._client.start())
+            started = True
+        finally:
+            if not started:
+                self.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> CloseReport:
+        """Close producers and consumers, leave the groups, close the connections; may be called again."""
+        if self._loop is not None and self._thread is not None:
+            self._report = self._run(self._client.close())
+            loop, self._loop = self._loop, None
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+        return self._report
+
+    @property
+    def client_id(self) -> str:
+        """The name of this client in its groups."""
+        return self._client.client_id
+
+    def producer(self, group: str = "DEFAULT_PRODUCER", settings: ProducerSettings = _PRODUCER) -> Producer:
+        """Return a producer; one is enough for all topics and threads."""
+        return Producer(self._run, self._run(self._made(self._client.producer, group, settings)))
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str | Sql],
+        *,
+        handler: Handler | None = None,
+        settings: PushSettings = _PUSH,
+    ) -> PushConsumer:
+        """Return a consumer of topic -> tags or ``Sql``; a plain ``handler`` runs in threads of the client."""
+
+        def make() -> aio.PushConsumer:
+            return self._client.push_consumer(group, subscriptions, handler=handler, settings=settings)
+
+        return PushConsumer(self._run, self._run(self._made(make)))
+
+    def transaction_producer(
+        self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
+    ) -> TransactionProducer:
+        """Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed."""
+        made = self._run(self._made(self._client.transaction_producer, group, check, settings))
+        return TransactionProducer(self._run, made)
+
+    def pull_consumer(
+        self, group: str, subscriptions: Mapping[str, str | Sql] | None = None, settings: PullSettings = _PULL
+    ) -> PullConsumer:
+        """Return a consumer that is asked for messages."""
+        return PullConsumer(self._run, self._run(self._client.pull_consumer(group, subscriptions, settings)))
+
+    async def _made(self, make: Callable[..., T], *arguments: object) -> T:
+        return make(*arguments)
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for its end; an interrupted wait cancels it."""
+        if self._loop is None:
+            coroutine.close()
+            raise ClosedClient("the client is not started, or closed: use it with `with`")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+
+class Producer:
+    """Sends messages; see :class:`rmq.client.flows.producer.Producer`."""
+
+    def __init__(self, run: Run, producer: aio.Producer) -> None:
+        self._run = run
+        self._producer = producer
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send a message and wait until a broker has stored it; raises NotDelivered or NoRoute."""
+        sending = self._producer.send(message, queue=queue, sharding_key=sharding_key, timeout_s=timeout_s)
+        result: SendResult = self._run(sending)
+        return result
+
+    def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Send messages of one topic as one."""
+        result: SendResult = self._run(self._producer.send_batch(messages, queue=queue, timeout_s=timeout_s))
+        return result
+
+    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send a message and wait for nothing but the connection: it may be lost."""
+        self._run(self._producer.send_oneway(message, queue=queue))
+
+    def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
+        """Send a message and wait for the reply of its consumer; RequestTimeout when none comes in time."""
+        reply: ReceivedMessage = self._run(self._producer.request(message, timeout_s=timeout_s))
+        return reply
+
+    def reply(self, request: ReceivedMessage, body: bytes) -> None:
+        """Answer a message that was sent with :meth:`request`."""
+        self._run(self._producer.reply(request, body))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that take messages."""
+        found: list[MessageQueue] = self._run(self._producer.queues(topic))
+        return found
+
+
+class TransactionProducer(Producer):
+    """Messages that are seen when their transaction is committed."""
+
+    def __init__(self, run: Run, producer: aio.TransactionProducer) -> None:
+        super().__init__(run, producer)
+        self._transactions = producer
+
+    @contextmanager
+    def transaction(self, message: Message) -> Iterator[aio.Transaction]:
+        """Send a message that nobody sees before the end of the block; an exception rolls it back."""
+        transaction = self._transactions.transaction(message)
+        self._run(transaction.__aenter__())
+        how = aio.Outcome.ROLLBACK
+        try:
+            yield transaction
+            how = transaction.how
+        finally:
+            self._run(self._transactions.end(transaction.result, how))
+
+
+class PullConsumer:
+    """A consumer that is asked; see :class:`rmq.client.flows.litepull.PullConsumer`."""
+
+    def __init__(self, run: Run, consumer: aio.PullConsumer) -> None:
+        self._run = run
+        self._consumer = consumer
+        self.assignment: Callable[[], frozenset[MessageQueue]] = consumer.assignment
+        self.position: Callable[[MessageQueue], int] = consumer.position
+
+    def getmany(self, *, max_messages: int = 32, timeout_s: float = 5.0) -> list[ReceivedMessage]:
+        """Return up to ``max_messages`` messages, none after ``timeout_s``."""
+        found: list[ReceivedMessage] = self._run(self._consumer.getmany(max_messages=max_messages, timeout_s=timeout_s))
+        return found
+
+    def assign(self, queues: Collection[MessageQueue], expression: str | Sql = "*") -> None:
+        """Read these queues, and no others."""
+        self._run(self._consumer.assign(queues, expression))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset."""
+        self._run(self._consumer.seek(queue, offset))
+
+    def commit(self) -> CloseReport:
+        """Acknowledge all that getmany returned, and write the offsets."""
+        report: CloseReport = self._run(self._consumer.commit())
+        return report
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return the offset that the broker has of the group."""
+        offset: int | None = self._run(self._consumer.committed(queue))
+        return offset
+
+
+class PushConsumer:
+    """A member of a consumer group; see :class:`rmq.client.flows.push.PushConsumer`."""
+
+    def __init__(self, run: Run, consumer: aio.PushConsumer) -> None:
+        self._run = run
+        self._consumer = consumer
+        self.assignment: Callable[[], frozenset[MessageQueue]] = consumer.assignment
+        self.pause: Callable[..., None] = consumer.pause
+        self.resume: Callable[..., None] = consumer.resume
+        self.health: Callable[[], list[QueueHealth]] = consumer.health
+
+    def start(self) -> None:
+        """Join the group and begin to call the handler."""
+        self._run(self._consumer.start())
+
+    def run(self) -> None:
+        """Start, and wait until the consumer is closed."""
+        self._run(self._consumer.run())
+
+    def close(self) -> CloseReport:
+        """Pull no more, wait for the handlers, write the offsets."""
+        report: CloseReport = self._run(self._consumer.close())
+        return report
+
+    def receive(self, timeout_s: float | None = None) -> Received:
+        """
+        Return a context manager that waits for the next message.
+
+        The end of the block acknowledges it, an exception asks for it again. TimeoutError when none comes in time.
+        """
+        return Received(self._run, self._consumer, timeout_s)
+
+
+class Received:
+    """One message, for ``with``."""
+
+    def __init__(self, run: Run, consumer: aio.PushConsumer, timeout_s: float | None) -> None:
+        self._run = run
+        self._consumer = consumer
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> ReceivedMessage:
+        self._delivery: Delivery = self._run(asyncio.wait_for(self._consumer.receive(), self._timeout_s))
+        message: ReceivedMessage = self._run(self._delivery.__aenter__())
+        return message
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return bool(self._run(self._delivery.__aexit__(kind, error, trace)))

@@ -1,0 +1,157 @@
+"""
+Transactional producers: a message that consumers see when the sender's own transaction is committed.
+
+Java: TransactionMQProducer, DefaultMQProducerImpl#sendMessageInTransaction, #checkTransactionState
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import attrs
+
+from rmq.client.core import outgoing
+from rmq.client.flows.instance import Instance
+from rmq.client.flows.producer import Producer
+from rmq.client.flows.usercode import outcome
+from rmq.client.settings import ProducerSettings
+from rmq.client.types import Message, ReceivedMessage, SendResult, SendStatus
+from rmq.errors import NotDelivered, Refused, RequestFailed
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.transactions import (
+    CHECK_TRANSACTION_STATE,
+    END_TRANSACTION,
+    CheckTransactionStateHeader,
+    EndTransactionHeader,
+)
+from rmq.wire.command import RemotingCommand
+from rmq.wire.record import (
+    PROPERTY_TRANSACTION_PREPARED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    decode_offset_msg_id,
+    decode_record,
+)
+
+_log = logging.getLogger("rmq.client")
+
+
+class Outcome(enum.Enum):
+    """How a transaction ended; UNKNOWN: ask again later.  Java: LocalTransactionState"""
+
+    UNKNOWN = 0
+    COMMIT = TRANSACTION_COMMIT
+    ROLLBACK = TRANSACTION_ROLLBACK
+
+
+class TransactionProducer(Producer):
+    """
+    A producer whose messages are seen when their transaction is committed; ``check`` answers brokers that ask how one
+    ended: it gets the message and returns an Outcome. An exception of ``check`` is UNKNOWN.
+    """
+
+    def __init__(
+        self, instance: Instance, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings
+    ) -> None:
+        super().__init__(instance, group, settings)
+        self._ask = check
+
+    def transaction(self, message: Message) -> Transaction:
+        """
+        Return a context manager: it sends the message, which nobody sees yet, at its begin; it commits at the end of
+        the block and rolls back after an exception. NotDelivered when the message is not stored safely.
+        """
+        return Transaction(self, message)
+
+    async def begin(self, message: Message) -> SendResult:
+        """Send a half message; one that is stored, but less safe, is rolled back."""
+        self._check(None, None)
+        more = {PROPERTY_TRANSACTION_PREPARED: "true", outgoing.PROPERTY_PRODUCER_GROUP: self._group}
+        out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace, more)
+        result = await self.deliver(attrs.evolve(out, sys_flag=out.sys_flag | TRANSACTION_PREPARED))
+        if result.status is not SendStatus.OK:
+            await self.end(result, Outcome.ROLLBACK)
+            broker = result.queue.broker_name
+            raise NotDelivered(out.topic, [(broker, Refused(result.status.value, result.status.name, broker))])
+        return result
+
+    async def end(self, result: SendResult, how: Outcome) -> None:
+        """Say how a transaction ended, one-way: a broker that does not hear it asks."""
+        header = EndTransactionHeader(
+            producer_group=self._group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=decode_offset_msg_id(result.offset_message_id)[1],
+            commit_or_rollback=how.value,
+            msg_id=result.message_id,
+            transaction_id=result.transaction_id,
+        )
+        try:
+            addr = self._instance.broker_addr(result.queue.broker_name)
+            await self._instance.connections.tell(addr, END_TRANSACTION, header, None)
+        except RequestFailed as error:
+            _log.info("the end of transaction %s was not sent: %s; the broker will ask", result.message_id, error)
+
+    # questions of brokers
+
+    def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+        if command.code != CHECK_TRANSACTION_STATE.code:
+            return None
+        record = decode_record(command.body or b"")
+        queue = MessageQueue(topic=record.topic, broker_name="", queue_id=record.queue_id)
+        message = ReceivedMessage(record, queue, self._namespace)
+        if message.properties.get(outgoing.PROPERTY_PRODUCER_GROUP) != self._group:
+            return None
+        return self._tell_how(addr, command.decode_header(CheckTransactionStateHeader), message)
+
+    async def _tell_how(self, addr: str, header: CheckTransactionStateHeader, message: ReceivedMessage) -> None:
+        how, error = await outcome(self._instance.host, self._ask, message)
+        if error is not None or not isinstance(how, Outcome):
+            _log.warning("the check of %s gave no outcome: %r", message, error or how, exc_info=error)
+            how = Outcome.UNKNOWN
+        end = EndTransactionHeader(
+            producer_group=self._group,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=how.value,
+            from_transaction_check=True,
+            msg_id=message.message_id,
+            transaction_id=header.transaction_id,
+        )
+        try:
+            await self._instance.connections.tell(addr, END_TRANSACTION, end, None)
+        except RequestFailed as failure:
+            _log.info("the end of transaction %s was not sent: %s", message.message_id, failure)
+
+
+class Transaction:
+    """One transaction; ``result`` says where its message is."""
+
+    def __init__(self, producer: TransactionProducer, message: Message) -> None:
+        self._producer = producer
+        self._message = message
+        #: what the end of the block says
+        self.how = Outcome.COMMIT
+
+    def unknown(self) -> None:
+        """Neither commit nor roll back at the end of the block: the broker will ask."""
+        self.how = Outcome.UNKNOWN
+
+    async def __aenter__(self) -> Transaction:
+        self.result = await self._producer.begin(self._message)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._producer.end(self.result, self.how if error is None else Outcome.ROLLBACK)
+
+
+def transaction_producer(
+    instance: Instance, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings
+) -> TransactionProducer:
+    """Return a producer as a part of the client."""
+    made = TransactionProducer(instance, group, check, settings)
+    instance.parts.append(made)
+    return made

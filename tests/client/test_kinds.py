@@ -1,0 +1,292 @@
+"""Ordered consumption, pull consumers, transactions and request-reply in simulated time."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from rmq.client.flows.litepull import PullConsumer, pull_consumer
+from rmq.client.flows.transactions import Outcome, TransactionProducer, transaction_producer
+from rmq.client.settings import From, ProducerSettings, PullSettings
+from rmq.client.types import Later, Message, ReceivedMessage, Reject
+from rmq.errors import ConfigurationError, LostQueue, RequestTimeout
+from rmq.wire.api.common import MessageQueue
+from tests.client.cluster import Inbox, consumer, producer, send_all
+from tests.client.test_flows import FlowCase
+
+FIRST = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+
+
+class KindCase(FlowCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_topic()
+        self.client = self.sim.client()
+        self.sender = producer(self.client)
+
+
+class OrderlyTests(KindCase):
+    def test_order_through_failures(self) -> None:
+        """Messages of one queue come one after the other; a failed one is tried again before the next."""
+        running = [0]
+
+        def handle(message: ReceivedMessage) -> Deferred[None]:
+            running[0] += 1
+            self.assertEqual(running[0], 1)
+            done: Deferred[None] = Deferred()
+
+            def end() -> None:
+                running[0] -= 1
+                fails = message.body == b"1" and message.reconsume_times < 2
+                done.errback(ValueError("later")) if fails else done.callback(None)
+
+            self.sim.world.schedule(0.3, end)
+            return done
+
+        inbox = Inbox(handle)
+        self.sim.run(consumer(self.client, inbox, orderly=True).start())
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))
+        self.until(lambda: len(inbox.got) == 6)
+        self.assertEqual(inbox.bodies, [b"0", b"1", b"1", b"1", b"2", b"3"])
+        self.sim.pass_s(10)
+        self.assertEqual(self.committed()[0], 4)
+
+    def test_queues_are_independent(self) -> None:
+        """A queue whose message fails again and again does not stop the others."""
+
+        def handle(message: ReceivedMessage) -> None:
+            if message.body == b"bad":
+                raise Later
+
+        inbox = Inbox(handle)
+        self.sim.run(consumer(self.client, inbox, orderly=True).start())
+        self.sim.run(send_all(self.sender, [b"bad", b"behind"], queue=FIRST))
+        other = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
+        self.sim.run(send_all(self.sender, [b"a", b"b"], queue=other))
+        self.until(lambda: {b"a", b"b"} <= set(inbox.bodies))
+        self.sim.pass_s(20)
+        self.assertGreater(inbox.bodies.count(b"bad"), 10)
+        self.assertNotIn(b"behind", inbox.bodies)
+
+    def test_dead_letters(self) -> None:
+        """After max_reconsume_times tries, or a Reject, the message is a dead letter and the queue goes on."""
+
+        def handle(message: ReceivedMessage) -> None:
+            if message.body == b"bad":
+                raise Later
+            if message.body == b"never":
+                raise Reject
+
+        inbox = Inbox(handle)
+        self.sim.run(consumer(self.client, inbox, orderly=True, max_reconsume_times=2).start())
+        self.sim.run(send_all(self.sender, [b"bad", b"never", b"good"], queue=FIRST))
+        self.until(lambda: b"good" in inbox.bodies)
+        self.assertEqual((inbox.bodies.count(b"bad"), inbox.bodies.count(b"never")), (3, 1))
+        self.until(lambda: self.sim.broker().store.max_offset("%DLQ%CG", 0) == 2, 60, "the dead letters")
+
+    def test_one_owner(self) -> None:
+        """A new member gets a queue only when its handler at the old member has ended; no message is handled twice."""
+        waits: list[Deferred[None]] = []
+
+        def wait(message: ReceivedMessage) -> Deferred[None]:
+            waits.append(Deferred())
+            return waits[-1]
+
+        first = consumer(self.client, Inbox(wait), orderly=True)
+        self.sim.run(first.start())
+        for number in range(4):
+            queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=number)
+            self.sim.run(send_all(self.sender, [b"%d" % number, b"next"], queue=queue))
+        self.until(lambda: len(waits) == 4)
+        inbox = Inbox()
+        second = consumer(self.sim.client(), inbox, orderly=True)
+        self.sim.run(second.start())
+        self.sim.pass_s(30)
+        self.assertEqual((inbox.got, second.assignment() & {FIRST}), ([], frozenset()))
+        for one in list(waits):
+            one.callback(None)
+        self.until(lambda: len(inbox.got) == 2 and len(waits) == 6, 90)
+        self.assertEqual(set(inbox.bodies), {b"next"})
+        for one in waits[4:]:
+            one.callback(None)
+
+    def test_close_unlocks(self) -> None:
+        """After a close another member has the queues at once."""
+        self.sim.run(consumer(self.client, Inbox(), orderly=True).start())
+        self.sim.run(send_all(self.sender, [b"x"]))
+        self.sim.pass_s(3)
+        other = self.sim.client()
+        self.sim.run(self.client.close())
+        inbox = Inbox()
+        self.sim.run(consumer(other, inbox, orderly=True).start())
+        self.sim.run(send_all(producer(other), [b"y"]))
+        self.until(lambda: inbox.bodies == [b"y"], 20)
+
+    def test_needs_a_handler(self) -> None:
+        self.assertRaises(ConfigurationError, consumer, self.client, None, orderly=True)
+
+
+class PullTests(KindCase):
+    def pull(self, *, subscribes: bool = True, **settings: object) -> PullConsumer:
+        values = PullSettings(**{"consume_from": From.FIRST, **settings})  # type: ignore[arg-type]
+        return self.sim.run(pull_consumer(self.client, "PG2", {"T": "*"} if subscribes else None, values))
+
+    def drain(self, made: PullConsumer, count: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count:
+            found += [message.body for message in self.sim.run(made.getmany())]
+        return found
+
+    def test_auto_commit(self) -> None:
+        """Each getmany acknowledges the one before; a close acknowledges the last; a new member goes on behind."""
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(8)]))
+        made = self.pull()
+        self.assertEqual(sorted(self.drain(made, 8)), [b"%d" % n for n in range(8)])
+        self.assertEqual(self.sim.run(made.getmany(timeout_s=2)), [])
+        self.sim.pass_s(6)
+        self.assertEqual(sum(self.committed(group="PG2").values()), 8)
+        self.sim.run(send_all(self.sender, [b"last"]))
+        self.assertEqual(self.drain(made, 1), [b"last"])
+        self.sim.run(made.close())
+        self.assertEqual(sum(self.committed(group="PG2").values()), 9)
+
+    def test_own_commits(self) -> None:
+        """Without auto_commit nothing is acknowledged but by commit."""
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))
+        made = self.pull(auto_commit=False)
+        self.drain(made, 4)
+        self.sim.pass_s(20)
+        self.assertEqual(self.sim.run(made.committed(FIRST)), 0)  # what brokers say of a young queue
+        self.assertEqual(made.position(FIRST), 0)
+        self.sim.run(made.commit())
+        self.assertEqual((self.sim.run(made.committed(FIRST)), made.position(FIRST)), (4, 4))
+
+    def test_assign_and_seek(self) -> None:
+        """A consumer of assigned queues reads those alone, and goes where it is sent."""
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))
+        self.sim.run(
+            send_all(self.sender, [b"other"], queue=MessageQueue(topic="T", broker_name="broker-a", queue_id=1))
+        )
+        made = self.pull(subscribes=False)
+        self.sim.run(made.assign([FIRST]))
+        self.assertEqual(self.drain(made, 4), [b"0", b"1", b"2", b"3"])
+        self.sim.run(made.seek(FIRST, 2))
+        self.assertEqual(self.drain(made, 2), [b"2", b"3"])
+        self.sim.run(made.seek_to_begin(FIRST))
+        self.assertEqual(self.drain(made, 4)[0], b"0")
+        self.sim.run(made.seek_to_end(FIRST))
+        self.assertEqual(self.sim.run(made.getmany(timeout_s=1)), [])
+        self.sim.run(made.seek_to_time(FIRST, 0))
+        self.assertEqual(len(self.drain(made, 4)), 4)
+        self.assertEqual(made.assignment(), {FIRST})
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
+        self.assertRaises(LostQueue, made.position, queue)
+
+    def test_members_share(self) -> None:
+        """Two pull consumers share the queues, also within one client id's machine."""
+        first, second = (
+            self.pull(),
+            self.sim.run(pull_consumer(self.sim.client(), "PG2", {"T": "*"}, PullSettings(consume_from=From.FIRST))),
+        )
+        self.sim.run(first.start())
+        self.sim.run(second.start())
+        self.until(lambda: [len(member.assignment()) for member in (first, second)] == [2, 2], 60, "2 and 2 queues")
+
+    def test_client_id(self) -> None:
+        """Brokers see a client id that ends in @STREAM, and an active consumer."""
+        made = self.pull()
+        self.sim.run(made.start())
+        group = self.sim.broker().consumers.find("PG2")
+        assert group is not None
+        self.assertEqual(group.consume_type, "CONSUME_ACTIVELY")
+        self.assertTrue(all(name.endswith("@STREAM") for name in group.client_ids))
+
+
+class TransactionTests(KindCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.asked: list[ReceivedMessage] = []
+        self.answer: object = Outcome.COMMIT
+        self.inbox = Inbox()
+        self.sim.run(consumer(self.client, self.inbox).start())
+
+    def check(self, message: ReceivedMessage) -> object:
+        self.asked.append(message)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def transactions(self) -> TransactionProducer:
+        return transaction_producer(self.client, "TG", self.check, ProducerSettings())
+
+    async def one(self, made: TransactionProducer, body: bytes, *, fails: bool = False, unknown: bool = False) -> None:
+        async with made.transaction(Message("T", body, keys=("k",))) as transaction:
+            await self.client.host.sleep(2)
+            self.assertNotIn(body, self.inbox.bodies)
+            if unknown:
+                transaction.unknown()
+            if fails:
+                raise LookupError(body)
+
+    def test_commit_and_rollback(self) -> None:
+        """A message is seen after the end of the block, and never after an exception in it."""
+        made = self.transactions()
+        self.sim.run(self.one(made, b"good"))
+        self.assertRaises(LookupError, self.sim.run, self.one(made, b"bad", fails=True))
+        self.until(lambda: self.inbox.got)
+        self.sim.pass_s(120)
+        self.assertEqual((self.inbox.bodies, self.asked), ([b"good"], []))
+        self.assertEqual(self.inbox.got[0].keys, ("k",))
+
+    def test_the_broker_asks(self) -> None:
+        """A transaction whose end is unknown is asked for until the check knows; an exception is 'not yet'."""
+        self.answer = ValueError("the database is away")
+        made = self.transactions()
+        self.sim.run(self.one(made, b"x", unknown=True))
+        self.until(lambda: self.asked, 200, "the question")
+        self.sim.pass_s(10)
+        self.assertEqual(self.inbox.got, [])
+        self.answer = Outcome.COMMIT
+        self.until(lambda: self.inbox.got, 200)
+        self.assertEqual((self.inbox.bodies, self.asked[0].body, self.asked[0].topic), ([b"x"], b"x", "T"))
+
+
+class RequestTests(KindCase):
+    def test_reply(self) -> None:
+        """A request gets the reply of the consumer of its message."""
+        other = self.sim.client()
+        replier = producer(other)
+
+        def handle(message: ReceivedMessage) -> Deferred[None]:
+            return Deferred.fromCoroutine(replier.reply(message, message.body.upper() + bytes(5000)))
+
+        self.sim.run(consumer(other, handle).start())
+        reply = self.sim.run(self.sender.request(Message("T", b"hello"), timeout_s=20))
+        self.assertEqual(reply.body, b"HELLO" + bytes(5000))
+        self.assertEqual(self.client.requests, {})
+
+    def test_no_reply(self) -> None:
+        """Without a reply the wait ends in time."""
+        self.assertRaises(RequestTimeout, self.sim.run, self.sender.request(Message("T", b"x"), timeout_s=2))
+        self.assertEqual(self.client.requests, {})
+
+    def test_not_a_request(self) -> None:
+        """Only a request can be answered."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"x"]))
+        self.until(lambda: inbox.got)
+        self.assertRaises(ConfigurationError, self.sim.run, self.sender.reply(inbox.got[0], b"y"))
+
+
+class CloseTests(KindCase):
+    def test_a_handler_may_close(self) -> None:
+        """What a handler sets off may close the client: the close ends when the handler has."""
+        received: Deferred[ReceivedMessage] = Deferred()
+
+        async def main() -> int:
+            await consumer(self.client, received.callback).start()
+            await send_all(self.sender, [b"x"])
+            await received
+            return (await self.client.close()).handlers_cancelled
+
+        self.assertEqual(self.sim.run(main(), 20), 0)

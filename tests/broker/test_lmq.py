@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.refusals import LMQ_QUEUES_EXCEEDED
 from rmq.wire import fastjson
-from rmq.wire.record import decode_records
+from rmq.wire.record import decode_offset_msg_id, decode_records
 from tests.broker.harness import OneBroker, pull_ext, send_ext
 
 ON = {"enableLmq": "true", "enableMultiDispatch": "true"}
@@ -29,9 +29,11 @@ class LightQueueTests(SynchronousTestCase):
         self.assertEqual(self.client.ask(310, send_ext(topic, props=props), body).code, 0)
 
     def bodies(self, topic: str, **more: Any) -> list[bytes]:
-        answer = self.client.ask(11, pull_ext(topic, **more))
-        self.assertEqual(answer.code, 0)
-        return [record.body for record in decode_records(answer.body or b"")]
+        """Return what a consumer gets of queue 0."""
+        bodies: list[bytes] = []
+        while (answer := self.client.ask(11, pull_ext(topic, offset=len(bodies), **more))).code == 0:
+            bodies += [record.body for record in decode_records(answer.body or b"")]
+        return bodies
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
@@ -55,7 +57,7 @@ class LightQueueTests(SynchronousTestCase):
         for group in ("CG", "%LMQ%g"):
             self.assertEqual(self.bodies("%LMQ%a", group=group), [b"1", b"2"])
         self.assertEqual(self.bodies("T"), [b"1", b"2"])
-        self.assertEqual(self.client.ask(30, {"topic": "%LMQ%b", "queueId": "0"}).ext_fields["offset"], "2")
+        self.assertEqual(self.max_offset("%LMQ%b"), 2)
         self.assertNotIn("%LMQ%a", self.one.service.topics)
         self.assertNotIn("%LMQ%g", self.one.service.groups)
         self.assertEqual(
@@ -69,6 +71,24 @@ class LightQueueTests(SynchronousTestCase):
         self.assertIsNone(self.client.answer(opaque))
         self.send(b"1")
         self.assertEqual([r.body for r in decode_records(self.client.wait(opaque, 1).body or b"")], [b"1"])
+
+    def test_delayed_and_half_messages(self) -> None:
+        """A light queue has a delayed message once it is due, and a half message once it is committed; each once."""
+        self.send(b"delayed", props=f"{TWO}\x02DELAY\x011")
+        pairs = f"{TWO}\x02TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K1"
+        half = self.client.ask(310, send_ext(props=pairs, f="4"), b"half")
+        self.assertEqual((half.code, self.max_offset("%LMQ%a")), (0, 0))
+        self.one.world.run_for(2)
+        self.assertEqual(self.bodies("%LMQ%a"), [b"delayed"])
+        _, phy_offset = decode_offset_msg_id(half.ext_fields["msgId"])
+        place = {"producerGroup": "PG", "tranStateTableOffset": half.ext_fields["queueOffset"], "msgId": "K1"}
+        place |= {"commitLogOffset": str(phy_offset), "commitOrRollback": "8", "fromTransactionCheck": "false"}
+        self.assertEqual(self.client.ask(37, place).code, 0)
+        for topic in ("T", "%LMQ%a", "%LMQ%b"):
+            self.assertEqual(self.bodies(topic), [b"delayed", b"half"], topic)
+
+    def max_offset(self, topic: str) -> int:
+        return int(self.client.ask(30, {"topic": topic, "queueId": "0"}).ext_fields["offset"])
 
     def test_sent_to_a_light_queue(self) -> None:
         """A message can also be sent to a light queue alone."""
@@ -87,7 +107,7 @@ class LightQueueTests(SynchronousTestCase):
         self.assertEqual(self.client.ask(316).code, 0)
         self.assertEqual(self.bodies("%LMQ%a"), [b"1"])
         self.assertEqual(self.client.ask(215, {"topic": "%LMQ%a"}).code, 0)
-        self.assertEqual(self.client.ask(30, {"topic": "%LMQ%a", "queueId": "0"}).ext_fields["offset"], "0")
+        self.assertEqual(self.max_offset("%LMQ%a"), 0)
         self.send(b"2")
         self.assertEqual(self.bodies("%LMQ%a"), [b"2"])
 

@@ -7,6 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store.check import check_store
+from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, Message, PutStatus
 from rmq.store.store import MessageStore
 from rmq.wire.record import decode_properties, encode_properties
@@ -69,6 +70,19 @@ class MultiDispatchTests(SynchronousTestCase):
         self.box.open()
         self.box.put(named(number, "%LMQ%a"))
         self.assertEqual(self.keys("%LMQ%a"), [str(n) for n in range(number + 1)])
+
+    def test_a_slave(self) -> None:
+        """A slave finds the numbers in the records, and goes on with them when it becomes the master."""
+        self.box.put(*(named(number, "%LMQ%a,%LMQ%b" if number % 2 else "%LMQ%a") for number in range(10)))
+        master, self.box = self.store, Box(2, **ON, broker_role=BrokerRole.SLAVE)
+        slave = self.box.open()
+        while slave.end_offset < master.end_offset:
+            slave.append_raw(slave.end_offset, bytes(master.read(slave.end_offset, 300)))
+        self.box.run(1)
+        self.box.reopen("stop", broker_role=BrokerRole.ASYNC_MASTER)
+        self.box.put(named(10, "%LMQ%b"))
+        self.assertEqual(self.offsets("%LMQ%a", 0)[-2:], ["8", "9,4"])
+        self.assertEqual(self.offsets("%LMQ%b", 0), ["1,0", "3,1", "5,2", "7,3", "9,4", "5"])
 
     def test_check_sees_a_wrong_unit(self) -> None:
         """`rmq check` finds a unit of a further queue that its record does not name."""

@@ -7,17 +7,25 @@ A :class:`Contract` is what a caller sends and what a responder registers for; m
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic
 
 import attrs
 import msgspec
 
 from rmq.wire.extfields import header_codec
 
-H = TypeVar("H")
-B = TypeVar("B")
-RH = TypeVar("RH")
-RB = TypeVar("RB")
+if TYPE_CHECKING:
+    # A class that a contract does not name is None; `typing` knows defaults from Python 3.13 on.
+    from typing_extensions import TypeVar
+
+    H = TypeVar("H", default=None)
+    B = TypeVar("B", default=None)
+    RH = TypeVar("RH", default=None)
+    RB = TypeVar("RB", default=None)
+else:
+    from typing import TypeVar
+
+    H, B, RH, RB = map(TypeVar, ("H", "B", "RH", "RB"))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -46,71 +54,15 @@ def declared() -> dict[int, Contract[Any, Any, Any, Any]]:
     return dict(_DECLARED)
 
 
-# fmt: off
-@overload
-def contract(code: int, *, answers: Collection[int] = ()) -> Contract[None, None, None, None]: ...
-@overload
-def contract(code: int, *, reply_body: type[RB], answers: Collection[int] = ()) -> Contract[None, None, None, RB]: ...
-@overload
-def contract(code: int, *, reply: type[RH], answers: Collection[int] = ()) -> Contract[None, None, RH, None]: ...
-@overload
-def contract(
-    code: int, *, reply: type[RH], reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[None, None, RH, RB]: ...
-@overload
-def contract(code: int, *, body: type[B], answers: Collection[int] = ()) -> Contract[None, B, None, None]: ...
-@overload
-def contract(
-    code: int, *, body: type[B], reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[None, B, None, RB]: ...
-@overload
-def contract(
-    code: int, *, body: type[B], reply: type[RH], answers: Collection[int] = ()
-) -> Contract[None, B, RH, None]: ...
-@overload
-def contract(
-    code: int, *, body: type[B], reply: type[RH], reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[None, B, RH, RB]: ...
-@overload
-def contract(code: int, header: type[H], *, answers: Collection[int] = ()) -> Contract[H, None, None, None]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[H, None, None, RB]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, reply: type[RH], answers: Collection[int] = ()
-) -> Contract[H, None, RH, None]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, reply: type[RH], reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[H, None, RH, RB]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, body: type[B], answers: Collection[int] = ()
-) -> Contract[H, B, None, None]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, body: type[B], reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[H, B, None, RB]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, body: type[B], reply: type[RH], answers: Collection[int] = ()
-) -> Contract[H, B, RH, None]: ...
-@overload
-def contract(
-    code: int, header: type[H], *, body: type[B], reply: type[RH], reply_body: type[RB], answers: Collection[int] = ()
-) -> Contract[H, B, RH, RB]: ...
-# fmt: on
 def contract(
     code: int,
-    header: type[Any] | None = None,
+    header: type[H] | None = None,
     *,
-    body: type[Any] | None = None,
-    reply: type[Any] | None = None,
-    reply_body: type[Any] | None = None,
+    body: type[B] | None = None,
+    reply: type[RH] | None = None,
+    reply_body: type[RB] | None = None,
     answers: Collection[int] = (),
-) -> Contract[Any, Any, Any, Any]:
+) -> Contract[H, B, RH, RB]:
     """
     Declare the request ``code``.
 
@@ -124,7 +76,7 @@ def contract(
             if not issubclass(kind, msgspec.Struct):
                 raise TypeError(f"{kind.__name__} is no header class: not a msgspec.Struct")
             header_codec(kind)
-    declared_contract: Contract[Any, Any, Any, Any] = Contract(
+    declared_contract = Contract(
         code=code,
         header=header,
         body=body,

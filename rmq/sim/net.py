@@ -14,8 +14,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
+from twisted.internet.base import DelayedCall
 
-from rmq.sim.world import SimCall, World
+from rmq.sim.world import World
 
 if TYPE_CHECKING:
     from rmq.sim.node import Node, Process
@@ -211,8 +212,8 @@ class Pipe:
         self._way_back = dst.local_address, src.local_address
         self._queue: deque[tuple[float, bytes | Mark]] = deque()
         self._last_s = 0.0
-        self._arrival: SimCall | None = None
-        self._give_up: SimCall | None = None
+        self._arrival: DelayedCall | None = None
+        self._give_up: DelayedCall | None = None
         self._held_credit = 0
         self.taken = 0
 

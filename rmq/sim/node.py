@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from twisted.application.service import IService
+from twisted.internet.base import DelayedCall
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import DNSLookupError
@@ -30,7 +31,7 @@ from rmq.runtime.platform import CONNECT_TIMEOUT_S, Platform
 from rmq.sim.disk import SimDisk
 from rmq.sim.net import SimNet
 from rmq.sim.transport import SimConnector, SimPort
-from rmq.sim.world import EPOCH_S, SimCall, SimError, World
+from rmq.sim.world import EPOCH_S, SimError, World
 
 #: between the last shutdown trigger and the end of a process
 EXIT_DELAY_S = 0.01
@@ -185,7 +186,7 @@ class Process:
         self.alive = True
         self.running = True
         self.ports: dict[int, SimPort] = {}
-        self._calls: dict[SimCall, None] = {}
+        self._calls: dict[DelayedCall, None] = {}
         self._from_threads: list[Callable[[], object]] = []
         self._triggers: dict[int, tuple[str, str, Callable[[], object]]] = {}
         self._next_trigger = 1
@@ -328,7 +329,7 @@ class Process:
         if self.alive:
             self.node.exited(self)
 
-    def _forget(self, call: SimCall) -> None:
+    def _forget(self, call: DelayedCall) -> None:
         self._calls.pop(call, None)
 
     def _run_from_threads(self) -> None:

@@ -14,12 +14,10 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from twisted.internet.base import DelayedCall
 from twisted.internet.defer import Deferred
-from twisted.internet.error import AlreadyCalled, AlreadyCancelled
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 if TYPE_CHECKING:
     from rmq.sim.node import Node
@@ -80,69 +78,6 @@ class Trace:
             self._lines.clear()
 
 
-@implementer(IDelayedCall)
-class SimCall:
-    """One event to come. ``base_s`` is what its owner's clock shows when simulated time is 0."""
-
-    __slots__ = ("_base_s", "_call", "_cancelled", "_forget", "_world", "at_s", "version")
-
-    def __init__(
-        self,
-        world: World,
-        at_s: float,
-        call: Callable[[], object],
-        base_s: float,
-        forget: Callable[[SimCall], object] | None,
-    ) -> None:
-        self._world = world
-        self.at_s = at_s
-        self.version = 0
-        self._call: Callable[[], object] | None = call
-        self._base_s = base_s
-        self._forget = forget
-        self._cancelled = False
-
-    def getTime(self) -> float:
-        return self._base_s + self.at_s
-
-    def active(self) -> bool:
-        return self._call is not None
-
-    def cancel(self) -> None:
-        self._check()
-        self._cancelled = True
-        self._call = None
-        if self._forget is not None:
-            self._forget(self)
-
-    def delay(self, secondsLater: float) -> None:
-        self._check()
-        self._move(self.at_s + secondsLater)
-
-    def reset(self, secondsFromNow: float) -> None:
-        self._check()
-        self._move(self._world.now_s + secondsFromNow)
-
-    def run(self) -> None:
-        """Make the call, once."""
-        call, self._call = self._call, None
-        assert call is not None
-        if self._forget is not None:
-            self._forget(self)
-        call()
-
-    def _move(self, at_s: float) -> None:
-        self.at_s = at_s
-        self.version += 1
-        self._world.push(self)
-
-    def _check(self) -> None:
-        if self._cancelled:
-            raise AlreadyCancelled
-        if self._call is None:
-            raise AlreadyCalled
-
-
 class Trap:
     """``with world.trap(what)``: an exception inside is logged and kept in ``world.failures``, as a reactor would.
 
@@ -190,7 +125,8 @@ class World:
         #: exceptions that reached the reactor of a node
         self.failures: list[Failure] = []
         self._draw_order = self.rng_for("order").random
-        self._heap: list[tuple[float, float, int, int, SimCall]] = []
+        #: when in simulated time, order, number, when on its owner's clock, call
+        self._heap: list[tuple[float, float, int, float, DelayedCall]] = []
         self._pushed = 0
         self._at_once = 0
         self._trap = Trap(self, "an event")
@@ -212,20 +148,25 @@ class World:
         call: Callable[[], object],
         *,
         base_s: float = 0.0,
-        forget: Callable[[SimCall], object] | None = None,
-    ) -> SimCall:
-        """Run ``call`` after ``delay_s`` simulated seconds; ``forget`` hears that the event is no more."""
+        forget: Callable[[DelayedCall], None] = lambda call: None,
+    ) -> DelayedCall:
+        """
+        Run ``call`` after ``delay_s`` simulated seconds; ``forget`` hears that the event is no more.
+
+        ``base_s`` is what its owner's clock shows when simulated time is 0.
+        """
         assert delay_s >= 0, f"a delay of {delay_s} s"
         at_s = self.now_s + delay_s
-        event = SimCall(self, at_s, call, base_s, forget)
-        self._pushed += 1
-        heapq.heappush(self._heap, (at_s, self._draw_order(), self._pushed, 0, event))
-        return event
 
-    def push(self, call: SimCall) -> None:
-        """Queue ``call`` at its time; an earlier place in the queue becomes void by its version."""
+        def push(event: DelayedCall) -> None:
+            """Queue the event at its time; another place in the queue becomes void by its time."""
+            self._pushed += 1
+            heapq.heappush(self._heap, (event.time - base_s, self._draw_order(), self._pushed, event.time, event))
+
+        event = DelayedCall(base_s + at_s, call, (), {}, forget, push, lambda: base_s + self.now_s)
         self._pushed += 1
-        heapq.heappush(self._heap, (call.at_s, self._draw_order(), self._pushed, call.version, call))
+        heapq.heappush(self._heap, (at_s, self._draw_order(), self._pushed, event.time, event))
+        return event
 
     def step(self) -> bool:
         """Run the next event; False when there is none."""
@@ -260,16 +201,21 @@ class World:
         """Run the next event unless it comes after ``end_s``; False when there is none until then."""
         heap = self._heap
         while heap:
-            at_s, _, _, version, call = heap[0]
-            if version != call.version or not call.active():
+            at_s, _, _, time_s, call = heap[0]
+            if not call.active() or time_s != call.time or call.delayed_time:
                 heapq.heappop(heap)
+                if call.active() and time_s == call.time:
+                    call.activate_delay()
+                    call.resetter(call)
                 continue
             if at_s > end_s:
                 return False
             heapq.heappop(heap)
             self._move_to(at_s)
             with self._trap:
-                call.run()
+                call.called = 1
+                call.canceller(call)
+                call.func()
             return True
         return False
 

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from rmq.errors import RequestFailed
 from rmq.remoting.client import RemotingClient
 from rmq.runtime.clock import Periodic
-from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+from rmq.wire.api.common import PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicConfigWrapper
 from rmq.wire.api.register_body import RegisterBrokerBody, body_crc32, encode_register_body
 from rmq.wire.api.routes import (
     QUERY_DATA_VERSION,
@@ -46,7 +46,7 @@ ANNOUNCE_SPACING_S = 0.1
 #: or so often for each topic of the table, all of which are sent: 1 s with 10,000
 ANNOUNCE_SPACING_PER_TOPIC_S = 0.0001
 
-READ_AND_WRITE = 6
+READ_AND_WRITE = PERM_READ | PERM_WRITE
 
 
 @attrs.frozen(kw_only=True)

@@ -123,7 +123,7 @@ cdef class Lean:
         """
         Wait ``timeout`` seconds at most (None: for ever) for events, and process them.
 
-        Everything else than a plain read of a lean transport is left to the methods _work, _end and _fail of ``reactor``.
+        Everything else than a plain read of a lean transport is left to the methods work_on, end_of and fail of ``reactor``.
         """
         cdef epoll_event events[MAX_EVENTS]
         cdef int wait_ms = -1
@@ -155,7 +155,7 @@ cdef class Lean:
             if events[number].events == EPOLLIN and (type(selectable) is self.server or type(selectable) is self.client):
                 self._read(reactor, selectable, fd)
             else:
-                reactor._work(selectable, fd, events[number].events)
+                reactor.work_on(selectable, fd, events[number].events)
 
     cdef int _read(self, object reactor, object transport, int fd) except -1:
         cdef dict state
@@ -165,7 +165,7 @@ cdef class Lean:
         cdef PyObject *fast_path
         try:
             if transport.fileno() != fd:
-                reactor._work(transport, fd, EPOLLIN)
+                reactor.work_on(transport, fd, EPOLLIN)
                 return 0
             state = transport.__dict__
             if PyDict_GetItem(state, "doRead") is not NULL:
@@ -190,9 +190,9 @@ cdef class Lean:
                 else:
                     why = self.lost
             if why:
-                reactor._end(transport, why)
+                reactor.end_of(transport, why)
         except BaseException as error:
-            reactor._fail(transport, error)
+            reactor.fail(transport, error)
         return 0
 
     cdef int _answer(self, object transport, int fd, object fast_path, bytes answer) except -1:

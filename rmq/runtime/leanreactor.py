@@ -169,17 +169,17 @@ class LeanReactor(EPollReactor):
             if selectable is None:
                 continue
             if event != EPOLLIN or not getattr(selectable, "lean", False):
-                self._work(selectable, fd, event)
+                self.work_on(selectable, fd, event)
                 continue
             try:
                 if selectable.fileno() != fd:
-                    self._work(selectable, fd, event)
+                    self.work_on(selectable, fd, event)
                     continue
                 why = selectable.doRead()
                 if why:
-                    self._end(selectable, why)
+                    self.end_of(selectable, why)
             except BaseException as failed:  # noqa: BLE001 - as in Twisted: it costs this connection only
-                self._fail(selectable, failed)
+                self.fail(selectable, failed)
 
     doIteration = doPoll
 
@@ -188,17 +188,17 @@ class LeanReactor(EPollReactor):
         if _compiled is not None:
             _compiled.give_back_memory()
 
-    def _work(self, selectable: Any, fd: int, event: int) -> None:
+    def work_on(self, selectable: Any, fd: int, event: int) -> None:
         """Process an event as Twisted does."""
         log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
 
-    def _end(self, selectable: Any, why: Any, reading: bool = True) -> None:
+    def end_of(self, selectable: Any, why: Any, reading: bool = True) -> None:
         log.callWithLogger(selectable, self._disconnectSelectable, selectable, why, reading)
 
-    def _fail(self, selectable: Any, error: BaseException) -> None:
+    def fail(self, selectable: Any, error: BaseException) -> None:
         """End a connection whose protocol raised; to be called while the exception is handled."""
         log.callWithLogger(selectable, log.err)
-        self._end(selectable, error, False)
+        self.end_of(selectable, error, False)
 
     def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> LeanPort:
         listening = LeanPort(port, factory, backlog, interface, self)

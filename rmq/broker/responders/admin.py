@@ -6,6 +6,7 @@ Java: AdminBrokerProcessor
 
 from __future__ import annotations
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -42,35 +43,26 @@ _KNOWN = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
 _S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
 
 
+@attrs.define(eq=False)
 class AdminResponder:
     """Requests of operators."""
 
     _log = Logger()
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: IReactorTime,
-        boot_ms: int,
-        store: MessageStore,
-        topics: TopicTable,
-        polls: LongPolls,
-        delays: Delays,
-        stats: BrokerStats,
-        put_times: PutTimes,
-        registration: Registration,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._polls = polls
-        self._delays = delays
-        self._stats = stats
-        self._put_times = put_times
-        self._registration = registration
-        self._boot_ms = boot_ms
-        self._version = DataVersion(counter=0, timestamp=now_ms(clock))
+    _settings: Settings
+    _clock: IReactorTime
+    _boot_ms: int
+    _store: MessageStore
+    _topics: TopicTable
+    _polls: LongPolls
+    _delays: Delays
+    _stats: BrokerStats
+    _put_times: PutTimes
+    _registration: Registration
+    _version: DataVersion = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._version = DataVersion(counter=0, timestamp=now_ms(self._clock))
 
     @responds_to(GET_BROKER_CONFIG)
     def config(self, request: Request[None, None]) -> Reply:

@@ -373,7 +373,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--http-port",
         type=int,
-        help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2, further masters"
+        help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2, more masters"
         " behind it; 0 for none"
         f" (default: --namesrv-port + {HTTP_PORT_STEP}; needs the extra rmq[metrics])",
     )

@@ -37,8 +37,7 @@ from rmq.broker.topics import (
     topic,
 )
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.store.config import BrokerRole
-from rmq.store.messages import GetResult, GetStatus, Message, PutResult, Replication
+from rmq.store.messages import GetResult, GetStatus, Message, PutResult
 from rmq.wire.api.transactions import CHECK_TRANSACTION_STATE, CheckTransactionStateHeader
 from rmq.wire.extfields import parse_boolean
 from rmq.wire.record import (
@@ -350,8 +349,7 @@ class CheckStore(Protocol):
     @property
     def flushed_offset(self) -> int: ...
 
-    @property
-    def replication(self) -> Replication | None: ...
+    def wait_for_all(self) -> PutResult | Deferred[PutResult]: ...
 
     def flush_soon(self) -> None: ...
 
@@ -572,25 +570,23 @@ class TransactionChecks:
             )
 
     async def _is_safe(self) -> bool:
-        """Wait until what the round saw is on disk; False when that takes too long. A stop syncs the log by itself."""
+        """
+        Wait until what the round saw is on disk; False when that takes too long. A stop syncs the log by itself.
+
+        With SYNC_MASTER slaves have it, too: one that is promoted then has no offset behind its log.
+        """
         end_offset = self._store.end_offset
         for _ in range(FLUSH_LOOKS):
             if self._stopping:
                 return True
             if self._store.flushed_offset >= end_offset:
-                await self._replicated(end_offset)
+                safe = self._store.wait_for_all()
+                if isinstance(safe, Deferred):
+                    await safe
                 return True
             self._store.flush_soon()
             await self._pause(FLUSH_LOOK_S)
         return False
-
-    async def _replicated(self, end_offset: int) -> None:
-        """Wait until slaves of a SYNC_MASTER have it, too, as sends do: one that is promoted has the offsets then."""
-        config, replication = self._settings.setup.store, self._store.replication
-        if config.broker_role is BrokerRole.SYNC_MASTER and replication is not None:
-            status = replication.wait_for_slaves(end_offset, steady_ms(self._clock) + config.slave_timeout)
-            if isinstance(status, Deferred):
-                await status
 
     def _pause(self, seconds: float) -> Deferred[None]:
         paused: Deferred[None] = Deferred()

@@ -354,6 +354,11 @@ class MessageStore:
         """Have ``done`` called when what ends at ``next_offset`` is as safe as it must be; see `GroupCommit.wait`."""
         self._completion.wait(next_offset, done)
 
+    def wait_for_all(self) -> PutResult | Deferred[PutResult]:
+        """Wait as a put at the present end of the log would, for the disk and for slaves; in order with other puts."""
+        result = PutResult(PutStatus.PUT_OK, next_offset=self.end_offset)
+        return self._completion.complete(result, True) if self._completion.is_needed else result
+
     def _complete(self, result: PutResult, waits: bool) -> PutResult | Deferred[PutResult]:
         if result.status is not PutStatus.PUT_OK:
             return result

@@ -27,6 +27,7 @@ FOUND: dict[tuple[int, str, float], str] = {
     (400013, "network", 20): "a slave with forceRegister=false never learned its master",
     (400019, "power", 20): "a slave with forceRegister=false never learned its master",
     (400039, "quiet", 20): "a slave with forceRegister=false never learned its master",
+    (33, "power", 20): "the end of a check of transactions asked slaves out of the order of the log",
     (406276, "all", 20): "a late slave whose first write failed did not stop cleanly",
 }
 

@@ -572,6 +572,22 @@ class SyncMasterTests(SynchronousTestCase):
         box.run(0.1)
         self.assertEqual([end for end, _ in slaves.asked], [second.next_offset, second.next_offset])
 
+    def test_wait_for_all(self) -> None:
+        """The end of the log is waited for as a put that ends there, after the sends before it; else not at all."""
+        box = Box(broker_role=BrokerRole.SYNC_MASTER)
+        store = box.open()
+        store.replication = slaves = Slaves()
+        first = append(store, message(0))
+        store.wait_for(first, Waiting([], first))
+        slaves.answer = PutStatus.FLUSH_SLAVE_TIMEOUT
+        result = store.wait_for_all()
+        assert isinstance(result, PutResult)
+        self.assertIs(result.status, PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self.assertEqual([end for end, _ in slaves.asked], [first, store.end_offset])
+        plain = Box().open().wait_for_all()
+        assert isinstance(plain, PutResult)
+        self.assertIs(plain.status, PutStatus.PUT_OK)
+
     def test_pushed_at_append(self) -> None:
         """Replication hears of every append before the answer."""
         box = Box()

@@ -46,7 +46,7 @@ def _unused(default: Any, *, local: bool = False) -> Any:
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
     """
-    Times in milliseconds, sizes in bytes. Numbers of threads and queue capacities are accepted and have no effect.
+    Times in milliseconds, sizes in bytes. Numbers of threads and most queue capacities are accepted and have no effect.
 
     Java: BrokerConfig of 4.9.8
     """
@@ -94,7 +94,9 @@ class BrokerConfig:
     flush_consumer_offset_history_interval: int = _unused(60_000)
     reject_transaction_message: bool = _key(False, "refuse half messages, the first phase of transactions")
     fetch_namesrv_addr_by_address_server: bool = _unused(False, local=True)
-    send_thread_pool_queue_capacity: int = _unused(10_000)
+    send_thread_pool_queue_capacity: int = _key(
+        10_000, "sends that may wait for an fsync; further ones are refused with SYSTEM_BUSY", low=1
+    )
     put_thread_pool_queue_capacity: int = _unused(10_000)
     pull_thread_pool_queue_capacity: int = _unused(100_000)
     reply_thread_pool_queue_capacity: int = _unused(10_000)
@@ -125,8 +127,8 @@ class BrokerConfig:
     slave_read_enable: bool = _key(False, "let consumers with a large lag read from the slave")
     disable_consume_if_consumer_read_slowly: bool = _unused(False)
     consumer_fallbehind_threshold: int = _unused(17_179_869_184)
-    broker_fast_failure_enable: bool = _unused(True)
-    wait_time_mills_in_send_queue: int = _unused(200)
+    broker_fast_failure_enable: bool = _key(True, "refuse sends with SYSTEM_BUSY while the broker is overloaded")
+    wait_time_mills_in_send_queue: int = _key(200, "how late the loop may be before sends are refused", low=1)
     wait_time_mills_in_pull_queue: int = _unused(5000)
     wait_time_mills_in_heartbeat_queue: int = _unused(31_000)
     wait_time_mills_in_transaction_queue: int = _unused(3000)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 
+from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.refusals import STORED_CODES
 from rmq.broker.responders.sending import MULTI_TAG, SendResponder
 from rmq.broker.settings import Settings
@@ -54,6 +55,7 @@ def add_send_lane(
     store: MessageStore,
     topics: TopicTable,
     stats: BrokerStats,
+    flow: FlowControl,
 ) -> None:
     """Add the send lane to a table, unless sends wait for both fsync and slaves, or messages go to further queues."""
     config = settings.setup.store
@@ -62,7 +64,7 @@ def add_send_lane(
         return
     for lane in SendLane, BatchLane:
         later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)
-        table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))
+        table.add_chunk_lane(lane(responder, settings, store, topics, stats, flow, later))
 
 
 class SendLane:
@@ -81,9 +83,11 @@ class SendLane:
         store: MessageStore,
         topics: TopicTable,
         stats: BrokerStats,
+        flow: FlowControl,
         later: AnswersLater | None,
     ) -> None:
         self._settings = settings
+        self._flow = flow
         self._store = store
         self._topics = topics
         self._stats = stats
@@ -118,7 +122,7 @@ class SendLane:
             or store.queue_deletions != self._deletions
         ):
             self._forget()
-        if not self._accepts or (later is not None and later.is_full):
+        if not self._accepts or self._flow.refusal is not None or (later is not None and later.is_full):
             return position, 0
         if not parse(data, position, self._known) and not (
             batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known)

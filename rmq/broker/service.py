@@ -20,6 +20,8 @@ from rmq.broker.consumerfilters import ConsumerFilters
 from rmq.broker.consumerlanes import add_consumer_lanes
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
+from rmq.broker.flowcontrol import SAMPLE_S as FLOW_SAMPLE_S
+from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
 from rmq.broker.lanes import add_send_lane
 from rmq.broker.locks import QueueLocks
@@ -151,6 +153,7 @@ class BrokerService(MultiService):
             secured=self._secured_replication() if setup.store.ha_tls_enable else None,
         )
         self.store.replication = self.ha
+        self.flow = FlowControl(self.settings, clock, self.store)
         self._requests = RequestStats()
         self._put_times = PutTimes(self._requests)
         self.responders = self._make_responders()
@@ -196,7 +199,7 @@ class BrokerService(MultiService):
         consumers, producers, filters = self.consumers, self.producers, self.filters
         polls, delays = self.polls, self.delays
         levels = len(self._delay_levels_ms)
-        sends = SendResponder(settings, clock, rng, store, topics, groups, stats, levels)
+        sends = SendResponder(settings, clock, rng, store, topics, groups, stats, self.flow, levels)
         pulls = PullResponder(settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         table = ResponderTable(
             sends,
@@ -222,7 +225,7 @@ class BrokerService(MultiService):
             refused=REFUSED,
             stats=self._requests,
         )
-        add_send_lane(table, sends, settings, clock, store, topics, stats)
+        add_send_lane(table, sends, settings, clock, store, topics, stats, self.flow)
         add_consumer_lanes(table, offsets, consumers, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, store, topics, groups, consumers, offsets, stats)
         return table
@@ -261,6 +264,7 @@ class BrokerService(MultiService):
                 self.offsets.persist,
             ),
             ("folding of topics and groups", FOLD_S, None, self._fold),
+            ("flow control", FLOW_SAMPLE_S, None, self.flow.sample),
             ("persistence of consumer filters", FILTER_PERSIST_S, None, self.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
             ("long polls", POLL_TICK_S, None, lambda: self.polls.tick(steady_ms(clock))),

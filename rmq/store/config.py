@@ -76,7 +76,9 @@ class StoreConfig:
     max_message_size: int = _bytes(4 << 20, "longest message body", 10)
     sync_flush_timeout: int = _millis(5000, "how long a producer waits for the sync")
     slave_timeout: int = _millis(3000, "how long a producer waits for a slave")
-    os_page_cache_busy_time_out_mills: int = _millis(1000, "a sync that takes longer makes the broker busy")
+    os_page_cache_busy_time_out_mills: int = _millis(
+        1000, "an fsync that takes longer, with 256 MiB waiting, refuses sends with SYSTEM_BUSY"
+    )
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
     # flushing

@@ -180,6 +180,11 @@ class LogSync:
         elif not self.failed and self._commit_log.flushed < self._commit_log.end:
             self._start()
 
+    @property
+    def age_ms(self) -> int:
+        """How long the fsync in flight has been running; 0 without one."""
+        return int((self._clock.seconds() - self._began_s) * 1000) if self._in_flight else 0
+
     def idle(self) -> Deferred[None]:
         """Return a Deferred that fires when no fsync is in flight and none follows."""
         done: Deferred[None] = Deferred()

@@ -635,6 +635,21 @@ class MessageStore:
         return self._commit_log.flushed
 
     @property
+    def unsynced_bytes(self) -> int:
+        """The bytes of the log that are not on disk."""
+        return self._commit_log.end - self._commit_log.flushed
+
+    @property
+    def sync_age_ms(self) -> int:
+        """How long the fsync of the log has been running; 0 without one."""
+        return self._sync.age_ms
+
+    @property
+    def waiting_puts(self) -> int:
+        """How many puts wait for the disk."""
+        return len(self._completion)
+
+    @property
     def dispatched_offset(self) -> int:
         """Everything before can be read by consumers."""
         return self._dispatcher.dispatched

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.delays import park
+from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.refusals import (
     FAQ,
@@ -107,9 +108,11 @@ class SendResponder:
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         stats: BrokerStats,
+        flow: FlowControl,
         max_delay_level: int,
     ) -> None:
         self._settings = settings
+        self._flow = flow
         self._clock = clock
         self._rng = rng
         self._store = store
@@ -127,6 +130,8 @@ class SendResponder:
     @responds_to(any_send(SEND_MESSAGE_V2))
     @responds_to(any_send(SEND_BATCH_MESSAGE))
     def send(self, request: Request[Any, bytes]) -> Reply | Deferred[Reply]:
+        if self._flow.refusal is not None:
+            raise Refuse(ResponseCode.SYSTEM_BUSY, self._flow.refusal)
         header = read_header(request.command)
         try:
             return self._send(header, request)

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker.transactions import OP_PAGE, SLICE, Round, Terms, Verdict
 from rmq.runtime.clock import now_ms
 from rmq.sim.cluster import Cluster, Member
+from rmq.sim.inode import CrashOdds
 from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.store.messages import Message, PutResult, PutStatus
@@ -381,6 +382,7 @@ class CheckTests(CheckCase):
         self.one.node.disk.sync_s = (3.0, 3.0)
         self.one.world.run_for(1)
         self.assertEqual((len(self.checks()), self.offsets()), (1, (None, None)))
+        self.one.node.disk.odds = CrashOdds(kept=0, torn=0, garbage=0)
         self.one.node.crash()
         self.one.node.disk.sync_s = (0.001, 0.001)
         self.one.start()

@@ -144,7 +144,8 @@ class ConsumeStatsTests(QueryCase):
             self.assertEqual(sorted(table), [0, 1, 2, 3])
             self.assertEqual((table[0]["brokerOffset"], table[0]["consumerOffset"]), (2, 1))
             self.assertGreater(table[0]["lastTimestamp"], 0)
-            self.assertEqual(table[1], {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0})
+            self.assertEqual(table[0]["pullOffset"], table[0]["consumerOffset"])
+            self.assertEqual(table[1], {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0})
         self.assertEqual(self.client.ask(208, {"consumerGroup": "x"}).body, b'{"consumeTps":0.0,"offsetTable":{}}')
 
     def test_unsubscribed_topics_are_left_out(self) -> None:

@@ -254,7 +254,7 @@ class OffsetResponder:
             time_ms = self._store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
             queue = MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)
             stats.offset_table[queue] = OffsetWrapper(
-                broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0
+                broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0, pull_offset=offset
             )
         stats.consume_tps += self._stats.group_get_tps(group, topic)
 

@@ -101,12 +101,14 @@ class OffsetWrapper(msgspec.Struct, rename="camel", kw_only=True):
     """
     The end of a queue, a group's position in it, and when the last consumed message was stored (0: none).
 
+    ``pull_offset`` is 5.x's: up to where the group has pulled; mqadmin prints what lies between as in flight.
     Java: OffsetWrapper
     """
 
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
+    pull_offset: int = 0
 
 
 class ConsumeStats(msgspec.Struct, rename="camel", kw_only=True):

@@ -14,9 +14,24 @@ from typing import Any
 
 import pytest
 
-from rmq.aio import Client, From, Message, MessageQueue, PushConsumer, PushSettings, ReceivedMessage, SendStatus
+from rmq.aio import (
+    Client,
+    From,
+    Later,
+    Message,
+    MessageQueue,
+    Outcome,
+    PullSettings,
+    PushConsumer,
+    PushSettings,
+    ReceivedMessage,
+    Reject,
+    SendStatus,
+    Sql,
+)
 from tests.client.allocations import GOLDEN, drawn_cases
 from tests.real.conftest import Clients
+from tests.real.goclient import GoClient
 from tests.real.javaclient import SOURCE, compiled
 from tests.real.peers import APACHE_4, OURS, Broker, Site, jars, require_apache
 
@@ -31,8 +46,7 @@ def examples(name: str) -> list[str]:
 
 
 @pytest.mark.real
-@pytest.mark.smoke
-@pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
+@pytest.mark.parametrize("document", [pytest.param("README.md", marks=pytest.mark.smoke), "docs/client.md"])
 def test_examples(document: str, site: Site) -> None:
     """Every Python example of the documents runs as it is printed there, and writes what it received."""
     namesrv = site.namesrv()
@@ -153,3 +167,153 @@ def test_group_of_python_and_java(kind: str, site: Site, client: Clients) -> Non
 
     run(main())
     assert broker.alive
+
+
+@pytest.mark.real
+def test_group_of_python_and_go(site: Site, tmp_path: Path) -> None:
+    """A Python member and one of Go have two queues each; every message of Go's producer is consumed once."""
+    namesrv = site.namesrv()
+    with site.broker(OURS, namesrv.addr).probe() as probe:
+        probe.create_topic("Gophers", 4)
+    go = GoClient(namesrv.addr, "Gophers", "gophers", tmp_path / "go")
+
+    async def main() -> None:
+        async with Client(namesrv.addr) as client:
+            got: list[str] = []
+
+            async def handle(message: ReceivedMessage) -> None:
+                got.extend(message.keys)
+
+            await until(lambda: go.happened("sent"), "Go sends")
+            settings = PushSettings(consume_from=From.FIRST)
+            member = client.push_consumer("gophers", {"Gophers": "*"}, handler=handle, settings=settings)
+            await member.start()
+            await until(lambda: len(queues_of([member], "Gophers")[0]) == 2, "two queues")
+
+            def keys() -> list[str]:
+                return got + [event["key"] for event in go.happened("got")]
+
+            await asyncio.sleep(5)  # the time in which queues change their owner, and messages may come twice
+            before, sent = len(keys()), len(go.happened("sent"))
+            await until(lambda: len(go.happened("sent")) >= sent + 200, "200 more messages")
+            last = {event["key"] for event in go.happened("sent")}
+            await until(lambda: last <= set(keys()), "every message")
+            recent = keys()[before:]
+            assert len(recent) - len(set(recent)) == 0, "messages came twice"
+            assert got and go.happened("got")
+
+    try:
+        run(main())
+    finally:
+        go.close()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [APACHE_4, OURS])
+def test_every_kind(kind: str, site: Site) -> None:
+    """
+    Against Apache's broker and ours: delayed, compressed and selected messages, retries and dead letters, order, pulls
+    with commits, transactions that end and one that the broker has to ask for, requests with replies.
+    """
+    if kind == APACHE_4:
+        require_apache(APACHE_4)
+    namesrv = site.namesrv()
+    values: dict[str, Any] = {"transactionCheckInterval": 3000, "transactionTimeOut": 2000}
+    site.broker(kind, namesrv.addr, enablePropertyFilter=True, **values)
+
+    async def main() -> None:
+        async with Client(namesrv.addr) as client:
+            producer = client.producer()
+            for topic in ("Kinds", "Ordered", "Pulled", "Paid", "Asked"):
+                await producer.send(Message(topic, b"first"))
+            got: list[ReceivedMessage] = []
+            asked: list[ReceivedMessage] = []
+
+            async def handle(message: ReceivedMessage) -> None:
+                got.append(message)
+                if message.body == b"again" and not message.reconsume_times:
+                    raise Later(delay_level=1)
+                if message.body == b"never":
+                    raise Reject
+
+            def bodies() -> list[bytes]:
+                return [message.body for message in got]
+
+            async def check(message: ReceivedMessage) -> Outcome:
+                asked.append(message)
+                return Outcome.COMMIT
+
+            async def answer(message: ReceivedMessage) -> None:
+                if message.tags == "question":
+                    await producer.reply(message, message.body.upper())
+
+            first = PushSettings(consume_from=From.FIRST)
+            await client.push_consumer("kinds", {"Kinds": "*", "Paid": "*"}, handler=handle, settings=first).start()
+            await client.push_consumer("answers", {"Asked": "*"}, handler=answer, settings=first).start()
+            chosen: list[bytes] = []
+
+            async def choose(message: ReceivedMessage) -> None:
+                chosen.append(message.body)
+
+            by_price = {"Kinds": Sql("price BETWEEN 10 AND 20")}
+            await client.push_consumer("choosers", by_price, handler=choose, settings=first).start()
+
+            # transactions first: the broker asks for the unknown one while the rest goes on
+            cashier = client.transaction_producer("cashier", check)
+            async with cashier.transaction(Message("Paid", b"committed")):
+                pass
+            async with cashier.transaction(Message("Paid", b"unknown")) as transaction:
+                transaction.unknown()
+            with pytest.raises(LookupError):
+                async with cashier.transaction(Message("Paid", b"rolled back")):
+                    raise LookupError
+
+            long = b"long " * 5000
+            await producer.send(Message("Kinds", long, tags="A", keys=("k",)))
+            began = asyncio.get_running_loop().time()
+            for body in (b"delayed", b"again", b"never"):
+                await producer.send(Message("Kinds", body, delay_level=2 if body == b"delayed" else 0))
+            for price in (9, 15, 21):
+                await producer.send(Message("Kinds", b"%d" % price, properties={"price": str(price)}))
+            await until(lambda: {long, b"committed", b"15"} <= set(bodies()), "messages")
+            await until(lambda: b"delayed" in bodies(), "the delayed message")
+            assert asyncio.get_running_loop().time() - began > 4
+            await until(lambda: bodies().count(b"again") == 2, "the retry")
+            await until(lambda: chosen == [b"15"], "what the expression selects")
+
+            reply = await producer.request(Message("Asked", b"how much", tags="question"), timeout_s=30)
+            assert reply.body == b"HOW MUCH"
+
+            # order
+            order: list[tuple[bytes, int]] = []
+
+            async def in_order(message: ReceivedMessage) -> None:
+                order.append((message.body, message.reconsume_times))
+                if message.body == b"2" and not message.reconsume_times:
+                    raise Later
+
+            ordered = PushSettings(consume_from=From.FIRST, orderly=True, suspend_queue_ms=100)
+            for number in range(5):
+                await producer.send(Message("Ordered", b"%d" % number), sharding_key="one")
+            await client.push_consumer("ordered", {"Ordered": "*"}, handler=in_order, settings=ordered).start()
+            wanted = [(b"0", 0), (b"1", 0), (b"2", 0), (b"2", 1), (b"3", 0), (b"4", 0)]
+            await until(lambda: [one for one in order if one[0] != b"first"] == wanted, "messages in order")
+
+            # pulls
+            queue = (await producer.send(Message("Pulled", b"pulled"))).queue
+            own = PullSettings(consume_from=From.FIRST, auto_commit=False)
+            puller = await client.pull_consumer("pullers", {"Pulled": "*"}, own)
+            pulled: list[bytes] = []
+            while sorted(pulled) != [b"first", b"pulled"]:
+                pulled += [message.body for message in await puller.getmany(timeout_s=30)]
+            await puller.commit()
+            assert await puller.committed(queue) == puller.position(queue)
+
+            await until(lambda: b"unknown" in bodies(), "the transaction that the broker asks for")
+            assert [message.body for message in asked][:1] == [b"unknown"]
+            assert b"rolled back" not in bodies()
+            dead = await client.pull_consumer("undertaker", settings=PullSettings(consume_from=From.FIRST))
+            await dead.assign([MessageQueue(topic="%DLQ%kinds", broker_name=queue.broker_name, queue_id=0)])
+            assert [message.body for message in await dead.getmany(timeout_s=30)] == [b"never"]
+
+    run(main())

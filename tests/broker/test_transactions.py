@@ -285,6 +285,14 @@ class CheckTests(CheckCase):
         self.assertNotIn(OP, self.one.service.topics)
         self.assertNotIn(DISCARDED, self.one.service.topics)
 
+    def test_clean_unused_topics(self) -> None:
+        """Cleaning topics without configuration (316) leaves half and op messages alone: no end is forgotten."""
+        self.end_it(self.half("K1"), ROLLBACK)
+        self.half("K2")
+        self.assertEqual(self.client.ask(316).code, 0)
+        self.one.world.run_for(INTERVAL_S + 1)
+        self.assertEqual([check["msgId"] for check, _ in self.checks()], ["K2"])
+
     def test_young(self) -> None:
         """A message younger than transactionTimeOut is left alone, and so are those behind it."""
         self.one.world.run_for(INTERVAL_S - 0.5)

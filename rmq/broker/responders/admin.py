@@ -16,7 +16,7 @@ from rmq.broker.longpoll import LongPolls
 from rmq.broker.registration import Registration
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats, PutTimes
-from rmq.broker.topics import TopicTable
+from rmq.broker.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TopicTable
 from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms, steady_ms, wall_ms
@@ -94,11 +94,12 @@ class AdminResponder:
         """
         Delete the queues of topics that do not exist (any more).
 
+        That of op messages never has a configuration, that of half messages has none before the first check.
         Java: DefaultMessageStore#cleanUnusedTopic
         """
         queued = {topic for topic, _ in self._store.queues() if not is_lmq(topic)}
         unknown = {topic for topic in queued if topic not in self._topics}
-        for topic in sorted(unknown - {SCHEDULE_TOPIC}):
+        for topic in sorted(unknown - {SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC}):
             self._store.delete_topic(topic)
             self._polls.topic_deleted(topic)
             self._log.info(

@@ -280,7 +280,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rmq-bench-", dir=os.environ.get("TMPDIR")) as root:
         site = Site(Path(root), BENCH_JAVA)
         print(conditions(site.root, BENCH_JAVA), flush=True)
-        sizes = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
+        sizes: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
         for kind in kinds:
             found: Figures = {}
             for part in options.parts.split(","):

@@ -9,7 +9,16 @@ from rmq.client.flows.transactions import Outcome, TransactionProducer, transact
 from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import Later, Message, ReceivedMessage, Reject
 from rmq.errors import ConfigurationError, LostQueue, RequestTimeout
+from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.forwarding import (
+    CONSUME_MESSAGE_DIRECTLY,
+    GET_CONSUMER_RUNNING_INFO,
+    ConsumeDirectlyHeader,
+    ConsumeResult,
+    RunningInfo,
+    RunningInfoHeader,
+)
 from tests.client.cluster import Inbox, consumer, producer, send_all
 from tests.client.test_flows import FlowCase
 
@@ -290,3 +299,44 @@ class CloseTests(KindCase):
             return (await self.client.close()).handlers_cancelled
 
         self.assertEqual(self.sim.run(main(), 20), 0)
+
+
+class ToolTests(KindCase):
+    def test_running_info(self) -> None:
+        """An operator sees the properties, subscriptions and queues of a member, through its broker."""
+        self.sim.run(consumer(self.client, Inbox()).start())
+        self.sim.run(send_all(self.sender, [b"x"], queue=FIRST))
+        self.sim.pass_s(5)
+        header = RunningInfoHeader(consumer_group="CG", client_id=self.client.client_id)
+        ask = self.client.ask(self.client.master("broker-a"), GET_CONSUMER_RUNNING_INFO, header, None)
+        info = fastjson.decode(self.sim.run(ask).body, RunningInfo)
+        self.assertEqual(info.properties["PROP_CONSUME_TYPE"], "CONSUME_PASSIVELY")
+        self.assertEqual({data.topic for data in info.subscription_set}, {"T", "%RETRY%CG"})
+        self.assertEqual((info.mq_table[FIRST].commit_offset, info.mq_table[FIRST].cached_msg_count), (1, 0))
+
+    def test_direct_consumption(self) -> None:
+        """An operator may give a message to the handler again, and sees how that went."""
+        verdicts: list[Exception | None] = [None, None, Later(), ValueError("planted")]
+
+        def handle(message: ReceivedMessage) -> None:
+            verdict = verdicts.pop(0)
+            if verdict is not None:
+                raise verdict
+
+        inbox = Inbox(handle)
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"x"], queue=FIRST))
+        self.until(lambda: inbox.got)
+        results = []
+        for _ in range(3):
+            header = ConsumeDirectlyHeader(
+                consumer_group="CG",
+                client_id=self.client.client_id,
+                msg_id=inbox.got[0].offset_message_id,
+                broker_name="broker-a",
+            )
+            ask = self.client.ask(self.client.master("broker-a"), CONSUME_MESSAGE_DIRECTLY, header, None)
+            results.append(fastjson.decode(self.sim.run(ask).body, ConsumeResult))
+        self.assertEqual([r.consume_result for r in results], ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"])
+        self.assertIn("planted", results[2].remark or "")
+        self.assertEqual(inbox.bodies, [b"x"] * 4)

@@ -257,7 +257,7 @@ class Instance:
     async def _poll_routes(self) -> None:
         while True:
             await self.host.sleep(self.settings.poll_routes_s)
-            for topic in {topic for part in self.parts for topic in part.topics()}:
+            for topic in dict.fromkeys(topic for part in self.parts for topic in part.topics()):
                 try:
                     await self.fetch_route(topic)
                 except NoRoute as error:

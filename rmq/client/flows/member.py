@@ -273,7 +273,7 @@ class Member:
                 _log.error("queue %s was not pulled for %d s; it is taken again", held.queue, WATCHDOG_S)
             if held.queue not in mine or stuck or held.dropped:
                 changed = await self._drop(held) or changed
-        for queue in mine:
+        for queue in in_order(mine):
             if queue not in self._held and not self._closed and await self._may_take(queue):
                 held = self._held[queue] = Held(queue, moved_s=now)
                 held.pulling = self._host.spawn(self._pull_queue(held), name=f"rmq pull of {queue}")

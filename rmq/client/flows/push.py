@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +22,18 @@ from rmq.client.host import Running
 from rmq.client.settings import ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
+from rmq.wire import fastjson
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.forwarding import (
+    CONSUME_MESSAGE_DIRECTLY,
+    GET_CONSUMER_RUNNING_INFO,
+    ConsumeResult,
+    QueueInfo,
+    RunningInfo,
+)
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
+from rmq.wire.command import RemotingCommand, encode_reply
+from rmq.wire.record import decode_record
 
 Handler = Callable[[Any], Any]
 
@@ -75,6 +86,7 @@ class PushConsumer(Member):
         self._in_use = 0
         self._idle = self._host.gate()
         self._started = False
+        self._started_ms = 0
         self._sender = Producer(instance, INNER_PRODUCER, ProducerSettings())
         most = settings.max_reconsume_times
         self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most
@@ -86,6 +98,7 @@ class PushConsumer(Member):
         if self._started:
             return
         self._started = True
+        self._started_ms = self._host.wall_ms()
         await self._start()
         if self._handler is not None:
             for _ in range(self._settings.concurrency):
@@ -274,6 +287,70 @@ class PushConsumer(Member):
         message.reconsume_times += 1
         if not held.dropped and not self._closed:
             self._deliver(held, [message])
+
+    # what tools ask
+
+    def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
+        if command.code in (GET_CONSUMER_RUNNING_INFO.code, CONSUME_MESSAGE_DIRECTLY.code):
+            if command.ext_fields.get("consumerGroup") != self._group:
+                return None
+            return self._info(command) if command.code == GET_CONSUMER_RUNNING_INFO.code else self._directly(command)
+        return super().answers(addr, command)
+
+    async def _info(self, command: RemotingCommand) -> bytes | None:
+        """Say what this member does.  Java: DefaultMQPushConsumerImpl#consumerRunningInfo"""
+        info = RunningInfo(
+            properties={
+                "PROP_NAMESERVER_ADDR": ";".join(self._instance.namesrvs),
+                "PROP_CONSUME_TYPE": self.consume_type,
+                "PROP_CLIENT_VERSION": "V4_9_8",
+                "PROP_THREADPOOL_CORE_SIZE": str(self._settings.concurrency),
+                "PROP_CONSUME_ORDERLY": str(self._settings.orderly).lower(),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            },
+            subscription_set=list(self._subscriptions.values()),
+            mq_table={queue: self._queue_info(held) for queue, held in self._held.items()},
+        )
+        return encode_reply(command, body=fastjson.encode(info))
+
+    def _queue_info(self, held: Held) -> QueueInfo:
+        process = held.process
+        return QueueInfo(
+            commit_offset=process.commit_offset,
+            cached_msg_min_offset=process.commit_offset if len(process) else 0,
+            cached_msg_max_offset=process.next_offset - 1 if len(process) else 0,
+            cached_msg_count=len(process),
+            cached_msg_size_in_mi_b=process.held_bytes >> 20,
+            locked=self._is_locked(held),
+            droped=held.dropped,
+            last_pull_timestamp=self._host.wall_ms() - int((self._host.seconds() - held.moved_s) * 1000),
+        )
+
+    def _is_locked(self, held: Held) -> bool:
+        return False
+
+    async def _directly(self, command: RemotingCommand) -> bytes | None:
+        """Give one message to the handler, for an operator.  Java: ConsumeMessageService#consumeMessageDirectly"""
+        record = decode_record(command.body or b"")
+        broker_name = command.ext_fields.get("brokerName", "")
+        queue = MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id)
+        message = ReceivedMessage(record, queue, self._namespace)
+        began = self._host.seconds()
+        if self._handler is None:
+            error: Exception | None = ConfigurationError("the member has no handler")
+        else:
+            argument: object = [message] if self._settings.batch_size > 1 else message
+            _, error = await outcome(self._host, self._handler, argument)
+        kind = "CR_THROW_EXCEPTION"
+        if error is None or isinstance(error, Later | Reject):
+            kind = "CR_SUCCESS" if error is None else "CR_LATER"
+        result = ConsumeResult(
+            order=self._settings.orderly,
+            consume_result=kind,
+            remark=None if error is None else repr(error),
+            spent_time_mills=int((self._host.seconds() - began) * 1000),
+        )
+        return encode_reply(command, body=fastjson.encode(result))
 
     # deliveries
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.common import MessageQueue, SubscriptionData
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
@@ -75,6 +75,46 @@ class RunningInfoHeader(msgspec.Struct, rename="camel", kw_only=True):
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
+
+
+class QueueInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    One queue of a member: offsets of messages in hand, their number and size; ``droped`` is Java's spelling.
+
+    Java: ProcessQueueInfo
+    """
+
+    commit_offset: int
+    cached_msg_min_offset: int
+    cached_msg_max_offset: int
+    cached_msg_count: int
+    cached_msg_size_in_mi_b: int = msgspec.field(name="cachedMsgSizeInMiB")
+    locked: bool = False
+    droped: bool = False
+    last_pull_timestamp: int
+
+
+class RunningInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    What a consumer is doing, for `mqadmin consumerStatus`.
+
+    Java: ConsumerRunningInfo
+    """
+
+    properties: dict[str, str]
+    subscription_set: list[SubscriptionData]
+    mq_table: dict[MessageQueue, QueueInfo]
+    jstack: str | None = None
+
+
+class ConsumeResult(msgspec.Struct, rename="camel", kw_only=True):
+    """How a handler did with one message.  Java: ConsumeMessageDirectlyResult"""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str
+    remark: str | None = None
+    spent_time_mills: int
 
 
 class ConsumeDirectlyHeader(msgspec.Struct, rename="camel", kw_only=True):

@@ -38,8 +38,10 @@ class SlaveSession:
         #: where the log itself ends; what the master sends below is only compared
         self._log_end = log_end
         self._idle_frames = 0
-        self._last_read_ms = now_ms
-        self._last_write_ms = now_ms
+        #: steady time at which the master was heard last, or the connection began
+        self.last_read_ms = now_ms
+        #: steady time of the last report, or of the beginning of the connection
+        self.last_write_ms = now_ms
         #: the next byte that is wanted of the master; also 0 for an empty log
         self.end_offset = end_offset
         #: frames that passed the checks, heartbeats included
@@ -55,7 +57,7 @@ class SlaveSession:
         """Take bytes from the master: Appends, then one report of where they lead."""
         if self._closed:
             return []
-        self._last_read_ms = now_ms
+        self.last_read_ms = now_ms
         actions: list[Action] = []
         frames = self._frames
         frames.feed(data)
@@ -89,16 +91,6 @@ class SlaveSession:
         self._flushed = max(flushed, self._flushed or 0)
         return self._report(now_ms) if self._owes_report and not self._closed else []
 
-    @property
-    def last_read_ms(self) -> int:
-        """Steady time at which the master was heard last, or the connection began."""
-        return self._last_read_ms
-
-    @property
-    def last_write_ms(self) -> int:
-        """Steady time of the last report, or of the beginning of the connection."""
-        return self._last_write_ms
-
     def pause(self) -> None:
         """The way out is full: keep the newest report until :meth:`resume`."""
         self._paused = True
@@ -112,11 +104,11 @@ class SlaveSession:
         """Report after a while without a write, Close after a longer while without a read."""
         if self._closed:
             return []
-        if now_ms - self._last_read_ms > self._limits.silence_ms:
+        if now_ms - self.last_read_ms > self._limits.silence_ms:
             return self._close(
-                CloseKind.SILENT, f"nothing was read from the master for {now_ms - self._last_read_ms} ms"
+                CloseKind.SILENT, f"nothing was read from the master for {now_ms - self.last_read_ms} ms"
             )
-        if now_ms - self._last_write_ms >= self._limits.heartbeat_ms:
+        if now_ms - self.last_write_ms >= self._limits.heartbeat_ms:
             return self._report(now_ms)
         return []
 
@@ -186,7 +178,7 @@ class SlaveSession:
             return []
         self._unreported_bytes = 0
         self._reported = held
-        self._last_write_ms = now_ms
+        self.last_write_ms = now_ms
         return [Send((encode_report(held),))]
 
     def _close(self, kind: CloseKind, reason: str) -> list[Action]:

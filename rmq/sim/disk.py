@@ -530,17 +530,13 @@ class SimFile:
 
     def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self.inode = inode
         #: what a sync of the whole file system could not write: the next sync of this handle reports it, too
         self.missed: DiskError | None = None
         self._refusal: str | None = None
         self._closed: str | None = None
         disk.opened(self)
-
-    @property
-    def path(self) -> str:
-        return self._path
 
     @property
     def size(self) -> int:
@@ -552,7 +548,7 @@ class SimFile:
             self._check_open(offset)
         content = self.inode.live
         if offset < 0 or size < 0 or offset + size > content.size:
-            raise DiskError(self._path, f"cannot read {size} bytes, the file has {content.size}", offset)
+            raise DiskError(self.path, f"cannot read {size} bytes, the file has {content.size}", offset)
         return content.read(offset, size)
 
     def view_at(self, offset: int, size: int) -> bytes:
@@ -564,7 +560,7 @@ class SimFile:
 
     def preload(self, offset: int, size: int) -> Deferred[None]:
         if self._closed is not None:
-            return fail(DiskError(self._path, self._closed, offset))
+            return fail(DiskError(self.path, self._closed, offset))
         done: Deferred[None] = Deferred()
 
         def loaded() -> None:
@@ -577,13 +573,13 @@ class SimFile:
     def write_at(self, offset: int, data: Bytes) -> None:
         self._check_writable(offset)
         if offset < 0:
-            raise DiskError(self._path, "Invalid argument", offset)
+            raise DiskError(self.path, "Invalid argument", offset)
         if len(data):
-            self._disk.write(self._path, self.inode, Write(offset, bytes(data)))
+            self._disk.write(self.path, self.inode, Write(offset, bytes(data)))
 
     def sync(self) -> Deferred[None]:
         if self._closed or self._refusal:
-            return fail(DiskError(self._path, self._closed or self._refusal or ""))
+            return fail(DiskError(self.path, self._closed or self._refusal or ""))
         done: Deferred[None] = Deferred()
         # What is pending now, counted from the end: a sync that is under way takes from the front.
         change = self.inode.pending[-1] if self.inode.pending else None
@@ -594,7 +590,7 @@ class SimFile:
 
     def sync_now(self) -> None:
         self._check_writable(None)
-        error = self.missed or self._disk.sync_inode(self._path, self.inode, len(self.inode.pending))
+        error = self.missed or self._disk.sync_inode(self.path, self.inode, len(self.inode.pending))
         if error is not None:
             raise self._failed(error)
 
@@ -603,7 +599,7 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         self._check_writable(size)
-        self._disk.write(self._path, self.inode, Resize(size))
+        self._disk.write(self.path, self.inode, Resize(size))
 
     def close(self) -> None:
         self._closed = self._closed or "the file is closed"
@@ -614,7 +610,7 @@ class SimFile:
         self._closed = "its process is gone, the file is closed"
 
     def _synced(self, last: Write | Resize | None, done: Deferred[None]) -> None:
-        error = self.missed or self._disk.sync_inode(self._path, self.inode, self.inode.count_to(last))
+        error = self.missed or self._disk.sync_inode(self.path, self.inode, self.inode.count_to(last))
         if error is None:
             done.callback(None)
         else:
@@ -626,12 +622,12 @@ class SimFile:
 
     def _check_open(self, offset: int | None) -> None:
         if self._closed is not None:
-            raise DiskError(self._path, self._closed, offset)
+            raise DiskError(self.path, self._closed, offset)
 
     def _check_writable(self, offset: int | None) -> None:
         self._check_open(offset)
         if self._refusal is not None:
-            raise DiskError(self._path, self._refusal, offset)
+            raise DiskError(self.path, self._refusal, offset)
 
 
 class SimFileSystem:

@@ -31,7 +31,7 @@ class RealFile:
     """A `File` of the operating system: pwrite to write, a read-only map (or pread) to read."""
 
     def __init__(self, path: str, fd: int, flusher: Flusher, loader: Flusher, map_files: bool) -> None:
-        self._path = path
+        self.path = path
         self._fd = fd
         self._flusher = flusher
         self._loader = loader
@@ -47,13 +47,9 @@ class RealFile:
         self._refusal: str | None = None
 
     @property
-    def path(self) -> str:
-        return self._path
-
-    @property
     def size(self) -> int:
         if self._fd == CLOSED:
-            raise DiskError(self._path, "the file is closed")
+            raise DiskError(self.path, "the file is closed")
         return self._size
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -66,7 +62,7 @@ class RealFile:
 
     def in_memory(self, offset: int, size: int) -> bool:
         if self._fd == CLOSED:
-            raise DiskError(self._path, "the file is closed", offset)
+            raise DiskError(self.path, "the file is closed", offset)
         size = min(size, PROBE_BYTES, self._size - offset)
         if _NOWAIT is None or size <= 0:
             return True
@@ -79,7 +75,7 @@ class RealFile:
 
     def preload(self, offset: int, size: int) -> Deferred[None]:
         if self._fd == CLOSED:
-            return fail(DiskError(self._path, "the file is closed", offset))
+            return fail(DiskError(self.path, "the file is closed", offset))
         done: Deferred[None] = Deferred()
         if self._loader.closed:
             done.callback(None)
@@ -90,24 +86,24 @@ class RealFile:
             os.close(fd)
             done.callback(None)
 
-        self._loader.add(Job((self._path, offset, size), lambda: _read_through(fd, offset, size), loaded))
+        self._loader.add(Job((self.path, offset, size), lambda: _read_through(fd, offset, size), loaded))
         return done
 
     def write_at(self, offset: int, data: Bytes) -> None:
         if self._refusal is not None:
-            raise DiskError(self._path, self._refusal, offset)
+            raise DiskError(self.path, self._refusal, offset)
         try:
             if os.pwrite(self._fd, data, offset) != len(data):
                 syscalls.write_fully(self._fd, data, offset)
         except OSError as error:
             self._resize(os.fstat(self._fd).st_size)  # a part may have been written after the old end
-            raise disk_error(self._path, error, offset=offset) from error
+            raise disk_error(self.path, error, offset=offset) from error
         if offset + len(data) > self._size:
             self._resize(offset + len(data))
 
     def sync(self) -> Deferred[None]:
         if self._refusal is not None or self._flusher.closed:
-            return fail(DiskError(self._path, self._refusal or "cannot fsync, the disk is closed"))
+            return fail(DiskError(self.path, self._refusal or "cannot fsync, the disk is closed"))
         done: Deferred[None] = Deferred()
         self._syncing += 1
         fd = self._fd
@@ -126,7 +122,7 @@ class RealFile:
 
     def sync_now(self) -> None:
         if self._refusal is not None:
-            raise DiskError(self._path, self._refusal)
+            raise DiskError(self.path, self._refusal)
         try:
             syscalls.sync_data(self._fd)
         except OSError as error:
@@ -138,12 +134,12 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         if self._refusal is not None:
-            raise DiskError(self._path, self._refusal, size)
+            raise DiskError(self.path, self._refusal, size)
         # Unmap first: access to a mapped page after the new end would kill the process (SIGBUS).
         self._unmap()
         if self._lent:
-            raise DiskError(self._path, "cannot be truncated while its bytes are being sent", size)
-        with naming(self._path, offset=size):
+            raise DiskError(self.path, "cannot be truncated while its bytes are being sent", size)
+        with naming(self.path, offset=size):
             os.ftruncate(self._fd, size)
         self._resize(size)
 
@@ -165,10 +161,10 @@ class RealFile:
             while len(data) < size:  # a signal or the kernel's 2 GiB limit cut it
                 more = os.pread(self._fd, size - len(data), offset + len(data))
                 if not more:
-                    raise DiskError(self._path, f"only {len(data)} of {size} bytes are there", offset)
+                    raise DiskError(self.path, f"only {len(data)} of {size} bytes are there", offset)
                 data += more
         except OSError as error:
-            raise disk_error(self._path, error, offset=offset) from error
+            raise disk_error(self.path, error, offset=offset) from error
         return data
 
     def _read_trouble(self, size: int) -> str:
@@ -179,7 +175,7 @@ class RealFile:
     def _map_for(self, offset: int, size: int) -> mmap.mmap | None:
         """Return a map of at least this size, None to use pread; a DiskError when the file is shorter."""
         if offset < 0 or size < 0 or offset + size > self._size:
-            raise DiskError(self._path, self._read_trouble(size), offset)
+            raise DiskError(self.path, self._read_trouble(size), offset)
         if self._map is not None or (self._may_map and self._mapped()):
             return self._map
         return None
@@ -214,7 +210,7 @@ class RealFile:
             self._refusal = (
                 f"an earlier fsync failed ({error.strerror}); bytes written since the last good fsync may be lost"
             )
-        return sync_error(self._path, error)
+        return sync_error(self.path, error)
 
 
 def _read_through(fd: int, offset: int, size: int) -> None:

@@ -133,7 +133,8 @@ class Collector:
 
     def __init__(self, fixed: Mapping[str, str] | None = None) -> None:
         self._fixed = dict(fixed or {})
-        self._dropped = 0
+        #: series that the last scrape left out
+        self.dropped = 0
 
     @classmethod
     def families(cls) -> list[Family]:
@@ -154,7 +155,7 @@ class Collector:
 
     def in_slices(self) -> Iterator[tuple[Family, Iterator[Metric]]]:
         """Yield each metric in pieces, each of which is made without a pause; there is at least one."""
-        self._dropped = 0
+        self.dropped = 0
         for name, found in self._methods():
             yield found, self._pieces(found, getattr(self, name))
 
@@ -167,12 +168,7 @@ class Collector:
             piece = list(itertools.islice(shown, found.slice_series))
             if piece:
                 yield found.metric(piece, self._fixed)
-        self._dropped += sum(1 for _ in rows)
-
-    @property
-    def dropped(self) -> int:
-        """Series that the last scrape left out."""
-        return self._dropped
+        self.dropped += sum(1 for _ in rows)
 
 
 class ProcessMetrics(Collector):

@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "namesrv": {"errors", "remoting", "runtime", "wire"},
     "broker": {"errors", "ha", "store", "remoting", "runtime", "wire"},
     "sim": {"broker", "errors", "namesrv", "ha", "store", "remoting", "runtime", "wire"},
-    "admin": {"errors", "remoting", "runtime", "wire"},
+    "admin": {"client", "errors", "remoting", "runtime", "tx", "wire"},
     "local": {"runtime"},
     "client": {"errors", "wire"},
     "aio": {"client", "errors", "wire"},

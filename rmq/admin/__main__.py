@@ -8,7 +8,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
+from twisted.internet.threads import deferToThread
 
+from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
 from rmq.runtime.platform import real_platform
 
@@ -22,7 +24,7 @@ def main() -> None:
     results: list[Result] = []
 
     def ask(reactor: Any) -> Deferred[None]:
-        asked = run(real_platform(reactor), options, emit=emit, ask=confirmed)
+        asked = run(real_platform(reactor), options, TERMINAL)
         return Deferred.fromCoroutine(asked).addCallback(results.append)
 
     try:
@@ -58,6 +60,9 @@ def confirmed(text: str, name: str) -> bool:
     print(text, file=sys.stderr)
     print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == name
+
+
+TERMINAL = Terminal(emit=emit, ask=confirmed, read_line=lambda: deferToThread(sys.stdin.buffer.readline))
 
 
 if __name__ == "__main__":

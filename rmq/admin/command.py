@@ -10,11 +10,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
-from rmq.runtime.platform import split_addr
+from rmq.runtime.platform import Platform, split_addr
+from rmq.runtime.tls.context import ClientTls
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
+from rmq.wire.signing import Credentials
 
 OK, REFUSED, DIFFERENT, UNASKED, UNCONFIRMED = 0, 1, 2, 3, 4
 
@@ -128,14 +130,28 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 @attrs.frozen(kw_only=True)
+class Terminal:
+    """The person or program in front of a command."""
+
+    #: prints a line at once
+    emit: Callable[[str], object] = print
+    #: has a person type a name to confirm what a text says; False without a person
+    ask: Callable[[str, str], bool] = lambda text, name: False
+    #: fires with the next line of standard input, empty at its end
+    read_line: Callable[[], Deferred[bytes]] = lambda: succeed(b"")
+
+
+@attrs.frozen(kw_only=True)
 class Call:
     """One run of a command: servers, client and timeout."""
 
     asker: Asker
     options: argparse.Namespace
     timeout_ms: float
-    #: has a person type a name to confirm what a text says; False without a person
-    ask: Callable[[str, str], bool] = lambda text, name: False
+    platform: Platform
+    terminal: Terminal
+    tls: ClientTls | None = None
+    credentials: Credentials | None = None
 
     def invoke(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Deferred[Response[RH, RB]]:
         """Ask one server; fails with RequestFailed."""
@@ -143,11 +159,14 @@ class Call:
 
     def confirm(self, text: str, name: str) -> None:
         """Return once a person, ``--yes`` or the mqadmin spelling has confirmed a change; raises NotConfirmed."""
-        if not self.options.yes and not self.ask(text, name):
+        if not self.options.yes and not self.terminal.ask(text, name):
             raise NotConfirmed(text)
 
 
-Run = Callable[[Call], Coroutine[Any, Any, Outcome]]
+#: None: the command has printed everything itself
+Run = Callable[[Call], Coroutine[Any, Any, Outcome | None]]
+
+R = TypeVar("R", bound=Run)
 
 
 @attrs.frozen
@@ -199,10 +218,10 @@ def subject(name: str, *flags: str, **settings: Any) -> Argument:
     return Argument((name,), settings, flags)
 
 
-def command(name: str, help: str, *arguments: Argument) -> Callable[[Run], Run]:
+def command(name: str, help: str, *arguments: Argument) -> Callable[[R], R]:
     """Make a coroutine the sub-command ``name``."""
 
-    def declare(run: Run) -> Run:
+    def declare(run: R) -> R:
         assert name not in COMMANDS, f"command {name} is declared twice"
         COMMANDS[name] = Command(name, help, run, arguments)
         return run

@@ -10,7 +10,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import attrs
@@ -30,11 +30,12 @@ from rmq.admin.command import (
     NotConfirmed,
     NotFound,
     Outcome,
+    Terminal,
     WrongUse,
     addresses,
 )
 from rmq.admin.names import ALIASES, NOUNS
-from rmq.errors import Refused, RequestFailed
+from rmq.errors import ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
 from rmq.remoting.acl import parse_credentials
 from rmq.remoting.client import RemotingClient
 from rmq.runtime.config import ConfigError, load
@@ -43,6 +44,7 @@ from rmq.runtime.platform import Platform
 from rmq.runtime.properties import decode_properties
 from rmq.runtime.tls.config import TlsConfig, resolve_tls
 from rmq.runtime.tls.context import ClientTls
+from rmq.wire.signing import Credentials
 
 EXIT_USAGE = 64
 
@@ -177,30 +179,30 @@ class Result:
     err: str = ""
 
 
-async def run(
-    platform: Platform,
-    options: argparse.Namespace,
-    *,
-    emit: Callable[[str], object] = print,
-    ask: Callable[[str, str], bool] = lambda text, name: False,
-) -> Result:
-    """
-    Run the parsed ``options``; ends once all connections are closed.
-
-    ``emit`` prints what a command says before its end; ``ask`` has a person confirm a change.
-    """
+async def run(platform: Platform, options: argparse.Namespace, terminal: Terminal) -> Result:
+    """Run the parsed ``options``; ends once all connections are closed."""
     try:
-        client = _client(platform, options)
+        tls, credentials = _access(platform, options)
     except ConfigError as error:
         return Result(EXIT_USAGE, err=f"rmq-admin: {error}")
-    call = Call(asker=client, options=options, timeout_ms=options.timeout * 1000, ask=ask)
+    sign = None if credentials is None else credentials.sign
+    client = RemotingClient(platform, name="rmq-admin", tls=tls, sign=sign)
+    call = Call(
+        asker=client,
+        options=options,
+        timeout_ms=options.timeout * 1000,
+        platform=platform,
+        terminal=terminal,
+        tls=tls,
+        credentials=credentials,
+    )
     client.startService()
     try:
         while True:
             result = await _once(call)
             if options.watch is None or result.err:
                 return result
-            emit(result.out)
+            terminal.emit(result.out)
             await deferLater(platform.reactor, options.watch)
     finally:
         await client.stopService()
@@ -210,13 +212,15 @@ async def _once(call: Call) -> Result:
     options = call.options
     try:
         outcome = await COMMANDS[options.command].run(call)
-        return Result(outcome.status, out=_printed(outcome, options))
-    except WrongUse as error:
+        return Result(OK) if outcome is None else Result(outcome.status, out=_printed(outcome, options))
+    except (WrongUse, ConfigurationError) as error:
         return Result(EXIT_USAGE, err=f"rmq-admin {options.command}: {error}")
-    except NotFound as error:
+    except (NotFound, NoRoute) as error:
         return Result(DIFFERENT, err=f"rmq-admin: {error}")
     except NotConfirmed as error:
         return Result(UNCONFIRMED, err=f"rmq-admin: not confirmed, nothing was sent: {error}")
+    except NotDelivered as error:
+        return Result(UNASKED if error.may_be_stored else REFUSED, err=f"rmq-admin: {error}")
     except Refused as error:
         return Result(REFUSED, err=f"rmq-admin: {error}")
     except RequestFailed as error:
@@ -235,15 +239,16 @@ def _printed(outcome: Outcome, options: argparse.Namespace) -> str:
     return outcome.text
 
 
-def _client(platform: Platform, options: argparse.Namespace) -> RemotingClient:
-    tls = sign = None
+def _access(platform: Platform, options: argparse.Namespace) -> tuple[ClientTls | None, Credentials | None]:
+    """Return how servers are dialled and requests are signed; raises ConfigError."""
+    tls = credentials = None
     if options.tlsConfig is not None:
         terms = resolve_tls(_tls_config(platform, options.tlsConfig), platform.disk)
         tls = ClientTls(platform.disk, platform.reactor, terms)
         tls.load()
     if options.aclTools is not None:
-        sign = parse_credentials(_read(platform, "--aclTools", options.aclTools), options.aclTools).sign
-    return RemotingClient(platform, name="rmq-admin", tls=tls, sign=sign)
+        credentials = parse_credentials(_read(platform, "--aclTools", options.aclTools), options.aclTools)
+    return tls, credentials
 
 
 def _tls_config(platform: Platform, path: str) -> TlsConfig:

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.admin.command import COMMANDS, Call, Outcome, WrongUse, addresses
+from rmq.admin.command import COMMANDS, Call, Outcome, Terminal, WrongUse, addresses
 from rmq.admin.main import parse
 from rmq.errors import Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HAClientInfo, HAConnectionInfo, HARuntimeInfo
@@ -43,15 +43,21 @@ class Answers:
             return fail(error)
 
 
+#: these commands need none
+NO_PLATFORM: Any = None
+
+
 class AdminCase(SynchronousTestCase):
     def run_command(self, answers: Answers, *arguments: str) -> Outcome:
         options = parse(arguments)
-        call = Call(asker=answers, options=options, timeout_ms=1000)
-        return self.successResultOf(Deferred.fromCoroutine(COMMANDS[options.command].run(call)))
+        call = Call(asker=answers, options=options, timeout_ms=1000, platform=NO_PLATFORM, terminal=Terminal())
+        outcome = self.successResultOf(Deferred.fromCoroutine(COMMANDS[options.command].run(call)))
+        assert outcome is not None
+        return outcome
 
     def fails(self, answers: Answers, *arguments: str) -> Exception:
         options = parse(arguments)
-        call = Call(asker=answers, options=options, timeout_ms=1000)
+        call = Call(asker=answers, options=options, timeout_ms=1000, platform=NO_PLATFORM, terminal=Terminal())
         error: Exception = self.failureResultOf(Deferred.fromCoroutine(COMMANDS[options.command].run(call))).value
         return error
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
 from rmq.sim.cluster import Cluster
 from rmq.sim.node import Node, platform_for
@@ -42,16 +44,24 @@ class ClusterCase(SynchronousTestCase):
                 return
         self.fail("master and slave did not register")
 
-    def admin(self, *arguments: str, typed: str | None = None) -> Result:
-        """Run a command; ``typed``: what a person answers when a change is to be confirmed, None: no terminal."""
+    def admin(self, *arguments: str, typed: str | None = None, lines: Sequence[bytes] = ()) -> Result:
+        """
+        Run a command.
 
+        ``typed``: what a person answers when a change is to be confirmed, None: no terminal; ``lines``: standard input.
+        """
+
+        options = parse(arguments if "-n" in arguments else [*arguments, "-n", self.namesrv])
+        asked = run(platform_for(self.machine), options, self.terminal(typed, lines))
+        return self.world.settle(Deferred.fromCoroutine(asked))
+
+    def terminal(self, typed: str | None = None, lines: Sequence[bytes] = ()) -> Terminal:
         def ask(text: str, name: str) -> bool:
             self.questions.append(text)
             return typed == name
 
-        options = parse(arguments if "-n" in arguments else [*arguments, "-n", self.namesrv])
-        asked = run(platform_for(self.machine), options, emit=self.emitted.append, ask=ask)
-        return self.world.settle(Deferred.fromCoroutine(asked))
+        left = [*lines, b""]
+        return Terminal(emit=self.emitted.append, ask=ask, read_line=lambda: succeed(left.pop(0)))
 
     def text(self, *arguments: str) -> str:
         """Run a command that succeeds; return what it prints."""
@@ -219,6 +229,13 @@ class GroupTests(ClusterCase):
         self.assertEqual(self.reset("--to", "begin"), {0: (None, 0), 1: (None, 0)})
         self.world.run_until(lambda: member.requests(220), 5, "the reset at the member")
 
+    def test_reset_of_a_group_that_never_consumed(self) -> None:
+        """Its offsets are written, so that it begins there."""
+        self.text("group", "create", "G")
+        self.assertEqual(self.reset("--to", "end"), {0: (0, 3), 1: (0, 2)})
+        self.join("G", "orders")
+        self.assertEqual(self.positions(), {0: 3, 1: 2})
+
     def test_reset_to_nonsense(self) -> None:
         """A time that is none: wrong use, before anything is asked."""
         self.assertIn("2026-01-31T12:00", self.fails(64, "group", "reset", "G", "orders", "--to", "soon"))
@@ -289,7 +306,7 @@ class ServerTests(ClusterCase):
     def test_watch(self) -> None:
         """With --watch a command runs again until it is stopped."""
         parsed = parse(["topic", "list", "--watch", "2", "-n", self.namesrv])
-        asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, emit=self.emitted.append))
+        asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
         self.world.run_for(7)
         self.assertEqual(self.emitted, ["no topic"] * 4)
         self.text("topic", "create", "orders")
@@ -304,3 +321,122 @@ class ServerTests(ClusterCase):
         away = "10.0.0.99:9876"
         self.assertEqual(self.text("topic", "list", "-n", f"{away};{self.namesrv}"), "no topic")
         self.assertIn(away, self.fails(3, "topic", "list", "-n", away))
+
+
+class MessageTests(ClusterCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.text("topic", "create", "orders", "--queues", "2")
+
+    def lines(self, *arguments: str, lines: Sequence[bytes] = ()) -> list[str]:
+        """Run a command that succeeds; return what it printed line by line."""
+        self.emitted.clear()
+        result = self.admin(*arguments, lines=lines)
+        self.assertEqual((result.status, result.out, result.err), (0, "", ""))
+        return list(self.emitted)
+
+    def tail(self, topic: str, *arguments: str) -> list[Any]:
+        return [json.loads(line) for line in self.lines("tail", topic, "--exit", "-o", "json", *arguments)]
+
+    def test_produce_and_tail(self) -> None:
+        """What was produced is there: body, tag, keys, properties; one line for each message."""
+        more = ("-k", "k1", "-k", "k2", "-c", "A", "-P", "colour=red")
+        (line,) = self.lines("produce", "orders", "-m", "Grüße", "--queue", "broker-a:1", *more, "-o", "json")
+        sent = json.loads(line)
+        self.assertEqual((sent["broker"], sent["queue"], sent["offset"], sent["status"]), ("broker-a", 1, 0, "OK"))
+        (seen,) = self.tail("orders", "--from", "begin")
+        self.assertEqual(seen["body"], "Grüße")
+        self.assertEqual((seen["tags"], seen["keys"], seen["properties"]["colour"]), ("A", ["k1", "k2"], "red"))
+        self.assertEqual(seen["message_id"], sent["message_id"])
+        (line,) = self.lines("tail", "orders", "--exit", "--from", "begin")
+        self.assertRegex(line, r"^broker-a:1 0 \S+Z tags=A keys=k1 k2 Grüße$")
+
+    def test_lines_and_copies(self) -> None:
+        """Each line of standard input is a message; what tail prints as JSON can be produced elsewhere."""
+        self.lines("produce", "orders", "-c", "A", lines=[b"one\n", b"\xff\x00\n", b"three"])
+        bodies = {row.get("body") or row["body_base64"] for row in self.tail("orders", "--from", "begin")}
+        self.assertEqual(bodies, {"one", "/wA=", "three"})
+        printed = [line.encode() for line in self.lines("tail", "orders", "--exit", "--from", "begin", "-o", "json")]
+        self.text("topic", "create", "copy", "--queues", "1")
+        self.lines("produce", "copy", "--ndjson", lines=printed)
+        copies = self.tail("copy", "--from", "begin")
+        self.assertEqual({row.get("body") or row["body_base64"] for row in copies}, bodies)
+        self.assertEqual({row["tags"] for row in copies}, {"A"})
+        self.assertIn("line 1", self.fails_with(b"not json\n", "produce", "copy", "--ndjson"))
+
+    def fails_with(self, line: bytes, *arguments: str) -> str:
+        result = self.admin(*arguments, lines=[line])
+        self.assertEqual(result.status, 64, result)
+        return result.err
+
+    def test_parts_of_a_topic(self) -> None:
+        """From the last messages, from a time, of one queue, with a tag, a number of them."""
+        for n, tag in enumerate("ABABA"):
+            self.lines("produce", "orders", "-m", f"{n}", "-c", tag, "--queue", f"broker-a:{n % 2}")
+        self.assertEqual([row["body"] for row in self.tail("orders", "--from", "-1", "-q", "broker-a:0")], ["4"])
+        self.assertEqual({row["body"] for row in self.tail("orders", "--from", "begin", "--tags", "B")}, {"1", "3"})
+        self.assertEqual(len(self.tail("orders", "--from", "begin", "--count", "3")), 3)
+        self.assertEqual(len(self.tail("orders", "--from", "2001-01-01T00:00")), 5)
+        self.assertEqual(self.tail("orders"), [])
+        self.assertIn("broker-a:0, broker-a:1", self.fails(64, "tail", "orders", "-q", "broker-a:7"))
+        self.assertIn("2026-01-31", self.fails(64, "tail", "orders", "--from", "soon"))
+
+    def test_follow(self) -> None:
+        """Without --exit new messages are printed as they come, until --count."""
+        self.emitted.clear()
+        parsed = parse(["tail", "orders", "--count", "2", "-n", self.namesrv])
+        done = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        self.world.run_for(3)
+        self.assertEqual(self.emitted, [])
+        self.send("orders", 2)
+        result = self.world.settle(done)
+        self.assertEqual((result.status, len(self.emitted)), (0, 2))
+
+    def test_find_and_show(self) -> None:
+        """A message is found by key, by the producer's id and by the broker's."""
+        (line,) = self.lines("produce", "orders", "-m", "x", "-k", "order-1", "-o", "json")
+        sent = json.loads(line)
+        self.world.run_for(2)
+        (row,) = self.data("message", "find", "orders", "order-1")
+        self.assertEqual((row["message_id"], row["offset"]), (sent["message_id"], sent["offset"]))
+        self.assertIn("no message with key order-2", self.fails(2, "message", "find", "orders", "order-2"))
+        (by_producer,) = self.data("message", "show", sent["message_id"], "-t", "orders")
+        (by_broker,) = self.data("message", "show", sent["offset_message_id"])
+        self.assertEqual((by_producer["body"], by_broker["body"]), ("x", "x"))
+        self.assertIn("needs its topic", self.fails(64, "message", "show", sent["message_id"]))
+        decode = parse(["message", "decode", sent["offset_message_id"]])
+        asked = Deferred.fromCoroutine(run(platform_for(self.machine), decode, self.terminal()))
+        self.assertIn(self.broker, self.world.settle(asked).out)
+        nowhere = sent["offset_message_id"][:-16] + f"{10**9:016X}"
+        self.assertIn("no message at offset", self.fails(2, "message", "show", nowhere))
+
+    def test_dead_letters(self) -> None:
+        """Messages that a group gave up are listed, shown, and delivered again to that group only."""
+        self.assertEqual(self.text("dlq", "list"), "no group has given a message up")
+        self.lines("produce", "orders", "-m", "bad", "-k", "k", "--queue", "broker-a:0")
+        member = self.join("G", "orders")
+        back = {"offset": "0", "group": "G", "delayLevel": "-1", "originTopic": "orders", "maxReconsumeTimes": "16"}
+        self.assertEqual(member.ask(36, back).code, 0)
+        self.world.run_for(2)
+        (row,) = self.data("dlq", "list")
+        self.assertEqual((row["group"], row["messages"]), ("G", 1))
+        (line,) = self.lines("dlq", "show", "G", "-o", "json")
+        letter = json.loads(line)
+        self.assertEqual((letter["topic"], letter["body"]), ("orders", "bad"))
+        self.fails(64, "dlq", "resend", "G")
+        self.fails(4, "dlq", "resend", "G", "--all")
+        self.fails(2, "dlq", "resend", "G", "--id", "nothing", "--yes")
+        (again,) = self.data("dlq", "resend", "G", "--id", letter["message_id"], "--yes")
+        self.assertEqual((again["topic"], again["status"]), ("orders", "OK"))
+        (copy,) = self.tail("%RETRY%G", "--from", "begin")
+        self.assertEqual(
+            (copy["topic"], copy["body"], copy["keys"], copy["reconsume_times"]), ("orders", "bad", ["k"], 0)
+        )
+        self.assertIn("has given no message up", self.fails(2, "dlq", "show", "H"))
+
+    def test_refused_send(self) -> None:
+        """A topic without write permission: status 1 or 2, nothing is printed."""
+        self.text("topic", "perm", "orders", "r")
+        result = self.admin("produce", "orders", "-m", "x")
+        self.assertNotEqual(result.status, 0)
+        self.assertIn("orders", result.err)

@@ -112,13 +112,20 @@ async def brokers_of(call: Call, group: str) -> dict[str, str]:
 async def connection_of(call: Call, group: str) -> ConsumerConnection | None:
     """Return the members of a group from the first broker that has any; None when it has none."""
     for addr in (await brokers_of(call, group)).values():
-        try:
-            header = ConsumerGroupHeader(consumer_group=group)
-            return (await call.invoke(addr, GET_CONSUMER_CONNECTION_LIST, header, None)).body
-        except Refused as error:
-            if error.code not in _UNKNOWN:
-                raise
+        found = await _connection_at(call, addr, group)
+        if found is not None:
+            return found
     return None
+
+
+async def _connection_at(call: Call, addr: str, group: str) -> ConsumerConnection | None:
+    try:
+        header = ConsumerGroupHeader(consumer_group=group)
+        return (await call.invoke(addr, GET_CONSUMER_CONNECTION_LIST, header, None)).body
+    except Refused as error:
+        if error.code not in _UNKNOWN:
+            raise
+        return None
 
 
 async def offsets_of(
@@ -289,7 +296,9 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
         table = (await call.invoke(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)).body.offset_table
         return {queue: (None, offset) for queue, offset in table.items()}
     except Refused as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+        # SYSTEM_ERROR: a queue without an offset, which members would have to commit first
+        never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await _connection_at(call, addr, options.group)
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE and not never_consumed:
             raise
     table_of_topic = (await call.invoke(addr, GET_TOPIC_STATS_INFO, TopicHeader(topic=options.topic), None)).body
     stats = ConsumeStatsHeader(consumer_group=options.group, topic=options.topic)
@@ -306,7 +315,7 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
             new = at.min_offset if at_ms == _BEGIN else at.max_offset
         else:
             new = await _offset_at(call, addr, queue, at_ms)
-        if old == new or (old is not None and new > old and not force):
+        if old is not None and new > old and not force:
             continue
         commit = UpdateConsumerOffsetHeader(
             consumer_group=options.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=new

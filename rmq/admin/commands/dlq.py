@@ -1,0 +1,94 @@
+"""``rmq-admin dlq``: dead-letter queues; a message is there because a group gave it up."""
+
+from __future__ import annotations
+
+from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, WrongUse, argument, command, subject, tabular
+from rmq.admin.commands.tail import Printer
+from rmq.admin.lookups import DLQ_PREFIX, RETRY_PREFIX, ask_namesrv
+from rmq.admin.messages import own_properties
+from rmq.admin.reading import queues_of, read
+from rmq.admin.sending import producer
+from rmq.admin.times import time_text
+from rmq.client.types import Message, ReceivedMessage
+from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+
+GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
+
+
+@command("dlq list", "list the groups that gave messages up, with how many there are", NAMESRV)
+async def dlq_list(call: Call) -> Outcome:
+    """Ask the brokers of each dead-letter topic."""
+    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    rows = []
+    for topic in sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX)):
+        found = (await queues_of(call, topic)).values()
+        count = sum(at.max_offset - at.min_offset for _, at in found)
+        last_ms = max((at.last_update_timestamp for _, at in found), default=0)
+        rows.append((topic.removeprefix(DLQ_PREFIX), count, time_text(last_ms)))
+    return tabular(("group", "messages", "last_message"), rows, nothing="no group has given a message up")
+
+
+@command("dlq show", "print the messages that a group gave up", NAMESRV, GROUP)
+async def dlq_show(call: Call) -> None:
+    """One line each, with ``-o json`` one object. Status 2 when the group has no dead-letter topic."""
+    printer = Printer(call)
+    for message in await _messages(call):
+        printer.show(message)
+
+
+async def _messages(call: Call) -> list[ReceivedMessage]:
+    """Return all that is there, the oldest first; raises NotFound."""
+    topic = DLQ_PREFIX + call.options.group
+    try:
+        queues = await queues_of(call, topic)
+    except NotFound:
+        raise NotFound(f"group {call.options.group} has given no message up: no route of {topic}") from None
+    found = [
+        message
+        for queue, (addr, at) in queues.items()
+        async for message in read(call, queue, addr, at.min_offset, at.max_offset)
+    ]
+    return sorted(found, key=lambda message: message.stored_ms)
+
+
+@command(
+    "dlq resend",
+    "deliver messages again to the group that gave them up, and to no other",
+    NAMESRV,
+    GROUP,
+    argument("--id", action="append", dest="ids", metavar="ID", help="only this message; may be given several times"),
+    argument("--all", action="store_true", help="all messages that are there"),
+)
+async def dlq_resend(call: Call) -> Outcome:
+    """
+    Send copies to the retry topic of the group, under new ids; the dead letters stay. Status 4: not confirmed.
+
+    The group gets a copy as a message of the original topic, tried for the first time.
+    """
+    options = call.options
+    if bool(options.ids) == options.all:
+        raise WrongUse("either --id ID or --all")
+    found = await _messages(call)
+    chosen = [
+        message
+        for message in found
+        if options.all or {message.message_id, message.offset_message_id} & set(options.ids)
+    ]
+    if not chosen:
+        raise NotFound(f"the dead-letter queue of group {options.group} has no such message")
+    call.confirm(f"{len(chosen)} dead letters are delivered to group {options.group} again", options.group)
+    rows = []
+    async with producer(call) as sender:
+        for message in chosen:
+            properties = own_properties(message.properties)
+            copy = Message(
+                RETRY_PREFIX + options.group,
+                message.body,
+                tags=message.tags,
+                keys=message.keys,
+                properties=properties,
+                flag=message.record.flag,
+            )
+            result = await sender.send(copy)
+            rows.append((message.message_id, message.topic, result.message_id, result.status.name))
+    return tabular(("dead_letter", "topic", "sent_as", "status"), rows, nothing="")

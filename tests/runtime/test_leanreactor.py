@@ -718,7 +718,7 @@ class FreedMemoryTests(SynchronousTestCase):
             "from twisted.internet import reactor\n"
             "def pages(): return int(open('/proc/self/statm').read().split()[1])\n"
             "large, small = [], []\n"
-            "for _ in range(100): large.append(bytearray(b'x') * 900_000), small.append(bytearray(b'x') * 2000)\n"
+            "for _ in range(100): large.append(bytearray(b'x') * 900_000), small.append(bytearray(b'x') * 50_000)\n"
             "large.clear(); before = pages(); reactor.give_back_memory(); print(before - pages())"
         )
         given_back = int(subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60))

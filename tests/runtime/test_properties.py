@@ -102,7 +102,7 @@ class FormatTests(SynchronousTestCase):
         entries = {"namesrvAddr": "a:1;b=2", "path": "/x/y", "messageDelayLevel": "1s 5s", "none": ""}
         self.assertEqual(format_properties(entries), "namesrvAddr=a:1;b=2\npath=/x/y\nmessageDelayLevel=1s 5s\nnone=\n")
 
-    @settings(derandomize=True, database=None)
+    @settings(derandomize=True, database=None, deadline=None)
     @given(
         st.dictionaries(
             st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1),

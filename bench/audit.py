@@ -163,7 +163,7 @@ def measure_kernel(folder: Path, rounds: int) -> Iterable[Row]:
         def all_of_it(data: bytes = data) -> None:
             found = extract(data, 0, len(data), len(data), Asked(crc=True, tags=True))
             assert len(found.wrong_bodies) == 0
-            kernel.runs(found.columns, found.queues, 0, found.tags)
+            kernel.runs(data, found.columns, found.queues, 0, found.tags)
 
         def cost(what: Callable[[], object]) -> Cost:
             cpu, wall = time.process_time(), time.perf_counter()

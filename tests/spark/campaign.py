@@ -27,9 +27,10 @@ from rmq_audit.cli.watch import REPORT_FILE, Clock, Watch
 from rmq_audit.driver.audit import Options, compare
 from rmq_audit.driver.cluster import Tables, audit_cluster
 from rmq_audit.driver.clusterconfig import ClusterConfig, config_of
-from rmq_audit.driver.findings import Finding, Severity
+from rmq_audit.driver.findings import Finding
 from rmq_audit.driver.routes import read_routes
 from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker.work import Severity
 
 from tests.spark.corruptor import clusters, logs, queues, records, tables
 from tests.spark.corruptor.classes import CLASSES, NotHere, Outcome, Plan, judge, outcome_of

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from rmq_audit.driver.audit import Options, Result, check, compare
-from rmq_audit.driver.findings import Finding, Severity
+from rmq_audit.driver.findings import Finding
 from rmq_audit.driver.previous import read_previous
 from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.report.pair import Run, to_json
 from rmq_audit.worker.duplicates import name_hashes
 from rmq_audit.worker.kernel import text_hashes
+from rmq_audit.worker.work import Severity
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq_audit.driver.findings import INVARIANTS, Finding, Severity, consolidate, finding, judge
+from rmq_audit.driver.findings import INVARIANTS, Finding, consolidate, finding, judge
+from rmq_audit.worker.work import Severity
 from twisted.trial.unittest import SynchronousTestCase
 
 

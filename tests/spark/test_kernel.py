@@ -168,15 +168,15 @@ class QueueTests(SynchronousTestCase):
         offsets = [(0, 5), (1, 0), (0, 6), (0, 8), (1, 1), (0, 9), (0, 9)]
         data = b"".join(encoded(queue_id=queue, queue_offset=offset) for queue, offset in offsets)
         columns = kernel.gather(data, simple_walk(data))
-        runs = kernel.runs(columns, kernel.queue_keys(data, columns), 1000)
+        runs = kernel.runs(data, columns, kernel.queue_keys(data, columns), 1000)
         size = len(encoded())
         self.assertEqual(
-            list(zip(runs.head.tolist(), runs.first.tolist(), runs.last.tolist(), strict=True)),
-            [(0, 5, 6), (1, 0, 1), (3, 8, 9), (6, 9, 9)],
+            [(one.phy_first, one.queue_id, one.first, one.last) for one in runs],
+            [(1000, 0, 5, 6), (1000 + size, 1, 0, 1), (1000 + 3 * size, 0, 8, 9), (1000 + 6 * size, 0, 9, 9)],
         )
-        self.assertEqual(runs.phy_last.tolist(), [1000 + 2 * size, 1000 + 4 * size, 1000 + 5 * size, 1000 + 6 * size])
+        self.assertEqual([one.phy_last for one in runs], [1000 + number * size for number in (2, 4, 5, 6)])
         units = b"".join(struct.pack(">qi", 1000 + index * size, size) for index in (0, 2))
-        self.assertEqual(runs.digest[0], kernel.unit_digest(units))
+        self.assertEqual(runs[0].digest, kernel.unit_digest(units))
 
     def test_halves_and_batches_own_no_unit(self) -> None:
         """Prepared and rolled back halves and inner batches stand outside the count of their queue."""

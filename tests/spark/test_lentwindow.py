@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.worker.files import LogFile, ReadError, Window
+from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.lentwindow import LentWindow, split_window
+from rmq_audit.worker.location import ReadError
 from twisted.trial.unittest import SynchronousTestCase
 
 

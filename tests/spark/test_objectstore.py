@@ -24,8 +24,8 @@ from rmq_audit.cli.commands import main
 from rmq_audit.driver.audit import Options, check, compare
 from rmq_audit.driver.inventory import take_inventory
 from rmq_audit.engine.engines import Engine, LocalEngine
-from rmq_audit.worker.files import ReadError, identity, open_binary, read_at, read_whole
-from rmq_audit.worker.location import InputError, Location, child, located, same_place, shown
+from rmq_audit.worker.files import identity, open_binary, read_at, read_whole
+from rmq_audit.worker.location import InputError, Location, ReadError, child, located, same_place, shown
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import need_extra

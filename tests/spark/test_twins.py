@@ -125,7 +125,7 @@ class KernelTests(TwinCase):
                 found = extract(data, at, stop, end, asked)
                 columns, tags = found.columns, None if found.tags is None else found.tags.tolist()
                 wrong = found.wrong_bodies.tolist(), found.wrong_properties.tolist()
-                runs = kernel.runs(columns, found.queues, 1 << 40, found.tags)
+                runs = kernel.runs(data, columns, found.queues, 1 << 40, found.tags)
                 return [plain(columns), self.canonical(found.queues), tags, wrong, plain(runs)]
 
             columns, _, _, (bodies, properties_), _ = self.same(
@@ -181,7 +181,7 @@ class KernelTests(TwinCase):
         for start in (-1, len(data), len(data) - 10, 1 << 62):
             self.assertRaises(IndexError, kernel.gather, data, [start])
         self.assertRaises(IndexError, extract, data, -1, len(data), len(data), Asked())
-        self.assertRaises(IndexError, kernel.runs, columns, np.full(len(columns), 1 << 40), 0)
+        self.assertRaises(IndexError, kernel.runs, data, columns, np.full(len(columns), 1 << 40), 0)
 
     def test_many_queues(self) -> None:
         """More queues than the table of the kernel has room for at first."""

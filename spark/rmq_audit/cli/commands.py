@@ -23,7 +23,7 @@ from rmq_audit.driver.audit import Options, Result, check, compare
 from rmq_audit.driver.cluster import audit_cluster, read_tables
 from rmq_audit.driver.clusterconfig import bytes_of, config_of, read_config
 from rmq_audit.driver.consumers import Earlier
-from rmq_audit.driver.previous import mark, read_previous
+from rmq_audit.driver.previous import read_previous
 from rmq_audit.driver.scan import CHUNK_BYTES, SPLIT_BYTES
 from rmq_audit.engine.engines import Engine, EngineError, LocalEngine
 from rmq_audit.engine.state import RememberingEngine, State
@@ -91,10 +91,9 @@ def _run(options: argparse.Namespace) -> int:
         result = _audit(options, running.engine, None if previous is None else previous.consumers)
         seconds = time.perf_counter() - began
         name = running.engine.name
+    run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=name, state=running.use())
     previous = given or of_same_stores(previous, report.subject(result))
-    resolved = [] if previous is None else mark(result.findings, previous, complete=result.coverage.complete)
-    run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=name, previous=previous, resolved=resolved)
-    run = attrs.evolve(run, state=running.use())
+    run = run.since(previous, result.findings, complete=result.coverage.complete)
     answer = report.to_json(result, run)
     # first of all: where the files have no room the verdict must not be lost
     if options.json != "-":
@@ -106,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
         "--junit": lambda: to_junit(answer),
         "--prometheus": lambda: to_prometheus(answer, time.time()),
     }
-    rows = [*(one.to_json() for one in result.findings), *resolved]
+    rows = [*(one.to_json() for one in result.findings), *run.resolved]
     write_results(_outputs(options), texts, options.parquet, run_id, rows)
     return result.exit_status
 
@@ -131,9 +130,7 @@ def _run_cluster(options: argparse.Namespace) -> int:
         seconds = time.perf_counter() - began
         name = running.engine.name
     run = Run(run_id=run_id, started_at=started_at, seconds=seconds, engine=name)
-    if previous is not None:
-        resolved = mark(result.findings, previous, complete=result.complete)
-        run = attrs.evolve(run, previous=previous, resolved=resolved)
+    run = run.since(previous, result.findings, complete=result.complete)
     if options.json != "-":
         print_text(clusterreport.to_text(result, run) + "\n")
     write_cluster(result, run, _outputs(options), time.time(), parquet=options.parquet)

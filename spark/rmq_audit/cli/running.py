@@ -85,16 +85,7 @@ class Running:
 
     def use(self) -> dict[str, Any] | None:
         """Return what the state was good for, for the report; None without one."""
-        if self._state is None:
-            return None
-        use = self._state.use
-        return {
-            "path": use.path,
-            "tasks_reused": use.tasks_reused,
-            "tasks_done": use.tasks_done,
-            "bytes_reused": use.bytes_reused,
-            "ignored": list(use.ignored),
-        }
+        return None if self._state is None else attrs.asdict(self._state.use)
 
     @property
     def has_state(self) -> bool:

@@ -25,7 +25,7 @@ from rmq_audit.driver.cluster import ClusterResult, Pair, audit_cluster, read_ta
 from rmq_audit.driver.clusterconfig import ClusterConfig
 from rmq_audit.driver.ends import End, observe_ends
 from rmq_audit.driver.findings import Finding, finding
-from rmq_audit.driver.previous import NEW, Previous, mark, read_previous
+from rmq_audit.driver.previous import NEW, Previous, read_previous
 from rmq_audit.engine.engines import Engine
 from rmq_audit.report import cluster as clusterreport
 from rmq_audit.report.files import write
@@ -162,9 +162,7 @@ class Watch:
         known = any(place in self._ends for place in seen)
         run = attrs.evolve(run, ends_unknown=None if known else _why_no_ends(seen))
         run = attrs.evolve(run, seconds=self._clock.now_s() - began)
-        if previous is not None:
-            resolved = mark(result.findings, previous, complete=result.complete)
-            run = attrs.evolve(run, previous=previous, resolved=resolved)
+        run = run.since(previous, result.findings, complete=result.complete)
         self._number += 1
         self._ends |= seen
         unwritten = self._write(result, run)

@@ -19,8 +19,8 @@ from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.acked import ACKED, AckCheck, AckFault, Send
-from rmq_audit.worker.files import ReadError, open_binary, unreadable
-from rmq_audit.worker.location import InputError, located
+from rmq_audit.worker.files import open_binary, unreadable
+from rmq_audit.worker.location import InputError, ReadError, located
 from rmq_audit.worker.tally import SPAN_MS, Tally, tallies
 from rmq_audit.worker.work import MAX_SAMPLES
 
@@ -57,6 +57,15 @@ class Sends:
     of_others: int = 0
     without_place: int = 0
 
+    def merge(self, other: Sends) -> None:
+        """Add the rows of another table."""
+        self.path += f", {other.path}"
+        self.sends = sorted([*self.sends, *other.sends], key=lambda send: send.phy)
+        self.placeless += other.placeless
+        self.not_stored += other.not_stored
+        self.of_others += other.of_others
+        self.without_place += other.without_place
+
 
 @attrs.define(kw_only=True)
 class SendTimes:
@@ -79,7 +88,7 @@ def read_sends(path: str, broker_name: str | None) -> Sends:
     """
     path = located(path)
     found = Sends(path=path)
-    for number, row in enumerate(_rows(path), 1):
+    for number, row in _rows(path):
         if broker_name is not None and row.get("brokerName") not in (None, broker_name):
             found.of_others += 1
         else:
@@ -100,7 +109,7 @@ def split_sends(
     by_broker = {name: Sends(path=", ".join(map(located, paths))) for name in brokers}
     strangers: dict[str, int] = {}
     for path in map(located, paths):
-        for number, row in enumerate(_rows(path), 1):
+        for number, row in _rows(path):
             name = row.get("brokerName") or nameless
             if not isinstance(name, str):
                 raise InputError(f"{path}: row {number}: brokerName is missing; in a cluster's table each row has it")
@@ -299,10 +308,8 @@ def _number(row: Mapping[str, Any], name: str) -> int:
     return found
 
 
-def _rows(path: str) -> Iterable[Mapping[str, Any]]:
-    if path.endswith(".parquet"):
-        return _parquet_rows(path)
-    return _json_rows(path)
+def _rows(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    return enumerate(_parquet_rows(path) if path.endswith(".parquet") else _json_rows(path), 1)
 
 
 def _json_rows(path: str) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from rmq_audit.driver.consumers import (
 )
 from rmq_audit.driver.coverage import MAX_FOREIGN_NAMES, Coverage, SideCoverage
 from rmq_audit.driver.epochs import check_epochs, knows_epochs
-from rmq_audit.driver.findings import Finding, Severity, Verdict, consolidate, finding, judge, of_fault
+from rmq_audit.driver.findings import Finding, Verdict, consolidate, finding, judge, of_fault
 from rmq_audit.driver.indexes import check_indexes
 from rmq_audit.driver.inventory import Store
 from rmq_audit.driver.log import UNKNOWN_END, Log, build_log, has_grown
@@ -33,7 +33,7 @@ from rmq_audit.worker.files import LogFile
 from rmq_audit.worker.location import InputError, child, same_place
 from rmq_audit.worker.replicas import DRILL, Drill, Drilled
 from rmq_audit.worker.scan import SCAN, Chunk, Scan, Split
-from rmq_audit.worker.work import BOTH, MASTER, SLAVE, STORE
+from rmq_audit.worker.work import BOTH, MASTER, SLAVE, STORE, Severity
 
 #: what is checked on the master only, where the bytes of both sides are equal
 CRCS = frozenset({"CL-CRC", "CL-PROPCRC"})
@@ -277,9 +277,9 @@ class _Audit:
         scans = self._scan(splits)
         logs = {}
         for side, store in self._stores.items():
-            whole = join_scans([scan for scan in scans if scan.split.side == side], self._scan)
-            self._read_again += whole.read_again
-            logs[side] = build_log(store, self._segment_bytes, whole.scans)
+            whole, again = join_scans([scan for scan in scans if scan.split.side == side], self._scan)
+            self._read_again += again
+            logs[side] = build_log(store, self._segment_bytes, whole)
         recordindex.finish(folders, logs, self._engine)
         return logs
 

@@ -14,12 +14,12 @@ from rmq_audit.driver.acked import Sends, split_sends
 from rmq_audit.driver.audit import Options, Result, check, compare
 from rmq_audit.driver.clusterconfig import BrokerConfig, ClusterConfig
 from rmq_audit.driver.consumers import TOPICS_FILE, Earlier, configured_topics
-from rmq_audit.driver.findings import Finding, Severity, Verdict, finding, judge
+from rmq_audit.driver.findings import Finding, Verdict, finding, judge
 from rmq_audit.driver.queues import by_queue, current_runs
 from rmq_audit.driver.routes import Held, Routes, check_routes, disambiguate, read_routes
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.location import InputError, child, located
-from rmq_audit.worker.work import BOTH, MASTER, SLAVE, STORE
+from rmq_audit.worker.work import BOTH, MASTER, SLAVE, STORE, Severity
 
 #: what the cluster is called whose stores are sound and whose NameServers are not
 MISROUTED = "MISROUTED"
@@ -126,27 +126,14 @@ def read_tables(config: ClusterConfig) -> Tables:
     for broker in config.brokers:
         for path in broker.acked:
             own, others = split_sends((path,), (broker.name,), nameless=broker.name)
-            sends[broker.name] = _merge_sends(sends.get(broker.name), own[broker.name])
+            if sends.setdefault(broker.name, own[broker.name]) is not own[broker.name]:
+                sends[broker.name].merge(own[broker.name])
             for name, count in others.items():
                 # one table may be named for each of the brokers whose rows it has
                 if path not in read_for.get(name, ()):
                     strangers[name] = strangers.get(name, 0) + count
     routes = disambiguate([one for path in config.routes for one in read_routes(path)])
     return Tables(sends=sends, strangers=strangers, routes=routes)
-
-
-def _merge_sends(one: Sends | None, other: Sends) -> Sends:
-    if one is None:
-        return other
-    return attrs.evolve(
-        other,
-        path=f"{one.path}, {other.path}",
-        sends=sorted([*one.sends, *other.sends], key=lambda send: send.phy),
-        not_stored=one.not_stored + other.not_stored,
-        of_others=one.of_others + other.of_others,
-        without_place=one.without_place + other.without_place,
-        placeless=one.placeless + other.placeless,
-    )
 
 
 def audit_cluster(

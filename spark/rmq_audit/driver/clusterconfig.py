@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 
 from rmq_audit.driver.inventory import take_inventory
-from rmq_audit.worker.files import ReadError, read_whole
-from rmq_audit.worker.location import InputError, located, same_place, shown
+from rmq_audit.worker.files import read_whole
+from rmq_audit.worker.location import InputError, ReadError, located, same_place, shown
 from rmq_audit.worker.work import STORE
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -101,33 +101,30 @@ class _Reader:
     def cluster(self, values: Mapping[str, Any]) -> ClusterConfig:
         table = _Table(self, values, None)
         cluster = table.take("cluster", _text)
-        lag = table.take("allow_lag", bytes_of)
-        acked, routes = table.take("acked", self._places), table.take("routes", self._places)
+        lag = table.take("allow_lag", bytes_of, 0)
+        acked, routes = table.take("acked", self._places, ()), table.take("routes", self._places, ())
         brokers = table.take("broker", _tables)
         table.done()
         if not brokers:
             raise InputError(f"{self._path}: no [[broker]]: name one broker at least, with its master")
         found: list[BrokerConfig] = []
         for number, one in enumerate(brokers):
-            broker = self._broker(_Table(self, one, number), lag or 0)
+            broker = self._broker(_Table(self, one, number), lag)
             if any(other.name == broker.name for other in found):
                 raise self.mistake(number, "name", f"{broker.name!r} is given twice")
             found.append(broker)
-        return ClusterConfig(
-            path=self._path, cluster=cluster, brokers=tuple(found), acked=acked or (), routes=routes or ()
-        )
+        return ClusterConfig(path=self._path, cluster=cluster, brokers=tuple(found), acked=acked, routes=routes)
 
     def _broker(self, table: _Table, lag: int) -> BrokerConfig:
         name, master = table.need("name", _text), table.need("master", self._place)
-        slaves = table.take("slaves", self._places) or ()
-        own_lag = table.take("allow_lag", bytes_of)
+        slaves = table.take("slaves", self._places, ())
         broker = BrokerConfig(
             name=name,
             master=master,
             slaves=slaves,
-            allowed_lag_bytes=lag if own_lag is None else own_lag,
+            allowed_lag_bytes=table.take("allow_lag", bytes_of, lag),
             index_slots=table.take("index_slots", _positive),
-            acked=table.take("acked", self._places) or (),
+            acked=table.take("acked", self._places, ()),
             consumer_offsets=table.take("consumer_offsets", self._place),
         )
         table.done()
@@ -177,11 +174,11 @@ class _Table:
         self._known: list[str] = []
         self.number = number
 
-    def take(self, key: str, convert: Callable[[Any], Any]) -> Any:
-        """Return a key's value, None when it is not there."""
+    def take(self, key: str, convert: Callable[[Any], Any], default: Any = None) -> Any:
+        """Return a key's value, the default when it is not there."""
         self._known.append(key)
         if key not in self._values:
-            return None
+            return default
         try:
             return convert(self._values.pop(key))
         except (ValueError, InputError) as error:

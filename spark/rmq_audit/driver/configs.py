@@ -19,8 +19,8 @@ from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
 from rmq_audit.driver.queues import Bounds, Queue
 from rmq_audit.driver.routes import is_system_topic
-from rmq_audit.worker.files import ReadError, lister, read_whole
-from rmq_audit.worker.location import child
+from rmq_audit.worker.files import lister, read_whole
+from rmq_audit.worker.location import ReadError, child
 from rmq_audit.worker.work import MASTER, SLAVE, UNDECIDED
 
 TOPICS, GROUPS, OFFSETS, DELAYS = "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"

@@ -9,11 +9,12 @@ import attrs
 
 from rmq.store import layout
 from rmq.wire.loosejson import JsonError, parse
-from rmq_audit.driver.findings import Finding, Severity, finding
+from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
 from rmq_audit.driver.queues import Bounds, Queue, by_queue, current_runs
-from rmq_audit.worker.files import ReadError, is_there, read_whole
-from rmq_audit.worker.location import child
+from rmq_audit.worker.files import read_whole
+from rmq_audit.worker.location import ReadError, child
+from rmq_audit.worker.work import Severity
 
 OFFSETS_FILE, TOPICS_FILE = "consumerOffset.json", "topics.json"
 
@@ -52,9 +53,7 @@ def check_consumers(
     """
     folder = child(log.store.path, layout.CONFIG_DIR)
     try:
-        if offsets is not None and not is_there(offsets):
-            raise _BadFile(f"{offsets}: no such file")
-        committed = list(_committed(child(folder, OFFSETS_FILE) if offsets is None else offsets))
+        committed = list(_committed(offsets or child(folder, OFFSETS_FILE), required=offsets is not None))
     except _BadFile as error:
         # what is wrong with the store's own file is said where all its tables are read
         return [], [] if offsets is None else [finding("AU-COVER", log.side, detail=str(error))]
@@ -125,8 +124,8 @@ def _finding(invariant: str, log: Log, one: Committed, text: str, **members: Any
     )
 
 
-def _committed(path: str) -> Iterator[Committed]:
-    for key, queues in _table(path, "offsetTable").items():
+def _committed(path: str, *, required: bool) -> Iterator[Committed]:
+    for key, queues in _table(path, "offsetTable", required=required).items():
         topic, mark, group = key.rpartition("@")
         if not mark or not isinstance(queues, dict):
             raise _BadFile(f"{path}: {key!r} is not topic@group with offsets by queue")
@@ -144,12 +143,14 @@ def configured_topics(path: str) -> frozenset[str] | None:
         return None
 
 
-def _table(path: str, member: str) -> dict[str, Any]:
-    """Return a member of a configuration file in fastjson's dialect; empty when there is no such file."""
+def _table(path: str, member: str, *, required: bool = False) -> dict[str, Any]:
+    """Return a member of a table in fastjson's dialect; empty when the file is neither there nor ``required``."""
     try:
         text = read_whole(path).decode("utf-8")
         values = parse(text) if text.strip() else {}
     except FileNotFoundError:
+        if required:
+            raise _BadFile(f"{path}: no such file") from None
         return {}
     except ReadError as error:
         raise _BadFile(str(error)) from error

@@ -16,8 +16,7 @@ from rmq_audit.driver.log import Log
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.acked import Send
 from rmq_audit.worker.duplicates import NAMES, NameHit, NameSearch, name_hashes
-from rmq_audit.worker.format import MAX_RECORD_BYTES
-from rmq_audit.worker.records import plausible_size, record_at
+from rmq_audit.worker.records import MAX_RECORD_BYTES, plausible_size, record_at
 from rmq_audit.worker.work import MAX_SAMPLES
 
 #: width of the windows that acknowledged sends are counted in

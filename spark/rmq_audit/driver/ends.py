@@ -13,9 +13,9 @@ from rmq_audit.driver.inventory import Store
 from rmq_audit.driver.log import build_log
 from rmq_audit.driver.scan import CHUNK_BYTES, join_scans, plan_splits
 from rmq_audit.engine.engines import Engine
-from rmq_audit.worker.files import ReadError, StoreFile, read_at
-from rmq_audit.worker.format import HEADER_BYTES
-from rmq_audit.worker.location import InputError
+from rmq_audit.worker.files import StoreFile, read_at
+from rmq_audit.worker.location import InputError, ReadError
+from rmq_audit.worker.records import HEADER_BYTES
 from rmq_audit.worker.scan import SCAN
 from rmq_audit.worker.work import MASTER, SLAVE, STORE
 
@@ -66,10 +66,10 @@ def _end_of(store: Store, engine: Engine, options: Options) -> int | None:
     alone = attrs.evolve(store, segments=(last,), queues=(), indexes=(), problems=())
     size = store.segment_bytes or last.size_bytes
     splits = list(plan_splits(alone, last, size, split_bytes=options.split_bytes, chunk_bytes=CHUNK_BYTES, crc=False))
-    joined = join_scans(engine.run(SCAN, splits), lambda again: engine.run(SCAN, again))
-    if any(scan.error is not None for scan in joined.scans):
+    scans, _ = join_scans(engine.run(SCAN, splits), lambda again: engine.run(SCAN, again))
+    if any(scan.error is not None for scan in scans):
         return None
-    return build_log(alone, size, joined.scans).end
+    return build_log(alone, size, scans).end
 
 
 def _last_used(store: Store) -> StoreFile | None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
-from rmq_audit.worker.files import ReadError, read_whole, unreadable
-from rmq_audit.worker.location import child
+from rmq_audit.worker.files import read_whole, unreadable
+from rmq_audit.worker.location import ReadError, child
 from rmq_audit.worker.work import BOTH, UNDECIDED
 
 #: in the store directory; the number of entries, in newer versions their CRC, then a line ``epoch-startOffset`` each

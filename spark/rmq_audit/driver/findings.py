@@ -9,16 +9,7 @@ from typing import Any
 import attrs
 import xxhash
 
-from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault
-
-
-class Severity(enum.IntEnum):
-    """How bad a finding is; WARN makes exit status 1, ERROR and CRITICAL make 2."""
-
-    INFO = 0
-    WARN = 1
-    ERROR = 2
-    CRITICAL = 3
+from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault, Severity
 
 
 class Verdict(enum.Enum):
@@ -101,15 +92,11 @@ _OF_LOST_ENDS = {"CO-AHEAD", "CF-DELAY"}
 
 
 @attrs.define(kw_only=True)
-class Finding:
+class Finding(Fault):
     """
-    One line of the result; all names as in the JSON.
+    One line of the result: a fault of a replica, and what follows from it; all names as in the JSON.
 
-    Ranges are half open for physical offsets and closed for queue offsets. ``expected`` is what the master (or the
-    rule) says, ``actual`` what the slave (or the damaged side) holds. ``blame`` names the replica that fails its own
-    checks: ``master``, ``slave``, ``both``, or ``undecided`` when neither does. ``field`` is the first in which a
-    record differs, ``differing_fields`` are all of them with the values of both sides. A store that is checked alone
-    has the replica ``store``, and its evidence stands in ``evidence_master``.
+    A store that is checked alone has the replica ``store``.
     """
 
     invariant: str
@@ -122,27 +109,11 @@ class Finding:
     cluster: str | None = None
     broker: str | None = None
     role: str | None = None
-    topic: str | None = None
-    queue_id: int | None = None
-    queue_offset_from: int | None = None
-    queue_offset_to: int | None = None
-    phy_from: int | None = None
-    phy_to: int | None = None
-    count: int = 1
-    expected: str | None = None
-    actual: str | None = None
-    blame: str | None = None
-    evidence_phy: int | None = None
-    evidence_master: str | None = None
-    evidence_slave: str | None = None
-    field: str | None = None
-    differing_fields: list[dict[str, str | None]] = attrs.field(factory=list)
-    sample_msg_ids: list[str] = attrs.field(factory=list)
-    detail: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as the JSON report holds it."""
-        return attrs.asdict(self) | {"severity": self.severity.name}
+        """Return the finding as the JSON report holds it: what it is first, then the fault."""
+        values = attrs.asdict(self) | {"severity": self.severity.name}
+        return {name: values[name] for name in Finding.__annotations__} | values
 
 
 def finding(invariant: str, replica: str, *, severity: Severity | None = None, **members: Any) -> Finding:
@@ -153,11 +124,7 @@ def finding(invariant: str, replica: str, *, severity: Severity | None = None, *
 
 def of_fault(replica: str, fault: Fault, **members: Any) -> Finding:
     """Return a worker's fault as a finding about a replica; ``members`` are what the worker does not know."""
-    known = attrs.asdict(fault)
-    known |= {"differing_fields": list(fault.differing_fields), "sample_msg_ids": list(fault.sample_msg_ids)}
-    if fault.severity is not None:
-        known["severity"] = Severity[fault.severity]
-    return finding(replica=replica, **(known | members))
+    return finding(replica=replica, **(attrs.asdict(fault) | members))
 
 
 def consolidate(findings: Sequence[Finding]) -> list[Finding]:

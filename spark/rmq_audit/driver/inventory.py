@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from rmq.store import layout
-from rmq_audit.worker.files import Entry, Lister, ReadError, StoreFile, lister, read_whole
-from rmq_audit.worker.location import InputError, child, located
+from rmq_audit.worker.files import Lister, StoreFile, lister, read_whole
+from rmq_audit.worker.location import Entry, InputError, ReadError, child, located
 
 #: numbers of a manifest are Java's longs, and maxHashSlotNum is an int
 MAX_INT64, MAX_INDEX_SLOTS = (1 << 63) - 1, (1 << 31) - 1

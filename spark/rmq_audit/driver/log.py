@@ -9,12 +9,14 @@ from typing import Any
 import attrs
 
 from rmq.store import layout
-from rmq_audit.driver.findings import Finding, Severity, finding, of_fault
+from rmq_audit.driver.findings import Finding, finding, of_fault
 from rmq_audit.driver.inventory import Store
-from rmq_audit.worker.files import LogFile, ReadError, StoreFile, read_at
-from rmq_audit.worker.format import MAX_HEADER_BYTES
-from rmq_audit.worker.records import EVIDENCE_BYTES, evidence, plausible_size, record_at, stated_offset
-from rmq_audit.worker.scan import MAX_STEP_BACK_MS, Chunk, Run, Scan, Stretch, step_back
+from rmq_audit.worker.files import LogFile, StoreFile, read_at
+from rmq_audit.worker.kernel import Run
+from rmq_audit.worker.location import ReadError
+from rmq_audit.worker.records import EVIDENCE_BYTES, MAX_HEADER_BYTES, evidence, record_at, size_of_own
+from rmq_audit.worker.scan import MAX_STEP_BACK_MS, Chunk, Scan, Stretch, step_back
+from rmq_audit.worker.work import Severity
 
 #: behind every log: the end of what is not known of one that could not be listed
 UNKNOWN_END = 1 << 62
@@ -240,9 +242,8 @@ def _end_as_claimed(log: Log, claimed: int) -> None:
     if log.end >= claimed:
         log.end = claimed
         return
-    head = log.read(log.end, MAX_HEADER_BYTES)
-    size = plausible_size(head, 0)
-    if size is not None and stated_offset(head, 0) == log.end and log.end + size > claimed:
+    size = size_of_own(log.read(log.end, MAX_HEADER_BYTES), log.end)
+    if size is not None and log.end + size > claimed:
         log.findings.append(torn_record(log, log.end, claimed))
     elif not log.unknown(log.end, claimed):
         log.damage.append(Range(log.end, claimed))
@@ -351,9 +352,8 @@ def has_grown(log: Log) -> bool:
     """
     if log.store.manifest is not None:
         return False
-    head = log.read(log.end, MAX_HEADER_BYTES)
-    size = plausible_size(head, 0)
-    if size is None or stated_offset(head, 0) != log.end:
+    size = size_of_own(log.read(log.end, MAX_HEADER_BYTES), log.end)
+    if size is None:
         return False
     record = record_at(log.read(log.end, size), 0, log.end)
     return record is not None and record.crc_holds() and not record.has_hole()

@@ -16,9 +16,9 @@ from rmq_audit.driver.log import Log
 from rmq_audit.driver.routes import is_system_topic
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.files import StoreFile
+from rmq_audit.worker.kernel import Run
 from rmq_audit.worker.queues import QUEUES, REMEDY, UNITS, QueueCheck, QueueState, UnitCheck, UnitState
-from rmq_audit.worker.scan import Run
-from rmq_audit.worker.work import Fault
+from rmq_audit.worker.work import Fault, Severity
 
 Queue = tuple[str, int]
 
@@ -162,7 +162,8 @@ class QueueFiles:
                 **_owned(log, topic, runs.get((topic, queue_id), ()), end_known=end_known),
             )
             for topic, queue_id in sorted(self._files.keys() | runs.keys())
-            if not self._has_batch_queue(topic)
+            # topics of 5.x with batch queues have their units elsewhere, in another format
+            if topic not in log.store.batch_topics
         ]
         states = self._engine.run(QUEUES, checks)
         unit_states = self._compare_units(checks, states)
@@ -181,7 +182,7 @@ class QueueFiles:
             why = self._why_behind(deleted=deleted and check.topic not in self._folders, live=live)
             # not when a folder or file was not listed, which is reported already: its units may be in it
             unlisted = log.store.is_unlisted(layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id))
-            for one in _summed([fault for state_ in units for fault in state_.faults]):
+            for one in _summed(fault for answer in units for fault in answer.faults):
                 if one.invariant != "CQ-BEHIND":
                     found.append(of_fault(log.side, one, **place))
                 elif not unlisted:
@@ -206,10 +207,6 @@ class QueueFiles:
             queue = check.topic, check.queue_id
             known = self.bounds.get(queue, Bounds(state.end, state.end))
             self.bounds[queue] = Bounds(known.begin, max(known.end, state.end))
-
-    def _has_batch_queue(self, topic: str) -> bool:
-        """Topics of 5.x with batch queues have their units elsewhere, in another format."""
-        return topic in self._log.store.batch_topics
 
     def _compare_units(self, checks: Sequence[QueueCheck], states: Sequence[QueueState]) -> list[list[UnitState]]:
         """Return for each queue what its runs hold whose digests differ, in their order."""
@@ -300,13 +297,14 @@ def _meaning(log: Log, check: QueueCheck, empty: Fault, frontier: int, why: str 
     at_end = empty.count == last - empty.queue_offset_from + 1
     dispatched = None if log.store.manifest is None else log.store.manifest.dispatched_offset
     remedy = REMEDY.format(topic=check.topic, queue_id=check.queue_id)
-    invariant, severity = "CQ-BEHIND", None
+    invariant = "CQ-BEHIND"
+    severity: Severity | None = None
     if not at_end:
         invariant, text = "CQ-MISMATCH", f", although later ones have; {remedy}"
     elif why is not None:
-        severity, text = "INFO", f": {why}"
+        severity, text = Severity.INFO, f": {why}"
     elif dispatched is not None and empty.phy >= dispatched:
-        severity, text = "INFO", f": the dump says that its queues end at {dispatched}"
+        severity, text = Severity.INFO, f": the dump says that its queues end at {dispatched}"
     elif empty.phy > frontier:
         text = (
             ": all of them come after everything that any queue of the store has; the broker adds them when it starts"

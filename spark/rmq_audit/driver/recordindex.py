@@ -9,8 +9,7 @@ from urllib.parse import quote
 from rmq_audit.driver.log import Log
 from rmq_audit.engine.engines import Engine, EngineError
 from rmq_audit.worker.location import InputError
-from rmq_audit.worker.scan import IndexFile
-from rmq_audit.worker.work import MASTER, SLAVE, STORE
+from rmq_audit.worker.work import MASTER, SLAVE, STORE, IndexFile
 
 
 def prepare(folder: str) -> None:

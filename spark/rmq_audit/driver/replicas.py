@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from rmq_audit.driver.findings import Finding, Severity, finding, of_fault
+from rmq_audit.driver.findings import Finding, finding, of_fault
 from rmq_audit.driver.inventory import take_inventory
 from rmq_audit.driver.log import Log, torn_record
-from rmq_audit.worker.format import MAX_HEADER_BYTES
-from rmq_audit.worker.records import plausible_size, stated_offset
+from rmq_audit.worker.records import MAX_HEADER_BYTES, size_of_own
 from rmq_audit.worker.replicas import Drill, Drilled, DrillSide, folded, of_the_first
 from rmq_audit.worker.scan import Chunk
-from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault
+from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault, Severity
 
 #: differing chunks that are looked into; more of them are reported as ranges
 MAX_DRILLS = 256
@@ -315,7 +314,7 @@ def _judge_tail(log: Log, other: Log, run_drills: RunDrills) -> list[Finding]:
         return []
     begin, end = log.end, log.dirty_to
     theirs = other.read(begin, _PIECE_BYTES) if other.end > begin else b""
-    chunk = _record_size(theirs, begin)
+    chunk = size_of_own(theirs, begin)
     if chunk is not None:
         ours, theirs = log.read(begin, chunk), theirs[:chunk]
         filled = ours.rstrip(b"\0")
@@ -324,7 +323,7 @@ def _judge_tail(log: Log, other: Log, run_drills: RunDrills) -> list[Finding]:
         drilled = _drill_tail(log, other, begin, chunk, run_drills)
         if any(one.invariant == "RP-DIFF" for one in drilled.differences):
             return [_finding_of(one) for one in drilled.differences]
-    elif _record_size(log.read(begin, MAX_HEADER_BYTES), begin) is not None:
+    elif size_of_own(log.read(begin, MAX_HEADER_BYTES), begin) is not None:
         return [torn_record(log, begin, end)]
     text = f"{end - begin} bytes after the end are not a record"
     return [finding("CL-STALE", log.side, phy_from=begin, phy_to=end, count=0, detail=text)]
@@ -332,12 +331,6 @@ def _judge_tail(log: Log, other: Log, run_drills: RunDrills) -> list[Finding]:
 
 def _finding_of(one: Fault) -> Finding:
     return of_fault(SLAVE if one.blame is None or one.blame in (UNDECIDED, BOTH) else one.blame, one)
-
-
-def _record_size(data: bytes, phy: int) -> int | None:
-    """Return the totalSize of what begins in ``data`` if it is the head of the record of this place."""
-    size = plausible_size(data, 0)
-    return size if size is not None and stated_offset(data, 0) == phy else None
 
 
 def _drill_tail(log: Log, other: Log, begin: int, size: int, run_drills: RunDrills) -> Drilled:

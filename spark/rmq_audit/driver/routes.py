@@ -15,11 +15,11 @@ from typing import Any
 import attrs
 
 from rmq.wire.loosejson import JsonError, parse
-from rmq_audit.driver.findings import Finding, Severity, finding
+from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.inventory import json_member, json_objects
-from rmq_audit.worker.files import ReadError, lister, read_whole
-from rmq_audit.worker.location import InputError, located
-from rmq_audit.worker.work import UNDECIDED
+from rmq_audit.worker.files import lister, read_whole
+from rmq_audit.worker.location import InputError, ReadError, located
+from rmq_audit.worker.work import UNDECIDED, Severity
 
 #: the replica of a finding that is about no store
 NAMESERVER = "nameserver"

@@ -41,17 +41,9 @@ def plan_splits(
         )
 
 
-@attrs.frozen
-class JoinedScans:
-    """Scans that follow each other without doubt, and how many had to be read again for it."""
-
-    scans: list[Scan]
-    read_again: int
-
-
-def join_scans(scans: Sequence[Scan], again: Callable[[Sequence[Split]], Sequence[Scan]]) -> JoinedScans:
+def join_scans(scans: Sequence[Scan], again: Callable[[Sequence[Split]], Sequence[Scan]]) -> tuple[list[Scan], int]:
     """
-    Return the scans of one side with every seam checked.
+    Return the scans of one side with every seam checked, and how many of them had to be read again for it.
 
     A split that began inside a body may have taken a forged record for its first. So where a split stopped must be
     where the next one found its first record; if not, that one is read again from the trusted place. A split that
@@ -65,7 +57,7 @@ def join_scans(scans: Sequence[Scan], again: Callable[[Sequence[Split]], Sequenc
         for members in _by_segment(current.values()):
             _follow(members, kept, wrong)
         if not wrong:
-            return JoinedScans(kept, read_again)
+            return kept, read_again
         read_again += len(wrong)
         for scan in again(wrong):
             current[scan.split.begin] = scan

@@ -228,20 +228,6 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def task_key(work: str, task: Any, identity: Callable[[str], bytes | None]) -> bytes | None:
-    """
-    Return what stands for a task and the files in it; None when one of them has no identity.
-
-    Paths do not count, only what lies there: a hard-linked dump of the same segment has the same key.
-    """
-    digest = xxhash.xxh3_128(work.encode())
-    for part in _parts(task, identity):
-        if part is None:
-            return None
-        digest.update(len(part).to_bytes(4, "big") + part)
-    return digest.digest()
-
-
 def _parts(value: Any, identity: Callable[[str], bytes | None]) -> Iterator[bytes | None]:
     if attrs.has(type(value)):
         yield type(value).__name__.encode()
@@ -347,10 +333,20 @@ def identities(state: State) -> Callable[[str], bytes | None]:
 
 
 def key_of(work: Work[Any, Any], task: Any, identity: Callable[[str], bytes | None]) -> bytes | None:
-    """Return the key of a task that may be remembered; None for kinds of work that leave something behind."""
+    """
+    Return what stands for a task and the files in it; None when one of them has no identity, and for kinds of work that
+    leave something behind.
+
+    Paths do not count, only what lies there: a hard-linked dump of the same segment has the same key.
+    """
     if work.remembered is None or getattr(task, "index", None) is not None:
         return None
-    return task_key(work.name, task, identity)
+    digest = xxhash.xxh3_128(work.name.encode())
+    for part in _parts(task, identity):
+        if part is None:
+            return None
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return digest.digest()
 
 
 def _modified_ns(path: str) -> int:

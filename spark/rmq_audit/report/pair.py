@@ -13,7 +13,7 @@ from rmq_audit.driver.audit import Result
 from rmq_audit.driver.coverage import SideCoverage
 from rmq_audit.driver.findings import Finding
 from rmq_audit.driver.log import Log
-from rmq_audit.driver.previous import NEW, PERSISTING, Previous, offsets_table, subject_of
+from rmq_audit.driver.previous import NEW, PERSISTING, Previous, mark, offsets_table, subject_of
 from rmq_audit.report.pictures import lag_of
 from rmq_audit.report.rules import ONE_LOOK, rules_of
 from rmq_audit.worker import kernel
@@ -54,6 +54,11 @@ class Run:
     resolved: Sequence[Mapping[str, Any]] = ()
     ends_unknown: str | None = ONE_LOOK
     state: Mapping[str, Any] | None = None
+
+    def since(self, previous: Previous | None, findings: Sequence[Finding], *, complete: bool) -> Run:
+        """Return the run with what has changed since the previous one, and mark the findings as new or persisting."""
+        resolved = [] if previous is None else mark(findings, previous, complete=complete)
+        return attrs.evolve(self, previous=previous, resolved=resolved)
 
 
 def to_json(result: Result, run: Run) -> dict[str, Any]:

@@ -11,36 +11,20 @@ import pyarrow.parquet as pq
 
 from rmq_audit.worker.location import InputError
 
-SCHEMA = pa.schema(
-    [
-        ("finding_id", pa.string()),
-        ("invariant", pa.string()),
-        ("severity", pa.string()),
-        ("state", pa.string()),
-        ("derived_from", pa.string()),
-        ("cluster", pa.string()),
-        ("broker", pa.string()),
-        ("replica", pa.string()),
-        ("role", pa.string()),
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("queue_offset_from", pa.int64()),
-        ("queue_offset_to", pa.int64()),
-        ("phy_from", pa.int64()),
-        ("phy_to", pa.int64()),
-        ("count", pa.int64()),
-        ("expected", pa.string()),
-        ("actual", pa.string()),
-        ("blame", pa.string()),
-        ("evidence_phy", pa.int64()),
-        ("evidence_master", pa.string()),
-        ("evidence_slave", pa.string()),
-        ("field", pa.string()),
-        ("differing_fields", pa.list_(pa.struct([(name, pa.string()) for name in ("field", "master", "slave")]))),
-        ("sample_msg_ids", pa.list_(pa.string())),
-        ("detail", pa.string()),
-    ]
+_NAMES = (
+    *("finding_id", "invariant", "severity", "state", "derived_from", "cluster", "broker", "replica", "role", "topic"),
+    *("queue_id", "queue_offset_from", "queue_offset_to", "phy_from", "phy_to", "count", "expected", "actual", "blame"),
+    *("evidence_phy", "evidence_master", "evidence_slave", "field", "differing_fields", "sample_msg_ids", "detail"),
 )
+_NUMBERS = ("queue_offset_from", "queue_offset_to", "phy_from", "phy_to", "count", "evidence_phy")
+#: columns that are no text
+_KINDS = {
+    **dict.fromkeys(_NUMBERS, pa.int64()),
+    "queue_id": pa.int32(),
+    "differing_fields": pa.list_(pa.struct([(name, pa.string()) for name in ("field", "master", "slave")])),
+    "sample_msg_ids": pa.list_(pa.string()),
+}
+SCHEMA = pa.schema([(name, _KINDS.get(name, pa.string())) for name in _NAMES])
 
 
 def write_findings(folder: str, run_id: str, findings: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rmq_audit.driver.audit import Result
-from rmq_audit.driver.findings import INVARIANTS, Finding, Severity
+from rmq_audit.driver.findings import INVARIANTS, Finding
+from rmq_audit.worker.work import Severity
 
 PASSED, WARNED, FAILED, UNREAD, SKIPPED = "passed", "warned", "failed", "unread", "skipped"
 

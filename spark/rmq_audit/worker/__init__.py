@@ -8,7 +8,7 @@ Read in this order:
 
 * ``work.py``: `Work`, the declaration of a kind of work.
 * ``location.py``, ``files.py``, ``lentwindow.py``, ``objectstore.py``: where stores are, how ranges of them are read.
-* ``format.py``, ``records.py``, ``kernel.py`` (and its compiled form ``_kernel.pyx``), ``properties.py``,
+* ``records.py``, ``kernel.py`` (and its compiled form ``_kernel.pyx``), ``properties.py``,
   ``frames.py``: from bytes to records, one by one and as columns.
 * ``scan.py``: one pass over a part of a log; most of an audit is this.
 * The other checks, each with the driver file of the same name: ``replicas.py``, ``queues.py``, ``indexes.py``,

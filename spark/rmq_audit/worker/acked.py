@@ -9,7 +9,8 @@ import numpy as np
 
 from rmq.wire.record import COMPRESSED, SCHEDULE_TOPIC
 from rmq_audit.worker import properties
-from rmq_audit.worker.files import LogFile, ReadError
+from rmq_audit.worker.files import LogFile
+from rmq_audit.worker.location import ReadError
 from rmq_audit.worker.places import Places, windows
 from rmq_audit.worker.tally import SPAN_MS, Tally, tallies
 from rmq_audit.worker.work import Work

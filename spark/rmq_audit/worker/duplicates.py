@@ -10,9 +10,10 @@ import attrs
 import numpy as np
 
 from rmq_audit.worker import kernel, properties
-from rmq_audit.worker.files import LogFile, ReadError, Window
+from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.kernel import Ints
+from rmq_audit.worker.location import ReadError
 from rmq_audit.worker.records import record_at
 from rmq_audit.worker.work import Work
 

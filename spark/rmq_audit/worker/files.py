@@ -13,32 +13,11 @@ from typing import BinaryIO, Protocol
 
 import attrs
 
-from rmq_audit.worker.format import MAX_HEADER_BYTES
-from rmq_audit.worker.location import Location
+from rmq_audit.worker.location import Entry, Location, ReadError
+from rmq_audit.worker.records import MAX_HEADER_BYTES
 
 #: read behind a split at once, so that its last record is whole without a second read
 SLACK_BYTES = 256 * 1024
-
-
-class ReadError(Exception):
-    """A file or folder could not be read; ``path`` and the text are for the operator."""
-
-    def __init__(self, path: str, text: str) -> None:
-        super().__init__(f"{path}: {text}")
-        self.path = path
-        self.text = text
-
-
-@attrs.frozen(kw_only=True)
-class Entry:
-    """One name in a folder; ``error`` says why nothing else is known of it."""
-
-    name: str
-    path: str
-    is_folder: bool = False
-    size_bytes: int = 0
-    modified_ns: int = 0
-    error: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -162,17 +141,6 @@ def read_at(path: str, offset: int, size: int) -> bytes:
     except OSError as error:
         raise ReadError(path, f"cannot be read at byte {offset}: {error.strerror}") from error
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def is_there(path: str) -> bool:
-    """Tell whether a file can be opened or at least exists."""
-    try:
-        open_binary(path).close()
-    except FileNotFoundError:
-        return False
-    except ReadError:
-        pass
-    return True
 
 
 def unreadable(path: str, error: Exception) -> str:

@@ -15,9 +15,18 @@ import numpy as np
 from rmq.wire.record import BLANK_BYTES
 from rmq_audit.worker import kernel, properties
 from rmq_audit.worker.files import Window
-from rmq_audit.worker.format import MAGIC_BLANK, MAGIC_PREFIX, MAX_RECORD_BYTES, MIN_RECORD_BYTES, SIZE_MAGIC
 from rmq_audit.worker.kernel import Columns, Ints
-from rmq_audit.worker.records import Record, plausible_size, record_at, stated_offset
+from rmq_audit.worker.records import (
+    MAGIC_BLANK,
+    MAGIC_PREFIX,
+    MAX_RECORD_BYTES,
+    MIN_RECORD_BYTES,
+    SIZE_MAGIC,
+    Record,
+    plausible_size,
+    record_at,
+    stated_offset,
+)
 
 #: how far behind the bytes at hand a damaged record's totalSize is believed
 MAX_JUMP_BYTES = 8 * 1024 * 1024

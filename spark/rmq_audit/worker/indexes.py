@@ -14,12 +14,13 @@ import numpy.typing as npt
 from rmq.store import layout
 from rmq.wire.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, index_key_hash, split_keys
 from rmq_audit.worker import properties
-from rmq_audit.worker.files import LogFile, ReadError, Window, read_at
+from rmq_audit.worker.files import LogFile, Window, read_at
 from rmq_audit.worker.frames import Frames
 from rmq_audit.worker.kernel import Bools, Columns, Ints
+from rmq_audit.worker.location import ReadError
 from rmq_audit.worker.places import WINDOW_BYTES, Places, windows
 from rmq_audit.worker.records import Record, record_at
-from rmq_audit.worker.work import Fault, Work
+from rmq_audit.worker.work import Fault, Severity, Work
 
 ENTRY = np.dtype([("key_hash", ">i4"), ("phy", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 SLOT = np.dtype(">i4")
@@ -336,7 +337,7 @@ class _Check:
             f"{count} records up to where this file ends have keys that no entry names: look-ups by key miss them"
             + ("; an Apache broker that was killed forgets the keys of the last file in this way" if crash else "")
         )
-        severity = "WARN" if crash else None
+        severity = Severity.WARN if crash else None
         self._say("IX-MISSING", 0, text, phy=missing[0][0], count=count, severity=severity)
 
     def _keyed(self, begin: int, end: int) -> Iterator[int]:

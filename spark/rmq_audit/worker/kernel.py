@@ -35,7 +35,7 @@ from rmq.wire.record import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from rmq_audit.worker.format import (
+from rmq_audit.worker.records import (
     HEADER,
     HEADER_BYTES,
     MAGIC_V1,
@@ -134,21 +134,21 @@ class Columns:
         return Columns(*(getattr(self, field.name)[rows] for field in attrs.fields(Columns)))
 
 
-@attrs.define(slots=True)
-class Runs:
+@attrs.frozen(kw_only=True)
+class Run:
     """
-    Maximal stretches of consecutive queue offsets of one queue, in the order of their first record.
-
-    ``head`` is the record that begins the run, as an index into the columns.
+    Consecutive queue offsets of one queue, and digests over what its units must hold: the (phyOffset, size) pairs, and
+    the tagsCodes (None where the record alone does not decide them).
     """
 
-    head: Ints
-    first: Ints
-    last: Ints
-    phy_first: Ints
-    phy_last: Ints
-    digest: list[int]
-    tags_digest: list[int] | None
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+    phy_first: int
+    phy_last: int
+    digest: int | None
+    tags_digest: int | None = None
 
 
 def walk(data: bytes, at: int, stop: int, end: int) -> list[int]:
@@ -295,29 +295,37 @@ def owns_unit(columns: Columns) -> Bools:
     return owning
 
 
-def runs(columns: Columns, keys: Ints, base: int, tags: Ints | None = None) -> Runs:
+def runs(data: bytes, columns: Columns, keys: Ints, base: int, tags: Ints | None = None) -> list[Run]:
     """
-    Return the runs of consecutive queue offsets; ``base`` is the physical offset of the buffer's first byte.
+    Return the longest runs of consecutive queue offsets, in the order of their first record; ``base`` is the physical
+    offset of the buffer's first byte.
 
     Records that do not own exactly one unit are left out. ``tags`` are the tagsCodes of all records, if their digest is
     wanted.
     """
     rows, heads, tails, units, packed = _sorted_units(columns, keys, base, tags)
-    if len(rows) == 0:
-        empty = np.zeros(0, dtype=np.int64)
-        return Runs(empty, empty, empty, empty, empty, [], None if tags is None else [])
+    order = np.argsort(rows[heads])
+    heads, tails = heads[order], tails[order]
     first, last = rows[heads], rows[tails]
-    order = np.argsort(first)
-    first, last, heads, tails = first[order], last[order], heads[order], tails[order]
-    return Runs(
-        head=first,
-        first=columns.queue_offset[first],
-        last=columns.queue_offset[last],
-        phy_first=columns.pos[first] + base,
-        phy_last=columns.pos[last] + base,
-        digest=_digests(units, UNIT_HEAD.itemsize, heads, tails),
-        tags_digest=None if packed is None else _digests(packed, TAGS_CODE.itemsize, heads, tails),
+    numbers = (
+        *(heads, tails, first, columns.queue_id[first], columns.queue_offset[first], columns.queue_offset[last]),
+        *(columns.pos[first] + base, columns.pos[last] + base),
     )
+    return [
+        Run(
+            topic=columns.topic(data, row),
+            queue_id=queue_id,
+            first=begin,
+            last=end,
+            phy_first=phy_first,
+            phy_last=phy_last,
+            digest=_digest(units, UNIT_HEAD.itemsize, head, tail),
+            tags_digest=None if packed is None else _digest(packed, TAGS_CODE.itemsize, head, tail),
+        )
+        for head, tail, row, queue_id, begin, end, phy_first, phy_last in zip(
+            *(one.tolist() for one in numbers), strict=True
+        )
+    ]
 
 
 def _sorted_units(
@@ -345,10 +353,8 @@ def _sorted_units(
     return rows, heads, tails, memoryview(pairs.tobytes()), codes
 
 
-def _digests(packed: memoryview, width: int, heads: Ints, tails: Ints) -> list[int]:
-    return [
-        unit_digest(packed[a * width : (b + 1) * width]) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
-    ]
+def _digest(packed: memoryview, width: int, head: int, tail: int) -> int:
+    return unit_digest(packed[head * width : (tail + 1) * width])
 
 
 def unit_digest(units: bytes | memoryview) -> int:

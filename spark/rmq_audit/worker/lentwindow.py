@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from rmq_audit.worker.files import LogFile, ReadError, Window
-from rmq_audit.worker.location import Location
+from rmq_audit.worker.files import LogFile, Window
+from rmq_audit.worker.location import Location, ReadError
 
 #: more than this is given back to the system
 MAX_SPARE_BYTES = 256 << 20

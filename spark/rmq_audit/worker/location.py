@@ -20,6 +20,27 @@ class InputError(Exception):
     """What the operator asked for cannot be audited; the text is one line, names the path, and has no credentials."""
 
 
+class ReadError(Exception):
+    """A file or folder could not be read; ``path`` and the text are for the operator."""
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.path = path
+        self.text = text
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """One name in a folder; ``error`` says why nothing else is known of it."""
+
+    name: str
+    path: str
+    is_folder: bool = False
+    size_bytes: int = 0
+    modified_ns: int = 0
+    error: str | None = None
+
+
 @attrs.frozen(kw_only=True)
 class Access:
     """

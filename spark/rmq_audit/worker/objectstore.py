@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
-from rmq_audit.worker.files import Entry, ReadError
-from rmq_audit.worker.location import Access, InputError, Location, child
+from rmq_audit.worker.location import Access, Entry, InputError, Location, ReadError, child
 
 try:
     import pyarrow

@@ -8,9 +8,8 @@ import numpy as np
 
 from rmq_audit.worker import kernel
 from rmq_audit.worker.files import LogFile, Window
-from rmq_audit.worker.format import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from rmq_audit.worker.kernel import Bools, Columns, Ints
-from rmq_audit.worker.records import Record, record_at
+from rmq_audit.worker.records import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Record, record_at
 
 #: so much of the log is looked at in one go
 WINDOW_BYTES = 64 << 20

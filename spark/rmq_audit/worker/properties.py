@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from rmq.wire.record import SCHEDULE_TOPIC, java_hash
 from rmq_audit.worker import kernel
-from rmq_audit.worker.format import DELAY_LEVELS_MS
 from rmq_audit.worker.kernel import Bools, Columns, Ints
+from rmq_audit.worker.records import DELAY_LEVELS_MS
 
 _KEY_END, _VALUE_END = 1, 2
 

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_EXT_BASE, CQ_FILLER, CQ_UNIT_BYTES
 from rmq.wire.record import SCHEDULE_TOPIC
 from rmq_audit.worker import kernel, properties
-from rmq_audit.worker.files import LogFile, ReadError, StoreFile, Window, read_at
+from rmq_audit.worker.files import LogFile, StoreFile, Window, read_at
 from rmq_audit.worker.frames import Frames
-from rmq_audit.worker.kernel import Bools, Ints
-from rmq_audit.worker.scan import Run
-from rmq_audit.worker.work import Fault, Work
+from rmq_audit.worker.kernel import Bools, Ints, Run
+from rmq_audit.worker.location import ReadError
+from rmq_audit.worker.work import Fault, Severity, Work
 
 UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 #: a unit of the extension, without its filter bitmap
@@ -298,7 +298,7 @@ def _check_used(task: QueueCheck, state: QueueState) -> Iterator[Fault]:
     if expired_files:
         yield Fault(
             invariant="CQ-MIN",
-            severity="INFO" if task.unfinished else None,
+            severity=Severity.INFO if task.unfinished else None,
             queue_offset_from=task.files[0].start // CQ_UNIT_BYTES,
             queue_offset_to=expired_to - 1,
             count=expired_files,

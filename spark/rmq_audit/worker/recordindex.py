@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from rmq_audit.worker import kernel, properties
 from rmq_audit.worker.kernel import Columns
 from rmq_audit.worker.records import record_at
-from rmq_audit.worker.scan import IndexFile
-from rmq_audit.worker.work import Work
+from rmq_audit.worker.work import IndexFile, Work
 
 #: a column of msg_id is built at once from names of this length, what Java's and our clients give
 _NAME_BYTES = 32

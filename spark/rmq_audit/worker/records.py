@@ -1,25 +1,50 @@
 """
-Field view of one record: the place of each field, the field of a byte, and the message id that users see.
+Records: what the audit knows of their bytes beyond what the broker itself says, and the field view of one of them (the
+place of each field, the field of a byte, and the message id that users see).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
+import numpy as np
 
+from rmq.wire import record
 from rmq.wire.record import BORN_HOST_V6, IPV6_EXTRA_BYTES, STORE_HOST_V6, SYS_FLAG_AT, body_crc, offset_msg_id
-from rmq_audit.worker.format import (
-    HEADER_BYTES,
-    HEADER_FIELDS,
-    MAGIC_V1,
-    MAGIC_V2,
-    MAX_TRAILER_BYTES,
-    MIN_RECORD_BYTES,
-    SIZE_MAGIC,
-)
 from rmq_audit.worker.work import SLAVE
+
+#: unsigned here, as they stand in the file
+MAGIC_V1 = record.MAGIC_V1 & 0xFFFFFFFF
+MAGIC_V2 = record.MAGIC_V2 & 0xFFFFFFFF
+MAGIC_BLANK = record.MAGIC_BLANK & 0xFFFFFFFF
+
+#: what both message magics begin with; a search for it finds either
+MAGIC_PREFIX = MAGIC_V1.to_bytes(4, "big")[:3]
+
+MIN_RECORD_BYTES = record.MIN_RECORD_BYTES
+#: a larger totalSize is taken for damage; RocketMQ's own limit is 4 MiB by default and 16 MiB by its frames
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+#: everything before the body when both hosts are IPv4 addresses
+HEADER_BYTES = record.HEADS[0].size
+#: two IPv6 hosts make the part before the body so much longer
+MAX_HEADER_BYTES = record.HEADS[3].size
+#: what may stand behind the body at most: a V2 topic and properties, as long as their length fields can say
+MAX_TRAILER_BYTES = 2 + 32767 + 2 + 32767
+
+#: how long a message of level 1, 2, … waits by the default messageDelayLevel
+DELAY_LEVELS_MS = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
+
+#: totalSize and magic, all that a walk from record to record reads
+SIZE_MAGIC = struct.Struct(">II")
+
+#: the fixed part of a record whose two hosts are IPv4 addresses, by RocketMQ's names
+HEADER = np.dtype([(name, {"i": ">i4", "q": ">i8", "4si": "V8"}[form]) for name, form in record.HEAD_FIELDS])
+
+#: fields of a record up to its body as (RocketMQ's name, bytes); hosts grow by 12 for IPv6
+HEADER_FIELDS = tuple(record.HEAD_WIDTHS.items())
 
 EVIDENCE_BYTES = 64
 #: how many of them stand before the place that is shown
@@ -180,6 +205,12 @@ def plausible_size(data: bytes, at: int) -> int | None:
     body = int.from_bytes(data[body_at - 4 : body_at], "big", signed=True)
     rest = int(size) - (body_at - at) - body
     return int(size) if body >= 0 and 4 <= rest <= MAX_TRAILER_BYTES else None
+
+
+def size_of_own(data: bytes, phy: int) -> int | None:
+    """Return the totalSize of what begins in ``data`` if it looks like the head of the record of this place."""
+    size = plausible_size(data, 0)
+    return size if size is not None and stated_offset(data, 0) == phy else None
 
 
 def _sys_flag(data: bytes, at: int) -> int:

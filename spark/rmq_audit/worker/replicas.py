@@ -15,10 +15,20 @@ import attrs
 
 from rmq.wire.record import BLANK_BYTES, MAGIC_BLANK, body_crc
 from rmq_audit.worker import properties
-from rmq_audit.worker.files import LogFile, ReadError, Window
-from rmq_audit.worker.format import HEADER_BYTES, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
+from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.frames import Frames
-from rmq_audit.worker.records import EVIDENCE_BEFORE, EVIDENCE_BYTES, Record, record_at, stated_offset
+from rmq_audit.worker.location import ReadError
+from rmq_audit.worker.records import (
+    EVIDENCE_BEFORE,
+    EVIDENCE_BYTES,
+    HEADER_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_MAGIC,
+    Record,
+    record_at,
+    stated_offset,
+)
 from rmq_audit.worker.scan import record_fault
 from rmq_audit.worker.work import BOTH, MASTER, MAX_SAMPLES, SLAVE, UNDECIDED, Fault, Work
 

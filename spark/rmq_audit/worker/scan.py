@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,14 @@ import xxhash
 
 from rmq.wire.record import BLANK_BYTES, body_crc
 from rmq_audit.worker import kernel, properties
-from rmq_audit.worker.files import LogFile, ReadError, Window
+from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.frames import Asked, Extract, Frames
+from rmq_audit.worker.kernel import Run
 from rmq_audit.worker.lentwindow import split_window
+from rmq_audit.worker.location import ReadError
 from rmq_audit.worker.records import Record, evidence, record_at
-from rmq_audit.worker.tally import Tallies, Tally
-from rmq_audit.worker.work import UNDECIDED, Fault, Work
+from rmq_audit.worker.tally import Tally, count_records, tallies
+from rmq_audit.worker.work import UNDECIDED, Fault, IndexFile, Work
 
 if TYPE_CHECKING:
     from rmq_audit.worker.recordindex import IndexWriter
@@ -93,35 +96,6 @@ class Chunk:
 
 
 @attrs.frozen(kw_only=True)
-class Run:
-    """
-    Consecutive queue offsets of one queue, and digests over what its units must hold: the (phyOffset, size) pairs, and
-    the tagsCodes (None where the record alone does not decide them).
-    """
-
-    topic: str
-    queue_id: int
-    first: int
-    last: int
-    phy_first: int
-    phy_last: int
-    digest: int | None
-    tags_digest: int | None = None
-
-
-@attrs.frozen(kw_only=True)
-class IndexFile:
-    """
-    A file of the record index: rows up to the record at ``last_phy``; no ``path`` where there was nothing to write.
-    """
-
-    path: str | None
-    rows: int
-    last_phy: int
-    error: str | None = None
-
-
-@attrs.frozen(kw_only=True)
 class Scan:
     """
     What one pass over a split found.
@@ -170,7 +144,7 @@ class _Pass:
         self._runs: list[Run] = []
         self._faults: list[Fault] = []
         self._crcs = 0
-        self._tallies = Tallies()
+        self._counts = Counter[tuple[str, int]]()
         self._index = _index_writer(split)
 
     def run(self) -> Scan:
@@ -205,7 +179,7 @@ class _Pass:
             chunks=[digest.finish() for _, digest in sorted(self._chunks.items())],
             runs=self._runs,
             faults=list(self._capped()),
-            tally=self._tallies.finish(),
+            tally=tallies(self._counts),
             index=None if self._index is None else self._index.finish(),
         )
 
@@ -254,23 +228,10 @@ class _Pass:
 
     def _group(self, found: Extract) -> None:
         data, base, columns = self._window.data, self._window.base, found.columns
-        self._tallies.add(data, columns, found.queues)
+        count_records(self._counts, data, columns, found.queues)
         if self._index is not None:
             self._index.add(data, base, columns)
-        runs = kernel.runs(columns, found.queues, base, found.tags)
-        for index, head in enumerate(runs.head.tolist()):
-            self._runs.append(
-                Run(
-                    topic=columns.topic(data, head),
-                    queue_id=int(columns.queue_id[head]),
-                    first=int(runs.first[index]),
-                    last=int(runs.last[index]),
-                    phy_first=int(runs.phy_first[index]),
-                    phy_last=int(runs.phy_last[index]),
-                    digest=runs.digest[index],
-                    tags_digest=None if runs.tags_digest is None else runs.tags_digest[index],
-                )
-            )
+        self._runs += kernel.runs(data, columns, found.queues, base, found.tags)
 
     def _check(self, found: Extract) -> None:
         base, columns = self._window.base, found.columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import attrs
@@ -35,40 +36,29 @@ class Tally:
     records: int
 
 
-class Tallies:
-    """Counts records of one split by topic and window of store time."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, int], int] = {}
-
-    def add(self, data: bytes, columns: Columns, keys: Ints) -> None:
-        """Count records; ``keys`` are the numbers of their queues, small ones from 0 on."""
-        if len(columns) == 0:
-            return
-        queues = int(keys.max()) + 1
-        head = np.zeros(queues, dtype=np.int64)
-        head[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)
-        window = columns.store_timestamp // SPAN_MS
-        low, high = int(window.min()), int(window.max())
-        if (high - low + 1) * queues <= _DENSE_CELLS:
-            windows = np.arange(low, high + 1)
-            counted = np.bincount(keys * (high - low + 1) + (window - low), minlength=queues * (high - low + 1))
-            cells = np.flatnonzero(counted)
-            counts = counted[cells]
-        else:
-            windows, column = np.unique(window, return_inverse=True)
-            cells, counts = np.unique(keys * len(windows) + column, return_counts=True)
-        topics: dict[int, str] = {}
-        for cell, count in zip(cells.tolist(), counts.tolist(), strict=True):
-            queue, at = divmod(cell, len(windows))
-            if queue not in topics:
-                topics[queue] = columns.topic(data, int(head[queue]))
-            key = topics[queue], int(windows[at])
-            self._counts[key] = self._counts.get(key, 0) + count
-
-    def finish(self) -> list[Tally]:
-        """Return the counts by topic and time, in windows wide enough for their number to stay bounded."""
-        return tallies(self._counts)
+def count_records(counts: Counter[tuple[str, int]], data: bytes, columns: Columns, keys: Ints) -> None:
+    """Count records by topic and window of SPAN_MS; ``keys`` are the numbers of their queues, small ones from 0 on."""
+    if len(columns) == 0:
+        return
+    queues = int(keys.max()) + 1
+    head = np.zeros(queues, dtype=np.int64)
+    head[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)
+    window = columns.store_timestamp // SPAN_MS
+    low, high = int(window.min()), int(window.max())
+    if (high - low + 1) * queues <= _DENSE_CELLS:
+        windows = np.arange(low, high + 1)
+        counted = np.bincount(keys * (high - low + 1) + (window - low), minlength=queues * (high - low + 1))
+        cells = np.flatnonzero(counted)
+        numbers = counted[cells]
+    else:
+        windows, column = np.unique(window, return_inverse=True)
+        cells, numbers = np.unique(keys * len(windows) + column, return_counts=True)
+    topics: dict[int, str] = {}
+    for cell, number in zip(cells.tolist(), numbers.tolist(), strict=True):
+        queue, at = divmod(cell, len(windows))
+        if queue not in topics:
+            topics[queue] = columns.topic(data, int(head[queue]))
+        counts[topics[queue], int(windows[at])] += number
 
 
 def tallies(counts: Mapping[tuple[str, int], int]) -> list[Tally]:

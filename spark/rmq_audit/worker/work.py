@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import enum
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import attrs
@@ -15,16 +16,29 @@ UNDECIDED = "undecided"
 MAX_SAMPLES = 10
 
 
-@attrs.frozen(kw_only=True)
+class Severity(enum.IntEnum):
+    """How bad a finding is; WARN makes exit status 1, ERROR and CRITICAL make 2."""
+
+    INFO = 0
+    WARN = 1
+    ERROR = 2
+    CRITICAL = 3
+
+
+@attrs.define(kw_only=True)
 class Fault:
     """
-    Something wrong, as a worker saw it. The members are those of a finding and mean the same there.
+    Something wrong, as a worker saw it: what a finding says of it.
 
-    ``severity`` is the name of another one than the invariant has.
+    Ranges are half open for physical offsets and closed for queue offsets. ``severity`` is another one than the
+    invariant has. ``expected`` is what the master (or the rule) says, ``actual`` what the slave (or the damaged side)
+    holds. ``blame`` names the replica that fails its own checks: ``master``, ``slave``, ``both``, or ``undecided`` when
+    neither does. ``field`` is the first in which a record differs, ``differing_fields`` are all of them with the values
+    of both sides. A store that is checked alone has its evidence in ``evidence_master``.
     """
 
     invariant: str
-    severity: str | None = None
+    severity: Severity | None = None
     topic: str | None = None
     queue_id: int | None = None
     queue_offset_from: int | None = None
@@ -39,8 +53,8 @@ class Fault:
     evidence_master: str | None = None
     evidence_slave: str | None = None
     field: str | None = None
-    differing_fields: Sequence[dict[str, str | None]] = ()
-    sample_msg_ids: Sequence[str] = ()
+    differing_fields: list[dict[str, str | None]] = attrs.field(factory=list)
+    sample_msg_ids: list[str] = attrs.field(factory=list)
     detail: str = ""
 
     @property
@@ -48,6 +62,18 @@ class Fault:
         """Where a fault of the log begins."""
         assert self.phy_from is not None, f"{self.invariant} has no place in the log"
         return self.phy_from
+
+
+@attrs.frozen(kw_only=True)
+class IndexFile:
+    """
+    A file of the record index: rows up to the record at ``last_phy``; no ``path`` where there was nothing to write.
+    """
+
+    path: str | None
+    rows: int
+    last_phy: int
+    error: str | None = None
 
 
 Task = TypeVar("Task")

@@ -20,7 +20,8 @@ import pytest
 
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaAdmin, JavaClient
-from tests.real.peers import APACHE_4, OURS, STAND_IN, Broker, Process, Site, until
+from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Process, Site, until
+from tests.real.probe import fastjson
 from tests.real.test_namesrv_admin import STEPS as NAMESRV_STEPS
 from tests.real.test_namesrv_admin import as_failure, as_lines, as_sorted_lines
 
@@ -315,7 +316,8 @@ def filled(site: Site, client: Clients, kind: str, name: str) -> Cluster:
 
     def committed() -> bool:
         with broker.probe() as probe:
-            return sum(probe.all_offsets().get(f"Online@{ONLINE}", {}).values()) == 4
+            offsets = probe.all_offsets()
+        return sum(offsets.get(f"Online@{ONLINE}", {}).values()) == 4 and f"%RETRY%{ONLINE}@{ONLINE}" in offsets
 
     until("its offsets are committed", committed)
     return Cluster(namesrv, broker, java)
@@ -363,3 +365,64 @@ def answers(cluster: Cluster) -> tuple[set[str], list[list[str]]]:
         return names, [cluster.ask(admin, step) for step in STEPS]
     finally:
         admin.close()
+
+
+#: what 5.3.3 asks besides: code and fields
+FIVE: list[tuple[int, dict[str, object]]] = [
+    (343, {"group": GROUP}),
+    (345, {"group": ONLINE, "topic": "Online"}),
+    (345, {"group": GROUP, "topic": TOPIC}),
+    (351, {"topic": TOPIC, "lo": False}),
+    (351, {"topic": "NoSuchTopic", "lo": False}),
+    (352, {"group": GROUP}),
+    (352, {"group": "no group"}),
+]
+
+FIVE_STEPS = [
+    Step("updateTopicList", "-b {broker} -f {lists}/topics.json"),
+    Step("updateSubGroupList", "-b {broker} -f {lists}/groups.json"),
+    Step("topicStatus", "-t Listed", sorted_rows),
+    Step("consumerProgress", f"-g {ONLINE}", sorted_rows),
+    Step("consumerConnection", f"-g {ONLINE}", sorted_rows),
+]
+
+
+def within(ours: object, apache: object, where: str = "answer") -> list[str]:
+    """Return where ours differs from Apache's answer, which may have more members."""
+    if isinstance(ours, dict) and isinstance(apache, dict):
+        return [line for key, value in ours.items() for line in within(value, apache.get(key), f"{where}.{key}")]
+    if where.endswith(("brokerAddr", "Timestamp", "subVersion", "consumeTps")):
+        return []
+    return [] if ours == apache else [f"{where}: {ours!r} instead of {apache!r}"]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: the intended differences are ours")
+def test_what_5_x_asks_besides(site: Site, client: Clients) -> None:
+    """The codes that 5.3.3 has for tables of 4.9 are answered as its broker does, and its mqadmin prints the same."""
+    clusters = [filled(site, client, APACHE_5, "apache"), filled(site, client, OURS, "ours")]
+    for code, fields in FIVE:
+        shown = []
+        for cluster in clusters:
+            with cluster.broker.probe() as probe:
+                answer = probe.ask(code, fields)
+            body = fastjson(answer.body) if answer.body else {}
+            shown.append({"code": answer.code, "remark": answer.remark, "body": body})
+        assert within(shown[1], shown[0]) == [], f"{code} {fields}"
+
+    lists = site.root / "lists"
+    lists.mkdir()
+    topic = {"topicName": "Listed", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+    (lists / "topics.json").write_text(json.dumps([topic, topic | {"topicName": "AlsoListed"}]))
+    (lists / "groups.json").write_text(json.dumps([{"groupName": "listed-1"}, {"groupName": "listed-2"}]))
+    admin = JavaAdmin(APACHE_5, site.root / "admin")
+    steps = [attrs.evolve(step, arguments=step.arguments.replace("{lists}", str(lists))) for step in FIVE_STEPS]
+    try:
+        apache, ours = ([cluster.ask(admin, step) for step in steps] for cluster in clusters)
+    finally:
+        admin.close()
+    wrong = differences(steps, apache, ours)
+    assert not wrong, "\n".join(wrong)
+    with clusters[1].broker.probe() as probe:
+        assert {"Listed", "AlsoListed"} <= set(probe.topics())
+        assert {"listed-1", "listed-2"} <= set(json.loads(probe.must(201).body)["subscriptionGroupTable"])

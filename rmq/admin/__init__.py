@@ -1,13 +1,19 @@
 """
-``rmq-admin``: requests to NameServers and brokers that Apache's ``mqadmin`` does not have.
+``rmq-admin``: the work of ``mqadmin`` without a JVM, on our servers and Apache's, and what ``mqadmin`` does not have.
 
-* `command`: the frame of a sub-command: name, arguments, result
-* `main`: the command line: arguments in, text or JSON and an exit status out
-* `commands`: one module for each sub-command
+Read in this order:
 
-A new sub-command is a decorated coroutine in a module of ``rmq.admin.commands`` and that module's name in
-``rmq.admin.main.MODULES``. Its result is a value with a text; the connection to servers is an argument.
+* `names`: nouns with their modules, and the names that mqadmin has for commands
+* `command`: the frame of a command: name, arguments, result
+* `main`: the command line: arguments in; a table, JSON or csv and an exit status out
+* `commands`: one module for each noun
+* `lookups`: what many commands ask first, and changes that go to many servers
+* `reading`, `sending`, `messages`: queues without a group, a producer of `rmq.client`, messages as they are printed
 
-What always holds: exit status 0 for no problem, 2 for a difference or a missing entry, 3 when a server did not answer.
-A wrong argument or a server without an answer gives one line, never a traceback.
+A new command is a decorated coroutine in a module of ``rmq.admin.commands``, which `names` lists, and a row of
+docs/admin.md. Its result is a value with a text; the connection to servers is an argument.
+
+What always holds: a change that cannot be undone is confirmed, or not sent. The exit status says what happened, as
+docs/admin.md lists it. A wrong argument or a server without an answer gives one line, never a traceback. Only the
+module of the called command is imported.
 """

@@ -1,10 +1,15 @@
 """
 The client for asyncio, natively on the running loop; Twisted is never imported.
 
+A program imports everything from here: ``from rmq.aio import Client, Message``. docs/client.md has examples. What
+can go wrong is in `rmq.errors`: `NotDelivered`, `NoRoute`, `Refused` and others, all of them RocketMqError.
+
 Read in this order:
 
 * `client`: the class that users begin with
 * `host`: the loop below; `connections`: sockets
+
+The classes of producers and consumers are those of `rmq.client.flows`.
 
 What always holds: everything belongs to the loop in which the client was entered, and ends with the client.
 """

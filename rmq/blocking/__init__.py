@@ -1,9 +1,16 @@
 """
 The client for programs without an event loop: one private asyncio loop in a thread of its own.
 
+A program imports everything from here: ``from rmq.blocking import Client, Message``. docs/client.md has examples. What
+can go wrong is in `rmq.errors`: `NotDelivered`, `NoRoute`, `Refused` and others, all of them RocketMqError.
+
 Read in this order:
 
 * `client`: all of it
+
+It is meant for scripts, and for servers with a thread for each request.
+
+Handlers of consumers run in threads of the client, not in the one that called it.
 
 What always holds: every method waits for its end, and may be called from any thread.
 """

@@ -1,6 +1,9 @@
 """
 The client: producers and consumers, written once for asyncio and Twisted.
 
+Users import `rmq.aio`, `rmq.tx` or `rmq.blocking`, and docs/client.md shows how. Those add a loop, a reactor or a
+thread below, and names; the rest is here.
+
 Read in this order:
 
 * `types`, `settings`: what users give and get

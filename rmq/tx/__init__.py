@@ -1,10 +1,15 @@
 """
 The client on Twisted: the classes of `rmq.aio`, but what waits returns a Deferred.
 
+A program imports everything from here: ``from rmq.tx import Client, Message``. docs/client.md has examples. What
+can go wrong is in `rmq.errors`: `NotDelivered`, `NoRoute`, `Refused` and others, all of them RocketMqError.
+
 Read in this order:
 
 * `client`: the class that users begin with
 * `host`: the reactor below
+
+A plain handler runs in the reactor's thread and may return a Deferred; `in_thread` moves it to a thread.
 
 What always holds: everything runs in the reactor's thread, and ends with the client.
 """

@@ -1,6 +1,9 @@
 """
 What the client decides, without waiting for anything.
 
+The coroutines of `rmq.client.flows` ask brokers and wait; what an answer means, and which queue, message or offset is
+next, is decided here by functions and small classes that tests call directly.
+
 Read in this order:
 
 * `allocate`: which member of a group gets which queue

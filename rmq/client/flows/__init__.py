@@ -1,6 +1,8 @@
 """
 The coroutines of the client.
 
+They wait for brokers and decide little: decisions are in `rmq.client.core`.
+
 Read in this order:
 
 * `instance`: the client: connections, routes, heartbeats, close

@@ -297,7 +297,7 @@ Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_po
 
   use it         any RocketMQ 4.x or 5.x remoting client: set its name server address to {namesrv}
   look at it     {pages}
-                 mqadmin clusterList -n {namesrv}
+                 rmq-admin cluster list -n {namesrv}
   break it       pkill -9 -f 'rmq-broker.*broker-a.properties'   (the master starts again by itself)
   prove it       {audit}
   its files      {dir}/conf, {dir}/logs, stores {dir}/broker-a and {dir}/broker-a-s

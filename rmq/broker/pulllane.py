@@ -141,7 +141,7 @@ class PullLane:
                 self._groups_version = self._groups.data_version
             pull = known.get(key)
             if pull is None or (pull.subscription is not None and not self._is_current(pull)):
-                pull = self._learn(key, data, position, channel.peer)
+                pull = self._learn(key, data, position, (opaque, queue_offset, commit_offset), channel.peer)
                 if pull is None:
                     break
             picked = pick(pull.topic, pull.queue_id, queue_offset, pull.most, pull.codes, pull.accepts)
@@ -169,7 +169,9 @@ class PullLane:
             and online.message_model == pull.message_model
         )
 
-    def _learn(self, key: bytes, data: bytes, position: int, peer: str) -> _KnownPull | None:
+    def _learn(
+        self, key: bytes, data: bytes, position: int, numbers: tuple[int, int, int], peer: str
+    ) -> _KnownPull | None:
         """Decode and check the pull at ``position``, remember it under ``key``; None when it is refused or unusual."""
         _, header_bytes = PREFIX.unpack_from(data, position)
         start = position + PREFIX.size
@@ -180,6 +182,8 @@ class PullLane:
         if command.code != self.code or command.flag:
             return None
         header = command.ext_fields
+        if numbers != (command.opaque, header.queue_offset, header.commit_offset):
+            return None  # a name is there twice, and the other one counts
         admitted = self._responder.admitted(header, peer)
         if admitted is None or not isinstance(admitted.matches, frozenset | None):
             return None

@@ -11,6 +11,7 @@ from rmq.broker import consumerlanes
 from rmq.broker.consumerlanes import CommitLane, MembersLane, QueryLane
 from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
+from rmq.wire.frames import PREFIX
 from tests.broker.harness import OneBroker, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.remoting.peer import Peer
@@ -98,6 +99,17 @@ class ConsumerLaneTests(SynchronousTestCase):
             self.assertGreater(taken, 5, f"seed {SEED}: the lane of {code} took next to nothing")
         stats = [one.service.responders.stats for one in self.sides]
         self.assertEqual(stats[0].counts, stats[1].counts, f"seed {SEED}")
+
+    def test_numbers_that_do_not_count(self) -> None:
+        """A name that is there twice, in the header and in its fields: the number of the field is committed."""
+        fields = b'"extFields":{"consumerGroup":"g","topic":"T","queueId":"0","commitOffset":5}'
+        header = b'{"code":15,"flag":0,"language":"JAVA","opaque":1,"commitOffset":"9",%s,"version":409}' % fields
+        for one in self.sides:
+            peer = Peer(one.service.responders)
+            peer.send(PREFIX.pack(4 + len(header), len(header)) + header)
+            self.assertEqual([answer.code for answer in peer.received()], [0])
+            self.assertEqual(one.service.offsets.query("g", "T", 0), 5)
+        self.assertEqual(self.taken[15], 0)
 
     def test_members_that_come_and_go(self) -> None:
         """A known question is answered with the members of the moment, and by the responder when there is none."""

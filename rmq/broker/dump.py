@@ -107,33 +107,26 @@ class Manifest(msgspec.Struct, rename="camel", kw_only=True):
     files: list[DumpFile] = []
 
 
+@attrs.define(eq=False)
 class Dumps:
     """Make dumps of one broker, one at a time, in slices so that the reactor is not blocked."""
 
+    _setup: BrokerSetup
+    _clock: IReactorTime
+    _disk: Disk
+    _store: MessageStore
+    _tables: Sequence[VersionedTable[Any, Any]]
+    _offsets: ConsumerOffsetTable
+    _delays: Delays
+    _running: Deferred[str] | None = attrs.field(init=False, default=None)
+    _gone: list[Deferred[None]] = attrs.field(init=False, factory=list)
+    _stopping: bool = attrs.field(init=False, default=False)
+    _copied_bytes: int = attrs.field(init=False, default=0)
     _log = Logger()
 
-    def __init__(
-        self,
-        setup: BrokerSetup,
-        clock: IReactorTime,
-        disk: Disk,
-        store: MessageStore,
-        tables: Sequence[VersionedTable[Any, Any]],
-        offsets: ConsumerOffsetTable,
-        delays: Delays,
-    ) -> None:
-        self._setup = setup
-        self._clock = clock
-        self._disk = disk
-        self._store = store
-        self._tables = tables
-        self._offsets = offsets
-        self._delays = delays
-        self._running: Deferred[str] | None = None
-        self._gone: list[Deferred[None]] = []
-        self._stopping = False
-        self._root = setup.store.store_path_root_dir
-        self._copied_bytes = 0
+    @property
+    def _root(self) -> str:
+        return self._setup.store.store_path_root_dir
 
     def make(self) -> Deferred[str]:
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 
@@ -196,6 +197,7 @@ def _around(ext: dict[str, str]) -> tuple[str, ...]:
     )
 
 
+@attrs.define(eq=False)
 class AnswersLater:
     """
     Makes the waiters that answer the messages of a chunk after fsync or quorum.
@@ -203,15 +205,12 @@ class AnswersLater:
     At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately.
     """
 
-    def __init__(
-        self, responder: SendResponder, puts: BrokerStats, stats: RequestStats, code: int, clock: IReactorTime
-    ) -> None:
-        self.responder = responder
-        self.puts = puts
-        self.stats = stats
-        self.code = code
-        self.clock = clock
-        self.waiting = 0
+    responder: SendResponder
+    puts: BrokerStats
+    stats: RequestStats
+    code: int
+    clock: IReactorTime
+    waiting: int = attrs.field(init=False, default=0)
 
     @property
     def is_full(self) -> bool:

@@ -68,6 +68,9 @@ class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
     flag: Int32 = 0
 
 
+_decode = msgspec.json.Decoder(_PullCommand, strict=False).decode
+
+
 @attrs.frozen
 class _KnownPull:
     """What a consumer asks again and again, apart from its offsets, and what the check that it passed has found."""
@@ -86,6 +89,7 @@ class _KnownPull:
     message_model: str | None
 
 
+@attrs.define(eq=False)
 class PullLane:
     """
     See :class:`rmq.remoting.responders.ChunkLane`.
@@ -96,31 +100,19 @@ class PullLane:
 
     code = int(RequestCode.PULL_MESSAGE)
 
-    def __init__(
-        self,
-        responder: PullResponder,
-        settings: Settings,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        consumers: ConsumerGroups,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-    ) -> None:
-        self._responder = responder
-        self._settings = settings
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
-        self._stats = stats
-        self._decode = msgspec.json.Decoder(_PullCommand, strict=False).decode
-        self._known: dict[bytes, _KnownPull] = {}
-        #: of configuration, topics and groups, with which the known pulls were checked
-        self._setup: object = None
-        self._topics_version: object = None
-        self._groups_version: object = None
+    _responder: PullResponder
+    _settings: Settings
+    _store: MessageStore
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _consumers: ConsumerGroups
+    _offsets: ConsumerOffsetTable
+    _stats: BrokerStats
+    _known: dict[bytes, _KnownPull] = attrs.field(init=False, factory=dict)
+    #: of configuration, topics and groups, with which the known pulls were checked
+    _setup: object = attrs.field(init=False, default=None)
+    _topics_version: object = attrs.field(init=False, default=None)
+    _groups_version: object = attrs.field(init=False, default=None)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         known, pick = self._known, self._store.pick
@@ -176,7 +168,7 @@ class PullLane:
         _, header_bytes = PREFIX.unpack_from(data, position)
         start = position + PREFIX.size
         try:
-            command = self._decode(data[start : start + header_bytes])
+            command = _decode(data[start : start + header_bytes])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         if command.code != self.code or command.flag:

@@ -113,6 +113,7 @@ def encode_route(route: TopicRouteData, *, strict: bool) -> bytes:
     return fastjson.encode(route, quote_int_keys=strict)
 
 
+@attrs.define(eq=False)
 class RouteResponders:
     """
     Route look-ups and lists, for clients and tools.
@@ -121,20 +122,15 @@ class RouteResponders:
     clusterTest.
     """
 
-    def __init__(
-        self,
-        routes: Topology,
-        kv: KVConfig,
-        settings: Settings,
-        clock: IReactorTime,
-        production: ProductionRoutes | None = None,
-    ) -> None:
-        self._routes = routes
-        self._kv = kv
-        self._settings = settings
-        self._clock = clock
-        self._production = production
-        self.started_ms = steady_ms(clock)
+    _routes: Topology
+    _kv: KVConfig
+    _settings: Settings
+    _clock: IReactorTime
+    _production: ProductionRoutes | None = None
+    started_ms: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.started_ms = steady_ms(self._clock)
 
     @property
     def ready(self) -> bool:

@@ -7,7 +7,7 @@ import json as json_text
 import os
 import re
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -20,7 +20,6 @@ from twisted.logger import (
     LogLevel,
     LogLevelFilterPredicate,
     eventAsText,
-    globalLogPublisher,
 )
 from twisted.python.logfile import LogFile
 
@@ -71,17 +70,6 @@ class TwistdLog:
 def default_path(name: str, folder: str | None = None) -> str:
     """Return the log file of a role in the background: ``~/logs/rocketmqlogs/NAME``, or NAME in ``folder``."""
     return os.path.join(os.path.abspath(folder or os.path.join(os.path.expanduser("~"), DEFAULT_FOLDER)), name)
-
-
-def start_logging(*, path: str | None, json: bool, level: str) -> Callable[[], None]:
-    """
-    Write the events of this process to ``path`` (None or ``-``: standard output); return a function that stops it.
-
-    ``level`` as for :func:`make_observer`. `twistd` has its own way: see `rmq.runtime.tap`.
-    """
-    observer = make_observer(path=path, json=json, level=level)
-    globalLogPublisher.addObserver(observer)
-    return lambda: globalLogPublisher.removeObserver(observer)
 
 
 def make_observer(*, path: str | None, json: bool, level: str, rotation: Rotation | None = None) -> ILogObserver:

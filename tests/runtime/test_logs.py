@@ -11,7 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
-from twisted.logger import Logger, LogLevel, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,7 +29,6 @@ from rmq.runtime.logs import (
     json_line,
     make_observer,
     parse_rotation,
-    start_logging,
 )
 
 
@@ -150,17 +149,6 @@ class ObserverTests(SynchronousTestCase):
         """A log file that cannot be opened is an error with its path."""
         error = self.assertRaises(ConfigError, make_observer, path=self.root, json=False, level="info")
         self.assertIn(self.root, str(error))
-
-    def test_start_and_stop(self) -> None:
-        """Logging starts with all of this process's events and ends when told."""
-        path = f"{self.root}/a.log"
-        before = list(globalLogPublisher._observers)
-        stop = start_logging(path=path, json=False, level="info")
-        Logger("rmq.test").info("first {number}", number=1)
-        stop()
-        Logger("rmq.test").info("second")
-        self.assertEqual([line.split(" ", 3)[3] for line in self.read(path).splitlines()], ["rmq.test first 1"])
-        self.assertEqual(list(globalLogPublisher._observers), before)
 
     def test_rotation(self) -> None:
         """A full file makes room for a new one, and old ones are limited."""

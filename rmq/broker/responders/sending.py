@@ -96,35 +96,25 @@ def read_header(command: RemotingCommand) -> SendMessageHeader:
     return command.decode_header(SendMessageHeader if short_first else SendMessageV2Header)
 
 
+@attrs.define(eq=False)
 class SendResponder:
     """Check, route and store messages of producers."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: IReactorTime,
-        rng: Random,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        stats: BrokerStats,
-        flow: FlowControl,
-        max_delay_level: int,
-    ) -> None:
-        self._settings = settings
-        self._flow = flow
-        self._clock = clock
-        self._rng = rng
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._stats = stats
-        self._max_delay_level = max_delay_level
-        self._store_host = settings.setup.store_host
-        broker = settings.setup.broker
-        #: extFields of every answer, refusals included
+    _settings: Settings
+    _clock: IReactorTime
+    _rng: Random
+    _store: MessageStore
+    _topics: TopicTable
+    _groups: SubscriptionGroupTable
+    _stats: BrokerStats
+    _flow: FlowControl
+    _max_delay_level: int
+    #: extFields of every answer, refusals included
+    ext: dict[str, str] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        broker = self._settings.setup.broker
         self.ext = {"MSG_REGION": broker.region_id, "TRACE_ON": "true" if broker.trace_on else "false"}
-        self._cluster = broker.broker_cluster_name
 
     @responds_to(any_send(SEND_MESSAGE))
     @responds_to(any_send(SEND_MESSAGE_V2))
@@ -224,7 +214,7 @@ class SendResponder:
             sys_flag=sys_flag,
             born_timestamp=header.born_timestamp,
             born_host=request.channel.peer_host,
-            store_host=self._store_host,
+            store_host=self._settings.setup.store_host,
             reconsume_times=header.reconsume_times or 0,
         )
 
@@ -237,7 +227,7 @@ class SendResponder:
         self._check_transaction(message, pairs)
         if header.topic.startswith(RETRY_PREFIX):
             self._dead_letter(message, pairs, header, request.command.version)
-        pairs[PROPERTY_CLUSTER] = self._cluster
+        pairs[PROPERTY_CLUSTER] = self._settings.setup.broker.broker_cluster_name
         level = delay_level(pairs)
         wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
@@ -269,7 +259,7 @@ class SendResponder:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(most))
         wait = pairs.get(PROPERTY_WAIT)
         message.wait_store_msg_ok = wait is None or parse_boolean(wait)
-        pairs[PROPERTY_CLUSTER] = self._cluster
+        pairs[PROPERTY_CLUSTER] = self._settings.setup.broker.broker_cluster_name
         message.properties = encode_properties(pairs)
         try:
             entries = decode_batch(request.body)

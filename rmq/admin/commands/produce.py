@@ -96,7 +96,7 @@ def _of_json(plain: Message, line: bytes, number: int) -> Message:
     try:
         read = msgspec.json.decode(line, type=_Line)
         body = b64decode(read.body_base64) if read.body_base64 is not None else (read.body or "").encode()
-    except ValueError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise WrongUse(f"line {number} of standard input is no message in JSON: {error}") from None
     return attrs.evolve(
         plain,

@@ -8,6 +8,7 @@ import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import reader
+from rmq.wire.api.common import SubscriptionGroupConfig
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import decode_properties, decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
@@ -140,6 +141,7 @@ class NothingTests(PullCase):
             b'"offsetNew":1,"offsetRequest":1000}',
         )
         self.assertEqual(decode_properties(event.properties.decode()), {"KEYS": "CG", "TAGS": "CG", "DELAY": "0"})
+        self.assertEqual(event.sys_flag, 0)
         self.assertEqual(event.born_host, event.store_host)
 
 
@@ -322,6 +324,14 @@ class ShortPollTests(PullCase):
         self.assertTrue(1 <= self.one.world.now_s - before < 2.2, self.one.world.now_s - before)
 
 
+class MasterOnlyTests(PullCase):
+    def test_groups_of_another_broker_stay(self) -> None:
+        """Without slaveReadEnable a group is sent to the master, whatever broker id its configuration names."""
+        self.one.service.groups.put(SubscriptionGroupConfig(group_name="CG", broker_id=1))
+        self.send()
+        self.assertEqual(self.pull().ext_fields["suggestWhichBrokerId"], "0")
+
+
 class SlaveReadTests(PullCase):
     values = {"slaveReadEnable": "true"}
 
@@ -335,6 +345,12 @@ class SlaveReadTests(PullCase):
         self.send()
         answer = self.pull(offset=1)
         self.assertEqual((answer.code, answer.ext_fields["suggestWhichBrokerId"]), (19, "0"))
+
+    def test_a_group_of_another_broker_is_sent_there(self) -> None:
+        """With slaveReadEnable the broker id of the group's configuration counts."""
+        self.one.service.groups.put(SubscriptionGroupConfig(group_name="CG", broker_id=1))
+        self.send()
+        self.assertEqual(self.pull().ext_fields["suggestWhichBrokerId"], "1")
 
 
 class SlaveTests(PullCase):

@@ -132,6 +132,18 @@ class AutoCreateTests(SynchronousTestCase):
         self.assertEqual(retry, retry_topic("%RETRY%g", 1, 2))
 
 
+class CreatedTests(TableCase):
+    def test_a_created_topic_is_announced(self) -> None:
+        """Who registers topics hears of each that a message or a consumer made, after it is in the table."""
+        table: TopicTable = self.table()
+        heard: list[bool] = []
+        table.on_created(lambda: heard.append("A" in table))
+        table.create(topic("A", 1))
+        self.assertEqual(heard, [True])
+        table.put(topic("B", 1))
+        self.assertEqual(heard, [True])
+
+
 class OrderTests(TableCase):
     def test_set_order_topics(self) -> None:
         """Exactly the topics of the order table are ordered; only a difference is a change."""

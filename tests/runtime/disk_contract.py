@@ -251,7 +251,8 @@ class DiskContract:
                 self.case.assertIn("closed", str(self.refused(call, *arguments)))
             self.case.assertIn("closed", str(self.refused(file.sync_now)))
             self.case.assertIn("closed", str(self.refused(file.in_memory, 0, 1)))
-            self.case.failureResultOf(file.preload(0, 1), DiskError)
+            closed = self.case.failureResultOf(file.preload(0, 1), DiskError).value
+            self.case.assertEqual((closed.path, closed.offset), (file.path, 0))
             self.case.assertIn("closed", str(self.refused(getattr, file, "size")))
             failure = self.case.failureResultOf(file.sync(), DiskError)
             self.case.assertIn(file.path, str(failure.value))

@@ -22,7 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk import syscalls
 from rmq.runtime.disk.files import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
-from rmq.runtime.disk.filesystem import KINDS, RealFileSystem, find_syncfs, kind_of
+from rmq.runtime.disk.filesystem import KINDS, RealFileSystem, find_syncfs, kind_of, open_file_system
 from rmq.runtime.disk.flusher import Flusher, Job
 from rmq.runtime.disk.realfile import MAP_MIN_BYTES, RealFile
 from rmq.runtime.platform import WITHOUT_MAPS
@@ -93,6 +93,16 @@ class RealFileSystemTests(RealDiskCase):
         self.assertEqual(kind_of(self.root, line.format("9:99", "xfs") + line.format(number, "ext4")), "ext4")
         self.assertIsNone(kind_of(self.root, line.format("9:99", "ext4") + "garbage\n"))
         self.assertNotIn("overlay", KINDS)
+
+    def test_a_disk_has_what_there_is(self) -> None:
+        """A real disk offers the file system of a folder wherever it can be synced as a whole."""
+        flusher = Flusher(self.reactor)
+        self.addCleanup(flusher.close)
+        found = [open_file_system(self.root, flusher), self.disk.file_system(self.root)]
+        self.assertEqual(found[0] is None, found[1] is None)
+        for system in found:
+            if system is not None:
+                system.close()
 
     def test_kernels_that_hide_errors(self) -> None:
         """Before Linux 5.8 syncfs reported nothing."""

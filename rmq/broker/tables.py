@@ -4,8 +4,9 @@ Tables that a broker keeps as JSON below ``config/``: named entries and a versio
 Files are standard JSON that Apache's fastjson reads, and we read Apache's (integer keys without quotes included).
 Unknown members, such as 5.x's ``attributes``, are written back as they were read.
 
-One changed entry costs one line in a journal beside the file, ``topics.json.journal``, not the whole file. The journal
-is folded into the file within seconds (:meth:`VersionedTable.fold`), at a stop and at a start; then there is none.
+A change of a small table writes the whole file. In a large one (JOURNAL_FROM_ENTRIES) a changed entry costs one line in
+a journal beside the file, ``topics.json.journal``; it is folded into the file within seconds
+(:meth:`VersionedTable.fold`), at a stop and at a start; then there is none.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Shape(Generic[C, W]):
         return entry if self.name_of(entry) == name else msgspec.structs.replace(entry, **{self.name: name})
 
 
+#: smaller tables are written whole: Apache's broker and tools, which read no journal, find all of them at any moment
+JOURNAL_FROM_ENTRIES = 1000
 #: a longer journal is folded at once
 MAX_JOURNAL_BYTES = 16 << 20
 
@@ -222,8 +225,9 @@ class VersionedTable(Generic[C, W]):
         return True
 
     def _note(self, version: DataVersion, name: str, entry: C | None) -> None:
-        """Write one change to the journal, or the whole file where that lacks more than this; DiskError: neither."""
-        if self._saved != self.data_version or self._journal_end > MAX_JOURNAL_BYTES:
+        """Write one change to the journal, or the whole file where it is small or lacks more; DiskError: neither."""
+        is_small = len(self._entries) < JOURNAL_FROM_ENTRIES
+        if is_small or self._saved != self.data_version or self._journal_end > MAX_JOURNAL_BYTES:
             entries = dict(self._entries)
             if entry is None:
                 del entries[name]

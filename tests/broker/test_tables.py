@@ -295,7 +295,32 @@ class FileTests(TableCase):
         self.assertEqual(self.table().get("T"), TopicConfig(topic_name="T", perm=4))
 
 
+class SmallTableTests(TableCase):
+    def test_the_file_has_everything(self) -> None:
+        """What was put or deleted is in the file at once, for Apache's broker after a kill and for the audit."""
+        table = self.table()
+        for name in ("A", "B", "C"):
+            table.put(topic(name, 4))
+        table.delete("B")
+        self.assertEqual(sorted(self.members()["topicConfigTable"]), ["A", "C"])
+        self.assertFalse(os.path.exists(self.path("topics.json.journal")))
+
+    def test_a_table_that_grows(self) -> None:
+        """From JOURNAL_FROM_ENTRIES on a change goes into the journal; the file has what was before."""
+        self.patch(tables, "JOURNAL_FROM_ENTRIES", 3)
+        table = self.table()
+        for name in ("A", "B", "C", "D"):
+            table.put(topic(name, 4))
+        self.assertEqual(sorted(self.members()["topicConfigTable"]), ["A", "B", "C"])
+        self.assertTrue(os.path.exists(self.path("topics.json.journal")))
+        self.assertEqual(self.table().names(), ["A", "B", "C", "D"])
+
+
 class JournalTests(TableCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(tables, "JOURNAL_FROM_ENTRIES", 1)
+
     def journal(self) -> Path:
         return Path(self.path("topics.json.journal"))
 
@@ -423,6 +448,9 @@ class JournalTests(TableCase):
 
 
 class JournalPowerTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.patch(tables, "JOURNAL_FROM_ENTRIES", 0)
+
     def test_power_failures(self) -> None:
         """What was put or deleted survives every power failure, whether it was folded or not."""
         for seed in range(40):

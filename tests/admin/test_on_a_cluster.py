@@ -8,13 +8,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
+from rmq.errors import Refused
+from rmq.remoting.client import RemotingClient
 from rmq.sim.cluster import Cluster
 from rmq.sim.node import Node, platform_for
 from rmq.sim.world import World
@@ -194,6 +196,21 @@ class GroupTests(ClusterCase):
         (member,) = self.data("group", "members", "G")
         self.assertEqual((member["client_id"], member["language"]), ("10.0.0.9@1", "JAVA"))
         self.assertIn("orders: *", member["subscriptions"])
+
+    def test_a_refusal_is_no_answer(self) -> None:
+        """A broker that refuses to say who the members are, for example for want of an account: status 1."""
+        self.join("G", "orders")
+        refused = Refused(1, "no account", self.broker)
+        asked = RemotingClient.invoke
+
+        def invoke(client: RemotingClient, addr: str, contract: Any, *more: Any, **settings: Any) -> Deferred[Any]:
+            if contract.code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
+                return fail(refused)
+            return asked(client, addr, contract, *more, **settings)
+
+        self.patch(RemotingClient, "invoke", invoke)
+        self.assertIn("no account", self.fails(1, "group", "members", "G"))
+        self.assertIn("no account", self.fails(1, "group", "list"))
 
     def test_unknown(self) -> None:
         """A group that never consumed: status 2."""

@@ -64,7 +64,6 @@ _UNKNOWN = {
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     ResponseCode.QUERY_NOT_FOUND,
     ResponseCode.TOPIC_NOT_EXIST,
-    ResponseCode.SYSTEM_ERROR,
 }
 
 

@@ -33,7 +33,7 @@ UNIQUE = "7F0000010001000000010000000000%02X"
 _NAMES = [
     (r"\b\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d([,:.]\d+)?", "TIME"),
     (r"@\d+#\d+", "@PROCESS"),
-    (r"\b1[5-9]\d{11}\b", "MILLIS"),
+    (r"(?<!\.)\b1[5-9]\d{11}\b", "MILLIS"),
     (r"127\.0\.0\.1:\d+", "PEER"),
     (r"Consume TPS: [\d.]+", "Consume TPS: RATE"),
     (r"(?<=[tT]ps\":)[\d.E-]+", "RATE"),

@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -133,11 +134,10 @@ public class Families {
             for (MessageQueue queue : queues) consumer.seekToBegin(queue);
         }
         long deadline = System.currentTimeMillis() + PATIENCE_MS;
-        for (int seen = 0; seen < wanted && System.currentTimeMillis() < deadline;)
-            for (MessageExt message : consumer.poll(1000)) {
-                say(name, body(message));
-                seen++;
-            }
+        // A pull that was on its way when seekToBegin() ran can hand its messages over a second time.
+        Set<String> seen = new HashSet<>();
+        while (seen.size() < wanted && System.currentTimeMillis() < deadline)
+            for (MessageExt message : consumer.poll(1000)) if (seen.add(body(message))) say(name, body(message));
         consumer.commitSync();
         for (MessageQueue queue : new TreeSet<>(queues)) say("committed", consumer.committed(queue));
         consumer.shutdown();

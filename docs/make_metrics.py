@@ -19,7 +19,7 @@ HEAD = """\
 The tables are generated from the code by `python docs/make_metrics.py`.
 
 `--http [HOST:]PORT` on `twistd rmq-namesrv` or `twistd rmq-broker` opens an HTTP port; HOST is 127.0.0.1 unless given,
-and without the option nothing listens and nothing is imported. It needs the extra: `pip install 'rmq[metrics]'`.
+and without the option nothing listens and nothing is imported. It needs the extra: `pip install 'txrocketmq[metrics]'`.
 
 | path | what it is |
 |---|---|

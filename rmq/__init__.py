@@ -17,3 +17,25 @@ What always holds: a package imports only packages below it (tests/test_architec
 network and random numbers are arguments, so the simulator runs the same code. A public name that mirrors one of
 Apache's says so in a line ``Java: Class#method``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+#: the name on the package index, where `rmq` means RabbitMQ
+DISTRIBUTION = "txrocketmq"
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        # Reading the metadata takes longer than the rest of a small program.
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version(DISTRIBUTION)
+        except PackageNotFoundError:
+            return "of unknown version (not installed)"

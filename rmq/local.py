@@ -310,7 +310,7 @@ def _next_steps(options: argparse.Namespace, root: Path, roles: Sequence[Role]) 
         f"http://127.0.0.1:{role.http_port}/ ({role.name})" for role in roles if role.http_port
     )
     if not pages and options.http_port != 0:
-        pages = f"status pages: {_shortest(sys.executable)} -m pip install 'rmq[metrics]', then start again"
+        pages = f"status pages: {_shortest(sys.executable)} -m pip install 'txrocketmq[metrics]', then start again"
     return NEXT_STEPS.format(
         pages=pages or "status pages are off (--http-port 0)",
         namesrv=f"{options.host}:{options.namesrv_port}",
@@ -333,7 +333,7 @@ def _audit_command(folder: str) -> str:
     text = f"{shlex.quote(_shortest(program))} compare {shlex.quote(folder + '/broker-a')} "
     text += f"{shlex.quote(folder + '/broker-a-s')} --engine local --allow-lag {SEGMENT_MIB}M"
     if importlib.util.find_spec("xxhash") is None or importlib.util.find_spec("numpy") is None:
-        text += f"\n                 (first: {_shortest(sys.executable)} -m pip install 'rmq[audit-local]')"
+        text += f"\n                 (first: {_shortest(sys.executable)} -m pip install 'txrocketmq[audit-local]')"
     return text
 
 
@@ -375,7 +375,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2, more masters"
         " behind it; 0 for none"
-        f" (default: --namesrv-port + {HTTP_PORT_STEP}; needs the extra rmq[metrics])",
+        f" (default: --namesrv-port + {HTTP_PORT_STEP}; needs the extra txrocketmq[metrics])",
     )
     parser.add_argument(
         "--role",

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: package of rmq -> packages of rmq that it may import (itself included implicitly)
 MAY_IMPORT: dict[str, set[str]] = {
+    "__main__": set(),
     "errors": set(),
     "wire": {"errors"},
     "runtime": {"wire"},

@@ -109,4 +109,4 @@ class StatusPageTests(SynchronousTestCase):
         """Without prometheus-client the cluster starts all the same and says what to install."""
         ports, text = self.started(metrics=False)
         self.assertEqual(ports, [None, None, None])
-        self.assertIn("pip install 'rmq[metrics]'", text)
+        self.assertIn("pip install 'txrocketmq[metrics]'", text)

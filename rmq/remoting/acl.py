@@ -235,7 +235,7 @@ def _read_yaml(data: bytes, kind: type[Any], path: str) -> Any:
             return kind()
         return msgspec.yaml.decode(data, type=kind)
     except ImportError as error:
-        raise ConfigError(f"{path}: reading it needs PyYAML (pip install 'rmq[acl]')") from error
+        raise ConfigError(f"{path}: reading it needs PyYAML (pip install 'txrocketmq[acl]')") from error
     except (msgspec.MsgspecError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 

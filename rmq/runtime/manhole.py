@@ -50,7 +50,9 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
         # Lazy import: conch is an extra, needed with a manhole only.
         from rmq.runtime import prompt
     except ImportError as error:
-        raise ConfigError(f"the manhole needs the extra rmq[manhole]: pip install 'rmq[manhole]' ({error})") from error
+        raise ConfigError(
+            f"the manhole needs the extra txrocketmq[manhole]: pip install 'txrocketmq[manhole]' ({error})"
+        ) from error
     if address.authorized_keys is None:
         factory = prompt.telnet_factory(namespace)
     else:

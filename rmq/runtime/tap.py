@@ -19,6 +19,8 @@ from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
 
+import rmq
+import twisted
 from rmq.runtime import logs
 from rmq.runtime.config import (
     ConfigError,
@@ -117,7 +119,7 @@ class RmqOptions(usage.Options):
 
     def opt_version(self) -> None:
         """Print the version and exit."""
-        print(f"rmq {_version('rmq')}, Twisted {_version('twisted')}")
+        print(f"rmq {rmq.__version__}, Twisted {twisted.__version__}")
         raise SystemExit(0)
 
     def opt_h(self) -> None:
@@ -418,17 +420,8 @@ def check_addresses(text: str, source: str) -> None:
             raise ConfigError(f"{source}: {NAMESRV_KEY}={text!r}: {address!r} is no host:port (join several by ';')")
 
 
-def _version(distribution: str) -> str:
-    # Lazy import, as textwrap below: needed for --version and --help only.
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version (not installed)"
-
-
 def _help_lines(option: str, text: str, width: int) -> list[str]:
+    # Lazy import: needed for --help only.
     import textwrap
 
     wrapped = textwrap.wrap(text, width - INDENT, break_long_words=False) or [""]

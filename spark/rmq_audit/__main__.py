@@ -14,7 +14,9 @@ def main() -> None:
         from rmq_audit.cli.commands import EXIT_CRASH, EXIT_USAGE
         from rmq_audit.cli.commands import main as run
     except ImportError as error:
-        print(f"rmq-audit: {error}; the audit needs its extra packages: pip install 'rmq[audit]'", file=sys.stderr)
+        print(
+            f"rmq-audit: {error}; the audit needs its extra packages: pip install 'txrocketmq[audit]'", file=sys.stderr
+        )
         sys.exit(64)
     try:
         status = run(sys.argv[1:])

@@ -160,7 +160,9 @@ def test_without_the_extra(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("rmq-namesrv cannot start: --http needs the extra rmq[metrics]: pip install 'rmq[metrics]'")
+    assert line.startswith(
+        "rmq-namesrv cannot start: --http needs the extra txrocketmq[metrics]: pip install 'txrocketmq[metrics]'"
+    )
 
 
 def test_wrong_option(tmp_path: Path) -> None:

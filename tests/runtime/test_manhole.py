@@ -103,7 +103,7 @@ class ServiceTests(ManholeCase):
         sys.modules["rmq.runtime.prompt"] = None  # type: ignore[assignment]
         delattr(rmq.runtime, "prompt")
         error = self.assertRaises(ConfigError, make_manhole_service, "1", {}, reactor=self.reactor)
-        self.assertIn("rmq[manhole]", str(error))
+        self.assertIn("txrocketmq[manhole]", str(error))
 
     def test_unusable_keys(self) -> None:
         """A key file that is missing or holds no key is named."""

@@ -342,7 +342,7 @@ class TopServiceTests(TapCase):
         error = self.assertRaises(SystemExit, options.top_service, MultiService(), dict, face=face)
         self.assertEqual(
             str(error.code),
-            "rmq-role cannot start: --http needs the extra rmq[metrics]: pip install 'rmq[metrics]' "
+            "rmq-role cannot start: --http needs the extra txrocketmq[metrics]: pip install 'txrocketmq[metrics]' "
             "(No module named 'prometheus_client')",
         )
 

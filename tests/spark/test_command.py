@@ -242,7 +242,7 @@ class MissingSparkTests(CommandCase):
         arguments = ["compare", folder / "master", folder / "slave"]
         answer = rmq_audit(*arguments, module=[str(script)], environment=FROM_ITS_FOLDER)
         self.assert_refused(
-            (answer.returncode, answer.stdout, answer.stderr), "PySpark", "--engine local", "rmq[audit]"
+            (answer.returncode, answer.stdout, answer.stderr), "PySpark", "--engine local", "txrocketmq[audit]"
         )
         answer = rmq_audit(*arguments, "--engine", "local", module=[str(script)], environment=FROM_ITS_FOLDER)
         self.assertEqual(answer.returncode, 0)
@@ -253,7 +253,7 @@ class MissingSparkTests(CommandCase):
         script = self.folder / "run.py"
         script.write_text("from rmq_audit.__main__ import main\nmain()\n")
         answer = rmq_audit("compare", "a", "b", "--engine", "local", module=[str(script)], environment=FROM_ITS_FOLDER)
-        self.assert_refused((answer.returncode, answer.stdout, answer.stderr), "numpy", "rmq[audit]")
+        self.assert_refused((answer.returncode, answer.stdout, answer.stderr), "numpy", "txrocketmq[audit]")
 
 
 class BundleTests(CommandCase):

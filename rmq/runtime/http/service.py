@@ -57,7 +57,9 @@ def make_http_service(spec: str, make_face: Callable[[], Face], *, reactor: Any 
 
         site = make_site(reactor, make_face())
     except ImportError as error:
-        raise ConfigError(f"--http needs the extra rmq[metrics]: pip install 'rmq[metrics]' ({error})") from error
+        raise ConfigError(
+            f"--http needs the extra txrocketmq[metrics]: pip install 'txrocketmq[metrics]' ({error})"
+        ) from error
     return HttpService(reactor, address, site)
 
 

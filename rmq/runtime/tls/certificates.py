@@ -28,7 +28,9 @@ def require_openssl() -> None:
         import OpenSSL
         import service_identity
     except ImportError as error:
-        raise ConfigError(f"TLS needs the extra packages of rmq[tls] (pip install 'rmq[tls]'): {error}") from error
+        raise ConfigError(
+            f"TLS needs the extra packages of txrocketmq[tls] (pip install 'txrocketmq[tls]'): {error}"
+        ) from error
     del OpenSSL, service_identity
 
 

@@ -17,7 +17,7 @@ def prepare(folder: str) -> None:
     try:
         import pyarrow  # noqa: F401 (the workers need it)
     except ImportError as error:
-        raise InputError("--record-index needs pyarrow: pip install 'rmq[audit]'") from error
+        raise InputError("--record-index needs pyarrow: pip install 'txrocketmq[audit]'") from error
     try:
         if os.path.isdir(folder) and os.listdir(folder):
             raise InputError(f"--record-index {folder}: is not empty")

@@ -32,7 +32,7 @@ try:
 except ImportError as error:
     raise EngineError(
         f"the Spark engine needs PySpark, which is not installed here ({error}): "
-        "pip install 'rmq[audit]', or use --engine local"
+        "pip install 'txrocketmq[audit]', or use --engine local"
     ) from error
 
 #: PySpark 4 runs on this Java and newer

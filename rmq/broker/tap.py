@@ -27,6 +27,7 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import real_platform, the_reactor
+from rmq.runtime.supervised import supervisor_of
 from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
 
@@ -116,13 +117,14 @@ def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
     reactor = the_reactor()
     platform = real_platform(reactor)
+    supervisor = supervisor_of(reactor, os.environ)
     try:
         broker = build_broker(
             platform,
             setup_of(options),
             host_address=first_address(),
             host_name=socket.gethostname(),
-            announce=_say,
+            announce=supervisor.announcing(_say),
             on_fatal=lambda text: _end(reactor, text),
             config_path=options.config_file,
             service=TwistdBroker,
@@ -141,6 +143,7 @@ def makeService(options: Options) -> IService:
         lambda: {"broker": broker, "store": broker.store, "ha": broker.ha},
         face=face,
         start_errors=(StoreError, StateFileError, DiskError, ConfigError),
+        supervisor=supervisor,
     )
 
 

@@ -22,6 +22,7 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.statefile import StateFileError
 from rmq.runtime.platform import real_platform, the_reactor
+from rmq.runtime.supervised import supervisor_of
 from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 
 if TYPE_CHECKING:
@@ -65,10 +66,12 @@ def setup_of(options: Options) -> NamesrvSetup:
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
     reactor = the_reactor()
+    supervisor = supervisor_of(reactor, os.environ)
+    say = supervisor.announcing(_say)
 
     def announce(line: str) -> None:
         # Not before the reactor runs: until then SIGTERM kills instead of stopping.
-        reactor.callWhenRunning(_say, line)
+        reactor.callWhenRunning(say, line)
 
     try:
         namesrv = build_namesrv(real_platform(reactor), setup_of(options), announce=announce)
@@ -91,6 +94,7 @@ def makeService(options: Options) -> IService:
         namespace,
         face=face,
         start_errors=(StateFileError, DiskError, ConfigError),
+        supervisor=supervisor,
     )
 
 

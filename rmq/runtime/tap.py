@@ -170,13 +170,14 @@ class RmqOptions(usage.Options):
         *,
         face: Callable[[], Face] | None = None,
         start_errors: tuple[type[Exception], ...] = (),
+        supervisor: IService | None = None,
     ) -> MultiService:
         """
         Return the service for `twistd`: ``role`` with log, HTTP port and manhole of the command line.
 
         ``namespace`` makes the names of the manhole's prompt and ``face`` the contents of the HTTP port, each only if
-        it is configured. A start that fails with one of ``start_errors`` ends the process with one line, and so does a
-        manhole or HTTP port that cannot be made.
+        it is configured; ``supervisor`` notifies systemd. A start that fails with one of ``start_errors`` ends the
+        process with one line, and so does a manhole or HTTP port that cannot be made.
         """
         top = TopService(self.role_name, self.log_observer, start_errors, is_daemon=self._twistd_log.is_daemon)
         try:
@@ -190,6 +191,9 @@ class RmqOptions(usage.Options):
 
                 make_manhole_service(self["manhole"], dict(namespace())).setServiceParent(top)
             role.setServiceParent(top)
+            if supervisor is not None:
+                # Last: the first to stop.
+                supervisor.setServiceParent(top)
         except ConfigError as error:
             raise SystemExit(f"{self.role_name} cannot start: {error}") from error
         return top

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: package of rmq -> packages of rmq that it may import (itself included implicitly)
 MAY_IMPORT: dict[str, set[str]] = {
     "__main__": set(),
+    "container": {"runtime"},
     "errors": set(),
     "wire": {"errors"},
     "runtime": {"wire"},
@@ -103,7 +104,15 @@ def is_edge(path: str) -> bool:
     return (
         path.startswith("rmq/runtime/")
         or path.endswith(("/tap.py", "/__main__.py"))
-        or path in ("rmq/local.py", "rmq/aio/host.py", "rmq/tx/host.py", "rmq/tx/client.py", "rmq/blocking/client.py")
+        or path
+        in (
+            "rmq/container.py",
+            "rmq/local.py",
+            "rmq/aio/host.py",
+            "rmq/tx/host.py",
+            "rmq/tx/client.py",
+            "rmq/blocking/client.py",
+        )
     )
 
 

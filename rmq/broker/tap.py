@@ -26,7 +26,7 @@ from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.statefile import StateFileError
-from rmq.runtime.platform import real_platform, the_reactor
+from rmq.runtime.platform import first_address, real_platform, the_reactor
 from rmq.runtime.supervised import supervisor_of
 from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
@@ -145,21 +145,6 @@ def makeService(options: Options) -> IService:
         start_errors=(StoreError, StateFileError, DiskError, ConfigError),
         supervisor=supervisor,
     )
-
-
-def first_address() -> str:
-    """
-    Return the address by which other hosts reach this one: 127.0.0.1 when there is no network.
-
-    Java: RemotingUtil#getLocalAddress
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # No packet is sent: this only asks the routing table which address would be used.
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
 
 
 def _say(line: str) -> None:

@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -114,6 +115,21 @@ def real_platform(reactor: Any) -> Platform:
         max_open_files=raise_open_files_limit(),
         give_back_memory=getattr(reactor, "give_back_memory", lambda: None),
     )
+
+
+def first_address() -> str:
+    """
+    Return the address by which other hosts reach this one: 127.0.0.1 when there is no network.
+
+    Java: RemotingUtil#getLocalAddress
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # No packet is sent: this only asks the routing table which address would be used.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
 
 
 def split_addr(addr: str) -> tuple[str, int]:

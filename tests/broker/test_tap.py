@@ -15,9 +15,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import tap
 from rmq.broker.config import CONFIG_CLASSES
-from rmq.broker.tap import Options, first_address, setup_of
+from rmq.broker.tap import Options, setup_of
 from rmq.remoting.access import ACCESS_CLASSES
 from rmq.runtime.config import parse_properties
+from rmq.runtime.platform import first_address
 from rmq.store.config import BrokerRole
 from tests.broker.harness import OneBroker
 

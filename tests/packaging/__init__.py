@@ -1,0 +1,1 @@
+"""What packaging/ and docs/deployment.md hold: units, container files, examples."""

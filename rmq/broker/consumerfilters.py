@@ -110,6 +110,11 @@ class ConsumerFilters:
     def __iter__(self) -> Iterator[ConsumerFilter]:
         return (one for topics in self._groups.values() for one in topics.values())
 
+    def is_used(self, group: str) -> bool:
+        """Return whether the group has a filter that is in use."""
+        topics = self._groups.get(group)
+        return topics is not None and not all(known.dead for known in topics.values())
+
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
         topics = self._groups.get(group)
         return None if topics is None else topics.get(topic)

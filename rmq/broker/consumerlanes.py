@@ -1,5 +1,5 @@
 """
-The fast path of what members of a group repeat: commit an offset, query it, ask who the other members are.
+The fast path of what members of a group repeat: commit an offset, query it, ask who the other members are, heartbeats.
 
 The references are `rmq.broker.responders.offsets.OffsetResponder` and `rmq.broker.responders.clients.ClientResponder`;
 a lane gives the same bytes, or declines the request without side effects. They need the compiled module
@@ -13,11 +13,12 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from rmq.broker.offsets import ConsumerOffsetTable
+from rmq.broker.responders.clients import ClientResponder, language_name
 from rmq.broker.sessions import ConsumerGroups
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
 from rmq.wire import fastjson
-from rmq.wire.api.clients import GET_CONSUMER_LIST_BY_GROUP, ConsumerIdList
+from rmq.wire.api.clients import GET_CONSUMER_LIST_BY_GROUP, HEART_BEAT, ConsumerIdList
 from rmq.wire.api.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 from rmq.wire.codes import MQ_VERSION
 from rmq.wire.command import ONEWAY, RESPONSE, decode_commands
@@ -38,13 +39,19 @@ K = TypeVar("K")
 
 
 def add_consumer_lanes(
-    table: ResponderTable, offsets: ConsumerOffsetTable, consumers: ConsumerGroups, *, is_slave: bool
+    table: ResponderTable,
+    offsets: ConsumerOffsetTable,
+    consumers: ConsumerGroups,
+    clients: ClientResponder,
+    *,
+    is_slave: bool,
 ) -> None:
     """Add the lanes to a table; a slave has none for commits, because it keeps those that its master does not have."""
     if _compiled is None:
         return
     table.add_chunk_lane(QueryLane(offsets))
     table.add_chunk_lane(MembersLane(consumers))
+    table.add_chunk_lane(HeartbeatLane(clients))
     if not is_slave:
         table.add_chunk_lane(CommitLane(offsets))
 
@@ -186,6 +193,42 @@ class MembersLane(_Lane[list[Any]]):
         if ids != what[1]:
             what[1:] = ids, fastjson.encode(ConsumerIdList(consumer_id_list=ids))
         return _frame(_PLAIN % opaque, what[2])
+
+
+class HeartbeatLane:
+    """Answer heartbeats that repeat what their connection said before; see `ClientResponder.renew`."""
+
+    code = int(HEART_BEAT.code)
+
+    def __init__(self, clients: ClientResponder) -> None:
+        self._clients = clients
+        #: headers without their opaque -> language and version of the client
+        self._known: dict[bytes, tuple[str, int]] = {}
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        """See :class:`rmq.remoting.responders.ChunkLane`."""
+        parts = _compiled.split(data, position, ())
+        if parts is None:
+            return position, 0
+        key, stop, opaque = parts
+        said = self._known.get(key) or self._learn(key, data[position:stop], opaque)
+        body_at = position + PREFIX.size + PREFIX.unpack_from(data, position)[1]
+        if said is None or not self._clients.renew(channel, data[body_at:stop], *said):
+            return position, 0
+        answers.append(_frame(_PLAIN % opaque))
+        return stop, 1
+
+    def _learn(self, key: bytes, frame: bytes, opaque: int) -> tuple[str, int] | None:
+        try:
+            (command,) = decode_commands(frame)
+        except ProtocolError:
+            return None
+        if command.code != self.code or command.serialize_type or command.flag or command.opaque != opaque:
+            return None
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        said = self._known[key] = language_name(command), command.version
+        return said
 
 
 def _frame(header: bytes, body: bytes = b"") -> bytes:

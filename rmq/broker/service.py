@@ -45,7 +45,7 @@ from rmq.broker.responders.sendback import SendBackResponder
 from rmq.broker.responders.sending import SendResponder
 from rmq.broker.responders.topics import TopicResponder
 from rmq.broker.responders.transactions import TransactionResponder
-from rmq.broker.sessions import ChangeNotices, ConsumerGroups, ProducerGroups
+from rmq.broker.sessions import ChangeNotices, ConsumerGroups, Heartbeats, ProducerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import MINUTE_STEP_MS, BrokerStats, PutTimes
 from rmq.broker.topics import TopicTable, default_topics
@@ -132,6 +132,7 @@ class BrokerService(MultiService):
         )
         self.notices = ChangeNotices(clock, enabled=broker.notify_consumer_ids_changed_enable)
         self.producers = ProducerGroups()
+        self.heartbeats = Heartbeats()
         self.consumers = ConsumerGroups(changed=self.notices.soon, offline=self.filters.unregister)
         self.locks = QueueLocks()
         self.polls = LongPolls(self.store.max_offset)
@@ -201,11 +202,14 @@ class BrokerService(MultiService):
         levels = len(self._delay_levels_ms)
         sends = SendResponder(settings, clock, rng, store, topics, groups, stats, self.flow, levels)
         pulls = PullResponder(settings, clock, store, topics, groups, consumers, offsets, polls, stats)
+        clients = ClientResponder(
+            settings, clock, topics, groups, producers, consumers, filters, self.notices, self.locks, self.heartbeats
+        )
         table = ResponderTable(
             sends,
             ReplyResponder(settings, clock, store, stats, producers, sends),
             pulls,
-            ClientResponder(settings, clock, topics, groups, producers, consumers, filters, self.notices, self.locks),
+            clients,
             OffsetResponder(setup, clock, store, topics, groups, consumers, offsets, stats),
             QueryResponder(settings, store, consumers, filters),
             ForwardingResponder(setup, store, topics, consumers, offsets),
@@ -226,7 +230,7 @@ class BrokerService(MultiService):
             stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats, self.flow)
-        add_consumer_lanes(table, offsets, consumers, is_slave=setup.is_slave)
+        add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, store, topics, groups, consumers, offsets, stats)
         return table
 
@@ -427,6 +431,7 @@ class BrokerService(MultiService):
     def _channel_closed(self, channel: Channel, _reason: str) -> None:
         self.producers.channel_closed(channel)
         self.consumers.channel_closed(channel)
+        self.heartbeats.channel_closed(channel)
         self.polls.channel_closed(channel)
 
     def _clean_offsets(self) -> None:

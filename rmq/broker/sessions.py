@@ -6,7 +6,7 @@ The tables send nothing: changes are returned or passed to ``changed``, and :cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -20,6 +20,8 @@ from rmq.wire.command import RemotingCommand
 
 #: a member without a heartbeat for longer expires.  Java: ProducerManager, ConsumerManager CHANNEL_EXPIRED_TIMEOUT
 MEMBER_EXPIRY_MS = 120_000
+#: limit of the heartbeats that :class:`Heartbeats` keeps, in bytes of their bodies; a longer one is not kept
+MAX_KEPT_BYTES, MAX_KEPT_BODY_BYTES = 32 << 20, 16 << 10
 #: changes of a group within so many seconds after a notice cause one notice together
 COALESCE_S = 0.05
 
@@ -69,6 +71,15 @@ class ProducerGroups:
     def register(self, group: str, member: Member) -> None:
         self._groups.setdefault(group, {})[member.channel] = member
         self._clients[member.client_id] = member
+
+    def has(self, group: str, member: Member) -> bool:
+        """Return whether :meth:`register` of ``member`` would change nothing."""
+        members = self._groups.get(group)
+        return (
+            members is not None
+            and members.get(member.channel) is member
+            and self._clients.get(member.client_id) is member
+        )
 
     def unregister(self, group: str, channel: ClientLink) -> None:
         members = self._groups.get(group)
@@ -124,6 +135,8 @@ class ConsumerGroup:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict)
     members: dict[ClientLink, Member] = attrs.field(factory=dict)
+    #: grows with each change of what heartbeats say of the group itself
+    revision: int = 0
 
     @property
     def client_ids(self) -> list[str]:
@@ -132,6 +145,13 @@ class ConsumerGroup:
 
     def member(self, client_id: str) -> Member | None:
         return next((member for member in self.members.values() if member.client_id == client_id), None)
+
+    def settle(self, consume_type: str, message_model: str, consume_from_where: str) -> None:
+        """Take what a heartbeat says of the group: the last one counts."""
+        said = consume_type, message_model, consume_from_where
+        if said != (self.consume_type, self.message_model, self.consume_from_where):
+            self.consume_type, self.message_model, self.consume_from_where = said
+            self.revision += 1
 
     def refresh(self, member: Member) -> bool:
         """Record a heartbeat; True when the member's connection is new to the group."""
@@ -152,9 +172,11 @@ class ConsumerGroup:
             known = self.subscriptions.get(subscription.topic)
             if known is None or subscription.sub_version > known.sub_version:
                 self.subscriptions[subscription.topic] = subscription
+                self.revision += 1
                 changed = changed or known is None
         for topic in self.subscriptions.keys() - named:
             del self.subscriptions[topic]
+            self.revision += 1
             changed = True
         return changed
 
@@ -198,9 +220,7 @@ class ConsumerGroups:
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = ConsumerGroup(name=name)
-        group.consume_type = consume_type
-        group.message_model = message_model
-        group.consume_from_where = consume_from_where
+        group.settle(consume_type, message_model, consume_from_where)
         joined = group.refresh(member)
         resubscribed = subscriptions is not None and group.subscribe(subscriptions)
         return group if joined or resubscribed else None
@@ -236,6 +256,52 @@ class ConsumerGroups:
     def subscribers(self, topic: str) -> list[str]:
         """Groups that are online and subscribe to ``topic``."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
+
+@attrs.frozen(kw_only=True)
+class Heartbeat:
+    """
+    What a connection said last, and the state that it left; ``groups`` are consumer groups with their revision.
+
+    ``tables`` are the versions of the tables of topics and of subscription groups.
+    """
+
+    body: bytes
+    member: Member
+    groups: Sequence[tuple[ConsumerGroup, int]]
+    producer_groups: Sequence[str]
+    tables: tuple[object, object]
+
+
+@attrs.define
+class Heartbeats:
+    """The last heartbeat of each connection, as far as they fit into MAX_KEPT_BYTES: most clients repeat them."""
+
+    _kept: dict[ClientLink, Heartbeat] = attrs.field(factory=dict, init=False)
+    _kept_bytes: int = attrs.field(default=0, init=False)
+
+    def keep(self, heartbeat: Heartbeat) -> None:
+        channel = heartbeat.member.channel
+        self.channel_closed(channel)
+        if len(heartbeat.body) > MAX_KEPT_BODY_BYTES or not channel.is_open:
+            return
+        if self._kept_bytes + len(heartbeat.body) > MAX_KEPT_BYTES:
+            self._kept.clear()
+            self._kept_bytes = 0
+        self._kept[channel] = heartbeat
+        self._kept_bytes += len(heartbeat.body)
+
+    def find(self, channel: ClientLink) -> Heartbeat | None:
+        return self._kept.get(channel)
+
+    def channel_closed(self, channel: ClientLink) -> None:
+        gone = self._kept.pop(channel, None)
+        if gone is not None:
+            self._kept_bytes -= len(gone.body)
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._kept_bytes
 
 
 def _expired(members: Iterable[Member], now_ms: int) -> list[Member]:

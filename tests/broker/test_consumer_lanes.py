@@ -7,8 +7,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker import consumerlanes
-from rmq.broker.consumerlanes import CommitLane, MembersLane, QueryLane
+from rmq.broker import consumerlanes, sessions
+from rmq.broker.consumerlanes import CommitLane, HeartbeatLane, MembersLane, QueryLane
+from rmq.broker.sessions import Member
 from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.frames import PREFIX
@@ -18,6 +19,7 @@ from tests.remoting.peer import Peer
 from tests.seeds import SEED
 
 LANES = (CommitLane, QueryLane, MembersLane)
+CODES = [int(lane.contract.code) for lane in LANES] + [HeartbeatLane.code]
 
 
 def random_request(chance: random.Random) -> RemotingCommand:
@@ -45,6 +47,50 @@ def random_request(chance: random.Random) -> RemotingCommand:
     )
 
 
+def random_heartbeat(chance: random.Random) -> bytes:
+    """Return what a client may say of its groups."""
+    body = heartbeat(
+        chance.choice("aab"),
+        chance.choice("gggh"),
+        *chance.sample(("T", "U", "V"), k=chance.choice((1, 1, 2))),
+        producer=chance.choice((None, "pg", "ph")),
+    )
+    for old, new in (
+        (b'"subVersion":1', b'"subVersion":2'),
+        (b'"TAG","subString":"*"', b'"SQL92","subString":"a > 1"'),
+        (b'"TAG","subString":"*"', b'"SQL92","subString":"a >"'),
+        (b"FIRST", b"LAST"),
+        (b'"groupName":"g"', b'"groupName":""'),
+        (b'"consumerDataSet"', b'"withoutSub":true,"consumerDataSet"'),
+        (b'"consumerDataSet":[', b'"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[]},'),
+        (b"}", b""),
+    ):
+        if chance.random() < 0.06:
+            body = body.replace(old, new)
+    return body
+
+
+def state_of(one: OneBroker) -> list[object]:
+    """Return everything that heartbeats change."""
+    service = one.service
+    state: list[object] = []
+    for name, members in service.producers.table().items():
+        state.append((name, list(map(_shown, members))))
+    for name in service.consumers.names():
+        group = service.consumers.find(name)
+        assert group is not None
+        said = group.consume_type, group.message_model, group.consume_from_where, dict(group.subscriptions)
+        state.append((name, *said, list(map(_shown, group.members.values()))))
+    for client_id in "abc":
+        found = service.producers.find_client(client_id)
+        state.append(None if found is None else _shown(found))
+    return [*state, list(map(repr, service.filters)), service.topics.names(), service.groups.names()]
+
+
+def _shown(member: Member) -> tuple[object, ...]:
+    return member.channel.peer, member.client_id, member.language, member.version, member.last_heard_ms
+
+
 class ConsumerLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         need_compiled("rmq.store._pick")
@@ -53,9 +99,9 @@ class ConsumerLaneTests(SynchronousTestCase):
             client = one.connect()
             client.ask(310, send_ext("T"))
             client.ask(34, body=heartbeat("me", "g", "T"))
-        self.taken = {lane.contract.code: 0 for lane in LANES}
+        self.taken = dict.fromkeys(CODES, 0)
         lanes = self.sides[0].service.responders.chunk_lanes
-        self.lanes: dict[int, Any] = {int(lane.contract.code): lanes[lane.contract.code] for lane in LANES}
+        self.lanes: dict[int, Any] = {code: lanes[code] for code in CODES}
         counted = {code: self._counted(code, lane) for code, lane in self.lanes.items()}
         self.sides[0].service.responders.chunk_lanes = {**lanes, **counted}
         self.sides[1].service.responders.chunk_lanes = {}
@@ -95,8 +141,9 @@ class ConsumerLaneTests(SynchronousTestCase):
             self.assertEqual(left, right, f"seed {SEED}, round {number}")
             snapshots = [one.service.offsets.snapshot() for one in self.sides]
             self.assertEqual(snapshots[0], snapshots[1], f"seed {SEED}, round {number}")
-        for code, taken in self.taken.items():
-            self.assertGreater(taken, 5, f"seed {SEED}: the lane of {code} took next to nothing")
+        for lane in LANES:
+            code = int(lane.contract.code)
+            self.assertGreater(self.taken[code], 5, f"seed {SEED}: the lane of {code} took next to nothing")
         stats = [one.service.responders.stats for one in self.sides]
         self.assertEqual(stats[0].counts, stats[1].counts, f"seed {SEED}")
 
@@ -110,6 +157,118 @@ class ConsumerLaneTests(SynchronousTestCase):
             self.assertEqual([answer.code for answer in peer.received()], [0])
             self.assertEqual(one.service.offsets.query("g", "T", 0), 5)
         self.assertEqual(self.taken[15], 0)
+
+    def test_heartbeats(self) -> None:
+        """Whatever clients say and commands change: answers, notices, groups are those of the ordinary way."""
+        chance = random.Random(SEED)
+        clients = [[one.connect() for one in self.sides] for _ in range(4)]
+        said: dict[int, bytes] = {}
+        for number in range(400):
+            place = chance.randrange(4)
+            self.assertEqual(*(each.closed for each in clients[place]))
+            what = 0.9 if clients[place][0].closed else chance.random()
+            if what < 0.7 and place in said:
+                ask: tuple[int, dict[str, str] | None, bytes] = 34, None, said[place]
+            elif what < 0.88:
+                said[place] = random_heartbeat(chance)
+                ask: tuple[int, dict[str, str] | None, bytes] = 34, None, said[place]
+            elif what < 0.91:
+                for side, one in enumerate(self.sides):
+                    transport: Any = clients[place][side].transport
+                    transport.loseConnection()
+                    clients[place][side] = one.connect()
+                continue
+            else:
+                group = chance.choice("gh")
+                ask = chance.choice(
+                    (
+                        (35, {"clientID": "a", "consumerGroup": group}, b""),
+                        (35, {"clientID": "a", "producerGroup": f"p{group}"}, b""),
+                        (207, {"groupName": group}, b""),
+                        (215, {"topic": f"%RETRY%{group}"}, b""),
+                    )
+                )
+            version = chance.choice((409, 409, 409, 407))
+            wait_s = chance.choice((0.0, 0.0, 0.0, 1.0, 20.0))
+            for one, client in zip(self.sides, clients[place], strict=True):
+                client.ask(*ask, version=version)
+                one.world.run_for(wait_s)
+            received = [[list(map(encode_command, each.received)) for each in pair] for pair in clients]
+            for left, right in received:
+                self.assertEqual(left, right, f"seed {SEED}, round {number}")
+            states = [state_of(one) for one in self.sides]
+            self.assertEqual(states[0], states[1], f"seed {SEED}, round {number}")
+        self.assertGreater(self.taken[34], 15, f"seed {SEED}: the lane took next to nothing")
+
+    def test_a_heartbeat_that_changes_something_again(self) -> None:
+        """A heartbeat as before counts, if what it says was changed by another client or a command meanwhile."""
+        one = self.sides[0]
+        service = one.service
+        first, second = one.connect(), one.connect()
+        body = heartbeat("a", "new", "T", producer="p")
+
+        def taken() -> int:
+            before = self.taken[34]
+            self.assertEqual(first.ask(34, body=body).code, 0)
+            return self.taken[34] - before
+
+        self.assertEqual([taken(), taken(), taken()], [0, 1, 1])
+        group = service.consumers.find("new")
+        assert group is not None
+        second.ask(34, body=heartbeat("b", "new", "Other"))
+        self.assertEqual(list(group.subscriptions), ["Other"])
+        self.assertEqual(([taken(), taken()], list(group.subscriptions)), ([0, 1], ["T"]))
+        second.ask(34, body=heartbeat("b", "new", "T").replace(b"FIRST", b"LAST"))
+        self.assertEqual(group.consume_from_where, "CONSUME_FROM_LAST_OFFSET")
+        self.assertEqual(([taken(), taken()], group.consume_from_where), ([0, 1], "CONSUME_FROM_FIRST_OFFSET"))
+        second.ask(34, body=heartbeat("a", "other", "T", producer="p"))
+        self.assertEqual([taken(), taken()], [0, 1])
+        second.ask(
+            34, body=heartbeat("b", "new", "T").replace(b'"TAG","subString":"*"', b'"SQL92","subString":"a > 1"')
+        )
+        self.assertTrue(service.filters.is_used("new"))
+        self.assertEqual(([taken(), taken()], service.filters.is_used("new")), ([0, 1], False))
+        service.topics.delete("%RETRY%new")
+        self.assertEqual([taken(), taken()], [0, 1])
+        self.assertIsNotNone(service.topics.get("%RETRY%new"))
+        first.ask(35, {"clientID": "a", "producerGroup": "p"})
+        self.assertEqual([taken(), taken()], [0, 1])
+        self.assertIs(service.producers.members("p")[-1].channel, next(iter(group.members)))
+
+    def test_a_repeated_heartbeat_keeps_a_client_online(self) -> None:
+        """Clients expire 120 s after their last heartbeat, whether that was a repetition or not."""
+        one = self.sides[0]
+        client = one.connect()
+        for _ in range(5):
+            client.ask(34, body=heartbeat("a", "new", "T"))
+            one.world.run_for(100)
+        # within the first minute the version of the topics changes
+        self.assertEqual(self.taken[34], 3)
+        self.assertFalse(client.closed)
+        one.world.run_for(40)
+        self.assertTrue(client.closed)
+        self.assertIsNone(one.service.consumers.find("new"))
+
+    def test_kept_heartbeats_are_bounded(self) -> None:
+        """Heartbeats are kept up to a limit, the long ones never, and none of a connection that has gone."""
+        one = self.sides[0]
+        kept = one.service.heartbeats
+        before = kept.kept_bytes
+        client = one.connect()
+        client.ask(34, body=heartbeat("a", "new", "T"))
+        self.assertEqual(kept.kept_bytes - before, len(heartbeat("a", "new", "T")))
+        client.ask(34, body=heartbeat("a", "new", "T" * sessions.MAX_KEPT_BODY_BYTES))
+        self.assertEqual(kept.kept_bytes, before)
+        client.ask(34, body=heartbeat("a", "new", "T"))
+        transport: Any = client.transport
+        transport.loseConnection()
+        one.world.run_for(1)
+        self.assertEqual(kept.kept_bytes, before)
+        self.patch(sessions, "MAX_KEPT_BYTES", 1000)
+        for number in range(8):
+            one.connect().ask(34, body=heartbeat(f"c{number}", "new", "T"))
+            self.assertLessEqual(kept.kept_bytes, 1000)
+        self.assertGreater(kept.kept_bytes, 0)
 
     def test_members_that_come_and_go(self) -> None:
         """A known question is answered with the members of the moment, and by the responder when there is none."""

@@ -15,7 +15,7 @@ from rmq.broker.filters import SubscriptionError, completed, is_tag_type
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.locks import QueueLocks
 from rmq.broker.refusals import check_filter_type
-from rmq.broker.sessions import ChangeNotices, ConsumerGroups, Member, ProducerGroups
+from rmq.broker.sessions import ChangeNotices, ConsumerGroups, Heartbeat, Heartbeats, Member, ProducerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.topics import RETRY_PREFIX, TopicTable, retry_topic
 from rmq.remoting.channel import Channel
@@ -68,6 +68,11 @@ def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> 
     return names[ordinal] if 0 <= ordinal < len(names) else default
 
 
+def language_name(command: RemotingCommand) -> str:
+    """Return the language that a client names."""
+    return "OTHER" if command.language is None else command.language.name
+
+
 @attrs.define(eq=False)
 class ClientResponder:
     """Requests of clients about themselves and each other."""
@@ -83,6 +88,7 @@ class ClientResponder:
     _filters: ConsumerFilters
     _notices: ChangeNotices
     _locks: QueueLocks
+    _heartbeats: Heartbeats
 
     @responds_to(HEART_BEAT)
     def heartbeat(self, request: Request[None, HeartbeatData]) -> None:
@@ -101,16 +107,65 @@ class ClientResponder:
         troubles = [self._consumer(consumer, member, data.without_sub) for consumer in data.consumer_data_set or ()]
         for producer in data.producer_data_set or ():
             if producer.group_name:
-                self._producers.register(producer.group_name, attrs.evolve(member))
+                self._producers.register(producer.group_name, member)
         for trouble in filter(None, troubles):
             # Apache says nothing, and delivers nothing: the client's log would not know why
             raise Refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(trouble))
+        self._keep(request.command.body or b"", data, member)
+
+    def _keep(self, body: bytes, data: HeartbeatData, member: Member) -> None:
+        """Keep a heartbeat that would change nothing if it came again, for :meth:`renew`."""
+        names = [consumer.group_name for consumer in data.consumer_data_set or () if consumer.group_name]
+        groups = list(filter(None, map(self._consumers.find, names)))
+        if len(set(names)) == len(groups) == len(names) and not any(map(self._filters.is_used, names)):
+            self._heartbeats.keep(
+                Heartbeat(
+                    body=body,
+                    member=member,
+                    groups=[(group, group.revision) for group in groups],
+                    producer_groups=[each.group_name for each in data.producer_data_set or () if each.group_name],
+                    tables=(self._topics.data_version, self._groups.data_version),
+                )
+            )
+
+    def renew(self, channel: Channel, body: bytes, language: str, version: int) -> bool:
+        """
+        Take a heartbeat that changes nothing but when the client was heard last.
+
+        False, with nothing done, for any other: one that differs from the connection's last one, or that would change
+        what other clients or commands have changed since.
+        """
+        last = self._heartbeats.find(channel)
+        if last is None or last.body != body:
+            return False
+        member, (topics, table) = last.member, last.tables
+        if (
+            self._topics.data_version is not topics
+            or self._groups.data_version is not table
+            or member.version != version
+            or member.language != language
+        ):
+            return False
+        for group, revision in last.groups:
+            name = group.name
+            if (
+                group.revision != revision
+                or group.members.get(channel) is not member
+                or self._consumers.find(name) is not group
+                or self._filters.is_used(name)
+            ):
+                return False
+        for name in last.producer_groups:
+            if not self._producers.has(name, member):
+                return False
+        member.last_heard_ms = steady_ms(self._clock)
+        return True
 
     def _member(self, client_id: str, command: RemotingCommand, channel: Channel) -> Member:
         return Member(
             channel=channel,
             client_id=client_id,
-            language="OTHER" if command.language is None else command.language.name,
+            language=language_name(command),
             version=command.version,
             last_heard_ms=steady_ms(self._clock),
         )
@@ -131,7 +186,7 @@ class ClientResponder:
             subscriptions = [completed(subscription) for subscription in consumer.subscription_data_set or ()]
         changed = self._consumers.register(
             consumer.group_name,
-            attrs.evolve(member),
+            member,
             subscriptions,
             consume_type=enum_name(consumer.consume_type, CONSUME_TYPES, "CONSUME_PASSIVELY"),
             message_model=enum_name(consumer.message_model, MESSAGE_MODELS, "CLUSTERING"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 from twisted.logger import Logger
+
+from rmq.remoting.responders import MAX_COLLECTED_BYTES
 
 #: how often the table is checked for deadlines
 TICK_S = 1.0
@@ -20,17 +23,18 @@ class HeldPull:
     """
     One pull without a message.
 
-    ``deadline_ms`` is steady time. ``matches(tags_code)`` is True if a new message may match the filter. ``wake()``
-    answers the pull and is called exactly once.
+    ``deadline_ms`` is steady time. ``matches(tags_code)`` is True if a new message may match the filter.
+    ``wake(pull)`` is called exactly once; it returns the answer, to be written to ``channel``, or None when it writes
+    that itself or there is none.
     """
 
     topic: str
     queue_id: int
     from_offset: int
     deadline_ms: int
-    channel: object
+    channel: Any
     matches: Callable[[int], bool] | None
-    wake: Callable[[], object]
+    wake: Callable[[Any], bytes | None]
 
 
 class LongPolls:
@@ -110,11 +114,20 @@ class LongPolls:
         self._wake([pull for held in self._queues.values() for pull in held])
 
     def _wake(self, pulls: list[HeldPull]) -> None:
-        """Remove all first: an answer may add or remove pulls."""
+        """Remove all first: an answer may add or remove pulls. A channel gets its answers in one write."""
         for pull in pulls:
             self._take_out(pull)
+        answers: dict[Any, list[bytes]] = {}
+        collected = 0
         for pull in pulls:
-            pull.wake()
+            answer = pull.wake(pull)
+            if answer is not None:
+                answers.setdefault(pull.channel, []).append(answer)
+                collected += len(answer)
+                if collected >= MAX_COLLECTED_BYTES:
+                    _write(answers)
+                    answers, collected = {}, 0
+        _write(answers)
 
     def _take_out(self, pull: HeldPull) -> None:
         key = (pull.topic, pull.queue_id)
@@ -127,3 +140,8 @@ class LongPolls:
         if not mine:
             del self._channels[pull.channel]
         self._count -= 1
+
+
+def _write(answers: dict[Any, list[bytes]]) -> None:
+    for channel, frames in answers.items():
+        channel.write(b"".join(frames))

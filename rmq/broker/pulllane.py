@@ -1,5 +1,5 @@
 """
-The fast path of pulls that find messages.
+The fast path of pulls that find messages, and of those that wait for one.
 
 The reference is :meth:`rmq.broker.responders.pulling.PullResponder.pull`; the lane gives the same bytes, or declines
 the request without side effects. It needs the compiled module `rmq.store._pick`.
@@ -11,8 +11,12 @@ from typing import Any
 
 import attrs
 import msgspec
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
+from rmq.broker.filters import TagCodes
 from rmq.broker.groups import SubscriptionGroupTable
+from rmq.broker.longpoll import HeldPull, LongPolls
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.responders.pulling import PullResponder, most_messages
 from rmq.broker.sessions import ConsumerGroups
@@ -21,42 +25,59 @@ from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicTable
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
+from rmq.runtime.clock import steady_ms
+from rmq.runtime.disk.files import DiskError
 from rmq.store.filtercode import PropertyFilter
+from rmq.store.messages import GetStatus
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionData
-from rmq.wire.api.pulling import PULL_SUBSCRIPTION, PullMessageHeader
-from rmq.wire.codes import MQ_VERSION, RequestCode
+from rmq.wire.api.pulling import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader
+from rmq.wire.codes import MQ_VERSION, RequestCode, ResponseCode
+from rmq.wire.command import RemotingCommand
 from rmq.wire.compiled import load
-from rmq.wire.extfields import Int32
+from rmq.wire.extfields import Int32, header_codec
 from rmq.wire.frames import PREFIX
 
 #: limit of known pulls; beyond it all are checked again
 MAX_KNOWN_PULLS = 10_000
 
 _compiled: Any = load("rmq.store._pick")
-_TAIL = f',"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
 
+
+def _tail(status: GetStatus) -> bytes:
+    """Return what ends the header of an answer."""
+    return f',"remark":"{status.name}","serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
+
+
+_FOUND = _tail(GetStatus.FOUND)
+_AT_END = _tail(GetStatus.OFFSET_OVERFLOW_ONE)
+_EMPTY = _tail(GetStatus.NO_MESSAGE_IN_QUEUE)
+_CODEC = header_codec(PullMessageHeader)
 
 #: a longer answer may exceed the frame limit; the responder refuses it
 MAX_LANE_BYTES = 8 << 20
 #: what differs between the pulls of a consumer, beside the opaque
-_NUMBERS = b'"queueOffset":"', b'"commitOffset":"'
+_NUMBERS = b'"queueId":"', b'"queueOffset":"', b'"commitOffset":"'
 
 
 def add_pull_lane(
     table: ResponderTable,
     responder: PullResponder,
     settings: Settings,
+    clock: IReactorTime,
     store: MessageStore,
     topics: TopicTable,
     groups: SubscriptionGroupTable,
     consumers: ConsumerGroups,
     offsets: ConsumerOffsetTable,
+    polls: LongPolls,
     stats: BrokerStats,
 ) -> None:
     """Add the pull lane to a table."""
     if _compiled is not None:
-        table.add_chunk_lane(PullLane(responder, settings, store, topics, groups, consumers, offsets, stats))
+        table.add_chunk_lane(
+            PullLane(table, responder, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
+        )
 
 
 class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
@@ -73,20 +94,36 @@ _decode = msgspec.json.Decoder(_PullCommand, strict=False).decode
 
 @attrs.frozen
 class _KnownPull:
-    """What a consumer asks again and again, apart from its offsets, and what the check that it passed has found."""
+    """What a consumer asks again and again, apart from its numbers, and what the check that it passed has found."""
 
+    #: of the pull that was checked; its numbers do not count
+    header: PullMessageHeader
     group: str
     topic: str
-    queue_id: int
+    #: how many queues may be read
+    queues: int
     most: int
-    codes: frozenset[int] | None
+    codes: TagCodes | None
     accepts: PropertyFilter | None
     commits: bool
+    #: how long it may wait for a message; None when it may not
+    wait_ms: int | None
     #: the brokers to pull from next, after recent messages and after old ones
     brokers: tuple[int, int]
     #: what the group's heartbeats said; None for a pull that says itself what it subscribes to
     subscription: SubscriptionData | None
     message_model: str | None
+    #: with which configuration, topics and groups it was checked
+    terms: object
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Held(HeldPull):
+    """A held pull that the lane answers."""
+
+    known: _KnownPull
+    opaque: int
+    started_s: float
 
 
 @attrs.define(eq=False)
@@ -94,25 +131,32 @@ class PullLane:
     """
     See :class:`rmq.remoting.responders.ChunkLane`.
 
-    A pull is decoded and checked when it is first met. Another one whose header differs in nothing but its offsets and
-    its opaque needs neither, until topics, groups, subscriptions or the configuration change.
+    A pull is decoded and checked when it is first met. Another one whose header differs in nothing but its queue, its
+    offsets and its opaque needs neither, until topics, groups, subscriptions or the configuration change.
+
+    A pull at the end of its queue waits here; it is not counted as answered before it is.
     """
 
     code = int(RequestCode.PULL_MESSAGE)
 
+    _table: ResponderTable
     _responder: PullResponder
     _settings: Settings
+    _clock: IReactorTime
     _store: MessageStore
     _topics: TopicTable
     _groups: SubscriptionGroupTable
     _consumers: ConsumerGroups
     _offsets: ConsumerOffsetTable
+    _polls: LongPolls
     _stats: BrokerStats
     _known: dict[bytes, _KnownPull] = attrs.field(init=False, factory=dict)
     #: of configuration, topics and groups, with which the known pulls were checked
     _setup: object = attrs.field(init=False, default=None)
     _topics_version: object = attrs.field(init=False, default=None)
     _groups_version: object = attrs.field(init=False, default=None)
+    #: another object whenever one of the three is another one
+    _terms: object = attrs.field(init=False, default=None)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         known, pick = self._known, self._store.pick
@@ -122,35 +166,56 @@ class PullLane:
             parts = split(data, position, _NUMBERS)
             if parts is None:
                 break
-            key, stop, opaque, queue_offset, commit_offset = parts
+            key, stop, opaque, queue_id, queue_offset, commit_offset = parts
             if (
                 self._settings.setup is not self._setup
                 or self._topics.data_version is not self._topics_version
                 or self._groups.data_version is not self._groups_version
             ):
-                known.clear()
-                self._setup, self._topics_version = self._settings.setup, self._topics.data_version
-                self._groups_version = self._groups.data_version
+                self._forget()
             pull = known.get(key)
             if pull is None or (pull.subscription is not None and not self._is_current(pull)):
-                pull = self._learn(key, data, position, (opaque, queue_offset, commit_offset), channel.peer)
+                pull = self._learn(key, data, position, parts[2:], channel.peer)
                 if pull is None:
                     break
-            picked = pick(pull.topic, pull.queue_id, queue_offset, pull.most, pull.codes, pull.accepts)
-            if picked is None:
+            if not 0 <= queue_id < pull.queues:
                 break
+            picked = pick(pull.topic, queue_id, queue_offset, pull.most, pull.codes, pull.accepts)
+            if picked is None:
+                if queue_offset != self._store.max_offset(pull.topic, queue_id) or (
+                    # the responder knows when it must wait once more
+                    pull.accepts is not None and pull.wait_ms is not None
+                ):
+                    break
+                self._stats.missed()
+                if pull.commits:
+                    self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
+                if pull.wait_ms is None or not self._hold(pull, pull.wait_ms, queue_id, queue_offset, opaque, channel):
+                    answer = self._not_found(pull, queue_id, queue_offset, opaque)
+                    answers.append(answer)
+                    collected += len(answer)
+                    count += 1
+                position = stop
+                continue
             records, messages, following, low, high, is_old = picked
             size = len(records)
             if not messages or size > MAX_LANE_BYTES:
                 break
             if pull.commits:
-                self._offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset)
+                self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
             self._stats.got(pull.group, pull.topic, messages, size)
-            answers += head_of(pull.brokers[is_old], following, low, high, opaque, _TAIL, size), records
+            answers += head_of(0, pull.brokers[is_old], following, low, high, opaque, _FOUND, size), records
             collected += size
             count += 1
             position = stop
         return position, count
+
+    def _forget(self) -> None:
+        """Forget what was checked with other terms."""
+        self._known.clear()
+        self._terms = object()
+        self._setup, self._topics_version = self._settings.setup, self._topics.data_version
+        self._groups_version = self._groups.data_version
 
     def _is_current(self, pull: _KnownPull) -> bool:
         """True unless heartbeats changed what counts for a pull."""
@@ -162,7 +227,7 @@ class PullLane:
         )
 
     def _learn(
-        self, key: bytes, data: bytes, position: int, numbers: tuple[int, int, int], peer: str
+        self, key: bytes, data: bytes, position: int, numbers: tuple[int, int, int, int], peer: str
     ) -> _KnownPull | None:
         """Decode and check the pull at ``position``, remember it under ``key``; None when it is refused or unusual."""
         _, header_bytes = PREFIX.unpack_from(data, position)
@@ -174,10 +239,13 @@ class PullLane:
         if command.code != self.code or command.flag:
             return None
         header = command.ext_fields
-        if numbers != (command.opaque, header.queue_offset, header.commit_offset):
+        if numbers != (command.opaque, header.queue_id, header.queue_offset, header.commit_offset):
             return None  # a name is there twice, and the other one counts
         admitted = self._responder.admitted(header, peer)
-        if admitted is None or not isinstance(admitted.matches, frozenset | None):
+        if admitted is None or not isinstance(admitted.matches, TagCodes | None):
+            return None
+        topic = self._topics.get(header.topic)
+        if topic is None:
             return None
         subscription = message_model = None
         if not header.sys_flag & PULL_SUBSCRIPTION:
@@ -189,15 +257,97 @@ class PullLane:
             self._known.clear()
         usual, old = (self._responder.suggested_broker(is_old, admitted.group) for is_old in (False, True))
         pull = self._known[key] = _KnownPull(
+            header,
             header.consumer_group,
             header.topic,
-            header.queue_id,
+            topic.read_queue_nums,
             most_messages(header),
             admitted.matches,
             admitted.accepts,
             self._responder.commits(header),
+            self._responder.wait_ms(header),
             (usual, old),
             subscription,
             message_model,
+            self._terms,
         )
         return pull
+
+    # waiting
+
+    def _hold(
+        self, pull: _KnownPull, wait_ms: int, queue_id: int, queue_offset: int, opaque: int, channel: Channel
+    ) -> bool:
+        """Hold a pull; False when the table is full."""
+        return self._polls.hold(
+            _Held(
+                topic=pull.topic,
+                queue_id=queue_id,
+                from_offset=queue_offset,
+                deadline_ms=steady_ms(self._clock) + wait_ms,
+                channel=channel,
+                matches=pull.codes,
+                wake=self._again,
+                known=pull,
+                opaque=opaque,
+                started_s=channel.last_active_s,
+            )
+        )
+
+    def _again(self, held: _Held) -> bytes | None:
+        """Answer a held pull as :meth:`rmq.broker.responders.pulling.PullResponder._again` does."""
+        pull, channel = held.known, held.channel
+        self._table.stats.observe(self.code, self._clock.seconds() - held.started_s)
+        if not channel.is_open:
+            return None
+        if (
+            self._settings.setup is not self._setup
+            or self._topics.data_version is not self._topics_version
+            or self._groups.data_version is not self._groups_version
+        ):
+            self._forget()
+        if pull.terms is not self._terms or (pull.subscription is not None and not self._is_current(pull)):
+            return self._ordinary(held)
+        topic, queue_id, offset = held.topic, held.queue_id, held.from_offset
+        try:
+            picked = self._store.pick(topic, queue_id, offset, pull.most, pull.codes, None)
+        except DiskError:
+            return self._ordinary(held)
+        if picked is None:
+            if offset != self._store.max_offset(topic, queue_id):
+                return self._ordinary(held)
+            self._stats.missed()
+            return self._not_found(pull, queue_id, offset, held.opaque)
+        records, messages, following, low, high, is_old = picked
+        size = len(records)
+        if not messages or size > MAX_LANE_BYTES:
+            return self._ordinary(held)
+        self._stats.got(pull.group, topic, messages, size)
+        head: bytes = _compiled.pull_head(0, pull.brokers[is_old], following, low, high, held.opaque, _FOUND, size)
+        return head + records
+
+    def _not_found(self, pull: _KnownPull, queue_id: int, offset: int, opaque: int) -> bytes:
+        """Return the answer to a pull at the end of its queue."""
+        code = ResponseCode.PULL_NOT_FOUND
+        self._table.stats.refused(self.code, code)
+        low = self._store.min_offset(pull.topic, queue_id)
+        answer: bytes = _compiled.pull_head(
+            code, pull.brokers[False], offset, low, offset, opaque, _AT_END if offset else _EMPTY, 0
+        )
+        return answer
+
+    def _ordinary(self, held: _Held) -> bytes | None:
+        """Have the responder answer a held pull, which has committed and waited."""
+        header = msgspec.structs.replace(
+            held.known.header,
+            queue_id=held.queue_id,
+            queue_offset=held.from_offset,
+            sys_flag=held.known.header.sys_flag & ~(PULL_SUSPEND | PULL_COMMIT_OFFSET),
+        )
+        command = RemotingCommand(self.code, opaque=held.opaque, ext_fields=_CODEC.encode(header))
+        written = self._table.dispatch(command, held.channel)
+        if isinstance(written, Deferred):
+            # it waits for the disk
+            written.addCallback(lambda answer: None if answer is None else held.channel.write(answer))
+            return None
+        return written

@@ -231,7 +231,7 @@ class BrokerService(MultiService):
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats, self.flow)
         add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
-        add_pull_lane(table, pulls, settings, store, topics, groups, consumers, offsets, stats)
+        add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table
 
     def _secured_replication(self) -> Secured:

@@ -24,7 +24,7 @@ cdef enum:
     MAX_HEADER = 4096
     MAX_FRAME = 16 * 1024 * 1024 - 4
     MAX_DIGITS = 18
-    MAX_NAMES = 2
+    MAX_NAMES = 3
     HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
@@ -476,7 +476,7 @@ def split(bytes data, Py_ssize_t position, tuple names):
     Cut the frame of a request at ``data[position]`` into (header without its numbers, where the frame ends, opaque, the
     number behind each of ``names``); None when it is not whole, its header is not JSON, or a number is not written plainly.
 
-    ``names`` are at most two, with what is written between name and digits: ``"queueOffset":"``. Requests whose headers
+    ``names`` are at most three, with what is written between name and digits: ``"queueOffset":"``. Requests whose headers
     are equal without these numbers differ in nothing else. Bytes behind the header are not looked at.
     """
     cdef const char* chunk = PyBytes_AS_STRING(data) + position
@@ -527,6 +527,8 @@ def split(bytes data, Py_ssize_t position, tuple names):
         out += numbers[i].start - at
         at = numbers[i].stop
     memcpy(out, at, end - at)
+    if count == 3:
+        return key, length, found[3].value, found[0].value, found[1].value, found[2].value
     if count == 2:
         return key, length, found[2].value, found[0].value, found[1].value
     if count == 1:
@@ -535,9 +537,16 @@ def split(bytes data, Py_ssize_t position, tuple names):
 
 
 def pull_head(
-    int64_t broker_id, int64_t next_begin, int64_t min_offset, int64_t max_offset, int64_t opaque, tail, int64_t body_size
+    int64_t code,
+    int64_t broker_id,
+    int64_t next_begin,
+    int64_t min_offset,
+    int64_t max_offset,
+    int64_t opaque,
+    tail,
+    int64_t body_size,
 ):
-    """Return length words and header of the answer FOUND, whose body has ``body_size`` bytes; ``tail`` ends the header."""
+    """Return length words and header of an answer whose body has ``body_size`` bytes; ``tail`` ends the header."""
     cdef char head[HEAD_ROOM]
     cdef bytes ending = tail
     cdef bytes frame
@@ -545,8 +554,9 @@ def pull_head(
     cdef int size = snprintf(
         head,
         HEAD_ROOM,
-        b'{"code":0,"extFields":{"suggestWhichBrokerId":"%lld","nextBeginOffset":"%lld","minOffset":"%lld",'
+        b'{"code":%lld,"extFields":{"suggestWhichBrokerId":"%lld","nextBeginOffset":"%lld","minOffset":"%lld",'
         b'"maxOffset":"%lld"},"flag":1,"language":"JAVA","opaque":%lld',
+        <long long>code,
         <long long>broker_id,
         <long long>next_begin,
         <long long>min_offset,

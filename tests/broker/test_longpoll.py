@@ -37,7 +37,7 @@ class Pulls:
                 deadline_ms=deadline_ms,
                 channel=channel,
                 matches=None if tags is None else tags.__contains__,
-                wake=lambda: self.woken.append(name),
+                wake=lambda _: self.woken.append(name),
             )
         )
 
@@ -93,7 +93,7 @@ class LongPollTests(SynchronousTestCase):
         """When an answer finds its connection broken, the other pulls of that connection end once, without an error."""
         pulls = Pulls()
 
-        def broken() -> None:
+        def broken(_: HeldPull) -> None:
             pulls.woken.append("first")
             pulls.table.channel_closed("c")
 
@@ -157,7 +157,7 @@ class LongPollTests(SynchronousTestCase):
         table = LongPolls(lambda topic, queue_id: 9)
         woken = []
 
-        def again() -> None:
+        def again(_: HeldPull) -> None:
             woken.append(1)
             table.hold(pull())
 

@@ -49,10 +49,12 @@ def random_pull(chance: random.Random) -> RemotingCommand:
     )
 
 
-class PullLaneTests(SynchronousTestCase):
+class LaneCase(SynchronousTestCase):
+    """Two brokers with the same messages, one of them without lanes."""
+
     def setUp(self) -> None:
         self.sides = [OneBroker({"enablePropertyFilter": "true"}, seed=3) for _ in range(2)]
-        self.taken = 0
+        self.taken = self.kept = 0
         for one in self.sides:
             client = one.connect()
             for number in range(120):
@@ -64,8 +66,10 @@ class PullLaneTests(SynchronousTestCase):
         self.lane = lane = cast(PullLane, lanes[PullLane.code])
 
         def counted(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+            before = len(self.sides[0].service.polls)
             stop, count = lane(data, position, answers, channel)
             self.taken += count
+            self.kept += len(self.sides[0].service.polls) - before
             return stop, count
 
         counted.code = PullLane.code  # type: ignore[attr-defined]
@@ -77,6 +81,8 @@ class PullLaneTests(SynchronousTestCase):
             one.end()
         self.flushLoggedErrors()
 
+
+class PullLaneTests(LaneCase):
     def test_same_answers(self) -> None:
         """Whatever is pulled, in any pieces: answers, offsets and counters are those of the ordinary way."""
         seed = SEED
@@ -174,6 +180,150 @@ class PullLaneTests(SynchronousTestCase):
         self.assertEqual(self.lane(data, 0, [], peer.channel), (len(data) // 3, 1))
 
 
+class HeldTests(LaneCase):
+    """Pulls that wait."""
+
+    def held(self) -> list[int]:
+        """Return how many pulls wait at each side."""
+        return [len(one.service.polls) for one in self.sides]
+
+    def sent(self, tag: str, *, topic: str = "T", queue_id: int = 0, body: bytes = b"new") -> None:
+        for one in self.sides:
+            one.connect().ask(310, send_ext(topic, queue_id=queue_id, props=f"TAGS\x01{tag}"), body)
+
+    def test_same_answers(self) -> None:
+        """Whatever ends a wait: answers, offsets and counters are those of the ordinary way."""
+        chance = random.Random(SEED)
+        peers = [Peer(one.service.responders) for one in self.sides]
+        members = [one.connect() for one in self.sides]
+        opaque = 0
+        for number in range(60):
+            for _ in range(chance.randrange(1, 6)):
+                opaque += 1
+                group = chance.choice(("CG", "live"))
+                name, queue_id = chance.choice(("T", "T", "T", "Empty")), chance.randrange(3)
+                end = self.sides[0].service.store.max_offset(name, queue_id)
+                command = RemotingCommand(
+                    11,
+                    opaque=opaque,
+                    version=409,
+                    ext_fields=pull_ext(
+                        name,
+                        group=group,
+                        queue_id=queue_id,
+                        offset=end + chance.choice((0, 0, 0, 0, 0, 0, 1, -1, -3)),
+                        sys_flag=(0 if group == "live" else 4) | chance.choice((2, 2, 3, 3, 0, 1)),
+                        commitOffset=str(number),
+                        subscription=chance.choice(("*", "A", "B")),
+                        suspendTimeoutMillis=chance.choice(("0", "3000", "7000", "15000")),
+                        subVersion="1",
+                    ),
+                )
+                for peer in peers:
+                    peer.send(encode_command(command))
+            action = chance.randrange(10)
+            if action < 5:
+                self.sent(chance.choice("ABC"), topic=chance.choice(("T", "T", "Empty")), queue_id=chance.randrange(3))
+            elif action == 5:
+                seconds = chance.choice((0.5, 3, 9))
+                for one in self.sides:
+                    one.world.run_for(seconds)
+            elif action == 6:
+                body = heartbeat("me", "live", "T").replace(b'"*"', chance.choice((b'"*"', b'"A"', b'"B"')))
+                for member in members:
+                    member.ask(34, body=body.replace(b'"subVersion":1', b'"subVersion":%d' % (number + 2)))
+            elif action == 7:
+                for one in self.sides:
+                    topic = one.service.topics.get("T")
+                    assert topic is not None
+                    one.service.topics.put(msgspec.structs.replace(topic, perm=2))
+                    one.world.run_for(2)
+                    one.service.topics.put(topic)
+            elif action == 8:
+                for one in self.sides:
+                    one.connect().ask(215, {"topic": "Empty"})
+            left, right = (sorted(encode_command(each) for each in peer.received()) for peer in peers)
+            self.assertEqual(left, right, f"seed {SEED}, round {number}")
+            held = self.held()
+            self.assertEqual(held[0], held[1], f"seed {SEED}, round {number}")
+        self.assertGreater(self.kept, 20, f"seed {SEED}: the lane held next to nothing")
+        for one in self.sides:
+            one.world.run_for(20)
+            self.assertEqual(len(one.service.polls), 0)
+        left, right = (sorted(encode_command(each) for each in peer.received()) for peer in peers)
+        self.assertEqual(left, right, f"seed {SEED}, the end")
+        brokers = [one.service for one in self.sides]
+        self.assertEqual(brokers[0].offsets.snapshot(), brokers[1].offsets.snapshot(), f"seed {SEED}")
+        for name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
+            self.assertEqual(brokers[0].stats.totals(name), brokers[1].stats.totals(name), f"seed {SEED}")
+        self.assertEqual(brokers[0].stats.gets_missed.total, brokers[1].stats.gets_missed.total, f"seed {SEED}")
+        requests = [one.service.responders.stats for one in self.sides]
+        self.assertEqual(requests[0].counts, requests[1].counts, f"seed {SEED}")
+        self.assertEqual(requests[0].refusals, requests[1].refusals, f"seed {SEED}")
+
+    def test_a_full_table(self) -> None:
+        """Where no more pulls may wait, a pull hears at once that there is nothing."""
+        for one in self.sides:
+            one.service.polls._limit = 1
+        peers = [Peer(one.service.responders) for one in self.sides]
+        for opaque in (1, 2):
+            command = RemotingCommand(11, opaque=opaque, version=409, ext_fields=pull_ext(offset=40, sys_flag=6))
+            for peer in peers:
+                peer.send(encode_command(command))
+        answers = [[(each.opaque, each.code) for each in peer.received()] for peer in peers]
+        self.assertEqual(answers, [[(2, 19)], [(2, 19)]])
+
+    def test_one_write_for_all_that_end_together(self) -> None:
+        """A consumer whose pulls of many queues end at one time gets the answers in one piece."""
+        one = self.sides[0]
+        peer = Peer(one.service.responders)
+        for queue_id in range(3):
+            command = RemotingCommand(
+                11, opaque=queue_id, version=409, ext_fields=pull_ext(queue_id=queue_id, offset=40, sys_flag=6)
+            )
+            peer.send(encode_command(command))
+        self.assertEqual(self.kept, 3)
+        before = len(peer.transport.writes)
+        one.world.run_for(17)
+        self.assertEqual([each.code for each in peer.received()], [19, 19, 19])
+        self.assertEqual(len(peer.transport.writes) - before, 1)
+
+    def test_a_send_wakes_its_own_polls_only(self) -> None:
+        """A send to one queue looks at the pulls that wait for this queue, however many others wait."""
+        looked: list[tuple[str, int]] = []
+
+        class Seen(int):
+            """An offset that notes when it is compared with the end of a queue."""
+
+            def __new__(cls, value: int, queue: tuple[str, int]) -> Seen:
+                made = super().__new__(cls, value)
+                made.queue = queue
+                return made
+
+            queue: tuple[str, int]
+
+            def __lt__(self, other: int) -> bool:
+                looked.append(self.queue)
+                return super().__lt__(other)
+
+        one = self.sides[0]
+        peer = Peer(one.service.responders)
+        for opaque in range(30):
+            ext = pull_ext(group=f"G{opaque % 4}", queue_id=opaque % 3, offset=40, sys_flag=6)
+            peer.send(encode_command(RemotingCommand(11, opaque=opaque, version=409, ext_fields=ext)))
+        self.assertEqual(self.kept, 30)
+        for queue, pulls in one.service.polls._queues.items():
+            for pull in pulls:
+                pull.from_offset = Seen(pull.from_offset, queue)
+        client = one.connect()
+        client.ask(310, send_ext(queue_id=1), b"new")
+        client.ask(310, send_ext("Other", queue_id=1), b"new")
+        self.assertGreaterEqual(len(looked), 10)
+        self.assertEqual(set(looked), {("T", 1)})
+        self.assertEqual(sorted(each.opaque for each in peer.received()), list(range(1, 30, 3)))
+        self.assertEqual(len(one.service.polls), 20)
+
+
 class SplitTests(SynchronousTestCase):
     """:func:`rmq.store._pick.split`"""
 
@@ -187,20 +337,21 @@ class SplitTests(SynchronousTestCase):
         return PREFIX.pack(4 + len(header), len(header)) + header
 
     def test_numbers_are_cut_out(self) -> None:
-        """Headers that differ in their offsets and opaque only have one key, whatever the order of the fields."""
-        text = b'{"opaque":%d,"extFields":{"queueOffset":"%d","x":"y","commitOffset":"%d"}}'
-        numbers = [(1, 2, 3), (-7, 999_999_999_999_999_999, -4), (0, 0, 0)]
+        """Headers that differ in queue, offsets and opaque only have one key, whatever the order of the fields."""
+        text = b'{"opaque":%d,"extFields":{"queueId":"%d","queueOffset":"%d","x":"y","commitOffset":"%d"}}'
+        numbers = [(1, 2, 3, 4), (-7, 0, 999_999_999_999_999_999, -4), (0, 0, 0, 0)]
         frames = [self.frame(text % each) for each in numbers]
         found = [self.split(b"before" + frame + b"behind", 6) for frame in frames]
         self.assertEqual(len({parts[0] for parts in found}), 1)
         self.assertEqual([parts[2:] for parts in found], numbers)
         self.assertEqual([parts[1] for parts in found], [6 + len(frame) for frame in frames])
-        other = b'{"opaque":1,"extFields":{"commitOffset":"3","x":"y","queueOffset":"2"}}'
+        other = b'{"opaque":1,"extFields":{"commitOffset":"4","x":"y","queueOffset":"3","queueId":"2"}}'
+        self.assertEqual(self.split(self.frame(other), 0)[2:], (1, 2, 3, 4))
         self.assertNotEqual(self.split(self.frame(other), 0)[0], found[0][0])
 
     def test_what_is_left_alone(self) -> None:
         """Numbers that are missing, twice there, too long or not plain, and frames that are not whole."""
-        good = b'{"extFields":{"commitOffset":"3","queueOffset":"2"},"opaque":1}'
+        good = b'{"extFields":{"commitOffset":"3","queueOffset":"2","queueId":"1"},"opaque":1}'
         self.assertIsNotNone(self.split(self.frame(good), 0))
         for before, after in (
             (b'"opaque":1', b'"other":1'),
@@ -214,6 +365,7 @@ class SplitTests(SynchronousTestCase):
             (b'"queueOffset":"2"', b'"queueOffset":"2 "'),
             (b'"queueOffset":"2"', b'"queueOffset":"1000000000000000000"'),
             (b'"queueOffset":"2"', b'"queueOffset":"-0"'),
+            (b'"queueId":"1"', b'"queueId":"1","queueId":"2"'),
             (b'"commitOffset":"3"', b'"commitOffset":""'),
         ):
             self.assertIn(before, good)

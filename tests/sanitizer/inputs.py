@@ -220,7 +220,7 @@ def pick_kind() -> Callable[[random.Random], object]:
         frame = encode_command(RemotingCommand(11, opaque=rng.randrange(1 << 31), ext_fields=ext))
         names = rng.choice(((), (b'"queueOffset":"',), (b'"queueOffset":"', b'"commitOffset":"')))
         module.split(damaged(rng, frame), rng.choice((0, 0, 0, 9)), names)
-        module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(5)), b"x" * rng.randrange(99), 5)
+        module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
 
     return once
 

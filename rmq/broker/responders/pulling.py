@@ -120,15 +120,19 @@ class PullResponder:
         header = request.header
         reply = self._read(header, admitted)
         self._commit(header)
-        if reply.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
-            broker = self._settings.setup.broker
-            suspend_ms = (
-                min(max(header.suspend_timeout_millis, 0), MAX_SUSPEND_MS)
-                if broker.long_polling_enable
-                else broker.short_polling_time_mills
-            )
-            return self._hold(request, admitted, reply, steady_ms(self._clock) + suspend_ms)
-        return reply
+        wait_ms = self.wait_ms(header) if reply.code == ResponseCode.PULL_NOT_FOUND else None
+        if wait_ms is None:
+            return reply
+        return self._hold(request, admitted, reply, steady_ms(self._clock) + wait_ms)
+
+    def wait_ms(self, header: PullMessageHeader) -> int | None:
+        """Return how long a pull may wait for a message; None when it may not."""
+        if not header.sys_flag & PULL_SUSPEND:
+            return None
+        broker = self._settings.setup.broker
+        if not broker.long_polling_enable:
+            return broker.short_polling_time_mills
+        return min(max(header.suspend_timeout_millis, 0), MAX_SUSPEND_MS)
 
     # checks
 
@@ -340,7 +344,7 @@ class PullResponder:
             deadline_ms=deadline_ms,
             channel=request.channel,
             matches=admitted.matches,
-            wake=lambda: woken.callback(None),
+            wake=lambda _: woken.callback(None),
         )
         if not self._polls.hold(held):
             return reply

@@ -20,6 +20,7 @@ NOUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "kv": (("namesrv",), "the key-value table of NameServers: list, get, set, delete"),
     "route": (("explain", "routediff", "routedump"), "what NameServers know: explain, diff, dump"),
     "ha": (("hastatus",), "replication: status"),
+    "config": (("config",), "property files of servers: check"),
 }
 
 #: name in mqadmin, or of rmq-admin before it had nouns -> command

@@ -18,11 +18,15 @@ def decode_properties(data: bytes, source: str) -> dict[str, str]:
 
     Raises ConfigError naming ``source`` and the line.
     """
+    return parse_properties(decode_text(data), source)
+
+
+def decode_text(data: bytes) -> str:
+    """Return the text of a properties file: UTF-8, or ISO-8859-1."""
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        text = data.decode("latin-1")
-    return parse_properties(text, source)
+        return data.decode("latin-1")
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
@@ -33,7 +37,11 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
     \r \f \uXXXX`` are understood. Raises ConfigError naming ``source`` and the line for a value without key, a broken
     ``\u`` and NUL characters (not a text file).
     """
-    entries: dict[str, str] = {}
+    return {key: value for _, key, value in numbered_entries(text, source)}
+
+
+def numbered_entries(text: str, source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line, key and value of each entry, also of equal keys; raises as :func:`parse_properties`."""
     for number, line in _logical_lines(text):
         if "\0" in line:
             raise ConfigError(f"{source}, line {number}: a NUL character; this is no properties file")
@@ -45,8 +53,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
             raise ConfigError(f"{source}, line {number}: {error}") from None
         if not key:
             raise ConfigError(f"{source}, line {number}: a value without a key: {line!r}")
-        entries[key] = value
-    return entries
+        yield number, key, value
 
 
 def format_properties(entries: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.remoting.responders import Refuse, ResponderTable
 from rmq.remoting.stats import RequestStats
+from rmq.store.appender import Host
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutResult, PutStatus
 from rmq.store.store import MessageStore
@@ -103,7 +104,7 @@ class SendLane:
             later is not None,
             setup.store.is_sync_flush,
         )
-        self._parse: Callable[[bytes, int, dict[bytes, Any]], int] = self._reads(self._batch)
+        self._parse: Callable[[bytes, int, dict[bytes, Any], Host], int] = self._reads(self._batch)
         self._known: dict[bytes, Any] = {}
         #: versions from which the known topics and ``_accepts`` were learned
         self._setup: object = None
@@ -113,23 +114,19 @@ class SendLane:
         #: topics with stored messages that are not in the statistics yet
         self._counted: list[Any] = []
         stats.sources.append(self._count)
+        #: see :class:`rmq.remoting.responders.TurnLane`; a put that waits is answered by connection
+        self.together = self._together if later is None and self.code == SendLane.code else None
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        store, later, batch, parse = self._store, self._later, self._batch, self._parse
-        if (
-            self._topics.data_version is not self._version
-            or self._settings.setup is not self._setup
-            or store.queue_deletions != self._deletions
-        ):
-            self._forget()
-        if not self._accepts or self._flow.refusal is not None or (later is not None and later.is_full):
+        store, later, batch, parse, host = self._store, self._later, self._batch, self._parse, channel.peer_host
+        if not self._is_open() or (later is not None and later.is_full):
             return position, 0
-        if not parse(data, position, self._known) and not (
-            batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known)
+        if not parse(data, position, self._known, host) and not (
+            batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known, host)
         ):
             return position, 0
-        if not store.append_many(batch, channel.peer_host, self._store_host):
+        if not store.append_many(batch, self._store_host):
             return position, 0
         if later is not None:
             done = later(channel, batch.answers(), batch.counts())
@@ -138,7 +135,31 @@ class SendLane:
         answers.append(batch.answers(self._counted))
         return batch.stop, batch.requests
 
-    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any]], int]:
+    def _together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
+        """See :attr:`rmq.remoting.responders.TurnLane.together`."""
+        answers: list[bytes | None] = [None] * len(chunks)
+        if not self._is_open():
+            return answers, 0
+        batch, known = self._batch, self._known
+        batch.begin()
+        taken = [number for number, (data, channel) in enumerate(chunks) if batch.add(data, known, channel.peer_host)]
+        count = self._store.append_many(batch, self._store_host) if taken else 0
+        if count:
+            for number, answer in zip(taken, batch.answers_of_each(self._counted), strict=False):
+                answers[number] = answer
+        return answers, count
+
+    def _is_open(self) -> bool:
+        """Return whether sends are accepted without further checks; learn topics again if any has changed."""
+        if (
+            self._topics.data_version is not self._version
+            or self._settings.setup is not self._setup
+            or self._store.queue_deletions != self._deletions
+        ):
+            self._forget()
+        return self._accepts and self._flow.refusal is None
+
+    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any], Host], int]:
         """Return what reads requests of :attr:`code` into ``batch``."""
         return batch.parse  # type: ignore[no-any-return]
 
@@ -181,7 +202,7 @@ class BatchLane(SendLane):
 
     code = int(RequestCode.SEND_BATCH_MESSAGE)
 
-    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any]], int]:
+    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any], Host], int]:
         return batch.parse_batch  # type: ignore[no-any-return]
 
 

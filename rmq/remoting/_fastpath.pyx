@@ -76,7 +76,9 @@ def likely_code(bytes data, Py_ssize_t position):
 cdef class Lane:
     """A chunk lane of a responder table, and what it answered on fast paths since the statistics asked."""
 
-    cdef object lane, whole, code
+    cdef object lane, whole, together, code
+    #: (fast path, chunk) of connections that are answered together at the end of the turn
+    cdef list waiting
     cdef long count
     cdef double seconds
     cdef long classes[MAX_CLASSES]
@@ -87,6 +89,8 @@ cdef class Lane:
         self.lane = lane
         self.code = lane.code
         self.whole = getattr(lane, "whole", None)
+        self.together = getattr(lane, "together", None)
+        self.waiting = []
         self.class_count = min(len(BUCKETS_S), MAX_CLASSES - 1)
         for index in range(self.class_count):
             self.bounds[index] = BUCKETS_S[index]
@@ -102,6 +106,39 @@ cdef class Lane:
         taken = self.code, self.count, self.seconds, [self.classes[i] for i in range(self.class_count + 1)]
         self._clear()
         return taken
+
+    def finish(self):
+        """
+        Answer the chunks of this turn; return (fast path, chunk, answer) of each.
+
+        The answer is None, with nothing done, where the protocol must take the chunk in the ordinary way.
+        """
+        cdef list waiting = self.waiting, chunks = [], found = []
+        cdef FastPath path
+        cdef timespec began
+        cdef int64_t count
+        self.waiting = []
+        clock_gettime(CLOCK_MONOTONIC, &began)
+        for path, data in waiting:
+            # what other events of the turn did to the connection
+            if path.protocol.at_frame_start is True and path.channel.is_open:
+                chunks.append((path, data))
+            else:
+                found.append((path, data, None))
+        try:
+            answers, count = self.together([(data, (<FastPath>path).channel) for path, data in chunks])
+        except Exception as error:
+            for path, data in chunks:
+                path.protocol.lane_failed([], error)
+                found.append((path, data, b""))
+            return found
+        if count:
+            self.observe(&began, count)
+        for (path, data), answer in zip(chunks, answers):
+            if answer is not None:
+                path.channel.last_active_s = path.seconds()
+            found.append((path, data, answer))
+        return found
 
     cdef void observe(self, timespec* began, int64_t count) noexcept nogil:
         cdef timespec now
@@ -153,22 +190,24 @@ cdef class FastPath:
     Asked with each chunk that a connection received; returns what to send in answer, or None with nothing done.
 
     ``write`` takes what the socket did not. It is asked for nothing but requests that have a lane, and only where the
-    protocol is ``at_frame_start``. A lane that has ``whole`` is asked with that instead, see
+    protocol is ``at_frame_start``. Where ``more`` connections have sent something it may return its `Lane`, which must be
+    asked to `Lane.finish` at the end of the turn. A lane that has ``whole`` is asked with that instead, see
     `rmq.remoting.responders.WholeLane`.
     """
 
     cdef object protocol, channel, seconds
     cdef Lanes lanes
-    cdef readonly object write
+    cdef readonly object transport, write
 
     def __init__(self, protocol, Lanes lanes, seconds):
         self.protocol = protocol
         self.channel = protocol.channel
+        self.transport = protocol.transport
         self.lanes = lanes
         self.seconds = seconds
         self.write = protocol.channel.write
 
-    def __call__(self, bytes data):
+    def __call__(self, bytes data, bint more=False):
         cdef list answers
         cdef Py_ssize_t stop, size = PyBytes_GET_SIZE(data)
         cdef int64_t code, count
@@ -182,6 +221,9 @@ cdef class FastPath:
         lane = self.lanes.find(code)
         if lane is None:
             return None
+        if more and lane.together is not None:
+            lane.waiting.append((self, data))
+            return lane
         clock_gettime(CLOCK_MONOTONIC, &began)
         if lane.whole is not None:
             known = lane.whole(data)

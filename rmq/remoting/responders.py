@@ -122,6 +122,18 @@ class WholeLane(ChunkLane, Protocol):
         ...
 
 
+class TurnLane(ChunkLane, Protocol):
+    """
+    A lane that answers the chunks of several connections together, those that came in one turn of the reactor.
+
+    ``together(chunks)`` takes (bytes, channel) of each and returns the replies for each and how many requests they
+    answer; None, with nothing done, for a chunk that has anything but ordinary requests for the lane. It is None where
+    the lane cannot.
+    """
+
+    together: Callable[[list[tuple[bytes, Channel]]], tuple[list[bytes | None], int]] | None
+
+
 _Self = TypeVar("_Self")
 _Answer = TypeVar("_Answer", bound=Answer)
 _CONTRACTS = "__rmq_contracts__"

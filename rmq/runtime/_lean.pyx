@@ -2,13 +2,16 @@
 """
 The compiled form of the event loop of rmq.runtime.leanreactor; same order, same result, less time.
 
-A connection may carry ``fast_path``, a callable that is given the bytes received and returns bytes to send in answer, or
-None to have the protocol get them in the ordinary way.
+A connection may carry ``fast_path``, a callable that is given the bytes received and whether other connections have
+events in this turn, too. It returns bytes to send in answer, or None to have the protocol get them in the ordinary way, or
+an object whose ``finish`` must be called at the end of the turn: that returns (fast path, bytes received, answer) for each
+connection that waits for it. A fast path has ``transport``, and ``write`` for what the socket does not take.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject, PyObject_IsTrue
 from libc.errno cimport EAGAIN, EINTR, ENOBUFS, EPIPE, errno
 from libc.math cimport ceil
@@ -106,6 +109,8 @@ cdef class Lean:
     """
 
     cdef object broken, lost, done, server, client
+    #: what is to be finished at the end of the turn
+    cdef list unfinished
     cdef ssize_t send_limit
 
     def __init__(self, broken, lost, done, ssize_t send_limit):
@@ -113,6 +118,7 @@ cdef class Lean:
         self.lost = lost
         self.done = done
         self.send_limit = send_limit
+        self.unfinished = []
 
     def set_kinds(self, server, client):
         """Set the classes of lean transports, a server's and a client's."""
@@ -153,11 +159,13 @@ cdef class Lean:
                 continue
             selectable = <object>found
             if events[number].events == EPOLLIN and (type(selectable) is self.server or type(selectable) is self.client):
-                self._read(reactor, selectable, fd)
+                self._read(reactor, selectable, fd, count > 1)
             else:
                 reactor.work_on(selectable, fd, events[number].events)
+        while PyList_GET_SIZE(self.unfinished):
+            self._finish(reactor, self.unfinished.pop())
 
-    cdef int _read(self, object reactor, object transport, int fd) except -1:
+    cdef int _read(self, object reactor, object transport, int fd, bint more) except -1:
         cdef dict state
         cdef ssize_t size
         cdef bytes data
@@ -177,9 +185,13 @@ cdef class Lean:
                     data = PyBytes_FromStringAndSize(_received, size)
                     fast_path = PyDict_GetItem(state, "fast_path")
                     if fast_path is not NULL and fast_path is not <PyObject *>None and _sends_now(state):
-                        answer = (<object>fast_path)(data)
-                        if answer is not None:
+                        answer = (<object>fast_path)(data, more)
+                        if PyBytes_CheckExact(answer):
                             self._answer(transport, fd, <object>fast_path, answer)
+                            return 0
+                        if answer is not None:
+                            if answer not in self.unfinished:
+                                self.unfinished.append(answer)
                             return 0
                     transport.protocol.dataReceived(data)
                     return 0
@@ -193,6 +205,21 @@ cdef class Lean:
                 reactor.end_of(transport, why)
         except BaseException as error:
             reactor.fail(transport, error)
+        return 0
+
+    cdef int _finish(self, object reactor, object unfinished) except -1:
+        cdef object fast_path, data, answer, transport
+        for fast_path, data, answer in unfinished.finish():
+            transport = fast_path.transport
+            try:
+                if answer is None:
+                    transport.protocol.dataReceived(data)
+                elif _sends_now(transport.__dict__):
+                    self._answer(transport, transport.fileno(), fast_path, answer)
+                elif answer:
+                    fast_path.write(answer)
+            except BaseException as error:
+                reactor.fail(transport, error)
         return 0
 
     cdef int _answer(self, object transport, int fd, object fast_path, bytes answer) except -1:

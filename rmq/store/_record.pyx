@@ -163,6 +163,8 @@ cdef struct Send:
     Py_ssize_t body_size
     # behind its frame in the received bytes
     Py_ssize_t stop
+    # whose it is, as a record has it
+    const uint8_t* born_host
     # which of the batch's queues it goes to
     Py_ssize_t queue
     # of its record, once it is encoded
@@ -581,8 +583,9 @@ cdef class SendBatch:
     """
     The ordinary sends at the front of received bytes: read, made into records, units and keys, and answered.
 
-    It is used again for each chunk: :meth:`parse`, then :meth:`encode`, then what else is wanted. It changes nothing but
-    itself; of a queue it reads ``next`` and ``end``. With :meth:`parse_batch` in place of :meth:`parse` it holds the
+    It is used again for each chunk: :meth:`parse`, then :meth:`encode`, then what else is wanted. The chunks of several
+    connections are stored together with :meth:`begin`, :meth:`add` of each, :meth:`encode` and :meth:`answers_of_each`.
+    It changes nothing but itself; of a queue it reads ``next`` and ``end``. With :meth:`parse_batch` in place of :meth:`parse` it holds the
     messages of one batch, all of which are encoded or none. ``around`` is what stands before and behind offset message id, queue
     id, queue offset and opaque in the header of an answer; ``cluster`` goes into the properties of each message.
     With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one. Unless the store ``hides``
@@ -607,7 +610,12 @@ cdef class SendBatch:
     cdef readonly bint is_batch
     #: bytes of ``common``, which is added to the properties of each message of a batch
     cdef Py_ssize_t common_size
-    cdef bytes data, cluster, head, middle, offset, tail, tail_end
+    cdef bytes cluster, head, middle, offset, tail, tail_end
+    #: the received bytes
+    cdef list chunks
+    #: of each chunk that was added: the number of sends up to its end
+    cdef list ends
+    cdef uint8_t born_hosts[MAX_BATCH][8]
     cdef Send sends[MAX_BATCH]
     #: (topic, queue) of the sends
     cdef list topics
@@ -652,22 +660,46 @@ cdef class SendBatch:
         free(self.common)
         free(self.out)
 
-    def parse(self, bytes data, Py_ssize_t position, dict known):
+    def parse(self, bytes data, Py_ssize_t position, dict known, born_host):
         """
         Read the ordinary sends from ``data[position]`` on, of the topics in ``known`` (name -> SendTopic).
 
         Returns how many there are. It stops before the first frame that is not whole, is no plain send, is longer than
-        a message may be, or goes to a queue that does not exist yet.
+        a message may be, or goes to a queue that does not exist yet. ``born_host`` is the sender, (4 bytes, port).
         """
+        self.begin()
+        self.stop = self._take(data, position, known, born_host)
+        return self.count
+
+    def begin(self):
+        """Forget all sends, for :meth:`add`."""
+        self._begin(False)
+
+    def add(self, bytes data, dict known, born_host):
+        """Read ``data`` as :meth:`parse` does, behind the sends that are there; False, and nothing added, unless it is all read."""
+        cdef int count = self.count
+        cdef Py_ssize_t size = self.size
+        if self._take(data, 0, known, born_host) == PyBytes_GET_SIZE(data):
+            self.ends.append(self.count)
+            return True
+        self.count = count
+        self.size = size
+        del self.topics[count:]
+        return False
+
+    cdef Py_ssize_t _take(self, bytes data, Py_ssize_t position, dict known, born_host) except -1:
+        """Add the sends at the front of ``data[position:]``; return where the next frame begins."""
         cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, size = 0
+        cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position
         cdef Send* send
         cdef SendTopic topic = None
         cdef bytes name
-        cdef int count = 0
-        self._begin(data, False)
-        while end - at > 8 and count < MAX_BATCH and size < MAX_BATCH_BYTES:
-            send = &self.sends[count]
+        cdef uint8_t* born = self.born_hosts[PyList_GET_SIZE(self.chunks)]
+        if PyList_GET_SIZE(self.chunks) == MAX_BATCH - 1 or not put_host(born, born_host):
+            return position
+        self.chunks.append(data)
+        while end - at > 8 and self.count < MAX_BATCH and self.size < MAX_BATCH_BYTES:
+            send = &self.sends[self.count]
             if not self._read(chunk + at, end - at, send):
                 break
             if topic is None or PyBytes_GET_SIZE(topic.field) != send.topic_size + 1 or memcmp(
@@ -682,14 +714,13 @@ cdef class SendBatch:
                 break
             at = send.body + send.body_size - chunk
             send.stop = at
+            send.born_host = born
             self.topics.append(topic)
-            size += HEAD_BYTES + send.body_size + send.raw_size
-            count += 1
-        self.count = count
-        self.stop = at
-        return count
+            self.size += HEAD_BYTES + send.body_size + send.raw_size
+            self.count += 1
+        return at
 
-    def parse_batch(self, bytes data, Py_ssize_t position, dict known):
+    def parse_batch(self, bytes data, Py_ssize_t position, dict known, born_host):
         """
         Read the batch whose frame begins at ``data[position]``, as :meth:`parse` does sends.
 
@@ -705,10 +736,12 @@ cdef class SendBatch:
         cdef int64_t size
         cdef bytes name
         cdef int count = 0
-        self._begin(data, True)
-        self.count = 0
+        self._begin(True)
+        self.chunks.append(data)
         self.stop = position
-        if not self._read(chunk + position, PyBytes_GET_SIZE(data) - position, &header):
+        if not put_host(self.born_hosts[0], born_host) or not self._read(
+            chunk + position, PyBytes_GET_SIZE(data) - position, &header
+        ):
             return 0
         name = PyBytes_FromStringAndSize(<const char*>header.topic, header.topic_size)
         topic = <SendTopic>known.get(name)
@@ -721,6 +754,7 @@ cdef class SendBatch:
         end = at + header.body_size
         header.stop = end - chunk
         header.escaped = False
+        header.born_host = self.born_hosts[0]
         while at < end:
             if count == MAX_BATCH or end - at < BATCH_HEAD + 2:
                 return 0
@@ -745,8 +779,11 @@ cdef class SendBatch:
         self.topics = [topic] * count
         return count
 
-    cdef void _begin(self, bytes data, bint is_batch):
-        self.data = data
+    cdef void _begin(self, bint is_batch):
+        self.count = 0
+        self.size = 0
+        self.chunks = []
+        self.ends = []
         self.is_batch = is_batch
         self.unknown = None
         self.topics = []
@@ -813,25 +850,22 @@ cdef class SendBatch:
         send.queue = i
         return True
 
-    def encode(self, int64_t phy_offset, int64_t room, int64_t store_ms, born_host, store_host):
+    def encode(self, int64_t phy_offset, int64_t room, int64_t store_ms, store_host):
         """
         Return what stores the batch at ``phy_offset`` of the log: its records, units and keys; None for nothing.
 
         Messages from the first one on that does not fit into ``room`` bytes, or whose properties are no plain list, are
-        dropped; of a batch all are. Units are (queue, units, end of the last record) for each queue, keys the index entries of
-        all messages, PENDING bytes each. Hosts are (4 bytes, port).
+        dropped, and the rest of their chunk if it was added; of a batch all are. Units are (queue, units, end of the last record) for each queue, keys the index entries of
+        all messages, PENDING bytes each.
         """
-        cdef uint8_t born[8]
         cdef uint8_t* record
         cdef const uint8_t* text
         cdef Py_ssize_t text_size, used = 0, size, needed
         cdef Send* send
         cdef SendTopic topic
         cdef Properties found
-        cdef int i, hashes = 0
+        cdef int i, whole, hashes = 0
         if store_host is not self.store_host and not self._set_host(store_host):
-            return None
-        if not put_host(born, born_host):
             return None
         self.store_ms = store_ms
         for i in range(self.count):
@@ -879,12 +913,19 @@ cdef class SendBatch:
             send.size = size
             send.number = self.numbers[send.queue]
             self.numbers[send.queue] += 1
-            put_head(record, send, born, self.store_address, store_ms)
+            put_head(record, send, send.born_host, self.store_address, store_ms)
             memcpy(record + HEAD_BYTES, send.body, send.body_size)
             memcpy(record + HEAD_BYTES + send.body_size, PyBytes_AS_STRING(topic.field), PyBytes_GET_SIZE(topic.field))
             used += size
         else:
             i = self.count
+        if i < self.count and PyList_GET_SIZE(self.ends):
+            self.ends = [end for end in self.ends if end <= i]
+            whole = max(self.ends, default=0)
+            if whole < i:
+                i = whole
+                used = <Py_ssize_t>(self.sends[i].phy - phy_offset)
+                hashes = self.sends[i].first_hash
         if self.is_batch and (i < self.count or used > self.max_body + MAX_BATCH_OVERHEAD):
             i = 0
         self.size = used
@@ -954,14 +995,26 @@ cdef class SendBatch:
 
         With ``counted`` it adds them to the counts of their topics, and topics that had none to that list.
         """
+        return self._answers(0, self.count, counted)
+
+    def answers_of_each(self, list counted):
+        """Return the frames for each chunk that was added and encoded: those in front of the first that was not."""
+        cdef list answers = []
+        cdef int begin = 0, end
+        for end in self.ends:
+            answers.append(self._answers(begin, end, counted))
+            begin = end
+        return answers
+
+    cdef bytes _answers(self, int first, int end, list counted):
         cdef uint8_t* out = self.out
         cdef uint8_t* begin
-        cdef int i, j, stop = 0
+        cdef int i, j, stop = first
         cdef Send* send
         cdef SendTopic topic
-        while stop < self.count:
+        while stop < end:
             i = stop
-            stop = self.count if self.is_batch else i + 1
+            stop = end if self.is_batch else i + 1
             send = &self.sends[i]
             if counted is not None:
                 topic = <SendTopic>PyList_GET_ITEM(self.topics, i)

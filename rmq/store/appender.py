@@ -64,7 +64,7 @@ class SendBatch(Protocol):
     def last_size(self) -> int: ...
 
     def encode(
-        self, phy_offset: int, room: int, store_ms: int, born_host: Host, store_host: Host, /
+        self, phy_offset: int, room: int, store_ms: int, store_host: Host, /
     ) -> tuple[bytes, Units, bytes] | None: ...
 
 
@@ -209,7 +209,7 @@ class Appender:
             1,
         )
 
-    def put_many(self, sends: SendBatch, born_host: Host, store_host: Host) -> int:
+    def put_many(self, sends: SendBatch, store_host: Host) -> int:
         """
         Append the ordinary messages at the front of ``sends`` together, in one file; return how many.
 
@@ -220,7 +220,7 @@ class Appender:
         if self.refusal is not None or self._in_trouble or not (self.hides or self._dispatcher.is_at(end)):
             return 0
         store_timestamp = now_ms(self._clock)
-        encoded = sends.encode(end, log.tail_end - end - BLANK_BYTES, store_timestamp, born_host, store_host)
+        encoded = sends.encode(end, log.tail_end - end - BLANK_BYTES, store_timestamp, store_host)
         if encoded is None:
             return 0
         records, units, keys = encoded

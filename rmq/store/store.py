@@ -325,7 +325,7 @@ class MessageStore:
             return PutResult(PutStatus.OS_PAGE_CACHE_BUSY)
         return self._complete(self._appender.put_batch(message, entries), message.wait_store_msg_ok)
 
-    def append_many(self, sends: SendBatch, born_host: Host, store_host: Host) -> int:
+    def append_many(self, sends: SendBatch, store_host: Host) -> int:
         """
         Store the ordinary messages at the front of ``sends`` without waiting for disk or slaves; return how many.
 
@@ -334,7 +334,7 @@ class MessageStore:
         """
         if self._completion.is_needed and self._completion.is_full:
             return 0
-        count = self._appender.put_many(sends, born_host, store_host)
+        count = self._appender.put_many(sends, store_host)
         if count:
             for callback in self._appended:
                 callback()

@@ -20,7 +20,7 @@ from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.record import SCHEDULE_TOPIC, BatchEntry, encode_batch
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
 from tests.needs import need_compiled
-from tests.remoting.peer import Peer
+from tests.remoting.peer import LeanTransport, Peer, RecordingTransport, one_turn
 from tests.seeds import SEED
 
 HOST = (bytes((10, 0, 0, 1)), 10911)
@@ -99,11 +99,14 @@ class Side:
         self.table = table = self.one.service.responders
         #: how many messages lanes stored, and how many of them in batches
         self.taken = self.in_batches = 0
+        #: how often they asked the store
+        self.calls = 0
         store = self.one.service.store
         append_many = store.append_many
 
-        def counted(sends: Any, born_host: Host, store_host: Host) -> int:
-            count = append_many(sends, born_host, store_host)
+        def counted(sends: Any, store_host: Host) -> int:
+            count = append_many(sends, store_host)
+            self.calls += 1
             self.taken += count
             self.in_batches += count if sends.is_batch else 0
             return count
@@ -185,6 +188,82 @@ class SendLaneTests(SynchronousTestCase):
         self.assert_same(sides[0], sides[1], [], [], seed)
         self.assertGreater(sides[0].taken, 20)
         self.end(*sides)
+
+    def test_same_when_many_send_in_one_turn(self) -> None:
+        """That holds for what several connections send in one turn of the reactor, which is stored together."""
+        seed = SEED
+        chance = random.Random(seed)
+        # small files: often one ends within what is stored together
+        values = {"mappedFileSizeCommitLog": "8192"}
+        sides = [Side(with_lane=with_lane, values=values) for with_lane in (True, False)]
+        kinds: tuple[type[RecordingTransport], ...] = (LeanTransport, RecordingTransport)
+        peers = [
+            [Peer(side.table, transport=kind("192.0.2.7", 40_000 + number)) for number in range(8)]
+            for side, kind in zip(sides, kinds, strict=True)
+        ]
+        for number in range(80):
+            pieces = []
+            for part in range(chance.randrange(2, 9)):
+                source = random.Random(f"{seed}/{number}/{part}")
+                sends = [random_send(source) for _ in range(chance.choice((1, 1, 3, 5)))]
+                if number % 2:  # nothing but ordinary ones
+                    props = f"UNIQ_KEY\x01{number:016X}{part:016X}\x02KEYS\x01a b\x02TAGS\x01x"
+                    fields = [send_ext(queue_id=queue, props=props, m="false") for queue in range(len(sends))]
+                    sends = [RemotingCommand(310, ext_fields=ext, body=b"x" * part) for ext in fields]
+                stream = b"".join(map(encode_command, sends))
+                pieces.append(
+                    stream if number % 2 or chance.random() < 0.9 else stream[: chance.randrange(1, len(stream))]
+                )
+            order = one_turn(list(zip(peers[0], pieces, strict=False)))
+            self.assertEqual(sorted(order), list(range(len(pieces))))
+            for at in order:
+                peers[1][at].send(pieces[at])
+            for at, (mine, theirs) in enumerate(zip(*peers, strict=True)):
+                left, right = (list(map(encode_command, peer.received())) for peer in (mine, theirs))
+                self.assertEqual(left, right, f"seed {seed}, round {number}, connection {at}")
+                self.assertEqual(mine.is_cut, theirs.is_cut)
+                if mine.is_cut or mine.channel.held_bytes:
+                    for side, kind, all_of_side in zip(sides, kinds, peers, strict=True):
+                        all_of_side[at] = Peer(side.table, transport=kind("192.0.2.7", 40_000 + at))
+        self.assert_same(sides[0], sides[1], [], [], seed)
+        self.assertGreater(sides[0].taken, 2 * sides[0].calls, f"seed {seed}: hardly anything was stored together")
+        self.end(*sides)
+
+    def test_a_turn_that_closes_a_connection(self) -> None:
+        """A connection that another event of the turn closed has nothing stored; the others have."""
+        side = Side(with_lane=True)
+        peers = [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(3)]
+        frame = encode_command(RemotingCommand(310, ext_fields=send_ext(props="", m="false"), body=b"x"))
+        for peer in peers:
+            peer.send(frame)
+            peer.received()
+        before = side.one.service.store.max_offset("T", 0)
+        paths = [getattr(peer.transport, "fast_path") for peer in peers]  # noqa: B009
+        (unfinished,) = {path(frame, True) for path in paths}
+        peers[1].channel.close("an administrator wants it")
+        found = [(paths.index(path), answer) for path, _, answer in unfinished.finish()]
+        self.assertEqual(sorted(number for number, answer in found if answer), [0, 2])
+        self.assertIn((1, None), found)
+        self.assertEqual(side.one.service.store.max_offset("T", 0), before + 2)
+        self.assertEqual(unfinished.finish(), [])
+        self.end(side)
+
+    def test_a_turn_that_fails(self) -> None:
+        """An error of the lane closes the connections of the turn: whether their messages are stored is unknown."""
+        side = Side(with_lane=True)
+        peers = [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(2)]
+        frame = encode_command(RemotingCommand(310, ext_fields=send_ext(props="", m="false"), body=b"x"))
+        for peer in peers:
+            peer.send(frame)
+
+        def fail(*_: object) -> int:
+            raise ValueError("bug")
+
+        side.one.service.store.append_many = fail  # type: ignore[assignment,method-assign]
+        one_turn([(peer, frame) for peer in peers])
+        self.assertEqual([peer.is_cut for peer in peers], [True, True])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+        self.end(side)
 
     def assert_same(self, short: Side, ordinary: Side, left: list[bytes], right: list[bytes], seed: int) -> None:
         self.assertEqual(len(left), len(right), f"seed {seed}")

@@ -203,3 +203,36 @@ def request(
     return RemotingCommand(
         contract.code, opaque, flag, ext_fields=encode_ext(header) if header is not None else None, body=raw
     )
+
+
+def one_turn(pieces: list[tuple[Peer, bytes]]) -> list[int]:
+    """
+    Let peers with lean transports send in the same turn of the reactor, each one piece.
+
+    Returns the numbers of the pieces in the order in which they were processed.
+    """
+    numbers = {id(peer.transport): number for number, (peer, _) in enumerate(pieces)}
+    order: list[int] = []
+    unfinished: list[Any] = []
+
+    def settle(peer: Peer, data: bytes, answer: bytes | None) -> None:
+        order.append(numbers[id(peer.transport)])
+        if answer is None:
+            peer.protocol.dataReceived(data)
+        elif answer:
+            peer.transport.write(answer)
+
+    for peer, data in pieces:
+        assert isinstance(peer.transport, LeanTransport)
+        is_usual = not (peer.transport.producer_paused or peer.transport.disconnecting)
+        answer = peer.transport.fast_path(data, True) if is_usual else None
+        if answer is None or isinstance(answer, bytes):
+            settle(peer, data, answer)
+        elif answer not in unfinished:
+            unfinished.append(answer)
+    by_transport = {id(peer.transport): peer for peer, _ in pieces}
+    for each in unfinished:
+        # finish() has processed what it has answers for, before we get to the rest
+        for path, data, answer in sorted(each.finish(), key=lambda found: found[2] is None):
+            settle(by_transport[id(path.transport)], data, answer)
+    return order

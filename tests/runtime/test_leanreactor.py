@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 from twisted.internet import tcp
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory, Protocol
@@ -449,6 +450,43 @@ class CompiledPollTests(LeanPollTests):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertEqual(len(self.protocol.lost), 1)
 
+    def test_finished_together(self) -> None:
+        """What waits for the end of the turn is answered then, goes to the protocol, or costs its own connection."""
+        connections = [self.connection() for _ in range(3)]
+        for outcome, received, lost in ((b"ANSWER", b"", 0), (None, b"ask", 0), (7, b"ask", 1)):
+            turn = Turn(outcome)
+            for transport, _, far in connections:
+                transport.fast_path = turn.path(transport)
+                far.send(b"ask")
+            self.turn()
+            self.assertEqual(turn.finished, [3])
+            self.assertEqual([path.more for path in turn.paths], [True] * 3)
+            for _, protocol, far in connections:
+                if isinstance(outcome, bytes):
+                    self.assertEqual(far.recv(100), outcome)
+                self.assertEqual((protocol.received, len(protocol.lost)), (received, lost))
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 3)
+
+    def test_alone_in_its_turn(self) -> None:
+        """A fast path knows when no other connection has sent anything."""
+        turn = Turn(b"ANSWER")
+        self.transport.fast_path = turn.path(self.transport)
+        self.peer.send(b"ask")
+        self.turn()
+        self.assertEqual([path.more for path in turn.paths], [False])
+
+    def connection(self) -> tuple[Any, Recorder, socket.socket]:
+        """Return a lean transport, its protocol and the far end of its socket."""
+        ours, far = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(far.close)
+        ours.setblocking(False)
+        protocol = Recorder()
+        transport: Any = LeanServer(ours, protocol, PEER, None, 2, self.reactor)  # type: ignore[arg-type]
+        protocol.makeConnection(transport)
+        transport.startReading()
+        return transport, protocol, far
+
     def test_same_decisions(self) -> None:
         """In whatever state a transport is, the twin sends at once what Python would, and nothing else."""
         seed = SEED
@@ -467,15 +505,53 @@ class CompiledPollTests(LeanPollTests):
         self.assertGreater(sent, 50)
 
 
+@attrs.define
+class TurnPath:
+    """A fast path that leaves every chunk to the end of the turn."""
+
+    turn: Turn
+    transport: Any
+    more: bool | None = None
+
+    def __call__(self, data: bytes, more: bool) -> Turn:
+        self.more = more
+        self.turn.waiting.append((self, data))
+        return self.turn
+
+    @property
+    def write(self) -> Any:
+        raise AssertionError("the socket takes everything")
+
+
+@attrs.define(eq=False)
+class Turn:
+    """What is finished at the end of a turn, all with the same ``outcome``."""
+
+    outcome: object
+    paths: list[TurnPath] = attrs.field(factory=list)
+    waiting: list[tuple[TurnPath, bytes]] = attrs.field(factory=list)
+    #: how many waited at each call of finish
+    finished: list[int] = attrs.field(factory=list)
+
+    def path(self, transport: Any) -> TurnPath:
+        self.paths.append(TurnPath(self, transport))
+        return self.paths[-1]
+
+    def finish(self) -> list[tuple[TurnPath, bytes, Any]]:
+        waiting, self.waiting = self.waiting, []
+        self.finished.append(len(waiting))
+        return [(path, data, self.outcome) for path, data in waiting]
+
+
 class Direct:
     """What stands before a protocol: answers with ``answer``, keeps what the socket did not take."""
 
-    def __init__(self, answer: Callable[[bytes], bytes | None], write: Callable[[bytes], object] | None = None) -> None:
+    def __init__(self, answer: Callable[[bytes], Any], write: Callable[[bytes], object] | None = None) -> None:
         self._answer = answer
         self._write = write
         self.written = b""
 
-    def __call__(self, data: bytes) -> bytes | None:
+    def __call__(self, data: bytes, more: bool) -> Any:
         return self._answer(data)
 
     def write(self, data: bytes) -> None:

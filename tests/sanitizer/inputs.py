@@ -144,13 +144,23 @@ def sends_kind() -> Callable[[random.Random], object]:
         is_batch = rng.random() < 0.3
         frames = [send(rng, batch=True)] if is_batch else [send(rng) for _ in range(rng.choice((1, 1, 2, 9)))]
         data = damaged(rng, b"".join(frames))
-        parse = batch.parse_batch if is_batch else batch.parse
-        if parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known):
+        host = rng.choice((*[HOST] * 9, V6))
+        together = not is_batch and rng.random() < 0.3
+        if together:
+            batch.begin()
+            pieces = [data, *(damaged(rng, send(rng)) for _ in range(rng.choice((0, 1, 5))))]
+            found = [batch.add(piece, known, host) for piece in pieces]
+        else:
+            parse = batch.parse_batch if is_batch else batch.parse
+            found = [parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known, host)]
+        if any(found):
             room = rng.choice((*[1 << 30] * 8, 300, 0))
-            host = rng.choice((*[HOST] * 9, V6))
-            if batch.encode(rng.randrange(1 << 40), room, 1 << 41, host, HOST) is not None:
+            if batch.encode(rng.randrange(1 << 40), room, 1 << 41, HOST) is not None:
                 batch.counts()
-                batch.answers(rng.choice(([], None)))
+                if together:
+                    assert len(batch.answers_of_each([])) <= sum(found)
+                else:
+                    batch.answers(rng.choice(([], None)))
 
     return once
 

@@ -13,7 +13,7 @@ from rmq.store.appender import Host
 from rmq.store.config import BrokerRole
 from rmq.store.messages import BatchEntry, PutResult, PutStatus
 from rmq.wire import record
-from tests.store.support import BORN, HOST, ROOT, SYNC, Box, all_records, append, log_events, message, queue_records
+from tests.store.support import HOST, ROOT, SYNC, Box, all_records, append, log_events, message, queue_records
 
 
 class Asked:
@@ -25,7 +25,7 @@ class Asked:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def encode(self, phy_offset: int, room: int, store_ms: int, born_host: Host, store_host: Host, /) -> None:
+    def encode(self, phy_offset: int, room: int, store_ms: int, store_host: Host, /) -> None:
         self.asked.append((phy_offset, room))
 
 
@@ -78,18 +78,18 @@ class PutTests(SynchronousTestCase):
         self.put()
         tail_end, end = store._commit_log.tail_end, store.end_offset
         sends = Asked()
-        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertEqual(store.append_many(sends, HOST), 0)
         self.assertEqual(sends.asked, [(end, tail_end - end - record.BLANK_BYTES)])
         self.box.disk.write_fails = lambda path: "commitlog" in path
         self.assertIs(self.put().status, PutStatus.SERVICE_NOT_AVAILABLE)
         self.box.disk.write_fails = lambda path: False
-        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertEqual(store.append_many(sends, HOST), 0)
         self.assertIs(self.put().status, PutStatus.PUT_OK)
         store._dispatcher._is_busy = True
-        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertEqual(store.append_many(sends, HOST), 0)
         store._dispatcher._is_busy = False
         self.assertEqual(len(sends.asked), 1)
-        self.assertEqual(store.append_many(sends, BORN, HOST), 0)
+        self.assertEqual(store.append_many(sends, HOST), 0)
         self.assertEqual(len(sends.asked), 2)
 
     def test_no_sends_are_put_where_too_many_wait(self) -> None:
@@ -98,7 +98,7 @@ class PutTests(SynchronousTestCase):
         store = box.open()
         self.patch(type(store._completion), "is_full", property(lambda completion: True))
         sends = Asked()
-        self.assertEqual((store.append_many(sends, BORN, HOST), sends.asked), (0, []))
+        self.assertEqual((store.append_many(sends, HOST), sends.asked), (0, []))
 
     def test_transactions(self) -> None:
         """Prepared and rolled back messages take no number and are not shown; committed ones are."""

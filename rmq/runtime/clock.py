@@ -35,6 +35,13 @@ def wall_ms(clock: IReactorTime, at_steady_ms: int) -> int:
     return now_ms(clock) - (steady_ms(clock) - at_steady_ms)
 
 
+def turn(clock: IReactorTime) -> Deferred[None]:
+    """Return a Deferred that fires in the next turn of the reactor, after sockets were read: for work in slices."""
+    done: Deferred[None] = Deferred()
+    clock.callLater(0, done.callback, None)
+    return done
+
+
 class DeadlineTimer:
     """
     One delayed call for many deadlines: it runs at the earliest of them.

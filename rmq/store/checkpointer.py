@@ -12,7 +12,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.runtime.clock import steady_ms
+from rmq.runtime.clock import steady_ms, turn
 from rmq.runtime.disk.files import DiskError, DiskFull
 from rmq.store.checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, RecoveryPointFile, sync_all
 from rmq.store.commitlog import CommitLog
@@ -26,6 +26,8 @@ from rmq.store.queues import QueueTable
 RECORD_EVERY_BYTES = 64 << 20
 #: and no more often than this, however much log is written
 RECORD_EVERY_MS = 5000
+#: queues that are written in one turn of the reactor; the files of so many new ones take some milliseconds
+WRITE_AT_ONCE = 32
 
 
 @attrs.define(eq=False)
@@ -88,6 +90,7 @@ class Checkpointer:
     async def tick(self) -> None:
         """Run one round: write queues and index, and the recovery point when it is due."""
         try:
+            await self._write_most()
             if self.write() and self._is_due():
                 await self.record(is_end=False)
         except DiskFull as error:
@@ -95,6 +98,18 @@ class Checkpointer:
             self._no_room(error)
         except DiskError as error:
             self._on_failure(error)
+
+    async def _write_most(self) -> None:
+        """
+        Write so many queues that :meth:`write` takes one short turn, and let clients be served between them.
+
+        What comes meanwhile may come faster than it is written: after twice the number of queues that is left.
+        """
+        for _ in range(2 * self._queues.unwritten // WRITE_AT_ONCE):
+            if self._queues.unwritten <= WRITE_AT_ONCE:
+                return
+            self._queues.write(WRITE_AT_ONCE)
+            await turn(self._clock)
 
     def _no_room(self, error: DiskFull) -> None:
         if not self.is_full:

@@ -25,6 +25,8 @@ from rmq.store.queuefiles import QueueFiles
 MAX_GAP = 1_000_000
 #: so much of the end of a file is read when it is loaded: with holes behind it the last unit is in there
 LOOK_BYTES = 4096
+#: so many of its last units are kept until recovery has ended; few of thousands of queues get more between checkpoints
+TAIL_UNITS = 16
 
 Unit = tuple[int, int, int]
 
@@ -67,12 +69,17 @@ class _Seen(NamedTuple):
     start: int
     #: number of units; None when it must be searched
     units_in_file: int | None
-    #: the last two, or fewer
-    units: list[Unit]
+    #: the last TAIL_UNITS, or fewer
+    tail: bytes
     #: only zeros follow
     is_clean: bool
     #: offset of the message of the first unit; -1 for a filler, or without one
     first_phy: int
+
+    @property
+    def units(self) -> list[Unit]:
+        """Return the last two, or fewer."""
+        return list(CQ_UNIT.iter_unpack(self.tail[-2 * CQ_UNIT_BYTES :]))
 
 
 class ConsumeQueue(QueueFiles):
@@ -86,6 +93,8 @@ class ConsumeQueue(QueueFiles):
     __slots__ = (
         "_first_phy",
         "_seen",
+        "_stale",
+        "_tail",
         "dirty",
         "end",
         "ext",
@@ -127,6 +136,10 @@ class ConsumeQueue(QueueFiles):
         self._first_phy = -1
         #: what :meth:`check_files` has seen of the last file
         self._seen: _Seen | None = None
+        #: until recovery has ended, the last units of a queue that :attr:`is_sound`
+        self._tail = b""
+        #: until then too, units behind :attr:`_written` that are still in the file
+        self._stale = b""
         #: when the files were loaded, the last unit followed the one before it, and zeros followed it
         self.is_sound = False
         #: in the table's list of queues to write
@@ -192,6 +205,8 @@ class ConsumeQueue(QueueFiles):
 
     def _begin_at(self, queue_offset: int) -> None:
         """Let an empty queue begin at a number: fillers from the start of its file, as Apache has them."""
+        if self.starts:
+            self._clear()
         at = queue_offset * CQ_UNIT_BYTES
         start = at - at % self.file_bytes
         self._written = start
@@ -240,6 +255,30 @@ class ConsumeQueue(QueueFiles):
                 low = middle + 1
         return low
 
+    # ---- writing ----
+
+    def write(self) -> None:
+        """Write what is buffered; recovery does not write again what is in the file already."""
+        if self._buffer:
+            self._tail = b""
+        if self._stale and self._buffer:
+            size = min(len(self._stale), len(self._buffer))
+            if self._buffer.startswith(self._stale[:size]):
+                self._written += size
+                self._stale = self._stale[size:]
+                del self._buffer[:size]
+            else:
+                self._wipe()
+        super().write()
+
+    def _wipe(self) -> None:
+        """Let only zeros follow in the file."""
+        self._stale = b""
+        start = self.starts[-1]
+        if self._written == self.starts[0]:
+            self._first_phy = -1
+        zero_from(self._files.get(self.path(start)), self._written - start, self.file_bytes)
+
     # ---- loading, cutting, cleaning ----
 
     def check_files(self, starts: list[int]) -> None:
@@ -261,7 +300,7 @@ class ConsumeQueue(QueueFiles):
         return _Seen(
             start,
             None if low and not count else low + count,
-            [CQ_UNIT.unpack_from(data, place) for place in places[max(0, count - 2) : count]],
+            data[max(0, end - TAIL_UNITS * CQ_UNIT_BYTES) : end],
             data.count(0, end) == len(data) - end,
             -1 if first is None or is_filler(first) else first[0],
         )
@@ -291,15 +330,17 @@ class ConsumeQueue(QueueFiles):
             if self.end > first or len(self.starts) == 1:
                 break
             self.drop_last()
-        if seen is None or not seen.units or self.starts[-1:] != [seen.start]:
+        units = [] if seen is None else seen.units
+        if seen is None or not units or self.starts[-1:] != [seen.start]:
             self._settle(self._last())
             return
         is_first_file = len(self.starts) == 1
-        if len(seen.units) == 2 or (is_first_file and seen.units_in_file == 1):
-            self.is_sound = seen.is_clean and _continues(seen.units[-1], seen.units[-2] if seen.units[1:] else None)
+        if len(units) == 2 or (is_first_file and seen.units_in_file == 1):
+            self.is_sound = seen.is_clean and _continues(units[-1], units[-2] if units[1:] else None)
+            self._tail = seen.tail if self.is_sound else b""
         if is_first_file and seen.first_phy >= 0:
             self.min, self._first_phy = seen.start // CQ_UNIT_BYTES, seen.first_phy
-        self._settle(seen.units[-1])
+        self._settle(units[-1])
 
     def _last(self) -> Unit | None:
         return self.unit(self.end - 1) if self.end else None
@@ -330,6 +371,7 @@ class ConsumeQueue(QueueFiles):
         self._written = self.min = self.end = 0
         self.max_phy = self._first_phy = -1
         self.is_sound = False
+        self._tail = self._stale = b""
         if self.ext is not None:
             self._clear_ext(self.ext)
 
@@ -356,17 +398,21 @@ class ConsumeQueue(QueueFiles):
 
     def cut(self, phy_offset: int) -> None:
         """
-        Drop all units of messages at ``phy_offset`` and behind; their place reads as zeros again.
+        Drop all units of messages at ``phy_offset`` and behind; after :meth:`recovered` their place reads as zeros.
 
         Units that a crash lost in front of others count as behind.
         """
         self.write()
+        if self._stale:
+            self._wipe()
         if self.starts:
             self._files.unsynced.add(self.path(self.starts[-1]))
         if self.is_sound and self.max_phy <= phy_offset and self.ext is None:
             self.next = self.end
             return
         first = self.starts[0] // CQ_UNIT_BYTES if self.starts else 0
+        if self._tail and self.ext is None and self._cut_tail(first, phy_offset):
+            return
         keep = self.lower_bound(first, self.end, lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
         while keep > first and not self._follows(keep - 1, first, phy_offset):
             keep -= 1
@@ -381,6 +427,38 @@ class ConsumeQueue(QueueFiles):
         self.end = keep
         self._first_phy = -1
         self._settle(self._last())
+
+    def _cut_tail(self, first: int, phy_offset: int) -> bool:
+        """
+        Do the same without the file, which thousands of queues would have to open; False when that does not do.
+
+        After a kill the log makes the same units again: they are not cleared before it is known that they differ.
+        """
+        units = list(CQ_UNIT.iter_unpack(self._tail))
+        begin = self.end - len(units)
+        count = bisect_left(units, True, key=lambda unit: unit[1] <= 0 or not 0 <= unit[0] < phy_offset)
+        last, before = (None, *units)[count], (None, None, *units)[count]
+        if (begin > first and before is None) or (not count and self.starts != [0]):
+            return False
+        if last is not None and (is_filler(last) or not _continues(last, before)):
+            return False
+        self._stale = self._tail[count * CQ_UNIT_BYTES :]
+        self._tail = b""
+        self.end = self.next = begin + count
+        self._written = self.end * CQ_UNIT_BYTES
+        self.max_phy = -1 if last is None else last[0] + last[1]
+        return True
+
+    def recovered(self) -> None:
+        """Recovery has ended: clear what :meth:`cut` has left in the file, and give the next message this number."""
+        if self._stale:
+            self.write()
+        if self.starts and not self.end:
+            self._clear()
+        elif self._stale:
+            self._wipe()
+        self._tail = b""
+        self.next = self.end
 
     def _follows(self, queue_offset: int, first: int, phy_offset: int) -> bool:
         """Tell whether a unit points in front of ``phy_offset`` and continues the one before it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 
 from twisted.internet.defer import Deferred
@@ -11,6 +12,7 @@ from twisted.logger import Logger
 from rmq.runtime.disk.files import Disk, FileSystem
 from rmq.store import layout
 from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.layout import CQ_UNIT_BYTES
 from rmq.store.openfiles import OpenFiles
 from rmq.store.queueext import QueueExt
 from rmq.wire.record import LMQ_PREFIX, MAX_TOPIC_BYTES
@@ -45,8 +47,8 @@ class QueueTable:
         self._queues: dict[Key, ConsumeQueue] = {}
         #: how many of them are light message queues
         self.lmq_queues = 0
-        #: queues with buffered units
-        self._dirty: list[ConsumeQueue] = []
+        #: queues with buffered units, the first one has waited longest
+        self._dirty: deque[ConsumeQueue] = deque()
         #: a queue lacked a file and was emptied
         self.is_broken = False
         #: folders with names that are not synced
@@ -149,12 +151,20 @@ class QueueTable:
             queue.dirty = True
             self._dirty.append(queue)
 
-    def write(self) -> None:
-        """Write all buffered units; DiskError (a full disk) leaves the rest buffered for the next time."""
-        while self._dirty:
-            self.write_one(self._dirty[-1])
-            queue = self._dirty.pop()
-            queue.dirty = False
+    @property
+    def unwritten(self) -> int:
+        """How many queues have buffered units."""
+        return len(self._dirty)
+
+    def write(self, most: int | None = None) -> None:
+        """
+        Write all buffered units, or those of ``most`` queues.
+
+        DiskError (a full disk) leaves the rest buffered for the next time.
+        """
+        for _ in range(len(self._dirty) if most is None else min(most, len(self._dirty))):
+            self.write_one(self._dirty[0])
+            self._dirty.popleft().dirty = False
 
     def write_one(self, queue: ConsumeQueue) -> None:
         """Write the buffered units of one queue."""
@@ -200,8 +210,12 @@ class QueueTable:
     def cut(self, phy_offset: int) -> None:
         """Drop the units of all messages at ``phy_offset`` and behind, and whatever a crash left behind the ends."""
         self.write()
+        base = layout.consume_queue_dir(self._root)
         for queue in self:
             queue.cut(phy_offset)
+            if queue.starts and queue.starts[-1] == queue.end * CQ_UNIT_BYTES:
+                # The process that was killed had not synced the name of a file without older units.
+                self._new_names |= {base, os.path.dirname(queue.folder), queue.folder}
 
     def correct_min(self, min_phy: int) -> None:
         """Let every queue begin with the first message that the log still has."""

@@ -433,9 +433,8 @@ class Recovery:
         removed = self.commit_log.cut(end, synced=synced, zeros_behind=zeros_behind)
         self.dispatcher.begin_at(end, last)
         self._write()
-        # Units that were rebuilt from the log have moved the ends of their queues.
         for queue in self.queues:
-            queue.next = queue.end
+            queue.recovered()
         if self.is_slave and self.lost_power:
             self.suspect_from = (
                 min(end, self.progress.offset) if self.progress is not None else self.commit_log.min_offset

@@ -13,7 +13,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import now_ms, turn
 from rmq.runtime.disk.files import Disk, DiskUsage
 from rmq.store import layout
 from rmq.store.commitlog import CommitLog
@@ -25,6 +25,8 @@ from rmq.store.queues import QueueTable
 _HOUR_MS = 3_600_000
 #: an administrator's wish to delete lasts so many rounds
 MANUAL_ROUNDS = 20
+#: queues whose beginnings are corrected in one turn of the reactor; a file is opened for each
+CORRECT_AT_ONCE = 64
 
 
 def hours_of(text: str) -> frozenset[int]:
@@ -81,8 +83,12 @@ class Retention:
         """Room where the consume queues lie."""
         return self._disk.usage(layout.consume_queue_dir(self._config.store_path_root_dir))
 
-    def tick(self) -> None:
-        """One round: look at the disk, delete what is due."""
+    async def tick(self) -> None:
+        """
+        One round: look at the disk, delete what is due.
+
+        Queues follow the log in slices; until its turn a queue begins with messages that are gone, which readers skip.
+        """
         forced, space = self.look()
         hour = time.localtime(now_ms(self._clock) // 1000).tm_hour
         manual = self._manual_rounds > 0
@@ -92,7 +98,7 @@ class Retention:
             self._delete_segments(forced=forced and self._config.clean_file_forcibly_enable)
         if self._commit_log.min_offset != self._cleaned_below:
             self._cleaned_below = self._commit_log.min_offset
-            self._delete_below(self._cleaned_below)
+            await self._delete_below(self._cleaned_below)
 
     def look(self) -> tuple[bool, bool]:
         """Compare the disk with its limits; return (delete unexpired files too, delete expired ones at any hour)."""
@@ -144,8 +150,12 @@ class Retention:
                 written_ms=written_ms,
             )
 
-    def _delete_below(self, min_phy: int) -> None:
-        count = sum(queue.delete_expired(min_phy) for queue in self._queues)
+    async def _delete_below(self, min_phy: int) -> None:
+        count = 0
+        for number, queue in enumerate(list(self._queues), 1):
+            count += queue.delete_expired(min_phy)
+            if number % CORRECT_AT_ONCE == 0:
+                await turn(self._clock)
         indexes = self._index.delete_expired(min_phy) if self._index is not None else 0
         if count or indexes:
             self._log.info(

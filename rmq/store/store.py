@@ -440,10 +440,10 @@ class MessageStore:
         self._retention.look()
         self._decide()
 
-    def _clean(self) -> None:
+    async def _clean(self) -> None:
         if self._failure is None:
             with contextlib.suppress(SyncFailed), self._failing():
-                self._retention.tick()
+                await self._retention.tick()
             self._decide()
 
     # ---- replication ----

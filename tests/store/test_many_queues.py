@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk.files import DiskError
 from rmq.sim.disk import SimDisk, SimFileSystem
-from rmq.store.consumequeue import LOOK_BYTES, ConsumeQueue
+from rmq.store.checkpointer import WRITE_AT_ONCE
+from rmq.store.consumequeue import LOOK_BYTES, TAIL_UNITS, ConsumeQueue
 from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES, file_name
+from rmq.store.messages import GetStatus
 from rmq.store.openfiles import OpenFiles
+from rmq.store.retention import CORRECT_AT_ONCE
 from tests.seeds import SEED
-from tests.store.support import ROOT, SMALL, Box, message
+from tests.store.support import ROOT, SMALL, Box, append, message
 
 QUEUES = 40
 
@@ -181,3 +185,164 @@ class LookTests(SynchronousTestCase):
         queue.cut(5000)
         self.assertEqual((queue.end, queue.max_phy), (2, 2100))
         self.assertRaises(DiskError, box.disk.open, f"{ROOT}/q/{file_name(LOOK_BYTES)}")
+
+
+class KilledTests(ManyQueuesCase):
+    def test_what_the_log_makes_again_is_not_written_again(self) -> None:
+        """After a kill neither queues that had grown since the checkpoint nor new ones cost more than a look."""
+        self.fill()
+        self.box.run(70)
+        self.fill()
+        self.box.put(*(message(number, topic="New", queue_id=number) for number in range(QUEUES)))
+        self.store.write_buffers()
+        before = self.ends()
+        self.box.kill()
+        files = [Counted(self, SimDisk, name) for name in ("open", "create_sparse", "delete")]
+        self.box.open()
+        paths = [path for counted in files for (path, *_) in counted.calls if "/consumequeue/" in path]
+        self.assertEqual(len(paths), 2 * QUEUES)
+        self.assertEqual(self.ends(), before)
+
+    def test_a_power_failure_after_a_checkpoint_of_what_was_found(self) -> None:
+        """Files that a killed process had made are on disk, names included, once `checkpoint.rmq` counts them."""
+        for seed in range(10):
+            self.box = Box(seed)
+            self.store = self.box.open()
+            self.patch(SimDisk, "file_system", lambda disk, path: None)
+            self.fill(3)
+            self.store.write_buffers()
+            before = self.ends()
+            self.box.reopen("kill")
+            self.box.put(message(0))
+            self.box.run(70)
+            self.box.reopen("crash")
+            self.assertGreaterEqual(self.ends().items(), before.items(), f"seed {seed}")
+
+    def test_cut_without_a_look_into_the_file(self) -> None:
+        """What is cut off and made again, or not, or differs leaves the queue that clearing the file would leave."""
+        draw = random.Random(SEED)
+        for number in range(150):
+            box = Box(number, **SMALL)
+            box.node.start()
+            units = [(n * 100, 100, n) for n in range(draw.choice((1, 2, 3, 9, TAIL_UNITS, 25, 40)))]
+            keep = draw.randint(0, len(units))
+            same = draw.randint(0, len(units) - keep)
+            more = [*units[keep : keep + same], *((n * 100, 99, 7) for n in range(keep + same, draw.randint(0, 50)))]
+            steps = sorted(draw.randint(0, len(more)) for _ in range(2))
+            expected = b"".join(CQ_UNIT.pack(*unit) for unit in (*units[:keep], *more))
+            why = f"seed {SEED}, number {number}: {len(units)} units, {keep} kept, {same} made again of {len(more)}"
+            for folder, file_bytes in (("q", 400), ("p", 4000)):
+                files = OpenFiles(box.disk, 9)
+                box.disk.make_dirs(f"{ROOT}/{folder}")
+                first = ConsumeQueue(files, f"{ROOT}/{folder}", "Topic", 0, file_bytes)
+                first.extend(b"".join(CQ_UNIT.pack(*unit) for unit in units), units[-1][0] + 100)
+                first.write()
+                queue = ConsumeQueue(files, f"{ROOT}/{folder}", "Topic", 0, file_bytes)
+                queue.load(first.starts)
+                queue.cut(keep * 100)
+                self.assertEqual((queue.end, queue.max_phy), (keep, keep * 100 or -1), why)
+                for at, until in zip((0, *steps), (*steps, len(more)), strict=True):
+                    for place, unit in enumerate(more[at:until], keep + at):
+                        self.assertTrue(queue.append(place, *unit), why)
+                    queue.write()
+                queue.recovered()
+                end = keep + len(more)
+                self.assertEqual((queue.end, queue.next, queue.read(0, 50)), (end, end, expected[:file_bytes]), why)
+                found = b"".join(box.disk.read_whole(queue.path(start)) for start in queue.starts)
+                self.assertEqual(found, expected.ljust(len(found), b"\0"), why)
+                self.assertEqual(len(found), -(-len(expected) // file_bytes) * file_bytes, why)
+                queue.correct_min(250)
+                self.assertEqual(queue.min, min(3, end), why)
+
+    def test_a_queue_that_begins_elsewhere(self) -> None:
+        """A queue of which all was cut off may begin at another number."""
+        box = Box()
+        box.node.start()
+        box.disk.make_dirs(f"{ROOT}/q")
+        files = OpenFiles(box.disk, 9)
+        first = ConsumeQueue(files, f"{ROOT}/q", "Topic", 0, 400)
+        first.append(0, 1000, 100, 1)
+        first.write()
+        queue = ConsumeQueue(files, f"{ROOT}/q", "Topic", 0, 400)
+        queue.load([0])
+        queue.cut(1000)
+        queue.append(41, 2000, 100, 2)
+        queue.write()
+        queue.recovered()
+        self.assertEqual((queue.min, queue.end, queue.starts), (41, 42, [800]))
+        self.assertEqual(box.disk.list_dir(f"{ROOT}/q"), [file_name(800)])
+
+
+class TurnsTests(ManyQueuesCase):
+    """Work on all queues is done in slices: a request waits for one of them at most."""
+
+    def largest_step(self, kind: type, name: str, seconds: float) -> int:
+        """Return how often a method was called in one turn at most, of all turns of some seconds."""
+        counted = Counted(self, kind, name)
+        largest, until = 0, self.box.world.now_s + seconds
+        while self.box.world.now_s < until:
+            before = len(counted.calls)
+            self.box.world.step()
+            largest = max(largest, len(counted.calls) - before)
+        self.assertGreaterEqual(len(counted.calls), 5 * QUEUES)
+        return largest
+
+    def test_new_queues_are_written_in_slices(self) -> None:
+        """The first write of many queues makes the files of a few in each turn."""
+        self.box.put(*(message(number, topic=f"T{number}", queue_id=0) for number in range(5 * QUEUES)))
+        self.assertLessEqual(self.largest_step(SimDisk, "create_sparse", 3), WRITE_AT_ONCE + 1)
+        self.box.reopen("stop")
+        self.assertEqual(len(self.ends()), 5 * QUEUES)
+
+    def test_a_topic_is_deleted_between_them(self) -> None:
+        """Queues that were deleted between two slices are not written, the others are."""
+        self.box.put(*(message(number, topic=f"T{number}", queue_id=0) for number in range(5 * QUEUES)))
+        created = Counted(self, SimDisk, "create_sparse")
+        self.box.world.run_until(lambda: len(created.calls) > WRITE_AT_ONCE)
+        self.store.delete_topic("T0")
+        self.store.delete_topic(f"T{5 * QUEUES - 1}")
+        self.box.run(3)
+        self.box.reopen("kill")
+        self.assertEqual(len(self.ends()), 5 * QUEUES - 2)
+
+    def test_a_stop_between_them(self) -> None:
+        """A stop writes what is left."""
+        self.box.put(*(message(number, topic=f"T{number}", queue_id=0) for number in range(5 * QUEUES)))
+        before = self.ends()
+        created = Counted(self, SimDisk, "create_sparse")
+        self.box.world.run_until(lambda: len(created.calls) > WRITE_AT_ONCE)
+        self.box.reopen("stop")
+        self.assertEqual(self.ends(), before)
+
+    def test_new_ones_come_faster(self) -> None:
+        """The round ends, with everything written, though more queues get messages in each turn than it writes."""
+        self.box.put(*(message(number, topic=f"T{number}", queue_id=0) for number in range(5 * QUEUES)))
+        written = self.store._queues.write
+        rounds = []
+
+        def write(most: int | None = None) -> None:
+            written(most)
+            if most is not None:
+                first = 5 * QUEUES + len(rounds) * 2 * WRITE_AT_ONCE
+                for number in range(first, first + 2 * WRITE_AT_ONCE):
+                    append(self.store, message(number, topic=f"T{number}", queue_id=0))
+                rounds.append(most)
+
+        self.patch(self.store._queues, "write", write)
+        self.box.run(1)
+        self.assertEqual(len(rounds), 2 * 5 * QUEUES // WRITE_AT_ONCE)
+        self.assertEqual(self.store._queues.unwritten, 0)
+
+    def test_queues_follow_the_log_in_slices(self) -> None:
+        """When the beginning of the log expires, the queues are corrected in slices, and consumers begin behind it."""
+        for _ in range(30):
+            self.box.put(*(message(n, topic=f"T{n}", queue_id=0) for n in range(5 * QUEUES)))
+        self.box.run(1)
+        self.patch(self.store._retention, "_config", attrs.evolve(self.box.config, file_reserved_time=0))
+        self.store.delete_expired_soon()
+        self.assertLessEqual(self.largest_step(ConsumeQueue, "delete_expired", 15), CORRECT_AT_ONCE)
+        self.assertGreater(self.store.min_phy_offset, 0)
+        for topic, queue_id in self.ends():
+            low = self.store.min_offset(topic, queue_id)
+            self.assertGreater(low, 0)
+            self.assertIs(self.store.get(topic, queue_id, low, 1).status, GetStatus.FOUND)

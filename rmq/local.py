@@ -88,7 +88,7 @@ class Role:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=lambda: signal_when_parent_ends(signal.SIGTERM),
         )
 
     @property
@@ -111,10 +111,10 @@ class Role:
             return f"(no log: {error})"
 
 
-def _die_with_parent() -> None:
-    """Linux: a role ends when rmq-local ends, also after kill -9."""
+def signal_when_parent_ends(signum: int) -> None:
+    """Linux: have this process get a signal when its parent ends, also after kill -9."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum)
 
 
 @attrs.define

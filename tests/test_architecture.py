@@ -31,7 +31,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aio": {"client", "errors", "wire"},
     "blocking": {"aio", "client", "errors", "wire"},
     "tx": {"client", "errors", "remoting", "runtime", "wire"},
+    "testing": {
+        "aio",
+        "blocking",
+        "broker",
+        "client",
+        "errors",
+        "local",
+        "namesrv",
+        "remoting",
+        "runtime",
+        "sim",
+        "store",
+        "tx",
+        "wire",
+    },
 }
+
+#: the parts of the test kit that start processes, wait for them, or run a test's loop
+KIT_EDGES = {f"rmq/testing/{name}.py" for name in ("blocking", "handle", "plugin", "server", "tx")}
 
 #: the Spark job reads stores with these modules and nothing else of rmq
 SPARK_MAY_IMPORT = {"rmq.wire.record", "rmq.wire.compiled", "rmq.wire.loosejson", "rmq.store.layout"}
@@ -105,6 +123,7 @@ def is_edge(path: str) -> bool:
     return (
         path.startswith("rmq/runtime/")
         or path.endswith(("/tap.py", "/__main__.py"))
+        or path in KIT_EDGES
         or path
         in (
             "rmq/container.py",

@@ -1,0 +1,52 @@
+"""The face for asyncio: the servers in a process of their own, clients on the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from rmq.aio import Client
+from rmq.client.settings import ClientSettings
+from rmq.testing.handle import POLL_S, QUICK, Handle, OneProcess, arguments_of
+
+
+class Cluster(Handle):
+    """A NameServer and brokers that run. What is not a coroutine here takes a millisecond."""
+
+    def client(self, settings: ClientSettings = QUICK) -> Client:
+        """Return a client for ``async with``."""
+        return Client(self.namesrv, settings=settings)
+
+    async def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
+        """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.unconsumed(group, topic):
+            if loop.time() > deadline:
+                raise self._not_consumed(group, topic, timeout_s)
+            await asyncio.sleep(POLL_S)
+
+
+def client_of(servers: Handle) -> Client:
+    """Return a client of servers that another face runs."""
+    return Client(servers.namesrv, settings=QUICK)
+
+
+@asynccontextmanager
+async def cluster(
+    *,
+    masters: int = 1,
+    slaves: int = 0,
+    role: str = "ASYNC_MASTER",
+    config: Mapping[str, object] | None = None,
+    keep: bool = False,
+    log_level: str = "info",
+) -> AsyncIterator[Cluster]:
+    """Run a NameServer and brokers in a process of their own; see :func:`rmq.testing.cluster`."""
+    arguments = arguments_of(masters, slaves, role, config, keep=keep, log_level=log_level)
+    processes = await asyncio.to_thread(OneProcess, arguments)
+    try:
+        yield Cluster(processes.links, processes.namesrv)
+    finally:
+        await asyncio.to_thread(processes.close)

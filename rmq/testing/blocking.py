@@ -1,0 +1,91 @@
+"""The face for programs without a loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from rmq.blocking import Client
+from rmq.client.settings import ClientSettings
+from rmq.testing.external import Elsewhere
+from rmq.testing.handle import POLL_S, QUICK, Handle, Isolated, OneProcess, arguments_of
+
+
+class Cluster(Handle):
+    """A NameServer and brokers that run."""
+
+    def __init__(self, processes: OneProcess | Isolated | Elsewhere) -> None:
+        super().__init__(processes.links, processes.namesrv)
+        #: their folder, and the paths of their logs
+        self.dir = processes.dir
+        self.logs: Callable[[], list[str]] = processes.logs
+
+    def client(self, settings: ClientSettings = QUICK) -> Client:
+        """Return a client for ``with``."""
+        return Client(self.namesrv, settings=settings)
+
+    def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
+        """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while self.unconsumed(group, topic):
+            if time.monotonic() > deadline:
+                raise self._not_consumed(group, topic, timeout_s)
+            time.sleep(POLL_S)
+
+
+class IsolatedCluster(Cluster):
+    """One process for each server: ``namesrv``, ``broker-a``, its slave ``broker-a-1`` and so on."""
+
+    def __init__(self, processes: Isolated) -> None:
+        super().__init__(processes)
+        self.nodes = processes.nodes
+        self.pid: Callable[[str], int] = processes.pid
+        self.start: Callable[[str], None] = processes.start
+        self.stop: Callable[[str], None] = processes.stop
+        self.restart: Callable[[str], None] = processes.restart
+        self.kill: Callable[[str], None] = processes.kill
+        self.pause: Callable[[str], AbstractContextManager[None]] = processes.pause
+
+
+@contextmanager
+def cluster(
+    *,
+    masters: int = 1,
+    slaves: int = 0,
+    role: str = "ASYNC_MASTER",
+    config: Mapping[str, object] | None = None,
+    keep: bool = False,
+    log_level: str = "info",
+) -> Iterator[Cluster]:
+    """
+    Run a NameServer and brokers in a process of their own.
+
+    Each master (``broker-a``, ``broker-b``, …) has so many slaves. ``config`` are keys of all brokers. ``keep`` leaves
+    stores and logs where they are. Raises ServerFailed.
+    """
+    arguments = arguments_of(masters, slaves, role, config, keep=keep, log_level=log_level)
+    processes = OneProcess(arguments)
+    try:
+        yield Cluster(processes)
+    finally:
+        processes.close()
+
+
+@contextmanager
+def isolated_cluster(
+    *,
+    masters: int = 1,
+    slaves: int = 0,
+    role: str = "ASYNC_MASTER",
+    config: Mapping[str, object] | None = None,
+    keep: bool = False,
+    log_level: str = "info",
+) -> Iterator[IsolatedCluster]:
+    """Run each server in a process of its own, so that it can be paused, killed and started again."""
+    arguments = arguments_of(masters, slaves, role, config, log_level=log_level)
+    processes = Isolated(arguments, masters=masters, slaves=slaves, keep=keep)
+    try:
+        yield IsolatedCluster(processes)
+    finally:
+        processes.close()

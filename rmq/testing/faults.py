@@ -1,0 +1,206 @@
+"""What goes wrong on purpose: requests that are refused, answered late, or never answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import ResponderTable, Written
+from rmq.runtime.clock import steady_ms
+from rmq.store.messages import PutStatus, Replication
+from rmq.wire.codes import RequestCode, ResponseCode
+from rmq.wire.command import RemotingCommand, encode_reply
+
+Answer = Callable[[ResponderTable, RemotingCommand, Channel], Written]
+
+#: names that stand for all the codes with which clients ask the same
+FAMILIES = {
+    "SEND_MESSAGE": (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+    "PULL_MESSAGE": (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+}
+
+
+def codes_of(request: str | int) -> frozenset[int]:
+    """Return the request codes of a name in `RequestCode`, or a number; ValueError for a name that is none."""
+    if isinstance(request, int):
+        return frozenset((request,))
+    if request not in FAMILIES and request not in RequestCode.__members__:
+        raise ValueError(f"there is no request {request!r}; rmq.wire.codes.RequestCode has their names")
+    return frozenset(map(int, FAMILIES.get(request, ()) or (RequestCode[request],)))
+
+
+def response_code(code: str | int) -> int:
+    """Return a response code by its name in `ResponseCode`, or the number itself."""
+    if isinstance(code, int):
+        return code
+    if code not in ResponseCode.__members__:
+        raise ValueError(f"there is no response code {code!r}; rmq.wire.codes.ResponseCode has their names")
+    return int(ResponseCode[code])
+
+
+def topic_of(command: RemotingCommand) -> str | None:
+    """Return the topic of a request; SEND_MESSAGE_V2 and batches have it under ``b``."""
+    return command.ext_fields.get("topic") or command.ext_fields.get("b")
+
+
+@attrs.define(eq=False, kw_only=True)
+class Fault:
+    """
+    Something that goes wrong until it is undone, or has happened ``times`` times; ``count`` says how often it did.
+
+    ``node``, ``topic`` and ``group`` None: all of them.
+    """
+
+    codes: frozenset[int] = frozenset()
+    node: str | None = None
+    topic: str | None = None
+    group: str | None = None
+    times: int | None = None
+    answer: Answer | None = None
+    #: what ends it
+    undo: Callable[[], object] = lambda: None
+    count: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.times is not None and self.count >= self.times
+
+    def concerns(self, node: str, command: RemotingCommand) -> bool:
+        """Tell whether it changes the answer to a request."""
+        return (
+            command.code in self.codes
+            and not self.is_spent
+            and self.node in (None, node)
+            and self.topic in (None, topic_of(command))
+            and self.group in (None, command.ext_fields.get("consumerGroup"))
+        )
+
+
+class Faults:
+    """The faults of one reactor, by number. What waits because of them goes on at :meth:`end`."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.clock = clock
+        self._active: dict[int, Fault] = {}
+        self._last = 0
+        self._waiting: dict[IDelayedCall, tuple[Deferred[Any], object]] = {}
+
+    def add(self, fault: Fault) -> int:
+        """Let it begin, and return its number."""
+        self._last += 1
+        self._active[self._last] = fault
+        return self._last
+
+    def count(self, number: int) -> int:
+        """Return how often it has happened."""
+        fault = self._active.get(number)
+        return 0 if fault is None else fault.count
+
+    def remove(self, number: int) -> int:
+        """End it, and return how often it has happened."""
+        fault = self._active.pop(number, None)
+        if fault is None:
+            return 0
+        fault.undo()
+        return fault.count
+
+    def end(self) -> None:
+        """End all of them."""
+        for number in list(self._active):
+            self.remove(number)
+        for call, (deferred, result) in list(self._waiting.items()):
+            call.cancel()
+            deferred.callback(result)
+        self._waiting.clear()
+
+    def dispatch(self, node: str, inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
+        """Answer a request of a node, by the first fault that concerns it, else as ever."""
+        for fault in self._active.values():
+            if fault.answer is not None and fault.concerns(node, command):
+                fault.count += 1
+                return fault.answer(inner, command, channel)
+        return inner.dispatch(command, channel)
+
+    def later(self, seconds: float, result: Any = None) -> Deferred[Any]:
+        """Return a Deferred that fires after so many seconds, or at the end of all faults."""
+
+        def fire() -> None:
+            del self._waiting[call]
+            deferred.callback(result)
+
+        deferred: Deferred[Any] = Deferred()
+        call = self.clock.callLater(seconds, fire)
+        self._waiting[call] = deferred, result
+        return deferred
+
+    # answers
+
+    def refused(self, code: int, remark: str) -> Answer:
+        """Return the answer of a server that does nothing but refuse."""
+
+        def answer(inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
+            return None if command.is_oneway else encode_reply(command, code, remark)
+
+        return answer
+
+    def dropped(self, inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
+        """Do what was asked, and never answer."""
+        written = inner.dispatch(command, channel)
+        return written.addCallback(lambda _: None) if isinstance(written, Deferred) else None
+
+    def cut(self, inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
+        """Do what was asked, and close the connection."""
+        written = self.dropped(inner, command, channel)
+        channel.close("cut by a test")
+        return written
+
+    def delayed(self, seconds: float) -> Answer:
+        """Return the answer of a server that is slow to write it."""
+
+        def answer(inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
+            written = inner.dispatch(command, channel)
+            return self.later(seconds).addCallback(lambda _: written)
+
+        return answer
+
+
+class FaultTable(ResponderTable):
+    """
+    The responders of a node, behind the faults.
+
+    It has no lanes, so every request passes here; lanes answer the same, faster.
+    """
+
+    def __init__(self, node: str, inner: ResponderTable, faults: Faults) -> None:
+        super().__init__(stats=inner.stats)
+        self._node = node
+        self._inner = inner
+        self._faults = faults
+
+    def codes(self) -> frozenset[int]:
+        return self._inner.codes()
+
+    def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
+        return self._faults.dispatch(self._node, self._inner, command, channel)
+
+
+class HeldReplication:
+    """Replication of a master whose slaves may be held: then nobody acknowledges before the deadline."""
+
+    def __init__(self, inner: Replication, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+        self.holding: Fault | None = None
+
+    def wait_for_slaves(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
+        fault = self.holding
+        if fault is None or fault.is_spent:
+            return self._inner.wait_for_slaves(next_offset, deadline_ms)
+        fault.count += 1
+        left_s = max(0, deadline_ms - steady_ms(self._faults.clock)) / 1000
+        return self._faults.later(left_s, PutStatus.FLUSH_SLAVE_TIMEOUT)

@@ -1,0 +1,440 @@
+"""
+The servers of a test as the test sees them: names, messages, faults. Written once for all faces.
+
+A `Handle` asks through its links, one for each process; an answer that is a number is summed, a list joined. All but
+``client`` and ``wait_consumed`` of the faces take a millisecond or so, and wait for nobody but the servers: asyncio
+code may call them as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rmq.client.settings import ClientSettings
+from rmq.client.types import ReceivedMessage
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.record import decode_record
+
+#: how long a server may take to start, to answer a command, and to stop
+START_S, ANSWER_S, STOP_S = 30.0, 30.0, 15.0
+#: between two looks of a wait
+POLL_S = 0.02
+#: Clients of the kit write offsets often, so that waits for them are short.
+QUICK = ClientSettings(persist_offsets_s=0.1)
+#: lines of the log in an error
+LOG_LINES = 30
+
+
+class ServerFailed(Exception):
+    """A server did not start, ended, or could not do what was asked; the text says why."""
+
+
+class Link(Protocol):
+    """A way to the servers."""
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Do a command and return its result; ServerFailed."""
+
+
+class Fault:
+    """
+    Something that goes wrong until the end of its ``with`` block.
+
+    ``count`` is how often it did, also after the end.
+    """
+
+    def __init__(self, links: Sequence[Link], command: str, arguments: dict[str, Any]) -> None:
+        self._numbers = [(link, link.ask(command, **arguments)) for link in links]
+        self._final: int | None = None
+
+    @property
+    def count(self) -> int:
+        if self._final is not None:
+            return self._final
+        return sum(link.ask("count", fault=number) for link, number in self._numbers)
+
+    def undo(self) -> None:
+        """End it; may be called again."""
+        if self._final is None:
+            self._final = sum(link.ask("undo", fault=number) for link, number in self._numbers)
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+
+class FaultMaker:
+    """
+    What can go wrong. Each call begins a `Fault`, which ends with its ``with`` block, or with the test.
+
+    ``request`` is a name of `rmq.wire.codes.RequestCode` or a number. SEND_MESSAGE stands for all ways to send,
+    PULL_MESSAGE for all ways to pull. ``times`` is how often it happens at most; ``topic`` and ``node`` (``namesrv``,
+    ``broker-a``, ``broker-a-1``) restrict it.
+    """
+
+    def __init__(self, links: Callable[[], Sequence[Link]]) -> None:
+        self._links = links
+
+    def _begin(self, command: str, **arguments: Any) -> Fault:
+        return Fault(self._links(), command, {k: v for k, v in arguments.items() if v is not None})
+
+    def refuse(
+        self,
+        request: str | int,
+        code: str | int = "SYSTEM_BUSY",
+        *,
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> Fault:
+        """Answer with a response code, a name of `rmq.wire.codes.ResponseCode` or a number; nothing is done."""
+        return self._begin("refuse", request=request, code=code, times=times, topic=topic, node=node)
+
+    def drop_answers(
+        self, request: str | int, *, times: int | None = None, topic: str | None = None, node: str | None = None
+    ) -> Fault:
+        """Do what is asked and do not answer: a message is stored, and its sender has a timeout."""
+        return self._begin("drop_answers", request=request, times=times, topic=topic, node=node)
+
+    def delay_answers(
+        self,
+        request: str | int,
+        seconds: float,
+        *,
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> Fault:
+        """Do what is asked and answer so many seconds later."""
+        return self._begin("delay_answers", request=request, seconds=seconds, times=times, topic=topic, node=node)
+
+    def cut(
+        self,
+        request: str | int | None = None,
+        *,
+        connections_of: str | None = None,
+        times: int | None = None,
+        topic: str | None = None,
+    ) -> Fault:
+        """
+        Close connections to brokers: after each such request is done, before its answer; without a request now.
+
+        ``connections_of`` is the client id whose connections are closed now, None: all.
+        """
+        return self._begin("cut", request=request, connections_of=connections_of, times=times, topic=topic)
+
+    def forget_route(self, topic: str) -> Fault:
+        """The NameServer does not know a topic."""
+        return self._begin("forget_route", topic=topic)
+
+    def hold_slave(self, *, times: int | None = None) -> Fault:
+        """No slave acknowledges: a SYNC_MASTER answers FLUSH_SLAVE_TIMEOUT after ``slaveTimeout`` (1 s here)."""
+        return self._begin("hold_slave", times=times)
+
+    def full_disk(self, node: str | None = None) -> Fault:
+        """The disk of a broker (None: of all) is full, so messages are refused; counts the sends that came."""
+        return self._begin("full_disk", node=node)
+
+    def steal_queues(self, group: str) -> Fault:
+        """Other members join a group and get all its queues, at once; at the end the queues come back."""
+        return self._begin("steal_queues", group=group)
+
+
+class Handle:
+    """What all faces have; ``namesrv`` is the address for clients."""
+
+    def __init__(self, links: Callable[[], Sequence[Link]], namesrv: str) -> None:
+        self._links = links
+        self.namesrv = namesrv
+        self.faults = FaultMaker(links)
+        self._token = os.urandom(4).hex()
+        self._numbers = itertools.count(1)
+
+    def name(self, name: str) -> str:
+        """Return a name that no other test has: ``name`` with something behind."""
+        return f"{name}-{self._token}-{next(self._numbers)}"
+
+    def topic(self, name: str = "topic", *, queues: int = 4) -> Any:
+        """Create a topic and return its name, which no other test has. Clients can send to it at once."""
+        full = self.name(name)
+        self._each("topic", name=full, queues=queues)
+        return full
+
+    def group(self, name: str = "group") -> str:
+        """Return the name of a group that no other test has."""
+        return self.name(name)
+
+    def messages(self, topic: str) -> list[ReceivedMessage]:
+        """Return all messages of a topic, by broker, queue and offset; those that were sent back have own topics."""
+        return [_received(found) for part in self._each("messages", topic=topic) for found in part]
+
+    def unconsumed(self, group: str, topic: str) -> int:
+        """Return how many messages of a topic a group has not acknowledged; retries of the group count, too."""
+        return sum(self._each("unconsumed", group=group, topic=topic))
+
+    def deliver_delayed_now(self) -> Any:
+        """Deliver all delayed messages, retries included, whose time has not come."""
+        self._each("deliver_delayed_now")
+
+    def redeliver(self, group: str, message: ReceivedMessage) -> int:
+        """
+        Have the members of a group get a message again, and all behind it in its queue.
+
+        Returns the number of members. The group must run; it is what an operator's reset of offsets does.
+        """
+        queue = message.queue
+        where = {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
+        return sum(self._each("redeliver", group=group, offset=message.queue_offset, **where))
+
+    def undo_faults(self) -> None:
+        """End all faults."""
+        self._each("undo_all")
+
+    def _each(self, command: str, **arguments: Any) -> list[Any]:
+        return [link.ask(command, **arguments) for link in self._links()]
+
+    def _not_consumed(self, group: str, topic: str, seconds: float) -> TimeoutError:
+        left = self.unconsumed(group, topic)
+        return TimeoutError(f"group {group} has not acknowledged {left} messages of topic {topic} after {seconds:g} s")
+
+
+def _received(found: Mapping[str, Any]) -> ReceivedMessage:
+    record = decode_record(b64decode(found["record"]))
+    queue = MessageQueue(topic=record.topic, broker_name=found["broker"], queue_id=record.queue_id)
+    return ReceivedMessage(record, queue)
+
+
+class ServerProcess:
+    """One process of :mod:`rmq.testing.server`, ended by its standard input."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._lock = threading.Lock()
+        self._unread = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rmq.testing.server", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C is for the test.
+            start_new_session=True,
+        )
+        self.ready: dict[str, Any] = {}
+        started = False
+        try:
+            self.ready = self._answer(START_S)
+            started = True
+        finally:
+            if not started:
+                self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """The path of its log."""
+        return str(self.ready["log"])
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        line = json.dumps({"do": command, **arguments}).encode() + b"\n"
+        stdin = self._process.stdin
+        assert stdin is not None
+        with self._lock:
+            try:
+                stdin.write(line)
+                stdin.flush()
+            except (BrokenPipeError, ValueError) as error:
+                raise ServerFailed(f"the server has ended{self._log_tail()}") from error
+            return self._answer(ANSWER_S).get("result")
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        stdout = self._process.stdout
+        assert stdout is not None
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise ServerFailed(f"the server does not answer within {seconds:g} s{self._log_tail()}")
+            data = os.read(stdout.fileno(), 65536)
+            if not data:
+                raise ServerFailed(f"the server has ended{self._log_tail()}")
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ServerFailed(answer["error"])
+        return answer
+
+    def _log_tail(self) -> str:
+        try:
+            with open(self.log, encoding="utf-8", errors="replace") as file:
+                return "; the end of its log:\n" + "".join(file.readlines()[-LOG_LINES:])
+        except (KeyError, OSError):
+            return ""
+
+    def signal(self, signum: int) -> None:
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self._process.kill()
+        self.close()
+
+    def stop(self) -> None:
+        """End it in order; its folder stays."""
+        self._process.terminate()
+        self._process.wait(STOP_S)
+        self.close()
+
+    def close(self) -> None:
+        """End it, and remove its folder; may be called again."""
+        process = self._process
+        if process.stdin is not None and not process.stdin.closed:
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def arguments_of(
+    masters: int, slaves: int, role: str, config: Mapping[str, object] | None, *, keep: bool = False, log_level: str
+) -> list[str]:
+    """Return the command line of the server."""
+    arguments = ["--masters", str(masters), "--slaves", str(slaves), "--role", role, "--log-level", log_level]
+    for key, value in (config or {}).items():
+        arguments += ["--config", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    return arguments + ["--keep"] * keep
+
+
+class OneProcess:
+    """All servers in one process."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.process = ServerProcess(arguments)
+        self.namesrv = str(self.process.ready["namesrv"])
+
+    @property
+    def dir(self) -> str:
+        return str(self.process.ready["dir"])
+
+    def links(self) -> Sequence[Link]:
+        return [self.process]
+
+    def logs(self) -> list[str]:
+        return [self.process.log]
+
+    def close(self) -> None:
+        self.process.close()
+
+
+class Isolated:
+    """
+    One process for each server: ``namesrv``, masters ``broker-a``, ``broker-b``, slaves ``broker-a-1`` and so on.
+
+    Signals are real here. The folder and the ports of a server stay the same when it starts again.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, masters: int, slaves: int, keep: bool) -> None:
+        self._keep = keep
+        self.dir = tempfile.mkdtemp(prefix="rmq-testing-")
+        self._arguments = {"namesrv": [*arguments, "--only", "namesrv"]}
+        self._running: dict[str, ServerProcess] = {}
+        self._paused: set[str] = set()
+        started = False
+        try:
+            self.start("namesrv")
+            self.namesrv = str(self._running["namesrv"].ready["namesrv"])
+            for number in range(masters):
+                for broker_id in range(slaves + 1):
+                    name = f"broker-{chr(ord('a') + number)}" + (f"-{broker_id}" if broker_id else "")
+                    self._arguments[name] = [*arguments, "--only", name, "--namesrv", self.namesrv]
+                    self.start(name)
+            started = True
+        finally:
+            if not started:
+                self.close()
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of all servers."""
+        return list(self._arguments)
+
+    def pid(self, node: str) -> int:
+        """Return the process id of a running server."""
+        return self._running[node].pid
+
+    def links(self) -> Sequence[Link]:
+        return [process for node, process in self._running.items() if node not in self._paused]
+
+    def logs(self) -> list[str]:
+        return [os.path.join(self.dir, f"{node}.log") for node in self._arguments]
+
+    def start(self, node: str) -> None:
+        """Start a server that does not run, where it was before."""
+        if node in self._running:
+            raise ServerFailed(f"{node} runs already")
+        arguments = self._arguments[node]
+        process = ServerProcess([*arguments, "--dir", self.dir, *["--keep"] * self._keep])
+        self._running[node] = process
+        if "--port" not in arguments:
+            brokers = process.ready["brokers"]
+            address = brokers[0]["address"] if brokers else process.ready["namesrv"]
+            self._arguments[node] = [*arguments, "--port", str(address).rpartition(":")[2]]
+
+    def kill(self, node: str) -> None:
+        """End a server with SIGKILL."""
+        self._paused.discard(node)
+        self._running.pop(node).kill()
+
+    def stop(self, node: str) -> None:
+        """End a server in order."""
+        self._running.pop(node).stop()
+
+    def restart(self, node: str) -> None:
+        """Stop a server in order and start it again."""
+        self.stop(node)
+        self.start(node)
+
+    @contextmanager
+    def pause(self, node: str) -> Iterator[None]:
+        """Let a server do nothing in the block (SIGSTOP), without closing its connections."""
+        process = self._running[node]
+        self._paused.add(node)
+        process.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._paused.discard(node)
+            process.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        for node in list(self._paused):
+            self._running[node].signal(signal.SIGCONT)
+        for process in reversed(list(self._running.values())):
+            process.close()
+        self._running.clear()
+        if not self._keep:
+            shutil.rmtree(self.dir, ignore_errors=True)

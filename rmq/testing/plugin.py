@@ -1,0 +1,182 @@
+"""
+Fixtures for pytest; imports nothing but pytest until a fixture is used.
+
+pytest finds it as an entry point of the installed package. It never touches a loop or a reactor: what is asynchronous
+is a fixture of pytest-asyncio or pytest-twisted, where these are installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from rmq import aio, blocking, tx
+    from rmq.testing.blocking import Cluster, IsolatedCluster
+
+#: the fixtures whose logs belong to the report of a failed test
+_WITH_LOGS = ("rmq", "rmq_isolated")
+_LOGS = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("rmq", "RocketMQ servers for tests")
+    group.addoption("--rmq-address", metavar="HOST:PORT", help="use the cluster of this NameServer, start none")
+    group.addoption(
+        "--rmq-config", action="append", default=[], metavar="KEY=VALUE", help="a key of the brokers; may be repeated"
+    )
+    group.addoption("--rmq-keep", action="store_true", help="leave stores and logs where they are, and print the path")
+    group.addoption("--rmq-log-level", default="info", help="of the servers; default: info")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "rmq(masters, slaves, role, config): the servers of rmq_isolated")
+    if config.pluginmanager.has_plugin("asyncio"):
+        config.pluginmanager.register(_AsyncioFixtures(), "rmq.testing.asyncio")
+    if config.pluginmanager.has_plugin("twisted"):
+        config.pluginmanager.register(_TwistedFixtures(), "rmq.testing.twisted")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Add to the report of a failed test what the servers logged meanwhile."""
+    report: Any = yield
+    if report.failed:
+        for path, begin in item.stash.get(_LOGS, {}).items():
+            text = _read_from(path, begin)
+            if text:
+                report.sections.append((f"log of the servers: {os.path.basename(path)}", text))
+    return report  # type: ignore[no-any-return]
+
+
+def _read_from(path: str, begin: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(begin)
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _watch_logs(request: pytest.FixtureRequest, paths: list[str]) -> None:
+    sizes = {path: os.path.getsize(path) if os.path.exists(path) else 0 for path in paths}
+    request.node.stash[_LOGS] = {**request.node.stash.get(_LOGS, {}), **sizes}
+
+
+def _options(config: pytest.Config) -> dict[str, Any]:
+    """Return the arguments of a cluster that the command line gives."""
+    pairs = [item.partition("=") for item in config.getoption("--rmq-config")]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise pytest.UsageError(f"--rmq-config {wrong[0]}: KEY=VALUE is expected")
+    return {
+        "config": {key: value for key, _, value in pairs},
+        "keep": config.getoption("--rmq-keep"),
+        "log_level": config.getoption("--rmq-log-level"),
+    }
+
+
+def _say_where(config: pytest.Config, folder: str) -> None:
+    if config.getoption("--rmq-keep"):
+        capture = config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            print(f"\nstores and logs of the servers: {folder}", flush=True)
+
+
+@pytest.fixture(scope="session")
+def rmq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A NameServer and a master for the whole session; with xdist one for each worker."""
+    config = request.config
+    address = config.getoption("--rmq-address")
+    if address:
+        from rmq.testing.blocking import Cluster
+        from rmq.testing.external import Elsewhere
+
+        yield Cluster(Elsewhere(address))
+        return
+    from rmq.testing import cluster
+
+    with cluster(**_options(config)) as running:
+        _say_where(config, running.dir)
+        yield running
+
+
+@pytest.fixture
+def rmq(rmq_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The servers of the session: topics and groups of the test have names of their own, faults end with the test."""
+    _watch_logs(request, rmq_cluster.logs())
+    yield rmq_cluster
+    rmq_cluster.undo_faults()
+
+
+@pytest.fixture
+def rmq_client(rmq: Cluster) -> Iterator[blocking.Client]:
+    """A blocking client; a test whose client cannot close cleanly fails."""
+    client = rmq.client()
+    with client:
+        yield client
+    _check(client.close())
+
+
+@pytest.fixture
+def rmq_isolated(request: pytest.FixtureRequest) -> Iterator[IsolatedCluster]:
+    """A cluster of the test's own, each server in a process; ``@pytest.mark.rmq(slaves=1, role=…, config=…)``."""
+    from rmq.testing import isolated_cluster
+
+    options = _options(request.config)
+    marker = request.node.get_closest_marker("rmq")
+    if marker is not None:
+        config = {**options["config"], **marker.kwargs.get("config", {})}
+        options = {**options, **marker.kwargs, "config": config}
+    with isolated_cluster(**options) as running:
+        _say_where(request.config, running.dir)
+        _watch_logs(request, running.logs())
+        yield running
+
+
+def _check(report: Any) -> None:
+    """Fail the test if a close was not clean."""
+    if report.handlers_cancelled or report.offsets_not_written:
+        pytest.fail(f"the client did not close cleanly: {report}")
+
+
+class _AsyncioFixtures:
+    """What needs pytest-asyncio."""
+
+    def __init__(self) -> None:
+        import pytest_asyncio
+
+        self.rmq_aio_client = pytest_asyncio.fixture(name="rmq_aio_client")(_aio_client)
+
+
+async def _aio_client(rmq: Cluster) -> AsyncIterator[aio.Client]:
+    """A client for asyncio; a test whose client cannot close cleanly fails."""
+    from rmq.testing.aio import client_of
+
+    client = client_of(rmq)
+    async with client:
+        yield client
+    _check(await client.close())
+
+
+class _TwistedFixtures:
+    """What needs pytest-twisted; its reactor may be any."""
+
+    def __init__(self) -> None:
+        import pytest_twisted
+
+        self.rmq_tx_client = pytest_twisted.async_yield_fixture(name="rmq_tx_client")(_tx_client)
+
+
+async def _tx_client(rmq: Cluster) -> AsyncIterator[tx.Client]:
+    """A client for Twisted; a test whose client cannot close cleanly fails."""
+    from twisted.internet import reactor
+
+    from rmq.testing.tx import client_of
+
+    client = client_of(rmq, reactor)
+    await client.start()
+    yield client
+    _check(await client.close())

@@ -1,0 +1,159 @@
+"""
+``python -m rmq.testing.server``: the servers of a test in one process.
+
+When they are ready, standard output has one line of JSON: ``{"ready": true, "namesrv": "127.0.0.1:PORT", "brokers":
+[{"node", "name", "id", "address"}], "dir": …, "log": …, "pid": …}``, or ``{"error": …}`` and exit status 1. The process
+ends and removes its files when standard input closes. SIGTERM ends it, too; then a folder that ``--dir`` named stays.
+Each line of standard input is a command,
+``{"do": "refuse", "request": "SEND_MESSAGE", "times": 1}``, and has one line of answer, ``{"result": …}`` or
+``{"error": …}``; docs/testing-kit.md has the list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import globalLogBeginner
+from twisted.python.failure import Failure
+
+from rmq.local import signal_when_parent_ends
+from rmq.runtime.config import ConfigError
+from rmq.runtime.logs import make_observer
+from rmq.runtime.platform import keep_steady, the_reactor
+from rmq.testing.servers import Layout, Servers, ServersError
+
+LOG_NAME = "server.log"
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rmq.testing.server",
+        description="A NameServer and brokers for tests, until standard input ends.",
+    )
+    parser.add_argument("--masters", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--slaves", type=int, default=0, help="of each master; default: %(default)s")
+    parser.add_argument("--role", default="ASYNC_MASTER", help="of the masters: ASYNC_MASTER or SYNC_MASTER")
+    parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="a key of the brokers")
+    parser.add_argument("--dir", help="folder of the stores; default: a temporary one")
+    parser.add_argument("--keep", action="store_true", help="do not remove the folder at the end")
+    parser.add_argument("--log-level", default="info", help="default: %(default)s")
+    parser.add_argument("--only", metavar="NODE", help="namesrv, broker-a, broker-a-1, …: run this one alone")
+    parser.add_argument("--namesrv", metavar="HOST:PORT", help="with --only: the NameServer of a broker")
+    parser.add_argument("--port", type=int, help="with --only: its port; default: a free one")
+    return parser
+
+
+def layout_of(options: argparse.Namespace) -> Layout:
+    """Return the layout of the command line; ServersError for a --config without ``=``."""
+    pairs = [item.partition("=") for item in options.config]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise ServersError(f"--config {wrong[0]}: KEY=VALUE is expected")
+    return Layout(
+        masters=options.masters,
+        slaves=options.slaves,
+        role=options.role,
+        config={key: value for key, _, value in pairs},
+        only=options.only,
+        namesrv=options.namesrv,
+        port=options.port,
+    )
+
+
+class Process:
+    """The servers of this process, and the lines that it reads and writes."""
+
+    def __init__(self, reactor: Any, options: argparse.Namespace) -> None:
+        self._reactor = reactor
+        self._keep = options.keep
+        #: a folder that is not ours may have the stores of other servers, which run longer
+        self._remove = options.dir is None
+        self._root = options.dir or tempfile.mkdtemp(prefix="rmq-testing-")
+        os.makedirs(self._root, exist_ok=True)
+        self._log_path = os.path.join(self._root, f"{options.only}.log" if options.only else LOG_NAME)
+        self._servers = Servers(
+            reactor, self._root, layout_of(options), rng=random.SystemRandom(), on_fatal=lambda text: reactor.stop()
+        )
+        self.status = 0
+        globalLogBeginner.beginLoggingTo(
+            [make_observer(path=self._log_path, json=False, level=options.log_level)], redirectStandardIO=False
+        )
+
+    def run(self) -> int:
+        """Run until standard input ends; return the exit status."""
+        self._reactor.addSystemEventTrigger(
+            "before", "shutdown", lambda: Deferred.fromCoroutine(self._servers.stop()).addErrback(self._failed)
+        )
+        self._reactor.callWhenRunning(self._start)
+        self._reactor.run()
+        if self._remove and not self._keep:
+            shutil.rmtree(self._root, ignore_errors=True)
+        return self.status
+
+    def _start(self) -> None:
+        Deferred.fromCoroutine(self._servers.start()).addCallbacks(self._ready, self._failed)
+
+    def _ready(self, _: object) -> None:
+        self._write({"ready": True, **self._servers.describe(), "log": self._log_path, "pid": os.getpid()})
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+
+    def _failed(self, failure: Failure) -> None:
+        self.status = 1
+        if not failure.check(ServersError, ConfigError):
+            failure.printTraceback(sys.stderr)
+        self._write({"error": f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"})
+        if self._reactor.running:
+            self._reactor.callLater(0, self._reactor.stop)
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            if line.strip():
+                self._reactor.callFromThread(self._command, line)
+        self._reactor.callFromThread(self._input_ended)
+
+    def _input_ended(self) -> None:
+        self._remove = True
+        self._reactor.stop()
+
+    def _command(self, line: str) -> None:
+        def do() -> Any:
+            arguments = json.loads(line)
+            return self._servers.do(arguments.pop("do"), arguments)
+
+        def failed(failure: Failure) -> None:
+            self._write({"error": f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"})
+
+        maybeDeferred(do).addCallback(lambda result: self._write({"result": result})).addErrback(failed)
+
+    def _write(self, answer: dict[str, Any]) -> None:
+        try:
+            print(json.dumps(answer), flush=True)
+        except BrokenPipeError:  # nobody reads: standard input ends too
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    # Paused when the test is killed, it goes on and finds that its standard input has ended.
+    signal_when_parent_ends(signal.SIGCONT)
+    reactor = the_reactor()
+    keep_steady(reactor)
+    try:
+        process = Process(reactor, options)
+    except (ServersError, ConfigError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    return process.run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,534 @@
+"""
+The servers of a test on one reactor: a NameServer, masters and slaves, with free ports and small files.
+
+What a test asks of them are the methods named in :data:`COMMANDS`; arguments and results have a JSON form, because a
+test in another process, or in another language, asks by lines of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.error import CannotListenError
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
+from rmq.broker.service import BrokerService, build_broker
+from rmq.broker.topics import RETRY_PREFIX, topic
+from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.namesrv.service import NamesrvService, build_namesrv
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import ResponderTable, Written
+from rmq.runtime.config import ConfigError, load
+from rmq.runtime.disk.files import DiskUsage, RealDisk
+from rmq.runtime.platform import Platform, dial_by_name
+from rmq.store.messages import GetStatus
+from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of, response_code
+from rmq.wire import fastjson
+from rmq.wire.api.clients import ConsumerIdList
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.forwarding import RESET_CONSUMER_CLIENT_OFFSET, OffsetsByQueue, ResetOffsetHeader
+from rmq.wire.codes import RequestCode, ResponseCode
+from rmq.wire.command import RemotingCommand, encode_reply
+from rmq.wire.record import SCHEDULE_TOPIC
+
+HOST = "127.0.0.1"
+#: client sockets of the kernel begin above
+PORTS = range(12_000, 32_000)
+PORT_TRIES = 50
+MAX_MASTERS = 16
+#: how long the servers may take to know each other
+READY_S = 20.0
+POLL_S = 0.005
+#: phantom members of a group, more than a topic of a test has queues
+THIEVES = 64
+
+#: keys of every broker, below those of the test
+DEFAULTS = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerIP1": HOST,
+    "bindAddress": HOST,
+    "flushDiskType": "ASYNC_FLUSH",
+    "mappedFileSizeCommitLog": str(4 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 5000),
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+    # the limits of a disk that other programs have filled are not what a test is about
+    "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceWarningLevelRatio": "90",
+    "enablePropertyFilter": "true",
+    # below the three seconds after which clients give up
+    "slaveTimeout": "1000",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+}
+
+
+class ServersError(Exception):
+    """The servers cannot start, or cannot do what a test asks; the text says why."""
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """
+    Which servers there are: masters named broker-a, broker-b and so on, each with so many slaves.
+
+    ``only`` names one of them, ``namesrv``, ``broker-a`` or ``broker-a-1`` (a slave): the others run elsewhere, the
+    NameServer at ``namesrv``. ``port`` is that of this one, None: a free one.
+    """
+
+    masters: int = 1
+    slaves: int = 0
+    role: str = "ASYNC_MASTER"
+    config: Mapping[str, str] = attrs.field(factory=dict)
+    only: str | None = None
+    namesrv: str | None = None
+    port: int | None = None
+
+    def nodes(self) -> Iterator[tuple[str, str, int]]:
+        """Yield (node, broker name, broker id) of all brokers."""
+        for number in range(self.masters):
+            name = f"broker-{chr(ord('a') + number)}"
+            for broker_id in range(self.slaves + 1):
+                yield f"{name}-{broker_id}" if broker_id else name, name, broker_id
+
+    def check(self) -> None:
+        """Raise ServersError for a layout that cannot be."""
+        if not 1 <= self.masters <= MAX_MASTERS or not 0 <= self.slaves <= MAX_MASTERS:
+            raise ServersError(f"masters={self.masters}, slaves={self.slaves}: 1 to {MAX_MASTERS} masters")
+        if self.role not in ("ASYNC_MASTER", "SYNC_MASTER"):
+            raise ServersError(f"role={self.role!r} is neither ASYNC_MASTER nor SYNC_MASTER")
+
+
+class FillableDisk(RealDisk):
+    """A disk that can be full."""
+
+    full = False
+
+    def usage(self, path: str) -> DiskUsage:
+        usage = super().usage(path)
+        return attrs.evolve(usage, free_bytes=0) if self.full else usage
+
+
+@attrs.define(eq=False)
+class RunningBroker:
+    """A broker of the test."""
+
+    node: str
+    service: BrokerService
+    disk: FillableDisk
+    replication: HeldReplication
+
+    @property
+    def is_master(self) -> bool:
+        return not self.service.setup.is_slave
+
+
+class Servers:
+    """
+    The servers below the folder ``root``. ``rng`` chooses ports.
+
+    ``on_fatal`` is called when a broker cannot go on.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        root: str,
+        layout: Layout,
+        *,
+        rng: Any,
+        on_fatal: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        layout.check()
+        self._reactor = reactor
+        self._root = root
+        self._layout = layout
+        self._rng = rng
+        self._on_fatal = on_fatal
+        self._disks: list[RealDisk] = []
+        self._namesrv: NamesrvService | None = None
+        self.faults = Faults(reactor)
+        self.brokers: dict[str, RunningBroker] = {}
+        self.namesrv_addr = layout.namesrv or ""
+
+    # life
+
+    async def start(self) -> None:
+        """Start all; ends when the NameServer knows every broker, and every master its slaves."""
+        layout = self._layout
+        if layout.only in (None, "namesrv"):
+            self._start_on_free_port(self._start_namesrv, "namesrv")
+        for node, name, broker_id in layout.nodes():
+            if layout.only in (None, node):
+                self._start_on_free_port(partial(self._start_broker, node, name, broker_id), node)
+        if layout.only not in (None, "namesrv") and not self.brokers:
+            raise ServersError(f"there is no server {layout.only!r}")
+        for broker in self.brokers.values():
+            await broker.service.registration.first_round
+        if layout.only is None and layout.slaves:
+            await self._until(self._replicates, "slaves connected to their masters")
+
+    def _replicates(self) -> bool:
+        slaves = self._layout.slaves
+        return all(len(b.service.ha.status().slaves) >= slaves for b in self.brokers.values() if b.is_master)
+
+    async def _until(self, condition: Callable[[], bool], what: str, seconds: float = READY_S) -> None:
+        deadline = self._reactor.seconds() + seconds
+        while not condition():
+            if self._reactor.seconds() > deadline:
+                raise ServersError(f"not after {seconds:g} s: {what}")
+            await deferLater(self._reactor, POLL_S)
+
+    def _platform(self, disk: RealDisk) -> Platform:
+        self._disks.append(disk)
+        return Platform(reactor=self._reactor, disk=disk, rng=self._rng, endpoint_factory=dial_by_name)
+
+    def _start_on_free_port(self, start: Callable[[int, int], None], node: str) -> None:
+        """Call ``start(number of the try, port)`` until the ports are free: another program may have one of them."""
+        tries = [self._layout.port] if self._layout.port else self._rng.sample(PORTS, PORT_TRIES)
+        for number, port in enumerate(tries):
+            try:
+                start(number, port)
+            except CannotListenError as error:
+                if number + 1 == len(tries):
+                    raise ServersError(f"no free port for {node}: {error}") from error
+            else:
+                return
+
+    def _start_namesrv(self, number: int, port: int) -> None:
+        folder = os.path.join(self._root, "namesrv")
+        setup = NamesrvSetup(
+            namesrv=NamesrvConfig(
+                kv_config_path=os.path.join(folder, "kvConfig.json"),
+                config_store_path=os.path.join(folder, "namesrv.properties"),
+            ),
+            netty=NettyServerConfig(listen_port=port, bind_address=HOST),
+        )
+        namesrv = build_namesrv(self._platform(RealDisk(self._reactor)), setup)
+        namesrv.server.responders = FaultTable("namesrv", namesrv.responders, self.faults)
+        namesrv.startService()
+        self._namesrv = namesrv
+        self.namesrv_addr = f"{HOST}:{port}"
+
+    def _start_broker(self, node: str, name: str, broker_id: int, number: int, port: int) -> None:
+        disk = FillableDisk(self._reactor)
+        # A start that failed may still hold the folder.
+        folder = os.path.join(self._root, f"{node}.{number}" if number else node)
+        service = build_broker(
+            self._platform(disk),
+            self._setup(name, broker_id, port, folder),
+            host_address=HOST,
+            host_name=name,
+            on_fatal=self._on_fatal,
+        )
+        for server in (service.server, service.vip_server):
+            server.responders = FaultTable(node, server.responders, self.faults)
+        held = HeldReplication(service.ha, self.faults)
+        service.store.replication = held
+        service.startService()
+        self.brokers[node] = RunningBroker(node, service, disk, held)
+
+    def _setup(self, name: str, broker_id: int, port: int, folder: str) -> BrokerSetup:
+        values = {
+            **DEFAULTS,
+            "namesrvAddr": self.namesrv_addr,
+            "brokerName": name,
+            "brokerId": str(broker_id),
+            "brokerRole": "SLAVE" if broker_id else self._layout.role,
+            "listenPort": str(port),
+            "storePathRootDir": folder,
+            **self._layout.config,
+        }
+        loaded = load(CONFIG_CLASSES, values, "config")
+        if loaded.unknown:
+            raise ConfigError(f"config: no broker knows {', '.join(sorted(loaded.unknown))}")
+        broker, server, client, store, extra = loaded.configs
+        return BrokerSetup(broker=broker, server=server, client=client, store=store, extra=extra)
+
+    async def stop(self) -> None:
+        """Stop all, slaves first; their files stay."""
+        self.faults.end()
+        for broker in reversed(list(self.brokers.values())):
+            await broker.service.stopService()
+        self.brokers.clear()
+        if self._namesrv is not None:
+            await self._namesrv.stopService()
+            self._namesrv = None
+        for disk in self._disks:
+            disk.close()
+        self._disks.clear()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the ready line."""
+        brokers = [
+            {
+                "node": broker.node,
+                "name": broker.service.setup.name,
+                "id": broker.service.setup.broker.broker_id,
+                "address": broker.service.setup.address,
+            }
+            for broker in self.brokers.values()
+        ]
+        return {"namesrv": self.namesrv_addr, "brokers": brokers, "dir": self._root}
+
+    @property
+    def masters(self) -> list[RunningBroker]:
+        return [broker for broker in self.brokers.values() if broker.is_master]
+
+    # what tests ask for
+
+    def do(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        """Do what a test asks for, return its result or a Deferred of it; ServersError, ValueError, TypeError."""
+        if command not in COMMANDS:
+            raise ServersError(f"there is no command {command!r}: {', '.join(COMMANDS)}")
+        result = getattr(self, command)(**arguments)
+        return Deferred.fromCoroutine(result) if hasattr(result, "send") else result
+
+    async def topic(self, name: str, queues: int = 4) -> None:
+        """Create a topic on every master; ends when clients can find it."""
+        config = topic(name, queues)
+        for broker in self.masters:
+            broker.service.topics.create(config)
+        await gatherResults([broker.service.registration.topic_updated(config) for broker in self.masters])
+
+    def messages(self, topic: str) -> list[dict[str, Any]]:
+        """Return the messages of a topic that the masters have, as they are stored."""
+        found = []
+        for broker in self.masters:
+            store = broker.service.store
+            for name, queue_id in sorted(store.queues()):
+                offset = store.min_offset(topic, queue_id)
+                while name == topic:
+                    got = store.get(topic, queue_id, offset, 32)
+                    if got.status is not GetStatus.FOUND:
+                        break
+                    found += [
+                        {"broker": broker.service.setup.name, "record": b64encode(data).decode()}
+                        for data in got.messages
+                    ]
+                    offset = got.next_begin_offset
+        return found
+
+    def unconsumed(self, group: str, topic: str) -> int:
+        """Return how many messages of a topic, and of the retry topic of a group, the group has not acknowledged."""
+        count = 0
+        for broker in self.masters:
+            store, offsets = broker.service.store, broker.service.offsets
+            for name, queue_id in store.queues():
+                if name in (topic, RETRY_PREFIX + group):
+                    done = max(offsets.query(group, name, queue_id) or 0, store.min_offset(name, queue_id))
+                    count += max(0, store.max_offset(name, queue_id) - done)
+        return count
+
+    async def deliver_delayed_now(self) -> None:
+        """Deliver all delayed messages whose time has not come."""
+        for broker in self.masters:
+            delays, store = broker.service.delays, broker.service.store
+            levels = delays._levels_ms
+
+            def waiting(delays: Any = delays, store: Any = store, count: int = len(levels)) -> bool:
+                done = delays.table().offset_table
+                return any(store.max_offset(SCHEDULE_TOPIC, n) > done.get(n + 1, 0) for n in range(count))
+
+            # Apache's time has no seam for this: every level has no delay, until all is delivered.
+            delays._levels_ms = [0] * len(levels)
+            try:
+                delays.start()
+                await self._until(lambda waiting=waiting: not waiting(), "delayed messages are delivered")  # type: ignore[misc]
+            finally:
+                delays._levels_ms = levels
+
+    def redeliver(self, group: str, topic: str, broker: str, queue_id: int, offset: int) -> int:
+        """Have the members of a group go back to an offset of a queue, as an operator may; return their number."""
+        queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
+        body = fastjson.encode(OffsetsByQueue(offset_table={queue: offset}))
+        header = ResetOffsetHeader(topic=topic, group=group, timestamp=0, is_force=True)
+        members = self._members(broker, group)
+        for channel in members:
+            channel.oneway(RESET_CONSUMER_CLIENT_OFFSET, header, body)
+        return len(members)
+
+    def _members(self, broker_name: str, group: str) -> list[Any]:
+        for broker in self.masters:
+            online = broker.service.consumers.find(group)
+            if broker.service.setup.name == broker_name and online is not None:
+                return [member.channel for member in online.members.values()]
+        return []
+
+    # faults: each returns the number of the fault
+
+    def refuse(
+        self,
+        request: str | int,
+        code: str | int = "SYSTEM_BUSY",
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        """Answer a request with another response code; nothing is done."""
+        answer = self.faults.refused(response_code(code), "[TEST] refused by a test")
+        return self._answered(request, answer, times=times, topic=topic, node=node)
+
+    def drop_answers(
+        self, request: str | int, times: int | None = None, topic: str | None = None, node: str | None = None
+    ) -> int:
+        """Do what is asked, and never answer."""
+        return self._answered(request, self.faults.dropped, times=times, topic=topic, node=node)
+
+    def delay_answers(
+        self,
+        request: str | int,
+        seconds: float,
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        """Do what is asked, and answer later."""
+        return self._answered(request, self.faults.delayed(seconds), times=times, topic=topic, node=node)
+
+    def _answered(self, request: str | int, answer: Any, **which: Any) -> int:
+        return self.faults.add(Fault(codes=codes_of(request), answer=answer, **which))
+
+    def forget_route(self, topic: str) -> int:
+        """The NameServer does not know a topic."""
+        answer = self.faults.refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server: {topic}")
+        return self._answered("GET_ROUTEINFO_BY_TOPIC", answer, topic=topic)
+
+    def cut(
+        self,
+        request: str | int | None = None,
+        connections_of: str | None = None,
+        times: int | None = None,
+        topic: str | None = None,
+    ) -> int:
+        """
+        Close connections of clients to brokers: after a request is done, before its answer; without one now.
+
+        ``connections_of`` is a client id, None: all clients.
+        """
+        if request is not None:
+            return self._answered(request, self.faults.cut, times=times, topic=topic)
+        fault = Fault()
+        for broker in self.brokers.values():
+            for channel in list(broker.service.server.channels):
+                if connections_of in (None, _client_id(broker.service, channel)):
+                    channel.close("cut by a test")
+                    fault.count += 1
+        return self.faults.add(fault)
+
+    def hold_slave(self, times: int | None = None) -> int:
+        """No slave acknowledges: a SYNC_MASTER answers FLUSH_SLAVE_TIMEOUT after its slaveTimeout."""
+        held = [broker.replication for broker in self.masters]
+        fault = Fault(times=times, undo=lambda: self._hold(held, None))
+        self._hold(held, fault)
+        return self.faults.add(fault)
+
+    def _hold(self, held: Sequence[HeldReplication], fault: Fault | None) -> None:
+        for replication in held:
+            replication.holding = fault
+
+    def full_disk(self, node: str | None = None) -> int:
+        """The disk of a broker is full: it refuses messages. The count is that of the sends that came meanwhile."""
+        filled = [broker for broker in self.brokers.values() if node in (None, broker.node)]
+        for broker in filled:
+            self._fill(broker, True)
+
+        def undo() -> None:
+            for broker in filled:
+                self._fill(broker, False)
+
+        codes = codes_of("SEND_MESSAGE") if filled else frozenset[int]()
+        return self.faults.add(
+            Fault(codes=codes, node=node, answer=lambda inner, *request: inner.dispatch(*request), undo=undo)
+        )
+
+    def _fill(self, broker: RunningBroker, full: bool) -> None:
+        broker.disk.full = full
+        # At once, where it would look every ten seconds.
+        broker.service.store._look_at_disk()
+
+    def steal_queues(self, group: str) -> int:
+        """Other members join a group that take all queues of its members, until the fault ends."""
+        thieves = [f"!thief-{number:02}" for number in range(THIEVES)]
+
+        def answer(inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
+            members = thieves + [one for broker in self.brokers.values() for one in _client_ids(broker, group)]
+            body = fastjson.encode(ConsumerIdList(consumer_id_list=list(dict.fromkeys(members))))
+            return encode_reply(command, body=body)
+
+        fault = Fault(
+            codes=codes_of(int(RequestCode.GET_CONSUMER_LIST_BY_GROUP)),
+            group=group,
+            answer=answer,
+            undo=lambda: self._reactor.callLater(0, self._rebalance, group),
+        )
+        number = self.faults.add(fault)
+        self._rebalance(group)
+        return number
+
+    def _rebalance(self, group: str) -> None:
+        """Have the members of a group share the queues again."""
+        for broker in self.brokers.values():
+            online = broker.service.consumers.find(group)
+            if online is not None:
+                broker.service.notices.now(online)
+
+    def count(self, fault: int) -> int:
+        """Return how often a fault has happened."""
+        return self.faults.count(fault)
+
+    def undo(self, fault: int) -> int:
+        """End a fault, and return how often it has happened."""
+        return self.faults.remove(fault)
+
+    def undo_all(self) -> None:
+        """End all faults."""
+        self.faults.end()
+
+
+def _client_ids(broker: RunningBroker, group: str) -> list[str]:
+    online = broker.service.consumers.find(group)
+    return [] if online is None else online.client_ids
+
+
+def _client_id(service: BrokerService, channel: Any) -> str | None:
+    """Return the id of the client of a connection."""
+    for members in service.producers.table().values():
+        for member in members:
+            if member.channel is channel:
+                return member.client_id
+    for group in map(service.consumers.find, service.consumers.names()):
+        if group is not None and channel in group.members:
+            return group.members[channel].client_id
+    return None
+
+
+#: the methods that a test may call
+COMMANDS = (
+    "topic",
+    "messages",
+    "unconsumed",
+    "deliver_delayed_now",
+    "redeliver",
+    "refuse",
+    "drop_answers",
+    "delay_answers",
+    "forget_route",
+    "cut",
+    "hold_slave",
+    "full_disk",
+    "steal_queues",
+    "count",
+    "undo",
+    "undo_all",
+)

@@ -1,0 +1,121 @@
+"""The face for Twisted: the servers in the reactor of the test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
+from random import SystemRandom
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from rmq.client.settings import ClientSettings
+from rmq.testing.handle import POLL_S, QUICK, Handle, Link
+from rmq.testing.servers import Layout, Servers
+from rmq.tx import Client
+
+
+class Cluster(Handle):
+    """A NameServer and brokers that run. What is not a Deferred here is done at once."""
+
+    def __init__(self, links: Callable[[], list[Link]], namesrv: str, reactor: Any) -> None:
+        super().__init__(links, namesrv)
+        self._reactor = reactor
+
+    def topic(self, name: str = "topic", *, queues: int = 4) -> Deferred[str]:
+        """Create a topic; fires with its name, which no other test has."""
+        full = self.name(name)
+        (created,) = self._each("topic", name=full, queues=queues)
+        fired: Deferred[str] = created.addCallback(lambda _: full)
+        return fired
+
+    def deliver_delayed_now(self) -> Deferred[None]:
+        """Deliver all delayed messages, retries included, whose time has not come."""
+        delivered: Deferred[None]
+        (delivered,) = self._each("deliver_delayed_now")
+        return delivered
+
+    def client(self, settings: ClientSettings = QUICK) -> Client:
+        """Return a client, to be started and closed."""
+        return Client(self._reactor, self.namesrv, settings=settings)
+
+    def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> Deferred[None]:
+        """Fires when a group has acknowledged all messages of a topic, retries included; fails with TimeoutError."""
+        return Deferred.fromCoroutine(self._wait_consumed(group, topic, timeout_s))
+
+    async def _wait_consumed(self, group: str, topic: str, timeout_s: float) -> None:
+        deadline = self._reactor.seconds() + timeout_s
+        while self.unconsumed(group, topic):
+            if self._reactor.seconds() > deadline:
+                raise self._not_consumed(group, topic, timeout_s)
+            await deferLater(self._reactor, POLL_S)
+
+
+def client_of(servers: Handle, reactor: Any) -> Client:
+    """Return a client of servers that another face runs."""
+    return Client(reactor, servers.namesrv, settings=QUICK)
+
+
+class InProcess:
+    """
+    A NameServer and brokers in a reactor, the one of the test: ready in a tenth of a second.
+
+    Started and stopped once; nothing is left after the stop, no timer, no port, no file. The arguments are those of
+    :func:`rmq.testing.cluster`.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        *,
+        masters: int = 1,
+        slaves: int = 0,
+        role: str = "ASYNC_MASTER",
+        config: Mapping[str, object] | None = None,
+        keep: bool = False,
+    ) -> None:
+        texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in (config or {}).items()}
+        layout = Layout(masters=masters, slaves=slaves, role=role, config=texts)
+        self._keep = keep
+        self.dir = tempfile.mkdtemp(prefix="rmq-testing-")
+        self._reactor = reactor
+        self._servers = Servers(reactor, self.dir, layout, rng=SystemRandom())
+
+    def start(self) -> Deferred[Cluster]:
+        """Fires with the running servers."""
+        return self._driven(self._start())
+
+    async def _start(self) -> Cluster:
+        started = False
+        try:
+            await self._servers.start()
+            started = True
+        finally:
+            if not started:
+                await self._stop()
+        return Cluster(lambda: [_Direct(self._servers)], self._servers.namesrv_addr, self._reactor)
+
+    def stop(self) -> Deferred[None]:
+        """Fires when everything has ended."""
+        return self._driven(self._stop())
+
+    async def _stop(self) -> None:
+        await self._servers.stop()
+        if not self._keep:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    @staticmethod
+    def _driven(run: Coroutine[Any, Any, Any]) -> Deferred[Any]:
+        return Deferred.fromCoroutine(run)
+
+
+class _Direct:
+    """Servers in this process."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        return self._servers.do(command, arguments)

@@ -1,0 +1,1 @@
+"""The test kit `rmq.testing`: its processes, its faults, its fixtures."""

@@ -1,0 +1,185 @@
+"""The servers of the kit: ready soon, at ports of their own, gone whatever happens to the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq.blocking import Client, Message, SendStatus
+from rmq.errors import NotDelivered
+from rmq.testing import Cluster, ServerFailed, cluster, isolated_cluster
+from rmq.testing.server import layout_of, parser
+from rmq.testing.servers import Layout, ServersError
+
+DEADLINE_S = 60.0
+SERVER = [sys.executable, "-m", "rmq.testing.server"]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_lines_for_any_language(tmp_path: Path) -> None:
+    """
+    The process is used by lines alone: one says that it is ready, and where; each command has one answer; it ends, and
+    removes its files, when its standard input does.
+    """
+    process = subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    assert ready["ready"] is True and ready["pid"] == process.pid
+    (broker,) = ready["brokers"]
+    assert (broker["node"], broker["name"], broker["id"]) == ("broker-a", "broker-a", 0)
+    assert Path(ready["log"]).exists() and Path(ready["dir"]).is_dir()
+
+    def ask(**command: object) -> object:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(command) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
+        return answer.get("result", answer)
+
+    assert ask(do="topic", name="orders", queues=2) is None
+    with Client(ready["namesrv"]) as client:
+        assert len(client.producer().queues("orders")) == 2
+        assert client.producer().send(Message("orders", b"hello")).queue.broker_name == broker["name"]
+    assert len(ask(do="messages", topic="orders")) == 1  # type: ignore[arg-type]
+    assert "there is no command" in str(ask(do="nonsense"))
+    assert "there is no request" in str(ask(do="refuse", request="NONSENSE"))
+    assert "unexpected keyword" in str(ask(do="topic", nonsense=1))
+    process.stdin.close()
+    assert process.wait(DEADLINE_S) == 0
+    assert not Path(ready["dir"]).exists()
+    with pytest.raises(ConnectionError), Client(ready["namesrv"]):
+        pass
+
+
+def test_wrong_key() -> None:
+    """A key that no broker has is not ignored."""
+    with pytest.raises(ServerFailed, match="no broker knows nonsense"), cluster(config={"nonsense": 1}):
+        pass
+
+
+def test_wrong_layouts() -> None:
+    """Servers that cannot be are refused with the argument."""
+    for wrong, text in ((Layout(role="SLAVE"), "SYNC_MASTER"), (Layout(masters=0), "masters=0")):
+        with pytest.raises(ServersError, match=text):
+            wrong.check()
+    with pytest.raises(ServersError, match="KEY=VALUE"):
+        layout_of(parser().parse_args(["--config", "nonsense"]))
+
+
+def test_nothing_is_left_after_kill() -> None:
+    """A test that is killed with -9 leaves no process and no file; paused servers end, too."""
+    source = (
+        "import signal, sys\n"
+        "from rmq.testing import cluster, isolated_cluster\n"
+        "with cluster() as one, isolated_cluster() as many, many.pause('broker-a'):\n"
+        "    print(one.dir, many.dir, many.pid('namesrv'), many.pid('broker-a'), flush=True)\n"
+        "    signal.pause()\n"
+    )
+    test = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert test.stdout is not None
+    folder, other, *pids = test.stdout.readline().split()
+    assert all(alive(int(pid)) for pid in pids) and len(pids) == 2
+    test.send_signal(signal.SIGKILL)
+    test.wait()
+    for pid in map(int, pids):
+        until(lambda pid=pid: not alive(pid), f"the end of {pid}")  # type: ignore[misc]
+    assert not Path(folder).exists() and not Path(other).exists()
+
+
+def test_many_at_once() -> None:
+    """Clusters that start at the same time have ports and stores of their own."""
+    processes = [subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    ready = []
+    for process in processes:
+        assert process.stdout is not None
+        ready.append(json.loads(process.stdout.readline()))
+    assert len({one["namesrv"] for one in ready}) == len({one["brokers"][0]["address"] for one in ready}) == 3
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0
+
+
+def test_slaves() -> None:
+    """A SYNC_MASTER with a slave is ready when the slave is: the first message is on both."""
+    with cluster(slaves=1, role="SYNC_MASTER", config={"messageDelayLevel": "1s 1h"}) as mq, mq.client() as client:
+        topic = mq.topic()
+        assert client.producer().send(Message(topic, b"on both")).status is SendStatus.OK
+        client.producer().send(Message(topic, b"in an hour", delay_level=2))
+        assert [message.body for message in mq.messages(topic)] == [b"on both"]
+        mq.deliver_delayed_now()
+        assert sorted(message.body for message in mq.messages(topic)) == [b"in an hour", b"on both"]
+        client.producer().send(Message(topic, b"in an hour again", delay_level=2))
+        assert len(mq.messages(topic)) == 2
+
+
+def test_names_and_waits(rmq: Cluster) -> None:
+    """Names are new with each call; a wait ends when the group has acknowledged all, or says how much is left."""
+    topic, other = rmq.topic("orders"), rmq.topic("orders")
+    assert topic != other and topic.startswith("orders-") and rmq.group() != rmq.group()
+    with rmq.client() as client:
+        for number in range(5):
+            client.producer().send(Message(topic, b"%d" % number))
+        group = rmq.group()
+        with pytest.raises(TimeoutError, match="5 messages"):
+            rmq.wait_consumed(group, topic, timeout_s=0.1)
+        got: list[bytes] = []
+
+        def handle(message: object) -> None:
+            got.append(message.body)  # type: ignore[attr-defined]
+
+        client.push_consumer(group, {topic: "*"}, handler=handle).start()
+        rmq.wait_consumed(group, topic)
+        assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_isolated() -> None:
+    """Servers in processes of their own are paused, killed and started again; what was stored is there again."""
+    with isolated_cluster() as mq, mq.client() as client:
+        assert mq.nodes == ["namesrv", "broker-a"]
+        topic = mq.topic(queues=1)
+        producer = client.producer()
+        producer.send(Message(topic, b"before"))
+        with mq.pause("broker-a"), pytest.raises(NotDelivered):
+            producer.send(Message(topic, b"while it is paused"), timeout_s=0.5)
+        producer.send(Message(topic, b"after the pause"))
+        mq.kill("broker-a")
+        with pytest.raises(NotDelivered):
+            producer.send(Message(topic, b"lost"), timeout_s=0.5)
+        mq.start("broker-a")
+        producer.send(Message(topic, b"after the kill"))
+        mq.restart("namesrv")
+        bodies = [message.body for message in mq.messages(topic)]
+        assert {b"before", b"after the pause", b"after the kill"} <= set(bodies) and b"lost" not in bodies
+
+
+def test_servers_import_no_kit() -> None:
+    """What runs in production imports nothing of the kit."""
+    source = (
+        "import sys, rmq.broker.tap, rmq.namesrv.tap, rmq.local, rmq.admin.__main__, rmq.aio, rmq.tx, rmq.blocking\n"
+        "sys.exit(str([name for name in sys.modules if name.startswith('rmq.testing')]))"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.stderr.strip() == "[]"

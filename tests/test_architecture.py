@@ -90,6 +90,7 @@ BANNED_MODULES = {"threading", "random", "secrets", "uuid"}
 ALLOWED_FROM = {("random", "Random")}
 
 EXCEPT_EXCEPTION_FILES = {
+    "rmq/broker/longpoll.py",
     "rmq/remoting/responders.py",
     "rmq/remoting/protocol.py",
     "rmq/runtime/clock.py",

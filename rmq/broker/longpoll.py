@@ -120,7 +120,12 @@ class LongPolls:
         answers: dict[Any, list[bytes]] = {}
         collected = 0
         for pull in pulls:
-            answer = pull.wake(pull)
+            try:
+                answer = pull.wake(pull)
+            except Exception as error:  # noqa: BLE001 - costs this connection, not the other ones that wait
+                self._log.failure("a held pull of topic {topic} could not be answered", topic=pull.topic)
+                pull.channel.close(f"internal error: {error}")
+                continue
             if answer is not None:
                 answers.setdefault(pull.channel, []).append(answer)
                 collected += len(answer)

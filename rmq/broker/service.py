@@ -58,7 +58,7 @@ from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
 from rmq.remoting.stats import RequestStats
-from rmq.runtime.clock import Periodic, moment, steady_ms
+from rmq.runtime.clock import Periodic, in_turns, moment, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls.config import TlsMode, resolve_tls
@@ -273,7 +273,7 @@ class BrokerService(MultiService):
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
             ("long polls", POLL_TICK_S, None, lambda: self.polls.tick(steady_ms(clock))),
             ("rates", STATS_SAMPLE_S, None, lambda: self.stats.sample_second(*moment(clock))),
-            ("counters", COUNTER_SAMPLE_S, None, lambda: self.stats.sample_counters(steady_ms(clock))),
+            ("counters", COUNTER_SAMPLE_S, None, lambda: in_turns(clock, self.stats.sample_counters(steady_ms(clock)))),
             ("times of sends", PUT_TIMES_SAMPLE_S, None, self._put_times.sample),
         ]
         if not self.setup.is_slave:

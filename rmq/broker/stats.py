@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -24,11 +24,13 @@ SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 
-#: limit of counters; beyond it those idle for the last hour are evicted
+#: limit of counters; at it those idle for the last hour are evicted, and where these are few the oldest ones
 MAX_COUNTERS = 100_000
 
 #: a counter is sampled every MINUTE_STEP_MS for its minute, every 60th time for its hour, every 360th for its day
 MINUTE_STEP_MS = 10_000
+#: counters that are sampled in one turn of the reactor
+SAMPLE_AT_ONCE = 4096
 _HOUR_STEPS, _DAY_STEPS = 60, 360
 _TPS_WINDOWS_S = (10, 60, 600)
 _DAY_MS = 86_400_000
@@ -174,7 +176,8 @@ class BrokerStats:
         counter = self._counters.get((name, key))
         if counter is None:
             if len(self._counters) >= MAX_COUNTERS:
-                self._counters = {key: kept for key, kept in self._counters.items() if not kept.idle}
+                busy = [(key, kept) for key, kept in self._counters.items() if not kept.idle]
+                self._counters = dict(busy[-MAX_COUNTERS * 3 // 4 :])
                 self._puts.clear()
                 self._gets.clear()
             counter = self._counters[name, key] = Counter()
@@ -248,12 +251,14 @@ class BrokerStats:
             self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.transferred.total
         self._day = day
 
-    def sample_counters(self, steady_ms: int) -> None:
-        """Called every MINUTE_STEP_MS."""
+    def sample_counters(self, steady_ms: int) -> Iterator[None]:
+        """Take a sample of each counter, in slices of some milliseconds; called every MINUTE_STEP_MS."""
         self.settle()
-        for counter in self._counters.values():
-            counter.sample(steady_ms, self._samples)
-        self._samples += 1
+        number, self._samples = self._samples, self._samples + 1
+        for place, counter in enumerate(list(self._counters.values()), 1):
+            counter.sample(steady_ms, number)
+            if place % SAMPLE_AT_ONCE == 0:
+                yield
 
     def runtime_info(self) -> dict[str, str]:
         """The counters of this object for code 28."""

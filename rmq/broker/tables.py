@@ -340,6 +340,7 @@ class StrangeMembers:
         self._member = member
         self._known_at_top = frozenset(wrapper.__struct_encode_fields__)
         self._known_in_entry = frozenset(entry.__struct_encode_fields__)
+        self._is_sorted = list(entry.__struct_encode_fields__) == sorted(entry.__struct_encode_fields__)
         self._at_top: dict[str, Any] = {}
         self._in_entry: dict[str, dict[str, Any]] = {}
 
@@ -367,10 +368,10 @@ class StrangeMembers:
         """Return the members of ``wrapper``, sorted, without nulls, with the unknown ones of its entries."""
         members = {**self._at_top, **_without_nulls(msgspec.to_builtins(wrapper, str_keys=True))}
         entries = members[self._member]
-        members[self._member] = {
-            name: dict(sorted({**self._in_entry.get(name, {}), **_without_nulls(entry)}.items()))
-            for name, entry in entries.items()
-        }
+        for name, entry in entries.items():
+            # Ten thousand topics need nothing of this.
+            if name in self._in_entry or not self._is_sorted or None in entry.values():
+                entries[name] = dict(sorted({**self._in_entry.get(name, {}), **_without_nulls(entry)}.items()))
         return dict(sorted(members.items()))
 
 

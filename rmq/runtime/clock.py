@@ -9,7 +9,7 @@ process has (see :mod:`rmq.runtime.platform`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
@@ -40,6 +40,12 @@ def turn(clock: IReactorTime) -> Deferred[None]:
     done: Deferred[None] = Deferred()
     clock.callLater(0, done.callback, None)
     return done
+
+
+async def in_turns(clock: IReactorTime, slices: Iterable[object]) -> None:
+    """Do work that comes in slices, one in each turn of the reactor."""
+    for _ in slices:
+        await turn(clock)
 
 
 class DeadlineTimer:

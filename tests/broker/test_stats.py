@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.stats import TOPIC_PUT_NUMS, BrokerStats, PutTimes, Rate
+from rmq.broker import stats as stats_module
+from rmq.broker.stats import SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, BrokerStats, PutTimes, Rate
 from rmq.remoting.stats import RequestStats
+from rmq.runtime.clock import in_turns
 
 
 class RateTests(SynchronousTestCase):
@@ -25,15 +29,20 @@ class RateTests(SynchronousTestCase):
         self.assertEqual(rate.per_second()[0], 0.0)
 
 
+def sample(stats: BrokerStats, steady_ms: int) -> None:
+    for _ in stats.sample_counters(steady_ms):
+        pass
+
+
 class BrokerStatsTests(SynchronousTestCase):
     def test_counter_of_a_topic(self) -> None:
         """mqadmin statsAll sees the messages of the last minute."""
         stats = BrokerStats("C")
         stats.put("T", 1, 100)
-        stats.sample_counters(0)
+        sample(stats, 0)
         stats.put("T", 5, 500)
         stats.put("T", 1, 100)
-        stats.sample_counters(10_000)
+        sample(stats, 10_000)
         counter = stats.find(TOPIC_PUT_NUMS, "T")
         assert counter is not None
         minute = counter.data().stats_minute
@@ -43,11 +52,11 @@ class BrokerStatsTests(SynchronousTestCase):
     def test_nothing_is_lost_before_the_first_sample(self) -> None:
         """What was stored before a counter's first sample is in the minute at once, in hour and day when they end."""
         stats = BrokerStats("C")
-        stats.sample_counters(0)
+        sample(stats, 0)
         stats.put("T", 4, 1)
         seen = []
         for step in range(1, 361):
-            stats.sample_counters(step * 10_000)
+            sample(stats, step * 10_000)
             counter = stats.find(TOPIC_PUT_NUMS, "T")
             assert counter is not None
             if step in (1, 59, 60, 359, 360):
@@ -61,10 +70,38 @@ class BrokerStatsTests(SynchronousTestCase):
         for step in range(20):
             if step == 0:
                 stats.put("T", 9, 1)
-            stats.sample_counters(step * 10_000)
+            sample(stats, step * 10_000)
         counter = stats.find(TOPIC_PUT_NUMS, "T")
         assert counter is not None
         self.assertEqual(counter.data().stats_minute.sum, 0)
+
+    def test_counters_are_bounded(self) -> None:
+        """However many names clients invent, the counters stay within their limit; the newest ones are kept."""
+        self.patch(stats_module, "MAX_COUNTERS", 40)
+        stats = BrokerStats("C")
+        for number in range(100):
+            stats.sent_back("G", f"T{number}")
+            stats.put(f"T{number}", 1, 1)
+            self.assertLessEqual(len(stats.totals(SNDBCK_PUT_NUMS)) + len(stats.totals(TOPIC_PUT_NUMS)), 40)
+        self.assertIsNotNone(stats.find(TOPIC_PUT_NUMS, "T99"))
+
+    def test_samples_are_taken_in_slices(self) -> None:
+        """Of thousands of counters each gets its sample, a few in each turn of the reactor."""
+        self.patch(stats_module, "SAMPLE_AT_ONCE", 8)
+        stats = BrokerStats("C")
+        for number in range(10):
+            stats.sent_back("G", f"T{number}")
+        clock = Clock()
+        done = Deferred.fromCoroutine(in_turns(clock, stats.sample_counters(0)))
+
+        def sums() -> list[int]:
+            found = [stats.find(SNDBCK_PUT_NUMS, f"T{n}@G") for n in range(10)]
+            return [counter.data().stats_minute.sum for counter in found if counter is not None]
+
+        self.assertEqual(sums(), [1] * 8 + [0] * 2)
+        clock.advance(0)
+        self.successResultOf(done)
+        self.assertEqual(sums(), [1] * 10)
 
     def test_midnight(self) -> None:
         """At midnight today's morning figure becomes what was counted so far."""

@@ -8,6 +8,7 @@ With RMQ_CI set the build fails instead, and names what is not compiled.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -34,6 +35,8 @@ cdef extern from *:
     """
 '''
 FLAGS = ["-O2", "-fno-strict-aliasing", "-Wno-unused-function"]
+#: debug information names the temporary folder, and equal sources are to give equal wheels
+LINK_FLAGS = ["-Wl,--strip-debug"] if sys.platform == "linux" else []
 
 
 class CompiledModules(BuildHookInterface[Any]):
@@ -86,14 +89,15 @@ def _compile(name: str, source: Path, target: Path, origin: str) -> None:
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
-    with tempfile.TemporaryDirectory() as folder:
+    # From inside, so that the library does not hold the name of the folder.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         copy = Path(folder, source.name)
         text = source.read_text(encoding="utf-8")
         shutil.copy(LAYOUT, folder)
         copy.write_text(text + ORIGIN.format(origin=origin, checksum=origin.partition(" ")[0]), encoding="utf-8")
         # the compiler's own messages would stand in front of pip's
         modules = cythonize(
-            [Extension(name, [str(copy)], extra_compile_args=FLAGS)],
+            [Extension(name, [source.name], extra_compile_args=FLAGS, extra_link_args=LINK_FLAGS)],
             build_dir=folder,
             quiet=True,
             compiler_directives={"language_level": 3},

@@ -39,6 +39,7 @@ EXTRAS = {
     "manhole": ("bcrypt", "cryptography"),
     "metrics": ("prometheus_client",),
     "acl": ("yaml",),
+    "completion": ("shtab",),
     "moto (extra dev)": ("moto", "flask", "flask_cors"),
 }
 

@@ -5,7 +5,9 @@ Read in this order:
 
 * `names`: nouns with their modules, and the names that mqadmin has for commands
 * `command`: the frame of a command: name, arguments, result
+* `overview`: the first page of help, which imports none of what follows
 * `main`: the command line: arguments in; a table, JSON or csv and an exit status out
+* `terminal`: the process: reactor, terminal, exit status
 * `commands`: one module for each noun
 * `lookups`: what many commands ask first, and changes that go to many servers
 * `reading`, `sending`, `messages`: queues without a group, a producer of `rmq.client`, messages as they are printed

@@ -35,6 +35,7 @@ from rmq.admin.command import (
     addresses,
 )
 from rmq.admin.names import ALIASES, NOUNS
+from rmq.admin.overview import DESCRIPTION, EXIT_USAGE, UsageParser, overview
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
 from rmq.remoting.acl import parse_credentials
 from rmq.remoting.client import RemotingClient
@@ -45,8 +46,6 @@ from rmq.runtime.properties import decode_properties
 from rmq.runtime.tls.config import TlsConfig, resolve_tls
 from rmq.runtime.tls.context import ClientTls
 from rmq.wire.signing import Credentials
-
-EXIT_USAGE = 64
 
 _EXITS = f"""\
 exit status:
@@ -59,12 +58,6 @@ exit status:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     Return the options of a command line; ends the process with a message when they are wrong.
@@ -74,6 +67,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     word, *rest = arguments or [""]
     if word == "help" and rest:
         _help(*rest)
+    if word == "completion":
+        _completion(rest)
     options = _parser_of(word).parse_args(rest if word in ALIASES or word in NOUNS else arguments)
     if getattr(options, "namesrvAddr", ()) is None:
         options.namesrvAddr = addresses(os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV)
@@ -90,34 +85,38 @@ def _parser_of(word: str) -> argparse.ArgumentParser:
         name = ALIASES[word]
         return _parser(f"rmq-admin {word}", _commands_of(name.partition(" ")[0])[name], mqadmin=True)
     if word not in NOUNS:
-        return _overview()
+        return overview()
     found = _commands_of(word)
     if word in found:
         return _parser(f"rmq-admin {word}", found[word])
-    parser = _Parser(prog=f"rmq-admin {word}", description=NOUNS[word][1])
-    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
+    parser = UsageParser(prog=f"rmq-admin {word}", description=NOUNS[word][1])
+    _add_verbs(parser, found)
+    return parser
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return one parser with all commands, for completion and manual pages; a command line needs one noun only."""
+    parser = UsageParser(prog="rmq-admin", description=DESCRIPTION)
+    nouns = parser.add_subparsers(metavar="COMMAND", parser_class=UsageParser)
+    for noun, (_, text) in NOUNS.items():
+        found = _commands_of(noun)
+        if noun in found:
+            _fill(nouns.add_parser(noun, help=text, **_described(found[noun])), found[noun])
+        else:
+            _add_verbs(nouns.add_parser(noun, help=text, description=text), found)
+    return parser
+
+
+def _add_verbs(parser: argparse.ArgumentParser, found: dict[str, Command]) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=UsageParser)
     for name, one in found.items():
         _fill(verbs.add_parser(name.partition(" ")[2], help=one.help, **_described(one)), one)
-    return parser
 
 
 def _commands_of(noun: str) -> dict[str, Command]:
     for module in NOUNS[noun][0]:
         importlib.import_module(f"rmq.admin.commands.{module}")
     return {name: one for name, one in COMMANDS.items() if name.partition(" ")[0] == noun}
-
-
-def _overview() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="rmq-admin",
-        description="Administer NameServers and brokers, ours and Apache's; send and read messages.",
-        epilog="Every command of mqadmin that is here has its name there too: rmq-admin help updateTopic",
-    )
-    nouns = parser.add_subparsers(required=True, metavar="COMMAND")
-    for noun, (_, text) in NOUNS.items():
-        nouns.add_parser(noun, help=text)
-    nouns.add_parser("help", help="NAME: the command for a name of mqadmin")
-    return parser
 
 
 def _help(*words: str) -> NoReturn:
@@ -133,13 +132,26 @@ def _help(*words: str) -> NoReturn:
     sys.exit(OK)
 
 
+def _completion(arguments: Sequence[str]) -> NoReturn:
+    """Print what a shell needs to complete commands and options, and end the process."""
+    parser = UsageParser(prog="rmq-admin completion", description='For bash: eval "$(rmq-admin completion bash)"')
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    shell = parser.parse_args(arguments).shell
+    try:
+        import shtab
+    except ImportError:
+        parser.error("completion needs an extra: pip install 'txrocketmq[completion]'")
+    print(shtab.complete(whole_parser(), shell))
+    sys.exit(OK)
+
+
 def _described(one: Command) -> dict[str, Any]:
     text = f"{one.help[0].upper()}{one.help[1:]}."
     return {"description": text, "epilog": _EXITS, "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
 def _parser(prog: str, one: Command, *, mqadmin: bool = False) -> argparse.ArgumentParser:
-    parser = _Parser(prog=prog, **_described(one))
+    parser = UsageParser(prog=prog, **_described(one))
     _fill(parser, one, mqadmin=mqadmin)
     return parser
 

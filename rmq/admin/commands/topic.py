@@ -154,7 +154,7 @@ async def topic_show(call: Call) -> Outcome:
     argument("--queues", type=int, metavar="N", help="queues for producers and consumers (default: 8)"),
     argument("-r", "--readQueueNums", type=int, metavar="N", help="queues that consumers see"),
     argument("-w", "--writeQueueNums", type=int, metavar="N", help="queues that producers see"),
-    argument("-p", "--perm", choices=PERMS, default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
+    argument("-p", "--perm", choices=tuple(PERMS), default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
 )
 async def topic_create(call: Call) -> Outcome:
     """Send the topic to each master; status 1 when one refuses it."""
@@ -178,7 +178,7 @@ async def topic_create(call: Call) -> Outcome:
     "set who may use a topic: r consumers, w producers, rw both; queues stay as they are",
     NAMESRV,
     TOPIC,
-    subject("perm", "-p", "--perm", choices=PERMS),
+    subject("perm", "-p", "--perm", choices=tuple(PERMS)),
     argument("-b", "--brokerAddr", type=addresses, metavar="HOST:PORT[;...]", help="only these brokers"),
     argument("-c", "--clusterName", help="accepted for mqadmin's sake: the route names the brokers"),
 )

@@ -40,6 +40,8 @@ EXTRAS = {
     "metrics": ("prometheus_client",),
     "acl": ("yaml",),
     "completion": ("shtab",),
+    "lz4": ("lz4",),
+    "zstandard": ("zstandard",),
     "moto (extra dev)": ("moto", "flask", "flask_cors"),
 }
 

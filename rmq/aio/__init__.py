@@ -16,6 +16,7 @@ What always holds: everything belongs to the loop in which the client was entere
 
 from rmq.aio.client import Client
 from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.core.codec import Compression
 from rmq.client.flows.litepull import PullConsumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import Delivery, PushConsumer
@@ -41,6 +42,7 @@ __all__ = [
     "Client",
     "ClientSettings",
     "CloseReport",
+    "Compression",
     "Credentials",
     "Delivery",
     "From",

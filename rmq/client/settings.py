@@ -7,6 +7,7 @@ import enum
 import attrs
 
 from rmq.client.core.allocate import AVERAGE, Strategy
+from rmq.client.core.codec import Compression
 
 
 class From(enum.Enum):
@@ -37,14 +38,16 @@ class ProducerSettings:
     """
     ``send_timeout_s`` is for the whole call: route, connection, retries and answer. ``retries`` follow the first try.
 
-    Bodies from ``compress_over`` bytes on are compressed with zlib. ``default_queues`` counts for topics that the first
-    send creates. ``send`` waits while ``max_in_flight`` messages wait for their answers.
+    Bodies from ``compress_over`` bytes on are compressed. LZ4 and ZSTD need the extras ``lz4`` and ``zstandard``, and
+    consumers that can read them. ``default_queues`` counts for topics that the first send creates. ``send`` waits while
+    ``max_in_flight`` messages wait for their answers.
     """
 
     send_timeout_s: float = 3.0
     retries: int = 2
     retry_other_broker_on_not_ok: bool = False
     compress_over: int = 4096
+    compression: Compression = Compression.ZLIB
     compress_level: int = 5
     max_message_bytes: int = 4 * 1024 * 1024
     default_topic: str = "TBW102"

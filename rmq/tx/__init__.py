@@ -15,6 +15,7 @@ What always holds: everything runs in the reactor's thread, and ends with the cl
 """
 
 from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.core.codec import Compression
 from rmq.client.flows.transactions import Outcome
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import (
@@ -38,6 +39,7 @@ __all__ = [
     "Client",
     "ClientSettings",
     "CloseReport",
+    "Compression",
     "Credentials",
     "From",
     "Later",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from base64 import b64decode
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.client.core import codec, outgoing
+from rmq.client.core.codec import Compression
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import check_topic, publish_queues, subscribe_queues, wrap
@@ -18,9 +21,24 @@ from rmq.errors import BadAnswer, ConfigurationError, Refused, RequestTimeout, U
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.routes import BrokerData, QueueData, TopicRouteData
 from rmq.wire.record import decode_batch, decode_properties, decode_record, encode_properties, encode_record, java_hash
+from tests.needs import need_extra
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 SETTINGS = ProducerSettings()
+#: a body, and what CompressorFactory of Apache's 5.3.3 made of it with level 5
+PLAIN = b"".join(b"message %d " % (number % 7) for number in range(300))
+JAVA_BODIES = {
+    Compression.LZ4: (
+        "BCJNGGBwczoAAACkbWVzc2FnZSAwIAoAFTEKABUyCgAVMwoAFTQKABU1CgAVNgoAD0YA//////////////9dUGdlIDUgAAAAAA=="
+    ),
+    Compression.ZSTD: (
+        "KLUv/QBYfAUA9pMlD8AlYybQFv0bZ2Ymh4KDAyEAHwAfALnLKXc55S6n3OWUu5xyl1PucspdTrnLKXc5hQQBCMYQgZxyl1PucspdTrnL"
+        "KXc55S6n3OWUu5xyl1PucspdTgF3OeUup9zllLuccpdT7nLKXU65yyl3OeUup9zllLsBwUEAgjFEIJRT7nLKXU65yyl3OeUup9zllLuc"
+        "cpdT7nJKgSqoEeDvG+GvARGc8AdJJhkhEgpUVQEAAA=="
+    ),
+    Compression.ZLIB: ("eF7tzKsNACAMRdFVOgL/fRANqqr7JxjyNsBdd9QJz9zHrVg8ValJXRrSlJbEwsLCwsLCwsLCwvJjuUYA60s="),
+}
+EXTRAS = {Compression.LZ4: "lz4", Compression.ZSTD: "zstandard"}
 
 
 def received(
@@ -189,17 +207,45 @@ class OutgoingTests(SynchronousTestCase):
 
 class CodecTests(SynchronousTestCase):
     def test_bodies(self) -> None:
-        """zlib with and without its own bits is read; other kinds are named."""
+        """zlib with and without its own bits is read; what cannot be read is a ValueError."""
         packed = zlib.compress(b"hello")
         self.assertEqual([codec.decompress(packed, flag) for flag in (0x1, 0x301)], [b"hello"] * 2)
         self.assertEqual(received(body=packed, sys_flag=0x301).body, b"hello")
         for data, flag, word in (
-            (packed, 0x101, "LZ4"),
-            (packed, 0x201, "zstd"),
             (b"no", 1, "zlib"),
             (packed[:-2], 1, "incomplete"),
         ):
             self.assertIn(word, str(self.assertRaises(ValueError, codec.decompress, data, flag)))
+
+    def test_java(self) -> None:
+        """What Apache's 5.3.3 compressors wrote is read."""
+        need_extra("lz4")
+        need_extra("zstandard")
+        for kind, text in JAVA_BODIES.items():
+            self.assertEqual(codec.decompress(b64decode(text), 1 | kind.value), PLAIN, kind)
+
+    def test_kinds(self) -> None:
+        """Each kind is written with its bits and read again; cut, foreign and oversized streams are refused."""
+        for kind, word in ((Compression.LZ4, "LZ4"), (Compression.ZSTD, "zstd")):
+            need_extra(EXTRAS[kind])
+            out = outgoing.single(Message("T", PLAIN * 2), "ID", ProducerSettings(compression=kind), None)
+            self.assertEqual((out.sys_flag, len(out.body) < 500), (1 | kind.value, True))
+            self.assertEqual(received(body=out.body, sys_flag=out.sys_flag).body, PLAIN * 2)
+            bomb, flag = codec.compress(bytes(codec.MAX_BODY_BYTES + 1), 5, kind)
+            for data, said in ((b"no" * 20, word), (out.body[:-2], "incomplete"), (bomb, "longer")):
+                self.assertIn(said, str(self.assertRaises(ValueError, codec.decompress, data, flag)))
+
+    def test_missing_extra(self) -> None:
+        """Without the library of a kind the error of a read, of a compression and of a producer names the extra."""
+        self.patch(sys, "modules", {**sys.modules, "lz4": None, "lz4.frame": None, "zstandard": None})
+        for kind, extra in EXTRAS.items():
+            for call in (
+                lambda k=kind: codec.decompress(b"x", 1 | k.value),
+                lambda k=kind: codec.compress(b"x", 5, k),
+                lambda k=kind: codec.check_installed(k),
+            ):
+                self.assertIn(f"txrocketmq[{extra}]", str(self.assertRaises(ConfigurationError, call)))
+        codec.check_installed(Compression.ZLIB)
 
     def test_bomb(self) -> None:
         """A body that grows beyond the limit is refused."""

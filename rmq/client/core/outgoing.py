@@ -91,7 +91,7 @@ def single(
     body, bits = message.body, 0
     _check_size(len(body), settings)
     if len(body) >= settings.compress_over:
-        body, bits = codec.compress(body, settings.compress_level)
+        body, bits = codec.compress(body, settings.compress_level, settings.compression)
     topic = _topic(message, namespace)
     return Outgoing(topic, body, _encoded(properties), message_id, message.flag, bits)
 

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from rmq.client.core import outgoing
+from rmq.client.core.codec import check_installed
 from rmq.client.core.outgoing import Outgoing
 from rmq.client.core.routes import check_group, publish_queues, wrap
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
@@ -31,6 +32,7 @@ class Producer:
 
     def __init__(self, instance: Instance, group: str, settings: ProducerSettings) -> None:
         check_group(group)
+        check_installed(settings.compression)
         self._instance = instance
         self._namespace = instance.settings.namespace
         self._group = wrap(self._namespace, group)

@@ -53,12 +53,12 @@ class Fault:
     """
     Something that goes wrong until it is undone, or has happened ``times`` times; ``count`` says how often it did.
 
-    ``node``, ``topic`` and ``group`` None: all of them.
+    ``node``, ``topics`` and ``group`` None: all of them.
     """
 
     codes: frozenset[int] = frozenset()
     node: str | None = None
-    topic: str | None = None
+    topics: frozenset[str] | None = None
     group: str | None = None
     times: int | None = None
     answer: Answer | None = None
@@ -76,7 +76,7 @@ class Fault:
             command.code in self.codes
             and not self.is_spent
             and self.node in (None, node)
-            and self.topic in (None, topic_of(command))
+            and (self.topics is None or topic_of(command) in self.topics)
             and self.group in (None, command.ext_fields.get("consumerGroup"))
         )
 

@@ -140,7 +140,7 @@ class FaultMaker:
         return self._begin("cut", request=request, connections_of=connections_of, times=times, topic=topic)
 
     def forget_route(self, topic: str) -> Fault:
-        """The NameServer does not know a topic."""
+        """The NameServer knows neither a topic nor TBW102, from which a send would create it: clients have no route."""
         return self._begin("forget_route", topic=topic)
 
     def hold_slave(self, *, times: int | None = None) -> Fault:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,9 +36,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rmq(masters, slaves, role, config): the servers of rmq_isolated")
     if config.pluginmanager.has_plugin("asyncio"):
-        config.pluginmanager.register(_AsyncioFixtures(), "rmq.testing.asyncio")
+        import pytest_asyncio
+
+        _offer(config, "rmq_aio_client", pytest_asyncio.fixture(name="rmq_aio_client")(_aio_client))
     if config.pluginmanager.has_plugin("twisted"):
-        config.pluginmanager.register(_TwistedFixtures(), "rmq.testing.twisted")
+        import pytest_twisted
+
+        _offer(config, "rmq_tx_client", pytest_twisted.async_yield_fixture(name="rmq_tx_client")(_tx_client))
+
+
+def _offer(config: pytest.Config, name: str, fixture: object) -> None:
+    """Add a fixture that needs another plugin; pytest finds fixtures of modules."""
+    module = ModuleType(f"rmq.testing.{name}")
+    setattr(module, name, fixture)
+    config.pluginmanager.register(module, module.__name__)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,15 +154,6 @@ def _check(report: Any) -> None:
         pytest.fail(f"the client did not close cleanly: {report}")
 
 
-class _AsyncioFixtures:
-    """What needs pytest-asyncio."""
-
-    def __init__(self) -> None:
-        import pytest_asyncio
-
-        self.rmq_aio_client = pytest_asyncio.fixture(name="rmq_aio_client")(_aio_client)
-
-
 async def _aio_client(rmq: Cluster) -> AsyncIterator[aio.Client]:
     """A client for asyncio; a test whose client cannot close cleanly fails."""
     from rmq.testing.aio import client_of
@@ -159,15 +162,6 @@ async def _aio_client(rmq: Cluster) -> AsyncIterator[aio.Client]:
     async with client:
         yield client
     _check(await client.close())
-
-
-class _TwistedFixtures:
-    """What needs pytest-twisted; its reactor may be any."""
-
-    def __init__(self) -> None:
-        import pytest_twisted
-
-        self.rmq_tx_client = pytest_twisted.async_yield_fixture(name="rmq_tx_client")(_tx_client)
 
 
 async def _tx_client(rmq: Cluster) -> AsyncIterator[tx.Client]:

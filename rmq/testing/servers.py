@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
-from rmq.broker.topics import RETRY_PREFIX, topic
+from rmq.broker.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, RETRY_PREFIX, topic
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.remoting.channel import Channel
@@ -30,7 +30,7 @@ from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.store.messages import GetStatus
-from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of, response_code
+from rmq.testing.faults import Answer, Fault, Faults, FaultTable, HeldReplication, codes_of, response_code
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerIdList
 from rmq.wire.api.common import MessageQueue
@@ -356,6 +356,9 @@ class Servers:
         members = self._members(broker, group)
         for channel in members:
             channel.oneway(RESET_CONSUMER_CLIENT_OFFSET, header, body)
+        for one in self.masters:
+            # Ends the long polls at the old offset, which would last fifteen seconds.
+            one.service.polls.topic_deleted(topic)
         return len(members)
 
     def _members(self, broker_name: str, group: str) -> list[Any]:
@@ -396,13 +399,23 @@ class Servers:
         """Do what is asked, and answer later."""
         return self._answered(request, self.faults.delayed(seconds), times=times, topic=topic, node=node)
 
-    def _answered(self, request: str | int, answer: Any, **which: Any) -> int:
-        return self.faults.add(Fault(codes=codes_of(request), answer=answer, **which))
+    def _answered(
+        self,
+        request: str | int,
+        answer: Answer,
+        *,
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        topics = None if topic is None else frozenset((topic,))
+        return self.faults.add(Fault(codes=codes_of(request), answer=answer, times=times, topics=topics, node=node))
 
     def forget_route(self, topic: str) -> int:
-        """The NameServer does not know a topic."""
+        """The NameServer does not know a topic, nor the one from which a send would create it again."""
         answer = self.faults.refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server: {topic}")
-        return self._answered("GET_ROUTEINFO_BY_TOPIC", answer, topic=topic)
+        topics = frozenset((topic, AUTO_CREATE_TOPIC_KEY_TOPIC))
+        return self.faults.add(Fault(codes=codes_of("GET_ROUTEINFO_BY_TOPIC"), answer=answer, topics=topics))
 
     def cut(
         self,

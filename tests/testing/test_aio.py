@@ -1,0 +1,48 @@
+"""The face for asyncio, under pytest-asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmq.aio import Client, From, Message, PushSettings, ReceivedMessage
+from rmq.testing import Cluster, aio
+
+pytest.importorskip("pytest_asyncio")
+
+FIRST = PushSettings(consume_from=From.FIRST)
+
+
+@pytest.mark.asyncio
+async def test_fixture(rmq: Cluster, rmq_aio_client: Client) -> None:
+    """The client of the fixture talks to the servers of the session, on the loop of the test."""
+    topic, group = rmq.topic(), rmq.group()
+    await rmq_aio_client.producer().send(Message(topic, b"hello"))
+    consumer = rmq_aio_client.push_consumer(group, {topic: "*"}, settings=FIRST)
+    async for delivery in consumer:
+        async with delivery as message:
+            assert message.body == b"hello"
+        break
+    await consumer.close()
+
+
+def test_own_cluster() -> None:
+    """A cluster of the test's own needs no plugin, and never touches the loop but with its coroutines."""
+
+    async def main() -> None:
+        async with aio.cluster() as mq, mq.client() as client:
+            topic, group = mq.topic(), mq.group()
+            await client.producer().send(Message(topic, b"hello"))
+            with pytest.raises(TimeoutError, match="1 message"):
+                await mq.wait_consumed(group, topic, timeout_s=0)
+            got: list[bytes] = []
+
+            async def handle(message: ReceivedMessage) -> None:
+                got.append(message.body)
+
+            await client.push_consumer(group, {topic: "*"}, handler=handle, settings=FIRST).start()
+            await mq.wait_consumed(group, topic)
+            assert got == [b"hello"]
+
+    asyncio.run(main())

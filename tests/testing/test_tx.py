@@ -1,0 +1,65 @@
+"""`rmq.tx` with real sockets, under pytest-twisted; trial_tx.py has the same for trial."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import pytest_twisted
+
+from rmq.testing import Cluster
+from rmq.tx import Client, Message, SendStatus
+from tests.testing import bodies
+
+ROOT = Path(__file__).resolve().parents[2]
+F = TypeVar("F", bound=Callable[..., object])
+driven: Callable[[F], F] = pytest_twisted.ensureDeferred
+
+
+def the_reactor() -> Any:
+    from twisted.internet import reactor
+
+    return reactor
+
+
+@driven
+async def test_first_send_comes_soon() -> None:
+    """The second cluster of a process is there in less than a second, on a machine that does other things, too."""
+    await bodies.first_send_comes_soon(the_reactor())
+    assert await bodies.first_send_comes_soon(the_reactor()) < 3
+
+
+@driven
+@pytest.mark.parametrize(
+    "body", [bodies.retries_and_dead_letters, bodies.transactions_and_pulls, bodies.faults_in_process]
+)
+async def test_bodies(body: Any) -> None:
+    """What the bodies say."""
+    await body(the_reactor())
+
+
+@driven
+async def test_fixture(rmq: Cluster, rmq_tx_client: Client) -> None:
+    """The client of the fixture talks to the servers of the session."""
+    topic = rmq.topic()
+    result = await rmq_tx_client.producer().send(Message(topic, b"hello"))
+    assert result.status is SendStatus.OK
+    assert [message.body for message in rmq.messages(topic)] == [b"hello"]
+
+
+def test_trial(tmp_path: Path) -> None:
+    """Trial runs the bodies, and finds nothing left in its reactor."""
+    done = subprocess.run(
+        [sys.executable, "-m", "twisted.trial", "--temp-directory", str(tmp_path / "t"), "tests.testing.trial_tx"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0 and "Ran 4 tests" in done.stdout, done.stdout + done.stderr

@@ -170,7 +170,7 @@ class CommitLane(_Lane[_Queue]):
 
     def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes:
         self._offsets.commit(*what, *numbers)
-        return _frame(_PLAIN % opaque)
+        return done(opaque)
 
 
 class MembersLane(_Lane[list[Any]]):
@@ -215,7 +215,7 @@ class HeartbeatLane:
         body_at = position + PREFIX.size + PREFIX.unpack_from(data, position)[1]
         if said is None or not self._clients.renew(channel, data[body_at:stop], *said):
             return position, 0
-        answers.append(_frame(_PLAIN % opaque))
+        answers.append(done(opaque))
         return stop, 1
 
     def _learn(self, key: bytes, frame: bytes, opaque: int) -> tuple[str, int] | None:
@@ -229,6 +229,11 @@ class HeartbeatLane:
             self._known.clear()
         said = self._known[key] = language_name(command), command.version
         return said
+
+
+def done(opaque: int) -> bytes:
+    """Return the answer to a request that succeeded, without fields and body."""
+    return _frame(_PLAIN % opaque)
 
 
 def _frame(header: bytes, body: bytes = b"") -> bytes:

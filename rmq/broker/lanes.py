@@ -22,7 +22,7 @@ from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import RETRY_PREFIX, TopicTable, sending_problem, topic_name_problem
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
-from rmq.remoting.responders import Refuse, ResponderTable
+from rmq.remoting.responders import ChunkLane, Refuse, ResponderTable
 from rmq.remoting.stats import RequestStats
 from rmq.store.appender import Host
 from rmq.store.config import BrokerRole, StoreConfig
@@ -94,13 +94,15 @@ class SendLane:
         self._topics = topics
         self._stats = stats
         self._later = later
+        #: is asked for what this lane leaves, when the broker accepts sends
+        self.otherwise: ChunkLane | None = None
         setup = settings.setup
         self._store_host = setup.store_host
         self._batch = _compiled.SendBatch(
             self.code,
             setup.store.max_message_size,
             setup.broker.broker_cluster_name,
-            _around(responder.ext),
+            around(responder.ext),
             later is not None,
             setup.store.is_sync_flush,
         )
@@ -125,9 +127,9 @@ class SendLane:
         if not parse(data, position, self._known, host) and not (
             batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known, host)
         ):
-            return position, 0
+            return self._leave(data, position, answers, channel)
         if not store.append_many(batch, self._store_host):
-            return position, 0
+            return self._leave(data, position, answers, channel)
         if later is not None:
             done = later(channel, batch.answers(), batch.counts())
             store.wait_for(batch.last_phy + batch.last_size, done)
@@ -158,6 +160,14 @@ class SendLane:
         ):
             self._forget()
         return self._accepts and self._flow.refusal is None
+
+    def _leave(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        """Leave a request that is not ordinary to another lane, or to the responder."""
+        return (position, 0) if self.otherwise is None else self.otherwise(data, position, answers, channel)
+
+    def known(self, name: bytes) -> Any:
+        """Return the SendTopic of a topic without further rules; None for any other."""
+        return self._known.get(name) or (self._known[name] if self._learn(name) else None)
 
     def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any], Host], int]:
         """Return what reads requests of :attr:`code` into ``batch``."""
@@ -206,7 +216,7 @@ class BatchLane(SendLane):
         return batch.parse_batch  # type: ignore[no-any-return]
 
 
-def _around(ext: dict[str, str]) -> tuple[str, ...]:
+def around(ext: dict[str, str]) -> tuple[str, str, str, str, str]:
     """Return the texts around offset message id, queue id, queue offset and opaque in the header of a reply."""
     more = "".join(f',"{key}":{msgspec.json.encode(value).decode()}' for key, value in ext.items())
     return (

@@ -50,6 +50,7 @@ from rmq.broker.settings import Settings
 from rmq.broker.stats import MINUTE_STEP_MS, BrokerStats, PutTimes
 from rmq.broker.topics import TopicTable, default_topics
 from rmq.broker.transactions import TransactionChecks
+from rmq.broker.waitinglanes import add_waiting_lanes
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
 from rmq.remoting.aclconfig import BROKER_ADMIN_CODES
@@ -230,6 +231,7 @@ class BrokerService(MultiService):
             stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats, self.flow)
+        add_waiting_lanes(table, sends, settings, clock, rng, store, topics, groups, stats)
         add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table

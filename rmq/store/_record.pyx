@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, infer_types=False
 """
 The hot loops of the store, compiled: from the bytes of received sends to records, units, keys and answers (SendBatch),
-from records of the log to units and keys (walk_records), and from keys to entries of an index file (add_entries).
+from records of the log to units and keys (walk_records), and from keys to entries of an index file (add_entries); and
+what the lanes for messages that are stored twice need (read_fields to index_entries).
 
 They compute and change nothing outside of themselves (add_entries: the index file that it is given); what they return
 is written and shown by `rmq.store.appender.Appender` and `rmq.store.dispatch.Dispatcher`. Whatever is unusual in any way
@@ -1057,6 +1058,301 @@ cdef class SendBatch:
                 messages = 0
                 size = 0
         return counts
+
+
+# ---- messages that are stored in another place than their topic ----
+
+cdef bytes _string(const uint8_t* at, Py_ssize_t size, bint escaped):
+    """Return what a JSON string means; None for other than ASCII without NUL."""
+    cdef bytes out
+    if not escaped:
+        return PyBytes_FromStringAndSize(<const char*>at, size)
+    out = PyBytes_FromStringAndSize(NULL, size)
+    size = unescape(at, size, <uint8_t*>PyBytes_AS_STRING(out))
+    return None if size < 0 else out[:size]
+
+
+def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
+    """
+    Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
+
+    Returns (where the body begins, where the frame ends, opaque, version, the value of each field of ``names``: bytes,
+    or None where it is absent); None when the frame is not whole, its values are not all strings of ASCII, or a name is there twice.
+    """
+    cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data) + position
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef const uint8_t* key
+    cdef const uint8_t* value
+    cdef Py_ssize_t size
+    cdef int64_t length, number = 0, opaque = 0, version = 0
+    cdef uint32_t word
+    cdef bint escaped
+    cdef int seen = 0, bit
+    cdef list found = [None] * len(names)
+    if left <= 8:
+        return None
+    length = <int32_t>get32(chunk)
+    word = get32(chunk + 4)
+    if word > MAX_HEADER or length < 4 + <int64_t>word or length > MAX_FRAME or length > left - 4:
+        return None
+    p = chunk + 8
+    end = p + word
+    p = skip(p, end)
+    if p >= end or p[0] != c'{':
+        return None
+    p = skip(p + 1, end)
+    while True:
+        if p >= end or p[0] != c'"':
+            return None
+        key = p + 1
+        p = text_end(key, end, &escaped)
+        if p == NULL or escaped:
+            return None
+        size = p - key
+        p = skip(p + 1, end)
+        if p >= end or p[0] != c':':
+            return None
+        p = skip(p + 1, end)
+        if p >= end:
+            return None
+        bit = 0
+        if size == 9 and memcmp(key, b"extFields", 9) == 0:
+            bit = 1
+        elif size == 4 and memcmp(key, b"code", 4) == 0:
+            bit = 2
+        elif size == 6 and memcmp(key, b"opaque", 6) == 0:
+            bit = 4
+        elif size == 4 and memcmp(key, b"flag", 4) == 0:
+            bit = 8
+        elif size == 7 and memcmp(key, b"version", 7) == 0:
+            bit = 16
+        if seen & bit:
+            return None
+        seen |= bit
+        if bit == 1:
+            if p[0] != c'{':
+                return None
+            p = _read_strings(p + 1, end, names, found)
+            if p == NULL:
+                return None
+        elif p[0] == c'"':
+            if bit:
+                return None
+            p = text_end(p + 1, end, &escaped)
+            if p == NULL or escaped:
+                return None
+            p += 1
+        else:
+            value = p
+            while p < end and (c'0' <= p[0] <= c'9' or p[0] == c'-'):
+                p += 1
+            if not number_in(value, p, &number) or (bit and not is_int32(number)):
+                return None
+            if (bit == 2 and number != code) or (bit == 8 and number != 0):
+                return None
+            if bit == 4:
+                opaque = number
+            elif bit == 16:
+                version = number
+        p = skip(p, end)
+        if p >= end:
+            return None
+        if p[0] == c'}':
+            break
+        if p[0] != c',':
+            return None
+        p = skip(p + 1, end)
+    if skip(p + 1, end) != end or seen & 7 != 7:
+        return None
+    return (position + 8 + word, position + 4 + length, opaque, version, *found)
+
+
+cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple names, list found) except? NULL:
+    """Read fields behind their opening brace; return what follows the closing one, or NULL."""
+    cdef const uint8_t* key
+    cdef const uint8_t* value
+    cdef Py_ssize_t size, i
+    cdef bint escaped
+    cdef bytes name
+    p = skip(p, end)
+    while True:
+        if p >= end or p[0] != c'"':
+            return NULL
+        key = p + 1
+        p = text_end(key, end, &escaped)
+        if p == NULL or escaped:
+            return NULL
+        size = p - key
+        p = skip(p + 1, end)
+        if p >= end or p[0] != c':':
+            return NULL
+        p = skip(p + 1, end)
+        if p >= end or p[0] != c'"':
+            return NULL
+        value = p + 1
+        p = text_end(value, end, &escaped)
+        if p == NULL:
+            return NULL
+        for i in range(len(names)):
+            name = <bytes>names[i]
+            if PyBytes_GET_SIZE(name) == size and memcmp(PyBytes_AS_STRING(name), key, size) == 0:
+                if found[i] is not None:
+                    return NULL
+                found[i] = _string(value, p - value, escaped)
+                if found[i] is None:
+                    return NULL
+                break
+        else:
+            if escaped:
+                return NULL
+        p = skip(p + 1, end)
+        if p >= end:
+            return NULL
+        if p[0] == c'}':
+            return p + 1
+        if p[0] != c',':
+            return NULL
+        p = skip(p + 1, end)
+
+
+def read_record(const uint8_t[::1] data, int64_t phy_offset):
+    """
+    Read the record at the begin of ``data``, which lies at ``phy_offset`` of the log; None unless it is whole and ordinary.
+
+    Returns queue id, flag, queue offset, sysFlag, bornTimestamp, bornHost, storeHost, reconsumeTimes, body, topic, properties:
+    hosts as (4 bytes, port), the last three as bytes, topic and properties of them ASCII without NUL.
+    """
+    cdef const uint8_t* record
+    cdef const uint8_t* topic
+    cdef const uint8_t* text
+    cdef int64_t size, body_size
+    cdef Py_ssize_t topic_size, text_size
+    if data.shape[0] < MIN_RECORD_BYTES:
+        return None
+    record = &data[0]
+    size = <int32_t>get32(record)
+    if size < MIN_RECORD_BYTES or size > data.shape[0] or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
+        return None
+    if get32(record + SYS_FLAG_AT) & 0x30 or <int64_t>get64(record + PHYSICAL_OFFSET_AT) != phy_offset:
+        return None
+    body_size = <int32_t>get32(record + BODY_LENGTH_AT)
+    if body_size < 0 or HEAD_BYTES + body_size + 3 > size:
+        return None
+    topic = record + HEAD_BYTES + body_size
+    topic_size = topic[0]
+    topic += 1
+    if topic_size < 1 or topic_size > 127 or HEAD_BYTES + body_size + 1 + topic_size + 2 > size:
+        return None
+    text = topic + topic_size + 2
+    text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
+    if text_size > MAX_PROPERTIES or HEAD_BYTES + body_size + 1 + topic_size + 2 + text_size != size:
+        return None
+    if not is_plain(topic, topic_size) or not is_plain(text, text_size):
+        return None
+    if body_size and crc_of(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
+        return None
+    return (
+        <int32_t>get32(record + QUEUE_ID_AT),
+        <int32_t>get32(record + FLAG_AT),
+        <int64_t>get64(record + QUEUE_OFFSET_AT),
+        <int32_t>get32(record + SYS_FLAG_AT),
+        <int64_t>get64(record + BORN_TIMESTAMP_AT),
+        (PyBytes_FromStringAndSize(<const char*>record + BORN_HOST_AT, 4), <int32_t>get32(record + BORN_HOST_AT + 4)),
+        (PyBytes_FromStringAndSize(<const char*>record + STORE_HOST_AT, 4), <int32_t>get32(record + STORE_HOST_AT + 4)),
+        <int32_t>get32(record + RECONSUME_TIMES_AT),
+        PyBytes_FromStringAndSize(<const char*>record + HEAD_BYTES, <Py_ssize_t>body_size),
+        PyBytes_FromStringAndSize(<const char*>topic, topic_size),
+        PyBytes_FromStringAndSize(<const char*>text, text_size),
+    )
+
+
+def read_properties(bytes text):
+    """Return properties as a dict of bytes, in their order; None unless they are a plain list of different names with values."""
+    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(text)
+    cdef Py_ssize_t at = 0, stop, size = PyBytes_GET_SIZE(text)
+    cdef const uint8_t* mark
+    cdef bytes name
+    cdef dict found = {}
+    if not is_plain(data, size):
+        return None
+    while at < size:
+        mark = <const uint8_t*>memchr(data + at, 2, size - at)
+        stop = size if mark == NULL else mark - data
+        mark = <const uint8_t*>memchr(data + at, 1, stop - at)
+        if mark == NULL or mark == data + at or mark + 1 == data + stop:
+            return None
+        if memchr(mark + 1, 1, data + stop - mark - 1) != NULL:
+            return None
+        name = PyBytes_FromStringAndSize(<const char*>data + at, mark - data - at)
+        if name in found:
+            return None
+        found[name] = PyBytes_FromStringAndSize(<const char*>mark + 1, data + stop - mark - 1)
+        at = stop + 1
+    return found
+
+
+def write_properties(dict pairs):
+    """Return properties as they are stored, the reverse of :func:`read_properties`."""
+    cdef Py_ssize_t size = 0
+    cdef bytes name, value, text
+    cdef uint8_t* out
+    for name, value in pairs.items():
+        size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 2
+    if size == 0:
+        return b""
+    text = PyBytes_FromStringAndSize(NULL, size - 1)
+    out = <uint8_t*>PyBytes_AS_STRING(text)
+    for name, value in pairs.items():
+        if out != <uint8_t*>PyBytes_AS_STRING(text):
+            out[0] = 2
+            out += 1
+        out = add_bytes(out, name)
+        out[0] = 1
+        out = add_bytes(out + 1, value)
+    return text
+
+
+def index_entries(bytes field, dict pairs, int64_t phy, int64_t store_ms):
+    """
+    Return (tags code, index entries of PENDING bytes each) of a message with these properties; None for too many keys.
+
+    ``field`` is its topic, of ASCII, behind its length.
+    """
+    cdef uint32_t prefix = hash_on(
+        0, <const uint8_t*>PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1
+    ) * 31 + 35
+    cdef bytes text
+    cdef Properties found
+    cdef int32_t hashes[MAX_KEYS]
+    cdef const uint8_t* at
+    cdef uint8_t* out
+    cdef bytes entries
+    cdef int i, count = 0, more
+    cdef int64_t code = 0
+    found.unique_size = found.keys_size = -1
+    text = pairs.get(b"UNIQ_KEY")
+    if text is not None:
+        hashes[0] = index_hash(hash_on(prefix, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)))
+        count = 1
+    text = pairs.get(b"KEYS")
+    if text is not None:
+        found.keys = 0
+        found.keys_size = PyBytes_GET_SIZE(text)
+        at = <const uint8_t*>PyBytes_AS_STRING(text)
+        more = hash_keys(prefix, at, &found, hashes + count, MAX_KEYS - count)
+        if more < 0:
+            return None
+        count += more
+    text = pairs.get(b"TAGS")
+    if text is not None:
+        code = <int32_t>hash_on(0, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    entries = PyBytes_FromStringAndSize(NULL, count * PENDING)
+    out = <uint8_t*>PyBytes_AS_STRING(entries)
+    for i in range(count):
+        out = add_pending(out, hashes[i], phy, store_ms)
+    return code, entries
 
 
 cdef inline bint put_host(uint8_t* at, host) except -1:

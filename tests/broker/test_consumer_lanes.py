@@ -171,7 +171,7 @@ class ConsumerLaneTests(SynchronousTestCase):
                 ask: tuple[int, dict[str, str] | None, bytes] = 34, None, said[place]
             elif what < 0.88:
                 said[place] = random_heartbeat(chance)
-                ask: tuple[int, dict[str, str] | None, bytes] = 34, None, said[place]
+                ask = 34, None, said[place]
             elif what < 0.91:
                 for side, one in enumerate(self.sides):
                     transport: Any = clients[place][side].transport

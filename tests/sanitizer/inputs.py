@@ -178,6 +178,25 @@ def walk_kind() -> Callable[[random.Random], object]:
     return once
 
 
+def waiting_kind() -> Callable[[random.Random], object]:
+    module: Any = load("rmq.store._record")
+
+    def once(rng: random.Random) -> None:
+        names = tuple(letter.encode() for letter in rng.sample("abeghijlmx", k=rng.randrange(10)))
+        module.read_fields(damaged(rng, send(rng)), rng.choice((0, 0, 0, 9)), 310, names)
+        at = rng.choice((0, 1 << 40))
+        data = damaged(rng, record(rng, at))
+        found = module.read_record(rng.choice((data, memoryview(data))), at)
+        text = found[-1] if found is not None else properties(rng, plain=rng.random() < 0.8).encode()
+        pairs = module.read_properties(damaged(rng, text) if rng.random() < 0.5 else text)
+        if pairs is not None:
+            module.write_properties(pairs)
+            pairs[b"KEYS"] = rng.choice((b"", b" ", b"k", b"k " * rng.randrange(40)))
+            module.index_entries(rng.choice((b"\x01T", b"\x00", b"\x7f" + b"t" * 127)), pairs, at, 1 << 40)
+
+    return once
+
+
 def index_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
 
@@ -295,7 +314,8 @@ def kernel_kind() -> Callable[[random.Random], object]:
 
 #: kind, and its share of the inputs
 KINDS = {
-    "sends": (sends_kind, 0.35),
+    "sends": (sends_kind, 0.25),
+    "messages that wait": (waiting_kind, 0.1),
     "records of the log": (walk_kind, 0.15),
     "index entries": (index_kind, 0.05),
     "pulls": (pick_kind, 0.15),

@@ -1,0 +1,372 @@
+"""The lanes of messages that wait in a topic of the broker's: same answers and bytes as the ordinary way."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.broker.topics import topic
+from rmq.remoting.channel import Channel
+from rmq.store.messages import PutStatus
+from rmq.wire.command import RemotingCommand, decode_commands, encode_command
+from rmq.wire.record import PROPERTY_REAL_QUEUE_ID, decode_record
+from tests.broker.harness import OneBroker, heartbeat, send_ext
+from tests.broker.test_lanes import Side
+from tests.needs import need_compiled
+from tests.remoting.peer import Peer, RecordingTransport
+from tests.seeds import SEED
+
+CODES = (310, 36, 37)
+COUNTERS = [
+    "TOPIC_PUT_NUMS",
+    "TOPIC_PUT_SIZE",
+    "BROKER_PUT_NUMS",
+    "SNDBCK_PUT_NUMS",
+    "TOPIC_COMMIT_NUMS",
+    "TOPIC_ROLLBACK_NUMS",
+]
+
+
+class Two:
+    """A broker with the lanes and one without any; both get the same requests, and must do the same."""
+
+    def __init__(self, test: SynchronousTestCase, **values: str) -> None:
+        self._test = test
+        self.sides = [Side(with_lane=with_lane, values=values) for with_lane in (True, False)]
+        self.taken = dict.fromkeys(CODES, 0)
+        table = self.sides[0].table
+        lanes: dict[int, Any] = dict(table.chunk_lanes)
+        lanes[310].otherwise = self._counted(310, lanes[310].otherwise)
+        table.chunk_lanes = lanes | {code: self._counted(code, lanes[code]) for code in (36, 37)}
+        self.peers = [Peer(side.table) for side in self.sides]
+        self._opaque = 0
+        for side in self.sides:
+            side.one.service.topics.put(topic("T", 4))
+            for queue in range(4):
+                side.client.ask(310, send_ext("T", queue_id=queue))
+            side.client.ask(34, body=heartbeat("me", "g", "T"))
+            # what makes the queues in which messages wait
+            side.client.ask(37, end_ext(side.client.ask(310, half_ext())))
+            for level in range(1, 19):
+                side.client.ask(310, send_ext(props=f"DELAY\x01{level}"))
+
+    def _counted(self, code: int, lane: Any) -> Any:
+        def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+            stop, count = lane(data, position, answers, channel)
+            self.taken[code] += count
+            return stop, count
+
+        counting.code = code  # type: ignore[attr-defined]
+        return counting
+
+    def ask(self, *commands: RemotingCommand, cuts: tuple[int, ...] = ()) -> list[RemotingCommand]:
+        """Send requests to both sides; return the answers, which are the same."""
+        stream = b""
+        for command in commands:
+            self._opaque += 1
+            command.opaque = self._opaque
+            stream += encode_command(command)
+        found = []
+        for peer in self.peers:
+            for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+                peer.send(stream[start:end])
+            found.append(peer.transport.read())
+        self._test.assertEqual(found[0], found[1], f"seed {SEED}")
+        return decode_commands(found[0])
+
+    def compare(self) -> None:
+        short, ordinary = self.sides
+        test = self._test
+        test.assertEqual(short.log(), ordinary.log(), f"seed {SEED}")
+        test.assertEqual(short.derived(), ordinary.derived(), f"seed {SEED}")
+        services = [side.one.service for side in self.sides]
+        for name in COUNTERS:
+            totals = [sorted(service.stats.totals(name)) for service in services]
+            test.assertEqual(totals[0], totals[1], f"seed {SEED}: {name}")
+            for key, _ in totals[0]:
+                test.assertEqual(*(service.stats.counter(name, key).times for service in services))
+        test.assertEqual(*(service.stats.puts.total for service in services))
+        test.assertEqual(*(service.stats.put_bytes for service in services))
+        test.assertEqual(*(service.stats.put_failures for service in services))
+        test.assertEqual(*(side.table.stats.counts for side in self.sides))
+        test.assertEqual(*(side.table.stats.refusals for side in self.sides))
+        test.assertEqual(*(service.groups.names() for service in services))
+        test.assertEqual(*(service.topics.names() for service in services))
+
+    def end(self) -> None:
+        for side in self.sides:
+            side.one.end()
+            self._test.flushLoggedErrors()
+
+
+def half_ext(queue_id: int = 0, group: str = "PG", more: str = "", **fields: str) -> dict[str, str]:
+    """Return the header of a half message."""
+    props = f"UNIQ_KEY\x0100FF\x02WAIT\x01true\x02TRAN_MSG\x01true\x02PGROUP\x01{group}{more}"
+    return send_ext(queue_id=queue_id, props=props, **({"f": "4"} | fields))
+
+
+def end_ext(stored: RemotingCommand, end: str = "8", **fields: str) -> dict[str, str]:
+    """Return the header that ends the transaction of a half message, by the answer that it got."""
+    place = stored.ext_fields
+    ext = {"producerGroup": "PG", "tranStateTableOffset": place["queueOffset"], "commitOrRollback": end}
+    ext |= {"commitLogOffset": str(int(place["msgId"][16:], 16)), "fromTransactionCheck": "false"}
+    return ext | {"msgId": "00FF", "transactionId": "00FF"} | fields
+
+
+def back_ext(offset: int, **fields: str) -> dict[str, str]:
+    """Return the header that sends a message back."""
+    ext = {"offset": str(offset), "group": "g", "delayLevel": "0", "originMsgId": "7F00", "originTopic": "T"}
+    return ext | {"unitMode": "false", "maxReconsumeTimes": "16"} | fields
+
+
+def mostly(chance: random.Random, usual: str, *others: str) -> str:
+    return usual if chance.random() < 0.93 else chance.choice(others)
+
+
+class WaitingLaneTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        need_compiled("rmq.store._record")
+
+    def _send(self, chance: random.Random) -> RemotingCommand:
+        """Return a send of a message that waits, mostly a plain one."""
+        names = chance.sample(("KEYS", "TAGS", "UNIQ_KEY", "own", "WAIT", "CLUSTER", "REAL_QID"), k=chance.randrange(5))
+        pieces = [f"{name}\x01{chance.choice(('a', 'true', 'x y', ' k  l ', '7F00'))}" for name in names]
+        if chance.random() < 0.6:
+            pieces += [mostly(chance, "TRAN_MSG\x01true", "TRAN_MSG\x01false", "TRAN_MSG\x01TRUE")]
+            pieces += [f"PGROUP\x01{mostly(chance, 'PG', 'other')}"]
+        if not pieces or chance.random() < 0.4:
+            pieces.append("DELAY\x01" + mostly(chance, chance.choice(("1", "3", "18")), "0", "-1", "x", "99", "007"))
+        chance.shuffle(pieces)
+        props = "\x02".join(pieces) + chance.choice(("", "", "\x02"))
+        props = mostly(
+            chance, props, props + "\x02own2\x01ü", props + "\x02a\x01", props + "\x02TAGS\x01t\x02TAGS\x01u", ""
+        )
+        ext = send_ext(mostly(chance, "T", "New", "Multi", "%RETRY%g", "a b"), props=props)
+        ext |= {"e": mostly(chance, str(chance.randrange(4)), "-1", "9", "x")}
+        ext |= {
+            "f": mostly(chance, chance.choice(("0", "4", "1")), "8", "12", "16", "-1"),
+            "h": mostly(chance, "7", "-7"),
+        }
+        ext |= {"g": mostly(chance, "1700000000000", "0", "-1", "x"), "j": mostly(chance, "0", "3", "null", "")}
+        ext |= {
+            "m": mostly(chance, "false", "true"),
+            "k": mostly(chance, "false", "true"),
+            "l": mostly(chance, "5", "x"),
+        }
+        for name in chance.sample(sorted(ext), k=chance.choice((0,) * 9 + (1,))):
+            del ext[name]
+        body = mostly(chance, "body", "", "b" * 600).encode()
+        return self._request(chance, 310, ext, body)
+
+    def _request(self, chance: random.Random, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        return RemotingCommand(
+            code,
+            flag=int(mostly(chance, "0", "2")),
+            version=chance.choice((100, 407, 479)),
+            ext_fields=ext,
+            body=body or None,
+            serialize_type=int(mostly(chance, "0", "1")),
+        )
+
+    def test_same_answers_and_bytes(self) -> None:
+        """Sends, ends and retries, right and wrong ones: answers, log, queues, index and counters are the same."""
+        chance = random.Random(SEED)
+        two = Two(self)
+        stored: list[RemotingCommand] = []
+        for _ in range(700):
+            what = chance.random()
+            if what < 0.4 or len(stored) < 3:
+                stored += [answer for answer in two.ask(self._send(chance)) if answer.ext_fields.get("msgId")]
+                continue
+            place = chance.choice(stored[-20:])
+            offset = int(place.ext_fields["msgId"][16:], 16)
+            wrong = str(offset + chance.randrange(-200, 200))
+            others: dict[str, tuple[str, ...]]
+            if what < 0.7:
+                code, ext = 37, end_ext(place, mostly(chance, chance.choice(("8", "12")), "0", "4", "x"))
+                others = {
+                    "producerGroup": ("other", ""),
+                    "tranStateTableOffset": ("0", "7", "x"),
+                    "commitLogOffset": (wrong, "-1", "0", str(1 << 62), str(1 << 64)),
+                    "fromTransactionCheck": ("true", "TRUE"),
+                }
+            else:
+                code, ext = 36, back_ext(offset)
+                others = {
+                    "group": ("new", "h", "a b", "g" * 130, ""),
+                    "offset": (wrong, "-1", "0", "x", str(1 << 62)),
+                    "delayLevel": ("1", "18", "-1", "99", "x", ""),
+                    "maxReconsumeTimes": ("0", "1", "null", "-1", ""),
+                    "unitMode": ("true", "1"),
+                }
+            for name, values in others.items():
+                ext[name] = mostly(chance, ext[name], *values)
+            for name in chance.sample(sorted(ext), k=chance.choice((0,) * 9 + (1,))):
+                del ext[name]
+            two.ask(self._request(chance, code, ext))
+            if chance.random() < 0.05:
+                for side in two.sides:
+                    side.one.world.run_for(1.5)
+        two.compare()
+        for code, taken in two.taken.items():
+            self.assertGreater(taken, 30, f"seed {SEED}: the lane of {code} took next to nothing")
+        two.end()
+
+    def test_pipelined(self) -> None:
+        """Requests of several kinds in one read, and requests in pieces, are answered in their order."""
+        chance = random.Random(SEED)
+        two = Two(self)
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext(), body=b"x"))
+        offset = int(half.ext_fields["msgId"][16:], 16)
+        for _ in range(40):
+            commands = [
+                chance.choice(
+                    (
+                        RemotingCommand(310, ext_fields=send_ext(props="TAGS\x01a"), body=b"plain"),
+                        RemotingCommand(310, ext_fields=half_ext(), body=b"half"),
+                        RemotingCommand(310, ext_fields=send_ext(props="DELAY\x015"), body=b"delayed"),
+                        RemotingCommand(37, ext_fields=end_ext(half)),
+                        RemotingCommand(36, ext_fields=back_ext(offset)),
+                    )
+                )
+                for _ in range(chance.randrange(1, 9))
+            ]
+            for command in commands:
+                command.opaque = 1
+            size = sum(len(encode_command(command)) for command in commands)
+            cuts = sorted(chance.randrange(1, size) for _ in range(chance.choice((0, 0, 1, 3))))
+            self.assertEqual(len(two.ask(*commands, cuts=tuple(dict.fromkeys(cuts)))), len(commands))
+        two.compare()
+        self.assertGreater(min(two.taken.values()), 10)
+        two.end()
+
+    def test_what_clients_do(self) -> None:
+        """Half messages and their ends, delayed messages, each retry of a message up to the last: lanes take them."""
+        two = Two(self)
+        for number in range(10):
+            (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext(number % 4), body=b"%d" % number))
+            two.ask(RemotingCommand(37, ext_fields=end_ext(half, "8" if number % 3 else "12")))
+            two.ask(RemotingCommand(310, ext_fields=send_ext(props=f"TAGS\x01a\x02DELAY\x01{number + 1}")))
+            self.assertEqual((two.taken[310], two.taken[37]), (2 * number + 2, number + 1))
+        offset = int(half.ext_fields["msgId"][16:], 16)
+        delayed = [side.one.service.store.max_offset("%RETRY%g", 0) for side in two.sides]
+        self.assertEqual(delayed, [0, 0])
+        for times in range(1, 4):
+            ext = back_ext(offset, maxReconsumeTimes="3")
+            self.assertEqual(two.ask(RemotingCommand(36, ext_fields=ext, version=407))[0].code, 0)
+            self.assertEqual(two.taken[36], times)
+            for side in two.sides:
+                side.one.world.run_for(60)
+                store = side.one.service.store
+                self.assertEqual(store.max_offset("%RETRY%g", 0), times)
+                (retry,) = store.get("%RETRY%g", 0, times - 1, 1).messages
+            record = decode_record(retry)
+            self.assertEqual(record.property_map["RETRY_TOPIC"], "RMQ_SYS_TRANS_HALF_TOPIC")
+            self.assertEqual((record.reconsume_times, record.property_map["DELAY"]), (times, str(2 + times)))
+            offset = record.phy_offset
+        # the fourth time it is a dead letter
+        self.assertEqual(two.ask(RemotingCommand(36, ext_fields=ext | {"offset": str(offset)}, version=407))[0].code, 0)
+        self.assertEqual([side.one.service.store.max_offset("%DLQ%g", 0) for side in two.sides], [1, 1])
+        self.assertEqual(two.taken[36], 3)
+        two.compare()
+        two.end()
+
+    def test_refusals_and_settings_count_at_once(self) -> None:
+        """What may not be stored is refused after a change of settings, of the topic or of the store as before it."""
+        two = Two(self)
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+        offset = int(half.ext_fields["msgId"][16:], 16)
+        commands = (
+            lambda: RemotingCommand(310, ext_fields=half_ext()),
+            lambda: RemotingCommand(37, ext_fields=end_ext(half)),
+            lambda: RemotingCommand(36, ext_fields=back_ext(offset)),
+        )
+        for command in commands:
+            self.assertEqual(two.ask(command())[0].code, 0)
+        self.assertEqual(two.taken, {310: 2, 37: 1, 36: 1})
+        for body, code in (
+            (b"rejectTransactionMessage=true", 16),
+            (b"rejectTransactionMessage=false\nbrokerPermission=4", 16),
+        ):
+            two.ask(RemotingCommand(25, body=body))
+            self.assertIn(code, [two.ask(command())[0].code for command in commands])
+        two.ask(RemotingCommand(25, body=b"brokerPermission=6"))
+        for side in two.sides:
+            side.one.service.store._appender.refusal = PutStatus.SERVICE_NOT_AVAILABLE
+        before = dict(two.taken)
+        for command in commands:
+            self.assertNotEqual(two.ask(command())[0].code, 0)
+        self.assertEqual(two.taken, before)
+        two.compare()
+        two.end()
+
+    def test_end_of_a_file(self) -> None:
+        """Where a log file has no room for what a request stores, the ordinary way takes it: nothing is drawn twice."""
+        two = Two(self, retryQueueNums="4", mappedFileSizeCommitLog="32768")
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext(), body=b"x" * 300))
+        offset = int(half.ext_fields["msgId"][16:], 16)
+        for number in range(150):
+            two.ask(RemotingCommand(37, ext_fields=end_ext(half)))
+            two.ask(RemotingCommand(36, ext_fields=back_ext(offset, delayLevel=str(number % 18))))
+            two.ask(RemotingCommand(310, ext_fields=half_ext(), body=b"x" * number))
+        self.assertGreater(two.sides[0].one.service.store.end_offset, 4 * 32768)
+        two.compare()
+        self.assertLess(max(two.taken.values()), 151)
+        self.assertGreater(min(two.taken.values()), 120)
+        two.end()
+
+    def test_ipv6(self) -> None:
+        """Messages of clients and brokers with IPv6 addresses are stored whole, by the ordinary way."""
+        for values, host in (({}, "2001:db8::7"), ({"brokerIP1": "2001:db8::1"}, "192.0.2.7")):
+            two = Two(self, **values)
+            two.peers = [Peer(side.table, transport=RecordingTransport(host)) for side in two.sides]
+            (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+            offset = int(half.ext_fields["msgId"][-16:], 16)
+            two.ask(RemotingCommand(310, ext_fields=send_ext(props="DELAY\x015")))
+            two.ask(RemotingCommand(37, ext_fields=end_ext(half) | {"commitLogOffset": str(offset)}))
+            two.ask(RemotingCommand(36, ext_fields=back_ext(offset)))
+            two.compare()
+            self.assertEqual(two.taken, dict.fromkeys(CODES, 0))
+            two.end()
+
+    def test_queues_of_retries_are_drawn(self) -> None:
+        """Retries go to all queues of their group."""
+        two = Two(self)
+        for side in two.sides:
+            service = side.one.service
+            service.topics.put(topic("%RETRY%g", 4))
+            group = service.groups.get("g")
+            assert group is not None
+            group.retry_queue_nums = 4
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+        for _ in range(30):
+            two.ask(RemotingCommand(36, ext_fields=back_ext(int(half.ext_fields["msgId"][16:], 16))))
+        two.compare()
+        log = two.sides[0].log()
+        drawn = {text for text in (b"0", b"1", b"2", b"3") if PROPERTY_REAL_QUEUE_ID.encode() + b"\x01" + text in log}
+        self.assertEqual((len(drawn), two.taken[36]), (4, 30))
+        two.end()
+
+    def test_a_planted_difference_is_seen(self) -> None:
+        """Two brokers that stored different messages do not compare equal."""
+        two = Two(self)
+        two.peers[0].tell(RemotingCommand(310, 1, ext_fields=half_ext(h="1")))
+        two.peers[1].tell(RemotingCommand(310, 1, ext_fields=half_ext(h="2")))
+        with self.assertRaises(AssertionError):
+            two.compare()
+        two.end()
+
+    def test_no_lanes_where_puts_wait(self) -> None:
+        """A broker that answers after fsync or quorum, and a slave, have none of these lanes."""
+        for values in (
+            {"flushDiskType": "SYNC_FLUSH"},
+            {"brokerRole": "SYNC_MASTER"},
+            {"brokerRole": "SLAVE", "brokerId": "1"},
+        ):
+            one = OneBroker(values)
+            lanes: Any = one.service.responders.chunk_lanes
+            self.assertEqual([code in lanes for code in (36, 37)], [False, False])
+            self.assertIsNone(getattr(lanes.get(310), "otherwise", None))
+            one.end()

@@ -23,7 +23,20 @@ What always holds: ports are free ones, files are temporary, and nothing is left
 it ends. Nothing outside of this package imports it.
 """
 
-from rmq.testing.blocking import Cluster, IsolatedCluster, cluster, isolated_cluster
-from rmq.testing.handle import Fault, ServerFailed
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmq.testing.blocking import Cluster, IsolatedCluster, cluster, isolated_cluster
+    from rmq.testing.handle import Fault, ServerFailed
 
 __all__ = ["Cluster", "Fault", "IsolatedCluster", "ServerFailed", "cluster", "isolated_cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import at the first use: pytest imports this package in each run, for the plugin."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("rmq.testing.blocking"), name)

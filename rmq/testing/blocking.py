@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from rmq.blocking import Client
 from rmq.client.settings import ClientSettings
 from rmq.testing.external import Elsewhere
-from rmq.testing.handle import POLL_S, QUICK, Handle, Isolated, OneProcess, arguments_of
+from rmq.testing.handle import POLL_S, QUICK, Fault, Handle, Isolated, OneProcess, ServerFailed, arguments_of
+
+__all__ = ["Cluster", "Fault", "IsolatedCluster", "ServerFailed", "cluster", "isolated_cluster"]
 
 
 class Cluster(Handle):

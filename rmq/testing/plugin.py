@@ -35,11 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rmq(masters, slaves, role, config): the servers of rmq_isolated")
-    if config.pluginmanager.has_plugin("asyncio"):
+    others = {getattr(plugin, "__name__", "") for plugin in config.pluginmanager.get_plugins()}
+    if "pytest_asyncio.plugin" in others:
         import pytest_asyncio
 
         _offer(config, "rmq_aio_client", pytest_asyncio.fixture(name="rmq_aio_client")(_aio_client))
-    if config.pluginmanager.has_plugin("twisted"):
+    if "pytest_twisted" in others:
         import pytest_twisted
 
         _offer(config, "rmq_tx_client", pytest_twisted.async_yield_fixture(name="rmq_tx_client")(_tx_client))

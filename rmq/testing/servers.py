@@ -17,7 +17,7 @@ import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
@@ -291,6 +291,8 @@ class Servers:
         """Do what a test asks for, return its result or a Deferred of it; ServersError, ValueError, TypeError."""
         if command not in COMMANDS:
             raise ServersError(f"there is no command {command!r}: {', '.join(COMMANDS)}")
+        level = LogLevel.debug if command in QUIET else LogLevel.info
+        self._log.emit(level, "the test asks: {command} {arguments}", command=command, arguments=dict(arguments))
         result = getattr(self, command)(**arguments)
         return Deferred.fromCoroutine(result) if hasattr(result, "send") else result
 
@@ -525,6 +527,9 @@ def _client_id(service: BrokerService, channel: Any) -> str | None:
             return group.members[channel].client_id
     return None
 
+
+#: those that a test calls again and again
+QUIET = ("unconsumed", "count")
 
 #: the methods that a test may call
 COMMANDS = (

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -16,7 +12,6 @@ from rmq.testing import Cluster
 from rmq.tx import Client, Message, SendStatus
 from tests.testing import bodies
 
-ROOT = Path(__file__).resolve().parents[2]
 F = TypeVar("F", bound=Callable[..., object])
 driven: Callable[[F], F] = pytest_twisted.ensureDeferred
 
@@ -50,16 +45,3 @@ async def test_fixture(rmq: Cluster, rmq_tx_client: Client) -> None:
     result = await rmq_tx_client.producer().send(Message(topic, b"hello"))
     assert result.status is SendStatus.OK
     assert [message.body for message in rmq.messages(topic)] == [b"hello"]
-
-
-def test_trial(tmp_path: Path) -> None:
-    """Trial runs the bodies, and finds nothing left in its reactor."""
-    done = subprocess.run(
-        [sys.executable, "-m", "twisted.trial", "--temp-directory", str(tmp_path / "t"), "tests.testing.trial_tx"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0 and "Ran 4 tests" in done.stdout, done.stdout + done.stderr

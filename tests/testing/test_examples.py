@@ -1,0 +1,102 @@
+"""The examples of README and docs/testing-kit.md run as they are printed there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = ("rmq.testing.plugin", "pytest_asyncio.plugin", "pytest_twisted")
+
+
+def examples(name: str) -> list[str]:
+    """Return the Python blocks of a document that are tests."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if re.search(r"^\s*(async )?def test_", block, re.MULTILINE)]
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run a command in a folder without configuration; return its output."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def pytest_of(*plugins: str) -> list[str]:
+    return ["-m", "pytest", "-q", "-p", "no:cacheprovider", *(part for name in plugins for part in ("-p", name))]
+
+
+def test_readme(tmp_path: Path) -> None:
+    """The README's test needs pytest alone."""
+    (example,) = examples("README.md")
+    assert len(example.strip().splitlines()) <= 18
+    (tmp_path / "test_readme.py").write_text(example)
+    assert "1 passed" in run(tmp_path, *pytest_of(PLUGINS[0]))
+
+
+def test_documents(tmp_path: Path) -> None:
+    """Those of docs/testing-kit.md run with the plugins that they name, and the one for trial with trial."""
+    pytest.importorskip("pytest_asyncio")
+    trial = [text for text in examples("docs/testing-kit.md") if "twisted.trial" in text]
+    others = [text for text in examples("docs/testing-kit.md") if "twisted.trial" not in text]
+    assert len(trial) == 1 and len(others) == 6
+    for number, text in enumerate(others):
+        (tmp_path / f"test_{number}.py").write_text(text)
+    assert "8 passed" in run(tmp_path, *pytest_of(*PLUGINS))
+    (tmp_path / "trial_example.py").write_text(trial[0])
+    assert "PASSED" in run(tmp_path, "-m", "twisted.trial", "trial_example")
+
+
+def test_a_failed_test_shows_the_log(tmp_path: Path) -> None:
+    """The report of a failed test has what the servers logged meanwhile."""
+    (tmp_path / "test_it.py").write_text("def test_it(rmq):\n    rmq.topic('planted')\n    assert False\n")
+    with pytest.raises(AssertionError, match=r"log of the servers: server\.log") as failed:
+        run(tmp_path, *pytest_of(PLUGINS[0]))
+    assert "planted-" in str(failed.value).partition("log of the servers")[2]
+
+
+def test_plugin_imports_pytest_only(tmp_path: Path) -> None:
+    """A run that uses no fixture of the kit imports nothing of rmq but the plugin, and no Twisted."""
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n"
+        "def test_it():\n"
+        "    names = {name for name in sys.modules if name.startswith(('rmq', 'twisted', 'msgspec', 'attr'))}\n"
+        "    assert names == {'rmq', 'rmq.testing', 'rmq.testing.plugin'}, names\n"
+    )
+    assert "1 passed" in run(tmp_path, *pytest_of(PLUGINS[0]))
+
+
+def test_running_cluster(tmp_path: Path) -> None:
+    """With --rmq-address tests use a cluster that runs; what they cannot do there says so."""
+    from rmq.testing import cluster
+
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "from rmq.blocking import Message\n"
+        "from rmq.testing import ServerFailed\n"
+        "def test_it(rmq, rmq_client):\n"
+        "    topic, group = rmq.topic(queues=2), rmq.group()\n"
+        "    assert len(rmq_client.producer().queues(topic)) == 2\n"
+        "    rmq_client.producer().send(Message(topic, b'x'))\n"
+        "    assert rmq.unconsumed(group, topic) == 1\n"
+        "    rmq_client.push_consumer(group, {topic: '*'}, handler=print).start()\n"
+        "    rmq.wait_consumed(group, topic)\n"
+        "    with pytest.raises(ServerFailed, match='rmq-address'):\n"
+        "        rmq.faults.full_disk()\n"
+    )
+    with cluster() as mq:
+        assert "1 passed" in run(tmp_path, *pytest_of(PLUGINS[0]), "--rmq-address", mq.namesrv)

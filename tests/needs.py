@@ -42,6 +42,7 @@ EXTRAS = {
     "completion": ("shtab",),
     "lz4": ("lz4",),
     "zstandard": ("zstandard",),
+    "otel": ("opentelemetry",),
     "moto (extra dev)": ("moto", "flask", "flask_cors"),
 }
 

@@ -13,6 +13,7 @@ from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer, producer
 from rmq.client.flows.push import Handler, PushConsumer
 from rmq.client.flows.transactions import TransactionProducer, transaction_producer
+from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, ReceivedMessage, Sql
 from rmq.errors import ClosedClient
@@ -36,11 +37,13 @@ class Client:
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         settings: ClientSettings = _CLIENT,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._namesrv = namesrv
         self._credentials = credentials
         self._tls = tls
         self._settings = settings
+        self._observers = observers
         self._instance: Instance | None = None
 
     async def __aenter__(self) -> Client:
@@ -54,7 +57,7 @@ class Client:
         """Ask a NameServer; RequestFailed when none answers."""
         if self._instance is None:
             instance = self._instance = Instance(
-                AsyncioHost(self._tls), self._namesrv, self._credentials, self._settings
+                AsyncioHost(self._tls), self._namesrv, self._credentials, self._settings, observers=self._observers
             )
             answered = False
             try:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rmq import aio
 from rmq.client.flows.member import QueueHealth
 from rmq.client.flows.push import Delivery, Handler
+from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
 from rmq.errors import ClosedClient
@@ -35,8 +36,9 @@ class Client:
         credentials: Credentials | None = None,
         tls: Any = None,
         settings: ClientSettings = _CLIENT,
+        observers: Sequence[Observer] = (),
     ) -> None:
-        self._client = aio.Client(namesrv, credentials=credentials, tls=tls, settings=settings)
+        self._client = aio.Client(namesrv, credentials=credentials, tls=tls, settings=settings, observers=observers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._report = CloseReport()

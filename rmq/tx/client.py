@@ -21,6 +21,7 @@ from rmq.client.flows.push import Handler
 from rmq.client.flows.push import PushConsumer as PushFlow
 from rmq.client.flows.transactions import Outcome, transaction_producer
 from rmq.client.flows.transactions import TransactionProducer as TransactionFlow
+from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
 from rmq.runtime.disk.files import RealDisk
@@ -48,10 +49,11 @@ class Client:
         credentials: Credentials | None = None,
         tls: ClientTls | None = None,
         settings: ClientSettings = _CLIENT,
+        observers: Sequence[Observer] = (),
     ) -> None:
         platform = Platform(reactor=reactor, disk=RealDisk(reactor), rng=SystemRandom(), endpoint_factory=dial_by_name)
         host = TwistedHost(platform, home=os.path.expanduser("~"), tls=tls)
-        self._instance = Instance(host, namesrv, credentials, settings)
+        self._instance = Instance(host, namesrv, credentials, settings, observers=observers)
 
     @property
     def client_id(self) -> str:

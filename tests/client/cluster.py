@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from twisted.application.service import Service
@@ -13,6 +13,7 @@ from rmq.client.flows.instance import Instance
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import PushConsumer
+from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, Message, MessageQueue, ReceivedMessage, Sql
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup
@@ -30,8 +31,10 @@ T = TypeVar("T")
 class ClientProcess(Service):
     """One client."""
 
-    def __init__(self, host: TwistedHost, namesrv: str, settings: ClientSettings) -> None:
-        self.instance = Instance(host, namesrv, None, settings)
+    def __init__(
+        self, host: TwistedHost, namesrv: str, settings: ClientSettings, observers: Sequence[Observer]
+    ) -> None:
+        self.instance = Instance(host, namesrv, None, settings, observers=observers)
 
     def stopService(self) -> Deferred[CloseReport]:
         return Deferred.fromCoroutine(self.instance.close())
@@ -70,13 +73,14 @@ class Simulated:
         assert isinstance(service, BrokerService)
         return service
 
-    def client(self, **settings: Any) -> Instance:
+    def client(self, *observers: Observer, **settings: Any) -> Instance:
         """Start a client on a machine of its own."""
         node = Node(self.world, self.net, f"client-{len(self.clients)}")
         self.clients.append(node)
 
         def build(platform: Platform) -> ClientProcess:
-            return ClientProcess(TwistedHost(platform, home="/home"), self.namesrv_addr, ClientSettings(**settings))
+            host = TwistedHost(platform, home="/home")
+            return ClientProcess(host, self.namesrv_addr, ClientSettings(**settings), observers)
 
         process = node.start(build)
         assert isinstance(process, ClientProcess)

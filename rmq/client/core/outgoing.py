@@ -77,6 +77,7 @@ class Outgoing:
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     is_reply: bool = False
+    messages: int = 1
 
 
 def single(
@@ -112,7 +113,7 @@ def batch(
     body = encode_batch(entries)
     _check_size(len(body), settings)
     wait = encode_properties({PROPERTY_WAIT: _bool(first.wait_store_ok)})
-    return Outgoing(_topic(first, namespace), body, wait, ",".join(message_ids), is_batch=True)
+    return Outgoing(_topic(first, namespace), body, wait, ",".join(message_ids), is_batch=True, messages=len(messages))
 
 
 def reply(request: ReceivedMessage, body: bytes, message_id: str) -> Outgoing:

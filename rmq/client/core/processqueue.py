@@ -57,12 +57,14 @@ class ProcessQueue:
         """Whether the message is in hand: neither done nor forgotten."""
         return self._in_hand.get(message.queue_offset) is message
 
-    def done(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Remove messages that are acknowledged, or that the broker has taken back."""
+    def done(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Remove messages that are acknowledged, or that the broker has taken back; return how many were in hand."""
+        before = len(self._in_hand)
         for message in messages:
             if self.holds(message):
                 del self._in_hand[message.queue_offset]
                 self.held_bytes -= len(message.record.body)
+        return before - len(self._in_hand)
 
     def clear(self, next_offset: int) -> None:
         """Forget what is in hand and go on at ``next_offset``: a seek or a reset."""

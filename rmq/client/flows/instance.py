@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
 from rmq.client.host import Gate, Host
+from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings
 from rmq.client.types import CloseReport, Credentials, ReceivedMessage
 from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
@@ -93,6 +94,7 @@ class Instance:
         credentials: Credentials | None,
         settings: ClientSettings,
         suffix: str = "",
+        observers: Sequence[Observer] = (),
     ) -> None:
         if namesrv is None:
             namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
@@ -109,6 +111,7 @@ class Instance:
         self.requests: dict[str, Awaited] = {}
         self._credentials = credentials
         self._suffix = suffix
+        self.observers = observers
         self.connections = host.connections(self._prepare, self._answer)
         self._pid = host.pid()
         self._instance_name = settings.instance_name or f"{self._pid}#{host.rng.getrandbits(48)}"
@@ -146,7 +149,7 @@ class Instance:
 
     def sibling(self, suffix: str) -> Instance:
         """Return another client over the same host, which ends with this one."""
-        made = Instance(self.host, self.namesrvs, self._credentials, self.settings, suffix)
+        made = Instance(self.host, self.namesrvs, self._credentials, self.settings, suffix, self.observers)
         self._siblings.append(made)
         return made
 

@@ -13,6 +13,7 @@ from rmq.client.core.routes import check_topic, wrap
 from rmq.client.core.subscription import subscription
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held, Member
+from rmq.client.observers import How
 from rmq.client.settings import PullSettings
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue
@@ -161,7 +162,7 @@ class PullConsumer(Member):
 
     def _settle(self) -> None:
         for held, message in self._taken:
-            held.process.done([message])
+            self._done(held, [message], How.ACKNOWLEDGED)
         self._taken.clear()
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:

@@ -17,7 +17,9 @@ from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import RETRY_PREFIX, broker_addrs, check_group, check_topic, subscribe_queues, wrap
 from rmq.client.core.subscription import subscription, wanted
 from rmq.client.flows.instance import AGAIN_S, Instance
+from rmq.client.flows.usercode import tell
 from rmq.client.host import Gate, Running
+from rmq.client.observers import How, Received, Settled
 from rmq.client.settings import From, PullingSettings
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
 from rmq.errors import ConfigurationError, NoRoute, Refused, RequestFailed
@@ -395,13 +397,14 @@ class Member:
                 if not held.is_ready:
                     held.process = ProcessQueue(await self._first_offset(held.queue))
                     held.is_ready = True
+                asked_s = self._host.seconds()
                 response = await self._pull(held)
             except RequestFailed as error:
                 held.trouble = str(error)
                 pause = await self._rest(held, error, pause)
                 continue
             held.trouble, pause = "", AGAIN_S
-            self._pulled(held, response)
+            self._pulled(held, response, self._host.seconds() - asked_s)
 
     def _why_wait(self, held: Held) -> float:
         """Return how long to wait before the next pull, 0 to pull now."""
@@ -473,7 +476,7 @@ class Member:
         await self._host.sleep(pause * self._host.rng.uniform(0.8, 1.2))
         return min(2 * pause, MOST_PAUSE_S)
 
-    def _pulled(self, held: Held, response: Response[PullMessageReply, bytes]) -> None:
+    def _pulled(self, held: Held, response: Response[PullMessageReply, bytes], seconds: float) -> None:
         reply, process = response.header, held.process
         held.broker_id, held.max_offset = reply.suggest_which_broker_id, reply.max_offset
         if response.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -492,7 +495,26 @@ class Member:
             ]
         process.put(messages, reply.next_begin_offset)
         if messages:
+            if self._instance.observers:
+                event = Received(
+                    topic=held.queue.topic,
+                    group=self._group,
+                    queue=held.queue,
+                    messages=len(messages),
+                    body_bytes=sum(len(message.record.body) for message in messages),
+                    seconds=seconds,
+                )
+                tell(self._instance.observers, lambda observer: observer.received(event))
             self._deliver(held, messages)
+
+    def _done(self, held: Held, messages: Iterable[ReceivedMessage], how: How) -> None:
+        """Take messages out of hand, and tell the observers why."""
+        self._tell_settled(held, held.process.done(messages), how)
+
+    def _tell_settled(self, held: Held, messages: int, how: How) -> None:
+        if messages and self._instance.observers:
+            event = Settled(topic=held.queue.topic, group=self._group, messages=messages, how=how)
+            tell(self._instance.observers, lambda observer: observer.settled(event))
 
     def _deliver(self, held: Held, messages: list[ReceivedMessage]) -> None:
         """Do something with new messages."""

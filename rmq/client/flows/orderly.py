@@ -15,7 +15,7 @@ from rmq.client.core.routes import RETRY_PREFIX
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held
 from rmq.client.flows.push import Handler, PushConsumer, Worker
-from rmq.client.flows.usercode import outcome
+from rmq.client.observers import How
 from rmq.client.settings import PushSettings
 from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, RequestFailed
@@ -158,18 +158,16 @@ class OrderlyConsumer(PushConsumer):
 
     async def _in_order(self, held: Held, messages: list[ReceivedMessage]) -> None:
         """Handle a batch until it is done, or the queue is lost."""
-        assert self._handler is not None
         while messages and not held.dropped and not self._closed:
             if not self._is_locked(held):
                 await self._host.sleep(UNLOCKED_PAUSE_S)
                 continue
-            argument: object = messages if self._settings.batch_size > 1 else messages[0]
-            _, error = await outcome(self._host, self._handler, argument)
+            error = await self._call(held, messages)
             if isinstance(error, Later):
-                held.process.done(messages[: error.from_index])
+                self.done(held, messages[: error.from_index])
                 messages = messages[error.from_index :]
             if error is None or (isinstance(error, Reject) and await self._all_sent_back(messages)):
-                held.process.done(messages)
+                self._done(held, messages, How.ACKNOWLEDGED if error is None else How.REJECTED)
                 return
             if not isinstance(error, Later | Reject):
                 _log.warning("the handler of %s failed for %s: %r", self._group, messages, error, exc_info=error)
@@ -185,10 +183,11 @@ class OrderlyConsumer(PushConsumer):
         rest = []
         for message in messages:
             if 0 <= self._most <= message.reconsume_times and await self._given_up(message):
-                held.process.done([message])
+                self._done(held, [message], How.REJECTED)
             else:
                 message.reconsume_times += 1
                 rest.append(message)
+        self._tell_settled(held, len(rest), How.RETRIED)
         return rest
 
     async def _given_up(self, message: ReceivedMessage) -> bool:

@@ -7,21 +7,34 @@ Java: DefaultMQProducerImpl
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rmq.client.core import outgoing
 from rmq.client.core.codec import check_installed
 from rmq.client.core.outgoing import Outgoing
 from rmq.client.core.routes import check_group, publish_queues, wrap
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
+from rmq.client.flows.usercode import tell
+from rmq.client.observers import Sent
 from rmq.client.settings import ProducerSettings
 from rmq.client.types import CloseReport, Message, ReceivedMessage, SendResult, SendStatus
-from rmq.errors import ClosedClient, ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed, RequestTimeout
+from rmq.errors import (
+    ClosedClient,
+    ConfigurationError,
+    NoRoute,
+    NotDelivered,
+    Refused,
+    RequestFailed,
+    RequestTimeout,
+    RocketMqError,
+)
 from rmq.wire.api.clients import ConsumerData, ProducerData
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SEND_REPLY_MESSAGE_V2, SendMessageV2Header
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import PROPERTY_REPLY_TO_CLIENT
+
+T = TypeVar("T")
 
 #: pause between two tries at the same broker, from and to
 SAME_BROKER_PAUSE_S = (0.05, 0.2)
@@ -78,6 +91,9 @@ class Producer:
         """Send a message and wait for nothing but the connection: it may be lost."""
         self._check(queue, None)
         out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace)
+        await self._observed(out, self._oneway(out, queue))
+
+    async def _oneway(self, out: Outgoing, queue: MessageQueue | None) -> None:
         chosen = queue or self._choose(await self._writable(out.topic, self._settings.send_timeout_s), ())
         addr = self._instance.broker_addr(chosen.broker_name)
         await self._instance.connections.tell(addr, SEND_MESSAGE_V2, self._header(out, chosen), out.body)
@@ -140,6 +156,34 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendResult:
         """Send what is made already, as :meth:`send` does."""
+        return await self._observed(out, self._deliver(out, queue, sharding_key, timeout_s))
+
+    async def _observed(self, out: Outgoing, sending: Coroutine[Any, Any, T]) -> T:
+        """Wait for a send and tell the observers of its end."""
+        began = self._instance.host.seconds()
+        try:
+            result = await sending
+        except RocketMqError as error:
+            self._tell_sent(out, began, error)
+            raise
+        self._tell_sent(out, began, None)
+        return result
+
+    def _tell_sent(self, out: Outgoing, began: float, error: RocketMqError | None) -> None:
+        if self._instance.observers:
+            event = Sent(
+                topic=out.topic,
+                group=self._group,
+                messages=out.messages,
+                body_bytes=len(out.body),
+                seconds=self._instance.host.seconds() - began,
+                error=error,
+            )
+            tell(self._instance.observers, lambda observer: observer.sent(event))
+
+    async def _deliver(
+        self, out: Outgoing, queue: MessageQueue | None, sharding_key: str | None, timeout_s: float | None
+    ) -> SendResult:
         host = self._instance.host
         deadline = host.seconds() + (self._settings.send_timeout_s if timeout_s is None else timeout_s)
         await self._wait_for_room(out, deadline)

@@ -17,8 +17,9 @@ from rmq.client.core import outgoing
 from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
-from rmq.client.flows.usercode import outcome
+from rmq.client.flows.usercode import outcome, tell
 from rmq.client.host import Running
+from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
@@ -211,15 +212,13 @@ class PushConsumer(Member):
         return held, [] if held.dropped else [each for each in messages if held.process.holds(each)]
 
     async def _handle(self, held: Held, messages: list[ReceivedMessage]) -> None:
-        assert self._handler is not None
-        argument: object = messages if self._settings.batch_size > 1 else messages[0]
-        _, error = await outcome(self._host, self._handler, argument)
+        error = await self._call(held, messages)
         if error is None:
-            held.process.done(messages)
+            self.done(held, messages)
             return
         level = 0
         if isinstance(error, Later):
-            held.process.done(messages[: error.from_index])
+            self.done(held, messages[: error.from_index])
             messages, level = messages[error.from_index :], error.delay_level
         elif isinstance(error, Reject):
             level = REJECT_LEVEL
@@ -227,6 +226,31 @@ class PushConsumer(Member):
             _log.warning("the handler of %s failed for %s: %r", self._group, messages, error, exc_info=error)
         for message in messages:
             await self.give_back(held, message, level)
+
+    async def _call(self, held: Held, messages: list[ReceivedMessage]) -> Exception | None:
+        """Give messages to the handler and return what it raised."""
+        assert self._handler is not None
+        began = self._host.seconds()
+        argument: object = messages if self._settings.batch_size > 1 else messages[0]
+        _, error = await outcome(self._host, self._handler, argument)
+        self.handled(held, len(messages), began, error)
+        return error
+
+    def handled(self, held: Held, messages: int, began: float, error: Exception | None) -> None:
+        """Tell the observers of the end of a handler."""
+        if self._instance.observers:
+            event = Handled(
+                topic=held.queue.topic,
+                group=self._group,
+                messages=messages,
+                seconds=self._host.seconds() - began,
+                error=error,
+            )
+            tell(self._instance.observers, lambda observer: observer.handled(event))
+
+    def done(self, held: Held, messages: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge messages."""
+        self._done(held, messages, How.ACKNOWLEDGED)
 
     async def _check_handlers(self) -> None:
         """Cancel handlers that run too long, and send their messages back."""
@@ -239,6 +263,7 @@ class PushConsumer(Member):
                 self._workers.remove(worker)
                 assert worker.running is not None and held is not None
                 worker.running.cancel()
+                self.handled(held, len(messages), worker.since_s, TimeoutError("consume_timeout_s"))
                 self._add_worker()
                 for message in messages:
                     await self.give_back(held, message, TIMEOUT_LEVEL)
@@ -249,11 +274,11 @@ class PushConsumer(Member):
         """Have a message delivered again, by the broker or, when nothing else works, here."""
         if self._broadcast:
             _log.warning("%s failed; with broadcast it is not delivered again", message)
-            held.process.done([message])
+            self._done(held, [message], How.SKIPPED)
         elif held.dropped:
             _log.info("%s failed; its queue is that of another member now", message)
         elif await self._sent_back(message, level):
-            held.process.done([message])
+            self._done(held, [message], How.REJECTED if level == REJECT_LEVEL else How.RETRIED)
         else:
             self._again[message] = self._host.spawn(
                 self._again_here(held, message), name=f"rmq local retry of {message}"
@@ -286,6 +311,7 @@ class PushConsumer(Member):
         del self._again[message]
         message.reconsume_times += 1
         if not held.dropped and not self._closed:
+            self._tell_settled(held, 1, How.RETRIED)
             self._deliver(held, [message])
 
     # what tools ask
@@ -354,9 +380,10 @@ class PushConsumer(Member):
 
     # deliveries
 
-    def entered(self) -> None:
-        """A delivery is in use; a close waits for it."""
+    def entered(self) -> float:
+        """A delivery is in use; a close waits for it. Return the time."""
         self._in_use += 1
+        return self._host.seconds()
 
     def settled(self) -> None:
         """A handler has ended, or a delivery's block."""
@@ -382,7 +409,7 @@ class Delivery:
         if self._held.dropped:
             raise LostQueue(f"queue {self._held.queue} of {self.message} belongs to another member")
         self._is_settled = True
-        self._held.process.done([self.message])
+        self._consumer.done(self._held, [self.message])
 
     async def later(self, delay_level: int = 0) -> None:
         """Have the message delivered again."""
@@ -394,10 +421,12 @@ class Delivery:
         await self.later(REJECT_LEVEL)
 
     async def __aenter__(self) -> ReceivedMessage:
-        self._consumer.entered()
+        self._began = self._consumer.entered()
         return self.message
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        failure = error if isinstance(error, Exception) else None
+        self._consumer.handled(self._held, 1, self._began, failure)
         try:
             if self._is_settled:
                 return False

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rmq.client.host import Host
+from rmq.client.observers import Observer
+
+_log = logging.getLogger("rmq.client")
 
 
 async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -> tuple[object, Exception | None]:
@@ -16,3 +20,12 @@ async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -
         raise
     except Exception as error:  # noqa: BLE001 - any failure of a handler means that the message comes again
         return None, error
+
+
+def tell(observers: Iterable[Observer], say: Callable[[Observer], None]) -> None:
+    """Call all observers; what one raises is logged."""
+    for observer in observers:
+        try:
+            say(observer)
+        except Exception:  # noqa: BLE001 - metrics must not stop messages
+            _log.exception("observer %r failed", observer)

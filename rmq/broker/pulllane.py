@@ -29,8 +29,9 @@ from rmq.runtime.clock import steady_ms
 from rmq.runtime.disk.files import DiskError
 from rmq.store.filtercode import PropertyFilter
 from rmq.store.messages import GetStatus
+from rmq.store.reader import Picked
 from rmq.store.store import MessageStore
-from rmq.wire.api.common import SubscriptionData
+from rmq.wire.api.common import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.pulling import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader
 from rmq.wire.codes import MQ_VERSION, RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
@@ -92,7 +93,7 @@ class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
 _decode = msgspec.json.Decoder(_PullCommand, strict=False).decode
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class _KnownPull:
     """What a consumer asks again and again, apart from its numbers, and what the check that it passed has found."""
 
@@ -113,7 +114,11 @@ class _KnownPull:
     #: what the group's heartbeats said; None for a pull that says itself what it subscribes to
     subscription: SubscriptionData | None
     message_model: str | None
-    #: with which configuration, topics and groups it was checked
+    #: with which configuration, topic and group it was checked
+    setup: object
+    topic_config: TopicConfig
+    group_config: SubscriptionGroupConfig | None
+    #: of the lane, when these were looked at
     terms: object
 
 
@@ -132,7 +137,7 @@ class PullLane:
     See :class:`rmq.remoting.responders.ChunkLane`.
 
     A pull is decoded and checked when it is first met. Another one whose header differs in nothing but its queue, its
-    offsets and its opaque needs neither, until topics, groups, subscriptions or the configuration change.
+    offsets and its opaque needs neither, until its topic, group or subscription, or the configuration, change.
 
     A pull at the end of its queue waits here; it is not counted as answered before it is.
     """
@@ -151,12 +156,15 @@ class PullLane:
     _polls: LongPolls
     _stats: BrokerStats
     _known: dict[bytes, _KnownPull] = attrs.field(init=False, factory=dict)
-    #: of configuration, topics and groups, with which the known pulls were checked
+    #: of configuration, topics and groups, when they were last looked at
     _setup: object = attrs.field(init=False, default=None)
     _topics_version: object = attrs.field(init=False, default=None)
     _groups_version: object = attrs.field(init=False, default=None)
     #: another object whenever one of the three is another one
     _terms: object = attrs.field(init=False, default=None)
+    #: the last read for a held pull, and what it depended on: many groups often wait for the same message
+    _read: Picked | None = attrs.field(init=False, default=None)
+    _read_at: object = attrs.field(init=False, default=None)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         known, pick = self._known, self._store.pick
@@ -172,9 +180,13 @@ class PullLane:
                 or self._topics.data_version is not self._topics_version
                 or self._groups.data_version is not self._groups_version
             ):
-                self._forget()
+                self._renew_terms()
             pull = known.get(key)
-            if pull is None or (pull.subscription is not None and not self._is_current(pull)):
+            if (
+                pull is None
+                or (pull.terms is not self._terms and not self._still_holds(pull))
+                or (pull.subscription is not None and not self._is_current(pull))
+            ):
                 pull = self._learn(key, data, position, parts[2:], channel.peer)
                 if pull is None:
                     break
@@ -210,12 +222,22 @@ class PullLane:
             position = stop
         return position, count
 
-    def _forget(self) -> None:
-        """Forget what was checked with other terms."""
-        self._known.clear()
+    def _renew_terms(self) -> None:
+        """Have each known pull looked at again: configuration, topics or groups have changed."""
         self._terms = object()
         self._setup, self._topics_version = self._settings.setup, self._topics.data_version
         self._groups_version = self._groups.data_version
+
+    def _still_holds(self, pull: _KnownPull) -> bool:
+        """True when the changes since a pull was checked are none of its topic, its group and the configuration."""
+        if (
+            pull.setup is not self._setup
+            or self._topics.get(pull.topic) != pull.topic_config
+            or self._groups.get(pull.group) != pull.group_config
+        ):
+            return False
+        pull.terms = self._terms
+        return True
 
     def _is_current(self, pull: _KnownPull) -> bool:
         """True unless heartbeats changed what counts for a pull."""
@@ -269,6 +291,9 @@ class PullLane:
             (usual, old),
             subscription,
             message_model,
+            self._setup,
+            topic,
+            self._groups.get(header.consumer_group),
             self._terms,
         )
         return pull
@@ -305,20 +330,36 @@ class PullLane:
             or self._topics.data_version is not self._topics_version
             or self._groups.data_version is not self._groups_version
         ):
-            self._forget()
-        if pull.terms is not self._terms or (pull.subscription is not None and not self._is_current(pull)):
+            self._renew_terms()
+        if (pull.terms is not self._terms and not self._still_holds(pull)) or (
+            pull.subscription is not None and not self._is_current(pull)
+        ):
             return self._ordinary(held)
         topic, queue_id, offset = held.topic, held.queue_id, held.from_offset
-        try:
-            picked = self._store.pick(topic, queue_id, offset, pull.most, pull.codes, None)
-        except DiskError:
-            return self._ordinary(held)
-        if picked is None:
-            if offset != self._store.max_offset(topic, queue_id):
-                return self._ordinary(held)
+        store = self._store
+        end = store.max_offset(topic, queue_id)
+        if offset == end:
             self._stats.missed()
             return self._not_found(pull, queue_id, offset, held.opaque)
-        records, messages, following, low, high, is_old = picked
+        read_at = (
+            topic,
+            queue_id,
+            offset,
+            pull.most,
+            pull.codes,
+            store.min_offset(topic, queue_id),
+            end,
+            store.end_offset,
+        )
+        if read_at != self._read_at:
+            try:
+                self._read = store.pick(topic, queue_id, offset, pull.most, pull.codes, None)
+            except DiskError:
+                return self._ordinary(held)
+            self._read_at = read_at
+        if self._read is None:
+            return self._ordinary(held)
+        records, messages, following, low, high, is_old = self._read
         size = len(records)
         if not messages or size > MAX_LANE_BYTES:
             return self._ordinary(held)

@@ -13,6 +13,7 @@ from rmq.broker.pulllane import PullLane
 from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.frames import PREFIX
+from rmq.wire.record import decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext, setup_of
 from tests.needs import need_compiled
 from tests.remoting.peer import Peer
@@ -161,6 +162,14 @@ class PullLaneTests(LaneCase):
         one.service.settings.setup = setup_of({"brokerPermission": "2"})
         self.assertEqual(pull(), (16, 8))
 
+    def test_a_queue_that_is_not_there(self) -> None:
+        """A consumer whose pulls are known is refused for a queue that its topic does not have."""
+        peers = [Peer(one.service.responders) for one in self.sides]
+        for queue_id, code in ((0, 0), (-1, 1), (99, 1), (1, 0)):
+            answers = [peer.ask(11, None, version=409, **pull_ext(queue_id=queue_id)) for peer in peers]
+            self.assertEqual([each.code for each in answers], [code, code])
+            self.assertEqual(answers[0].remark, answers[1].remark)
+
     def test_known_pulls_are_bounded(self) -> None:
         """Other headers without end do not fill the memory."""
         self.patch(pulllane, "MAX_KNOWN_PULLS", 3)
@@ -287,6 +296,33 @@ class HeldTests(LaneCase):
         one.world.run_for(17)
         self.assertEqual([each.code for each in peer.received()], [19, 19, 19])
         self.assertEqual(len(peer.transport.writes) - before, 1)
+
+    def test_one_read_for_all_that_wait_for_a_message(self) -> None:
+        """Groups that wait at the same place are answered from one read of the log, each with its own statistics."""
+        one = self.sides[0]
+        peer = Peer(one.service.responders)
+        for opaque, tag in enumerate(("*", "*", "*", "A", "A", "B")):
+            ext = pull_ext(group=f"G{opaque}", offset=40, sys_flag=6, subscription=tag)
+            peer.send(encode_command(RemotingCommand(11, opaque=opaque, version=409, ext_fields=ext)))
+        self.assertEqual(self.kept, 6)
+        store, reads = one.service.store, []
+
+        def counted(*what: Any) -> Any:
+            reads.append(what)
+            return pick(*what)
+
+        pick = store.pick
+        self.patch(store, "pick", counted)
+        client = one.connect()
+        client.ask(310, send_ext(props="TAGS\x01A"), b"new")
+        answers = peer.received()
+        self.assertEqual([(each.opaque, each.code) for each in answers], [(each, 0) for each in range(5)])
+        self.assertEqual(len({each.body for each in answers}), 1)
+        self.assertEqual(len(reads), 2, "one for each filter")
+        self.assertEqual(sum(value for _, value in one.service.stats.totals("GROUP_GET_NUMS")), 5)
+        client.ask(310, send_ext(props="TAGS\x01B"), b"newer")
+        (last,) = peer.received()
+        self.assertEqual([record.body for record in decode_records(last.body or b"")], [b"newer"])
 
     def test_a_send_wakes_its_own_polls_only(self) -> None:
         """A send to one queue looks at the pulls that wait for this queue, however many others wait."""

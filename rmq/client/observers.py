@@ -8,6 +8,7 @@ with the namespace, and ``%RETRY%<group>`` for what comes again.
 from __future__ import annotations
 
 import enum
+
 import attrs
 
 from rmq.wire.api.common import MessageQueue

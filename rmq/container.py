@@ -25,6 +25,8 @@ KEY_PREFIX = "RMQ_KEY_"
 #: names that container engines give to the machine outside
 HOST_NAMES = ("host.docker.internal", "host.containers.internal")
 
+USAGE = "rmq-container namesrv|broker|local|admin|audit|health [ARGUMENT...]"
+
 WITHOUT_ADDRESS = """\
 rmq-container: RMQ_BROKER_IP1 is not set, and without it the broker would register {first}:{port}: the address of this
 container, which only containers of the same network can reach; all other clients would connect to the NameServer and
@@ -62,7 +64,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], *, first: 
             port = keys.get("listenPort", "10911")
             defaults["brokerIP1"] = broker_address(environment.get("RMQ_BROKER_IP1", ""), port, first, resolve)
     else:
-        raise NotUsable("usage: rmq-container namesrv|broker|local|admin|audit|health [ARGUMENT...]")
+        raise NotUsable(f"usage: {USAGE}")
     options = [word for key, value in {**defaults, **keys}.items() for word in (f"--{key}", value)]
     # What is given by hand comes last, and wins.
     return [f"rmq-{role}", "--nodaemon", "--pidfile=", *options, *rest]

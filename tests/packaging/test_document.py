@@ -76,6 +76,11 @@ def systemctl(program: str, arguments: list[str]) -> None:
             assert (ROOT / "packaging" / "systemd" / f"{name}.service").is_file(), word
 
 
+def tox(program: str, arguments: list[str]) -> None:
+    """The environment is in tox.ini."""
+    assert f"[testenv:{arguments[-1]}]" in (ROOT / "tox.ini").read_text("utf-8"), arguments
+
+
 def nothing_to_read(program: str, arguments: list[str]) -> None:
     pass
 
@@ -86,6 +91,7 @@ READERS: dict[str, Callable[[str, list[str]], None]] = {
     "rmq-admin": admin,
     "podman": in_container,
     "pip": pip,
+    "tox": tox,
     "install": install,
     "systemctl": systemctl,
     "python": nothing_to_read,
@@ -122,6 +128,7 @@ class ExampleTests(SynchronousTestCase):
             "podman run rmq broker",
             "podman run -e RMQ_BROKER_IP1=auto -e RMQ_KEY_brokerNmae=a rmq broker",
             "rmq-admin topics",
+            "tox run -e pakage",
             "rm -rf /",
         ):
             program, *arguments = shlex.split(line)

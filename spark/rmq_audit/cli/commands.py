@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         return _run(options)
     except (InputError, EngineError) as error:
@@ -246,7 +246,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="rmq-audit",
         description="Check that the stores of RocketMQ brokers are complete and that their replicas agree.",

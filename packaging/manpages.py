@@ -1,0 +1,80 @@
+"""``python packaging/manpages.py FOLDER`` writes a manual page (section 1) for each script; needs argparse-manpage."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from argparse_manpage.manpage import Manpage
+from rmq_audit.cli import commands
+
+import rmq
+from rmq import local
+from rmq.admin import main as admin
+from rmq.admin.names import NOUNS
+from rmq.container import USAGE
+from rmq.runtime import launch
+from twisted.plugins import rmq_plugins
+
+
+def admin_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``rmq-admin`` with all commands, which the program imports one noun at a time."""
+    for modules, _ in NOUNS.values():
+        for module in modules:
+            importlib.import_module(f"rmq.admin.commands.{module}")
+    return admin.whole_parser()
+
+
+def server_parser(maker: Any) -> argparse.ArgumentParser:
+    """Return a parser with the options of a server, which `twistd` reads: they are no argparse."""
+    options = maker.options()
+    usage = f"{maker.tapname} [options]"
+    parser = argparse.ArgumentParser(prog=maker.tapname, usage=usage, description=options.longdesc)
+    twistd = parser.add_argument_group("options of twistd", "see twistd(1)")
+    for name in launch.twistd_options():
+        _add(twistd, f"--{name.rstrip('=')}", value=name.endswith("="))
+    for name in sorted(options.longOpt, key=str.lower):
+        long = name.rstrip("=")
+        if long not in ("help", "version"):
+            short = [f"-{letter}" for letter, full in options.synonyms.items() if full == long and len(letter) == 1]
+            _add(parser, *short, f"--{long}", value=name.endswith("="), text=options.docs.get(long, ""))
+    return parser
+
+
+def _add(parser: Any, *names: str, value: bool, text: str = "") -> None:
+    shape = {"metavar": "VALUE"} if value else {"action": "store_true"}
+    parser.add_argument(*names, help=text.replace("%", "%%"), **shape)
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each script."""
+    return {
+        "rmq-local": local.parser(),
+        "rmq-admin": admin_parser(),
+        "rmq-namesrv": server_parser(rmq_plugins.namesrv),
+        "rmq-broker": server_parser(rmq_plugins.broker),
+        "rmq-audit": commands.parser(),
+        "rmq-container": argparse.ArgumentParser(
+            prog="rmq-container", usage=USAGE, description="The entry of the container image; see docs/deployment.md."
+        ),
+    }
+
+
+def page(parser: argparse.ArgumentParser) -> str:
+    data = {"project_name": rmq.DISTRIBUTION, "version": rmq.__version__, "manual_title": "rmq"}
+    return str(Manpage(parser, _data=data))
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, parser in parsers().items():
+        (folder / f"{name}.1").write_text(page(parser), encoding="utf-8")
+        print(folder / f"{name}.1")
+
+
+if __name__ == "__main__":
+    main()

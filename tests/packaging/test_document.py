@@ -151,11 +151,3 @@ class ExampleTests(SynchronousTestCase):
             for old, new in places.items():
                 arguments = [word.replace(old, new) for word in arguments]
             server(Path(program).name, arguments)
-
-    def test_scripts_and_extras_are_listed(self) -> None:
-        """The page names every script, and every extra that users install."""
-        text = PAGE.read_text("utf-8")
-        for script in PROJECT["scripts"]:
-            self.assertIn(f"`{script}`", text)
-        for extra in PROJECT["optional-dependencies"].keys() - {"test", "dev"}:
-            self.assertIn(f"`{extra}`", text)

@@ -291,7 +291,8 @@ class ConsumeQueue(QueueFiles):
         size = min(file.data_end(), self.file_bytes)
         low = max(0, (size - LOOK_BYTES) // CQ_UNIT_BYTES)
         data = file.read_at(low * CQ_UNIT_BYTES, size - low * CQ_UNIT_BYTES)
-        places = range(0, len(data) - CQ_UNIT_BYTES + 1, CQ_UNIT_BYTES)
+        written = len(data.rstrip(b"\0"))
+        places = range(0, min(written, len(data) - CQ_UNIT_BYTES + 1), CQ_UNIT_BYTES)
         count = bisect_left(places, True, key=lambda place: not _is_unit(CQ_UNIT.unpack_from(data, place)))
         if low and not _is_unit(CQ_UNIT.unpack_from(data)):
             count = 0  # they end before
@@ -301,7 +302,7 @@ class ConsumeQueue(QueueFiles):
             start,
             None if low and not count else low + count,
             data[max(0, end - TAIL_UNITS * CQ_UNIT_BYTES) : end],
-            data.count(0, end) == len(data) - end,
+            written <= end,
             -1 if first is None or is_filler(first) else first[0],
         )
 

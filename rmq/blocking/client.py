@@ -209,6 +209,18 @@ class PullConsumer:
         """Go on at another offset."""
         self._run(self._consumer.seek(queue, offset))
 
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go back to the first message that the broker has."""
+        self._run(self._consumer.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Skip what is there."""
+        self._run(self._consumer.seek_to_end(queue))
+
+    def seek_to_time(self, queue: MessageQueue, at_ms: int) -> None:
+        """Go to the first message stored at a time (epoch milliseconds) or later."""
+        self._run(self._consumer.seek_to_time(queue, at_ms))
+
     def commit(self) -> CloseReport:
         """Acknowledge all that getmany returned, and write the offsets."""
         report: CloseReport = self._run(self._consumer.commit())

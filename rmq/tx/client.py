@@ -177,6 +177,18 @@ class PullConsumer:
         """Go on at another offset."""
         return _started(self._flow.seek(queue, offset))
 
+    def seek_to_begin(self, queue: MessageQueue) -> Deferred[None]:
+        """Go back to the first message that the broker has."""
+        return _started(self._flow.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> Deferred[None]:
+        """Skip what is there."""
+        return _started(self._flow.seek_to_end(queue))
+
+    def seek_to_time(self, queue: MessageQueue, at_ms: int) -> Deferred[None]:
+        """Go to the first message stored at a time (epoch milliseconds) or later."""
+        return _started(self._flow.seek_to_time(queue, at_ms))
+
     def commit(self) -> Deferred[CloseReport]:
         """Acknowledge all that getmany returned, and write the offsets."""
         return _started(self._flow.commit())

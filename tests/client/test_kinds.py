@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from rmq import tx
+from rmq.blocking import PullConsumer as BlockingPullConsumer
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.transactions import Outcome, TransactionProducer, transaction_producer
 from rmq.client.settings import From, ProducerSettings, PullSettings
@@ -185,6 +187,22 @@ class PullTests(KindCase):
         self.sim.run(made.seek_to_end(FIRST))
         self.assertEqual(self.sim.run(made.getmany(timeout_s=1)), [])
         self.sim.run(made.seek_to_time(FIRST, 0))
+        self.assertEqual(len(self.drain(made, 4)), 4)
+        # the faces
+        twisted = tx.PullConsumer(made)
+        settle = self.sim.world.settle
+        settle(twisted.seek_to_begin(FIRST))
+        self.assertEqual(self.drain(made, 4)[0], b"0")
+        settle(twisted.seek_to_end(FIRST))
+        self.assertEqual(settle(twisted.getmany(timeout_s=1)), [])
+        settle(twisted.seek_to_time(FIRST, 0))
+        self.assertEqual(len(self.drain(made, 4)), 4)
+        blocking = BlockingPullConsumer(self.sim.run, made)
+        blocking.seek_to_begin(FIRST)
+        self.assertEqual(self.drain(made, 4)[0], b"0")
+        blocking.seek_to_end(FIRST)
+        self.assertEqual(blocking.getmany(timeout_s=1), [])
+        blocking.seek_to_time(FIRST, 0)
         self.assertEqual(len(self.drain(made, 4)), 4)
         self.assertEqual(made.assignment(), {FIRST})
         queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)

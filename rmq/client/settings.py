@@ -39,13 +39,15 @@ class ProducerSettings:
     ``send_timeout_s`` is for the whole call: route, connection, retries and answer. ``retries`` follow the first try.
 
     Bodies from ``compress_over`` bytes on are compressed. LZ4 and ZSTD need the extras ``lz4`` and ``zstandard``, and
-    consumers that can read them. ``default_queues`` counts for topics that the first send creates. ``send`` waits while
+    consumers that can read them. With ``strict`` a send raises NotDurable where a message is stored, but less safe than
+    the broker is configured for. ``default_queues`` counts for topics that the first send creates. ``send`` waits while
     ``max_in_flight`` messages wait for their answers.
     """
 
     send_timeout_s: float = 3.0
     retries: int = 2
     retry_other_broker_on_not_ok: bool = False
+    strict: bool = False
     compress_over: int = 4096
     compression: Compression = Compression.ZLIB
     compress_level: int = 5

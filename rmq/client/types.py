@@ -29,6 +29,7 @@ __all__ = [
     "Later",
     "Message",
     "MessageQueue",
+    "NotDurable",
     "ReceivedMessage",
     "Reject",
     "SendResult",
@@ -81,6 +82,20 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+
+
+class NotDurable(RocketMqError):
+    """
+    A message is stored, but less safe than the broker is configured for; ``result`` says where and why.
+
+    Raised by sends of a producer with ``strict``. Who sends again may have the message twice.
+    """
+
+    def __init__(self, result: SendResult) -> None:
+        queue = result.queue
+        where = f"{queue.broker_name}, queue {queue.queue_id} of {queue.topic}, offset {result.queue_offset}"
+        super().__init__(f"message {result.message_id} is stored at {where}, but not safely: {result.status.name}")
+        self.result = result
 
 
 @attrs.frozen

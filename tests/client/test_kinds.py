@@ -9,8 +9,8 @@ from rmq.blocking import PullConsumer as BlockingPullConsumer
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.transactions import Outcome, TransactionProducer, transaction_producer
 from rmq.client.settings import From, ProducerSettings, PullSettings
-from rmq.client.types import Later, Message, ReceivedMessage, Reject
-from rmq.errors import ConfigurationError, LostQueue, RequestTimeout
+from rmq.client.types import Later, Message, NotDurable, ReceivedMessage, Reject, SendStatus
+from rmq.errors import ConfigurationError, LostQueue, NotDelivered, RequestTimeout
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import (
@@ -21,7 +21,7 @@ from rmq.wire.api.forwarding import (
     RunningInfo,
     RunningInfoHeader,
 )
-from tests.client.cluster import Inbox, consumer, producer, send_all
+from tests.client.cluster import Inbox, Simulated, consumer, producer, send_all
 from tests.client.test_flows import FlowCase
 
 FIRST = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
@@ -226,6 +226,38 @@ class PullTests(KindCase):
         assert group is not None
         self.assertEqual(group.consume_type, "CONSUME_ACTIVELY")
         self.assertTrue(all(name.endswith("@STREAM") for name in group.client_ids))
+
+
+class DurabilityTests(FlowCase):
+    def setUp(self) -> None:
+        # a master that waits for slaves, and has none
+        self.sim = Simulated(values={"brokerRole": "SYNC_MASTER"})
+        self.make_topic()
+        self.client = self.sim.client()
+
+    def test_strict(self) -> None:
+        """With strict a message that no slave has raises, and the error says where it is; else the status says it."""
+        result = self.sim.run(producer(self.client).send(Message("T", b"x"), queue=FIRST))
+        self.assertEqual((result.status, result.queue_offset), (SendStatus.SLAVE_NOT_AVAILABLE, 0))
+        strict = producer(self.client, strict=True)
+        for sending in (
+            strict.send(Message("T", b"x"), queue=FIRST),
+            strict.send_batch([Message("T", b"x")], queue=FIRST),
+        ):
+            error = self.assertRaises(NotDurable, self.sim.run, sending)
+            self.assertEqual((error.result.status, error.result.queue), (SendStatus.SLAVE_NOT_AVAILABLE, FIRST))
+            self.assertIn("SLAVE_NOT_AVAILABLE", str(error))
+        self.assertEqual(error.result.queue_offset, 2)
+        # the broker does not wait, so this is as safe as asked for
+        self.sim.run(strict.send(Message("T", b"x", wait_store_ok=False)))
+
+    def test_transactions(self) -> None:
+        """A half message that no slave has is rolled back and NotDelivered, with strict too."""
+        for strict in (False, True):
+            settings = ProducerSettings(strict=strict)
+            made = transaction_producer(self.client, f"TP-{strict}", lambda message: Outcome.COMMIT, settings)
+            error = self.assertRaises(NotDelivered, self.sim.run, made.begin(Message("T", b"x")))
+            self.assertIn("SLAVE_NOT_AVAILABLE", str(error))
 
 
 class TransactionTests(KindCase):

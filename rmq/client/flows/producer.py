@@ -17,7 +17,7 @@ from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.observers import Sent
 from rmq.client.settings import ProducerSettings
-from rmq.client.types import CloseReport, Message, ReceivedMessage, SendResult, SendStatus
+from rmq.client.types import CloseReport, Message, NotDurable, ReceivedMessage, SendResult, SendStatus
 from rmq.errors import (
     ClosedClient,
     ConfigurationError,
@@ -69,8 +69,8 @@ class Producer:
         Send a message and wait until a broker has stored it.
 
         ``queue`` or ``sharding_key`` (equal keys: the same queue, the one that Java's SelectMessageQueueByHash takes)
-        choose the queue; otherwise queues take turns and a failed broker is avoided. Raises NotDelivered, or NoRoute.
-        Who cancels the wait does not take the message back.
+        choose the queue; otherwise queues take turns and a failed broker is avoided. Raises NotDelivered, NoRoute, and
+        with ``strict`` NotDurable. Who cancels the wait does not take the message back.
         """
         self._check(queue, sharding_key)
         out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace)
@@ -189,10 +189,13 @@ class Producer:
         await self._wait_for_room(out, deadline)
         self._in_flight += 1
         try:
-            return await self._try(out, queue, sharding_key, deadline)
+            result = await self._try(out, queue, sharding_key, deadline)
         finally:
             self._in_flight -= 1
             self._less.open()
+        if self._settings.strict and result.status is not SendStatus.OK:
+            raise NotDurable(result)
+        return result
 
     async def _wait_for_room(self, out: Outgoing, deadline: float) -> None:
         while self._in_flight >= self._settings.max_in_flight:

@@ -18,7 +18,7 @@ from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.usercode import outcome
 from rmq.client.settings import ProducerSettings
-from rmq.client.types import Message, ReceivedMessage, SendResult, SendStatus
+from rmq.client.types import Message, NotDurable, ReceivedMessage, SendResult, SendStatus
 from rmq.errors import NotDelivered, Refused, RequestFailed
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.transactions import (
@@ -72,7 +72,10 @@ class TransactionProducer(Producer):
         self._check(None, None)
         more = {PROPERTY_TRANSACTION_PREPARED: "true", outgoing.PROPERTY_PRODUCER_GROUP: self._group}
         out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace, more)
-        result = await self.deliver(attrs.evolve(out, sys_flag=out.sys_flag | TRANSACTION_PREPARED))
+        try:
+            result = await self.deliver(attrs.evolve(out, sys_flag=out.sys_flag | TRANSACTION_PREPARED))
+        except NotDurable as error:
+            result = error.result
         if result.status is not SendStatus.OK:
             await self.end(result, Outcome.ROLLBACK)
             broker = result.queue.broker_name

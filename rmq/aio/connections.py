@@ -26,6 +26,9 @@ CONNECT_TIMEOUT_S = 3.0
 #: unsent bytes of a peer that does not read; beyond that one-way requests to it fail
 MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
 
+#: without a byte in either direction a connection is closed.  Java: clientChannelMaxIdleTimeSeconds
+IDLE_S = 120.0
+
 H = TypeVar("H")
 B = TypeVar("B")
 RH = TypeVar("RH")
@@ -131,6 +134,8 @@ class Link(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._calls: Correlator[tuple[int, float, asyncio.Future[RemotingCommand]]] = Correlator()
         self._timer: asyncio.TimerHandle | None = None
+        self._moved_s = self._loop.time()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []
 
     @property
@@ -171,7 +176,18 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         frames, self._unsent = self._unsent, []
         if self._transport is not None and frames:
+            self._moved_s = self._loop.time()
             self._transport.write(b"".join(frames))
+
+    def _check_idle(self) -> None:
+        """Close a connection that has not moved for too long, else look again when it may be."""
+        if self._loop.time() - self._moved_s >= IDLE_S:
+            _log.debug("%s: no byte within %d s; the connection is closed", self.addr, IDLE_S)
+            self._owner.forget(self)
+            if self._transport is not None:
+                self._transport.abort()
+        else:
+            self._idle_timer = self._loop.call_at(self._moved_s + IDLE_S, self._check_idle)
 
     def _arm(self, deadline: float) -> None:
         if self._timer is None or deadline < self._timer.when():
@@ -194,8 +210,10 @@ class Link(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.local_ip = str(transport.get_extra_info("sockname")[0]).partition("%")[0]
+        self._check_idle()
 
     def data_received(self, data: bytes) -> None:
+        self._moved_s = self._loop.time()
         try:
             for frame in self._decoder.receive(data):
                 self._take(decode_command(frame))
@@ -220,8 +238,9 @@ class Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._owner.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
         for code, _, answer in self._calls.close():
             if not answer.done():
                 text = f"the connection to {self.addr} closed before request {code} was answered"

@@ -20,8 +20,9 @@ from rmq.sim.net import SimNet
 from rmq.sim.node import Node, platform_for
 from rmq.sim.world import World
 from rmq.tx.host import TwistedHost
+from rmq.wire.api.offsets import GET_MAX_OFFSET, QueueHeader
 from tests.client import host_contract
-from tests.client.host_contract import PORT, Peer
+from tests.client.host_contract import ASK, PORT, Peer
 from tests.client.loops import MemoryTransport, SimLoop, run
 
 
@@ -57,6 +58,25 @@ class AsyncioHostTests(host_contract.Contract):
             self.run_on_host(scenario)
         self.assertIn("the failing one failed", logs.output[0])
         self.assertIn("planted", logs.output[0])
+
+    def test_idle_connections_are_closed(self) -> None:
+        """A connection without a byte for 120 s is closed; each byte counts, and the next request connects again."""
+
+        async def scenario(host: Host) -> None:
+            connections = self.connections(host)
+            for _ in range(3):
+                await connections.ask(self.addr, GET_MAX_OFFSET, ASK, None, timeout_s=3)
+                await host.sleep(119)
+            await connections.tell(self.addr, GET_MAX_OFFSET, QueueHeader(topic="T", queue_id=8), None)
+            await host.sleep(119)
+            self.assertEqual((len(self.peers), connections.local_ip), (1, "10.0.0.9"))
+            await host.sleep(2)
+            self.assertEqual(connections.local_ip, None)
+            await connections.ask(self.addr, GET_MAX_OFFSET, ASK, None, timeout_s=3)
+            self.assertEqual(len(self.peers), 2)
+            await connections.close()
+
+        self.run_on_host(scenario)
 
     def test_import_without_twisted(self) -> None:
         """The asyncio face does not import Twisted, nor anything but msgspec and attrs beside the standard library."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ class Client:
     With ``tls`` every connection uses TLS. The start asks a NameServer, so a wrong address fails at once.
     """
 
+    #: of the class, for an object whose __init__ did not run
+    _instance: Instance | None = None
+
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
@@ -44,7 +48,6 @@ class Client:
         self._tls = tls
         self._settings = settings
         self._observers = observers
-        self._instance: Instance | None = None
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -52,6 +55,12 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        # of the blocking client, too, which holds one of these
+        if self._instance is not None and self._instance.is_open:
+            text = f"client {self._instance.client_id} was dropped without close: it stays in its groups"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=1)
 
     async def start(self) -> None:
         """Ask a NameServer; RequestFailed when none answers."""

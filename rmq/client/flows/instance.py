@@ -168,6 +168,11 @@ class Instance:
         if self.closed:
             raise ClosedClient("the client is closed")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a close is still to come, in this process."""
+        return not self.closed and self.host.pid() == self._pid
+
     def _prepare(self, command: RemotingCommand) -> None:
         command.language = LanguageCode.PYTHON
         if self._credentials is not None:

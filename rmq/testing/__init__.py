@@ -17,6 +17,7 @@ Read in this order:
 * `server`: the process; `servers`: what runs in it
 * `faults`: what goes wrong on purpose
 * `external`: a cluster that runs elsewhere
+* `simulation`: servers and clients in simulated time
 * `plugin`: for pytest
 
 What always holds: ports are free ones, files are temporary, and nothing is left after the end of the program, however

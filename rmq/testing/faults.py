@@ -9,6 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from rmq.broker.topics import AUTO_CREATE_TOPIC_KEY_TOPIC
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import ResponderTable, Written
 from rmq.runtime.clock import steady_ms
@@ -82,7 +83,7 @@ class Fault:
 
 
 class Faults:
-    """The faults of one reactor, by number. What waits because of them goes on at :meth:`end`."""
+    """The faults of one reactor, by number. What waits because of them goes on at :meth:`undo_all`."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self.clock = clock
@@ -96,23 +97,23 @@ class Faults:
         self._active[self._last] = fault
         return self._last
 
-    def count(self, number: int) -> int:
+    def count(self, fault: int) -> int:
         """Return how often it has happened."""
-        fault = self._active.get(number)
-        return 0 if fault is None else fault.count
+        found = self._active.get(fault)
+        return 0 if found is None else found.count
 
-    def remove(self, number: int) -> int:
+    def undo(self, fault: int) -> int:
         """End it, and return how often it has happened."""
-        fault = self._active.pop(number, None)
-        if fault is None:
+        found = self._active.pop(fault, None)
+        if found is None:
             return 0
-        fault.undo()
-        return fault.count
+        found.undo()
+        return found.count
 
-    def end(self) -> None:
+    def undo_all(self) -> None:
         """End all of them."""
         for number in list(self._active):
-            self.remove(number)
+            self.undo(number)
         for call, (deferred, result) in list(self._waiting.items()):
             call.cancel()
             deferred.callback(result)
@@ -137,6 +138,59 @@ class Faults:
         call = self.clock.callLater(seconds, fire)
         self._waiting[call] = deferred, result
         return deferred
+
+    # what tests ask for: each returns the number of the fault
+
+    def refuse(
+        self,
+        request: str | int,
+        code: str | int = "SYSTEM_BUSY",
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        """Answer a request with another response code; nothing is done."""
+        answer = self.refused(response_code(code), "[TEST] refused by a test")
+        return self._answered(request, answer, times=times, topic=topic, node=node)
+
+    def drop_answers(
+        self, request: str | int, times: int | None = None, topic: str | None = None, node: str | None = None
+    ) -> int:
+        """Do what is asked, and never answer."""
+        return self._answered(request, self.dropped, times=times, topic=topic, node=node)
+
+    def delay_answers(
+        self,
+        request: str | int,
+        seconds: float,
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        """Do what is asked, and answer later."""
+        return self._answered(request, self.delayed(seconds), times=times, topic=topic, node=node)
+
+    def _answered(
+        self,
+        request: str | int,
+        answer: Answer,
+        *,
+        times: int | None = None,
+        topic: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        topics = None if topic is None else frozenset((topic,))
+        return self.add(Fault(codes=codes_of(request), answer=answer, times=times, topics=topics, node=node))
+
+    def forget_route(self, topic: str) -> int:
+        """The NameServer does not know a topic, nor the one from which a send would create it again."""
+        answer = self.refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server: {topic}")
+        topics = frozenset((topic, AUTO_CREATE_TOPIC_KEY_TOPIC))
+        return self.add(Fault(codes=codes_of("GET_ROUTEINFO_BY_TOPIC"), answer=answer, topics=topics))
+
+    def cut_after(self, request: str | int, times: int | None = None, topic: str | None = None) -> int:
+        """Do what is asked, and close the connection in place of an answer."""
+        return self._answered(request, self.cut, times=times, topic=topic)
 
     # answers
 

@@ -8,6 +8,7 @@ is a fixture of pytest-asyncio or pytest-twisted, where these are installed.
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import AsyncIterator, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ import pytest
 if TYPE_CHECKING:
     from rmq import aio, blocking, tx
     from rmq.testing.blocking import Cluster, IsolatedCluster
+    from rmq.testing.simulation import Simulation
 
 #: the fixtures whose logs belong to the report of a failed test
 _WITH_LOGS = ("rmq", "rmq_isolated")
+_SEED = pytest.StashKey[int]()
 _LOGS = pytest.StashKey[dict[str, int]]()
 
 
@@ -31,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--rmq-keep", action="store_true", help="leave stores and logs where they are, and print the path")
     group.addoption("--rmq-log-level", default="info", help="of the servers; default: info")
+    group.addoption("--rmq-seed", type=int, help="of rmq_simulation; the report of a failed test has the one it had")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,13 +59,15 @@ def _offer(config: pytest.Config, name: str, fixture: object) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Add to the report of a failed test what the servers logged meanwhile."""
+    """Add to the report of a failed test what the servers logged meanwhile, and the seed."""
     report: Any = yield
     if report.failed:
         for path, begin in item.stash.get(_LOGS, {}).items():
             text = _read_from(path, begin)
             if text:
                 report.sections.append((f"log of the servers: {os.path.basename(path)}", text))
+        if _SEED in item.stash:
+            report.sections.append(("rmq_simulation", f"--rmq-seed {item.stash[_SEED]} repeats this run"))
     return report  # type: ignore[no-any-return]
 
 
@@ -147,6 +153,19 @@ def rmq_isolated(request: pytest.FixtureRequest) -> Iterator[IsolatedCluster]:
         _say_where(request.config, running.dir)
         _watch_logs(request, running.logs())
         yield running
+
+
+@pytest.fixture
+def rmq_simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """A simulated cluster; a failed test prints the seed."""
+    from rmq.testing.simulation import Simulation
+
+    seed = request.config.getoption("--rmq-seed")
+    if seed is None:
+        seed = random.SystemRandom().randrange(1 << 31)
+    request.node.stash[_SEED] = seed
+    with Simulation(seed) as simulation:
+        yield simulation
 
 
 def _check(report: Any) -> None:

@@ -21,7 +21,7 @@ from twisted.logger import Logger, LogLevel
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
-from rmq.broker.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, RETRY_PREFIX, topic
+from rmq.broker.topics import RETRY_PREFIX, topic
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.remoting.channel import Channel
@@ -30,12 +30,12 @@ from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.store.messages import GetStatus
-from rmq.testing.faults import Answer, Fault, Faults, FaultTable, HeldReplication, codes_of, response_code
+from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerIdList
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import RESET_CONSUMER_CLIENT_OFFSET, OffsetsByQueue, ResetOffsetHeader
-from rmq.wire.codes import RequestCode, ResponseCode
+from rmq.wire.codes import RequestCode
 from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.record import SCHEDULE_TOPIC
 
@@ -257,7 +257,7 @@ class Servers:
 
     async def stop(self) -> None:
         """Stop all, slaves first; their files stay."""
-        self.faults.end()
+        self.faults.undo_all()
         for broker in reversed(list(self.brokers.values())):
             await broker.service.stopService()
         self.brokers.clear()
@@ -293,7 +293,7 @@ class Servers:
             raise ServersError(f"there is no command {command!r}: {', '.join(COMMANDS)}")
         level = LogLevel.debug if command in QUIET else LogLevel.info
         self._log.emit(level, "the test asks: {command} {arguments}", command=command, arguments=dict(arguments))
-        result = getattr(self, command)(**arguments)
+        result = getattr(self if hasattr(self, command) else self.faults, command)(**arguments)
         return Deferred.fromCoroutine(result) if hasattr(result, "send") else result
 
     async def topic(self, name: str, queues: int = 4) -> None:
@@ -305,32 +305,15 @@ class Servers:
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
         """Return the messages of a topic that the masters have, as they are stored."""
-        found = []
-        for broker in self.masters:
-            store = broker.service.store
-            for name, queue_id in sorted(store.queues()):
-                offset = store.min_offset(topic, queue_id)
-                while name == topic:
-                    got = store.get(topic, queue_id, offset, 32)
-                    if got.status is not GetStatus.FOUND:
-                        break
-                    found += [
-                        {"broker": broker.service.setup.name, "record": b64encode(data).decode()}
-                        for data in got.messages
-                    ]
-                    offset = got.next_begin_offset
-        return found
+        return [
+            {"broker": name, "record": b64encode(data).decode()}
+            for broker in self.masters
+            for name, data in stored(broker.service, topic)
+        ]
 
     def unconsumed(self, group: str, topic: str) -> int:
         """Return how many messages of a topic, and of the retry topic of a group, the group has not acknowledged."""
-        count = 0
-        for broker in self.masters:
-            store, offsets = broker.service.store, broker.service.offsets
-            for name, queue_id in store.queues():
-                if name in (topic, RETRY_PREFIX + group):
-                    done = max(offsets.query(group, name, queue_id) or 0, store.min_offset(name, queue_id))
-                    count += max(0, store.max_offset(name, queue_id) - done)
-        return count
+        return sum(unconsumed(broker.service, group, topic) for broker in self.masters)
 
     async def deliver_delayed_now(self) -> None:
         """Deliver all delayed messages whose time has not come."""
@@ -372,53 +355,6 @@ class Servers:
 
     # faults: each returns the number of the fault
 
-    def refuse(
-        self,
-        request: str | int,
-        code: str | int = "SYSTEM_BUSY",
-        times: int | None = None,
-        topic: str | None = None,
-        node: str | None = None,
-    ) -> int:
-        """Answer a request with another response code; nothing is done."""
-        answer = self.faults.refused(response_code(code), "[TEST] refused by a test")
-        return self._answered(request, answer, times=times, topic=topic, node=node)
-
-    def drop_answers(
-        self, request: str | int, times: int | None = None, topic: str | None = None, node: str | None = None
-    ) -> int:
-        """Do what is asked, and never answer."""
-        return self._answered(request, self.faults.dropped, times=times, topic=topic, node=node)
-
-    def delay_answers(
-        self,
-        request: str | int,
-        seconds: float,
-        times: int | None = None,
-        topic: str | None = None,
-        node: str | None = None,
-    ) -> int:
-        """Do what is asked, and answer later."""
-        return self._answered(request, self.faults.delayed(seconds), times=times, topic=topic, node=node)
-
-    def _answered(
-        self,
-        request: str | int,
-        answer: Answer,
-        *,
-        times: int | None = None,
-        topic: str | None = None,
-        node: str | None = None,
-    ) -> int:
-        topics = None if topic is None else frozenset((topic,))
-        return self.faults.add(Fault(codes=codes_of(request), answer=answer, times=times, topics=topics, node=node))
-
-    def forget_route(self, topic: str) -> int:
-        """The NameServer does not know a topic, nor the one from which a send would create it again."""
-        answer = self.faults.refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server: {topic}")
-        topics = frozenset((topic, AUTO_CREATE_TOPIC_KEY_TOPIC))
-        return self.faults.add(Fault(codes=codes_of("GET_ROUTEINFO_BY_TOPIC"), answer=answer, topics=topics))
-
     def cut(
         self,
         request: str | int | None = None,
@@ -432,7 +368,7 @@ class Servers:
         ``connections_of`` is a client id, None: all clients.
         """
         if request is not None:
-            return self._answered(request, self.faults.cut, times=times, topic=topic)
+            return self.faults.cut_after(request, times=times, topic=topic)
         fault = Fault()
         for broker in self.brokers.values():
             for channel in list(broker.service.server.channels):
@@ -498,17 +434,26 @@ class Servers:
             if online is not None:
                 broker.service.notices.now(online)
 
-    def count(self, fault: int) -> int:
-        """Return how often a fault has happened."""
-        return self.faults.count(fault)
 
-    def undo(self, fault: int) -> int:
-        """End a fault, and return how often it has happened."""
-        return self.faults.remove(fault)
+def stored(service: BrokerService, topic: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (broker name, record) of the messages of a topic, by queue and offset."""
+    store = service.store
+    for queue_id in sorted(queue_id for name, queue_id in store.queues() if name == topic):
+        offset = store.min_offset(topic, queue_id)
+        while (got := store.get(topic, queue_id, offset, 32)).status is GetStatus.FOUND:
+            for data in got.messages:
+                yield service.setup.name, data
+            offset = got.next_begin_offset
 
-    def undo_all(self) -> None:
-        """End all faults."""
-        self.faults.end()
+
+def unconsumed(service: BrokerService, group: str, topic: str) -> int:
+    """Return how many messages of a topic and of a group's retries have no acknowledgement of the group."""
+    store, offsets, count = service.store, service.offsets, 0
+    for name, queue_id in store.queues():
+        if name in (topic, RETRY_PREFIX + group):
+            done = max(offsets.query(group, name, queue_id) or 0, store.min_offset(name, queue_id))
+            count += max(0, store.max_offset(name, queue_id) - done)
+    return count
 
 
 def _client_ids(broker: RunningBroker, group: str) -> list[str]:

@@ -1,0 +1,101 @@
+"""Programs in simulated time: long waits are short, and a seed repeats a run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from rmq.client.settings import From
+from rmq.errors import NotDelivered
+from rmq.sim.world import SimError
+from rmq.testing.simulation import Simulation
+from rmq.tx import Message, PushSettings, ReceivedMessage
+
+FIRST = PushSettings(consume_from=From.FIRST)
+
+
+async def a_poisoned_message(sim: Simulation) -> list[float]:
+    """Return when a handler that always fails was called."""
+    client = await sim.client()
+    topic, group = await sim.topic(), sim.group()
+    times: list[float] = []
+    settings = PushSettings(consume_from=From.FIRST, max_reconsume_times=6)
+
+    def handle(message: ReceivedMessage) -> None:
+        times.append(round(sim.seconds(), 3))
+        raise ValueError("always")
+
+    await client.producer().send(Message(topic, b"poison"))
+    await client.push_consumer(group, {topic: "*"}, handle, settings).start()
+    while not sim.messages(f"%DLQ%{group}"):
+        await sim.sleep(60)
+    return times
+
+
+def test_minutes_of_retries(rmq_simulation: Simulation) -> None:
+    """All deliveries of a poisoned message come with Apache's delays between them, in no time."""
+    times = rmq_simulation.run(a_poisoned_message)
+    delays = [later - earlier for earlier, later in pairwise(times)]
+    assert len(delays) == 6
+    for delay, wanted in zip(delays, (10, 30, 60, 120, 180, 240), strict=True):
+        assert wanted <= delay < wanted + 5, delays
+
+
+def test_a_seed_repeats_a_run() -> None:
+    """The same seed is the same run, another seed another."""
+    digests = []
+    for seed in (1, 1, 2):
+        with Simulation(seed) as sim:
+            sim.run(a_payment)
+            digests.append(sim.digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+async def a_payment(sim: Simulation) -> None:
+    """A program that survives an answer that is lost, a dead master, a partition and a clock that jumps."""
+    client = await sim.client()
+    topic, group = await sim.topic(queues=1), sim.group()
+    booked: set[str] = set()
+
+    def book(message: ReceivedMessage) -> None:
+        booked.add(message.keys[0])
+
+    async def insist(key: str) -> None:
+        while True:
+            try:
+                await client.producer().send(Message(topic, b"100", keys=(key,)))
+                return
+            except NotDelivered:
+                await sim.sleep(1)
+
+    with sim.faults.drop_answers("SEND_MESSAGE", times=1) as fault:
+        await insist("lost-answer")
+        assert fault.count == 1
+    sim.kill("broker-a")
+    failed = False
+    try:
+        await client.producer().send(Message(topic, b"careless"))
+    except NotDelivered:
+        failed = True
+    assert failed
+    sim.start("broker-a")
+    await insist("dead-master")
+    with sim.partition("client-0", "broker-a"), pytest.raises(NotDelivered):
+        await client.producer().send(Message(topic, b"careless"))
+    sim.clock_step("broker-a", 3600)
+    await insist("clock")
+    await client.push_consumer(group, {topic: "*"}, book, FIRST).start()
+    await sim.wait_consumed(group, topic)
+    assert booked == {"lost-answer", "dead-master", "clock"}
+
+
+def test_what_never_ends() -> None:
+    """A run that does not end within its simulated time names the seed."""
+
+    async def forever(sim: Simulation) -> None:
+        while True:
+            await sim.sleep(1)
+
+    with pytest.raises(SimError, match="seed 5"), Simulation(5) as sim:
+        sim.run(forever, limit_s=100)

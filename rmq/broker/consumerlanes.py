@@ -2,8 +2,8 @@
 The fast path of what members of a group repeat: commit an offset, query it, ask who the other members are, heartbeats.
 
 The references are `rmq.broker.responders.offsets.OffsetResponder` and `rmq.broker.responders.clients.ClientResponder`;
-a lane gives the same bytes, or declines the request without side effects. They need the compiled module
-`rmq.store._pick`.
+a lane gives the same bytes, or declines the request without side effects. They need the compiled modules
+`rmq.store._pick` and, for heartbeats, `rmq.store._record`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from rmq.broker.offsets import ConsumerOffsetTable
-from rmq.broker.responders.clients import ClientResponder, language_name
+from rmq.broker.responders.clients import ClientResponder
 from rmq.broker.sessions import ConsumerGroups
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
 from rmq.wire import fastjson
 from rmq.wire.api.clients import GET_CONSUMER_LIST_BY_GROUP, HEART_BEAT, ConsumerIdList
 from rmq.wire.api.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
-from rmq.wire.codes import MQ_VERSION
+from rmq.wire.codes import MQ_VERSION, LanguageCode
 from rmq.wire.command import ONEWAY, RESPONSE, decode_commands
 from rmq.wire.compiled import load
 from rmq.wire.contract import Contract
@@ -31,6 +31,8 @@ from rmq.wire.frames import PREFIX, ProtocolError
 MAX_KNOWN = 10_000
 
 _compiled: Any = load("rmq.store._pick")
+_records: Any = load("rmq.store._record")
+_LANGUAGES = {language.name.encode(): language.name for language in LanguageCode}
 _END = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
 _PLAIN = b'{"code":0,"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
 _OFFSET = b'{"code":0,"extFields":{"offset":"%%d"},"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
@@ -51,7 +53,8 @@ def add_consumer_lanes(
         return
     table.add_chunk_lane(QueryLane(offsets))
     table.add_chunk_lane(MembersLane(consumers))
-    table.add_chunk_lane(HeartbeatLane(clients))
+    if _records is not None:
+        table.add_chunk_lane(HeartbeatLane(clients))
     if not is_slave:
         table.add_chunk_lane(CommitLane(offsets))
 
@@ -202,33 +205,18 @@ class HeartbeatLane:
 
     def __init__(self, clients: ClientResponder) -> None:
         self._clients = clients
-        #: headers without their opaque -> language and version of the client
-        self._known: dict[bytes, tuple[str, int]] = {}
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        parts = _compiled.split(data, position, ())
-        if parts is None:
+        found = _records.read_fields(data, position, self.code, ())
+        if found is None:
             return position, 0
-        key, stop, opaque = parts
-        said = self._known.get(key) or self._learn(key, data[position:stop], opaque)
-        body_at = position + PREFIX.size + PREFIX.unpack_from(data, position)[1]
-        if said is None or not self._clients.renew(channel, data[body_at:stop], *said):
+        begin, stop, opaque, version, said = found
+        language = _LANGUAGES.get(said)
+        if language is None or not self._clients.renew(channel, data[begin:stop], language, version):
             return position, 0
         answers.append(done(opaque))
         return stop, 1
-
-    def _learn(self, key: bytes, frame: bytes, opaque: int) -> tuple[str, int] | None:
-        try:
-            (command,) = decode_commands(frame)
-        except ProtocolError:
-            return None
-        if command.code != self.code or command.serialize_type or command.flag or command.opaque != opaque:
-            return None
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        said = self._known[key] = language_name(command), command.version
-        return said
 
 
 def done(opaque: int) -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -45,9 +44,6 @@ from rmq.wire.frames import PREFIX
 from rmq.wire.record import (
     HEADS,
     HOST_MASK,
-    MAGIC_V1,
-    MAX_PROPERTIES_BYTES,
-    PROPERTIES_LENGTH,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -55,6 +51,7 @@ from rmq.wire.record import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT,
@@ -67,8 +64,6 @@ from rmq.wire.record import (
 
 #: longer records are left to the responders
 MAX_READ_BYTES = 64 * 1024
-#: records with longer addresses are left to the responders
-IPV4_BYTES = 4
 #: by so many bytes properties may become longer when a queue is drawn
 MAX_DRAWN_BYTES = 16
 
@@ -91,6 +86,7 @@ _REAL_QUEUE_ID = PROPERTY_REAL_QUEUE_ID.encode()
 _REAL_TOPIC = PROPERTY_REAL_TOPIC.encode()
 _RETRY_TOPIC = PROPERTY_RETRY_TOPIC.encode()
 _WAIT = PROPERTY_WAIT.encode()
+_SEPARATOR = PROPERTY_SEPARATOR.encode()
 _OP_PAIRS = {_WAIT: b"true", PROPERTY_TAGS.encode(): REMOVE_TAG.encode()}
 
 Pairs = dict[bytes, bytes]
@@ -115,7 +111,7 @@ class Stored(NamedTuple):
 @attrs.define
 class Draft:
     """
-    A message to be stored; ``pairs`` are its properties, ``text`` the same as they were stored before, if they were.
+    A message to be stored; ``pairs`` are its properties.
 
     ``delay_ms`` is that of a delayed message, else None. ``draw`` draws REAL_QID at the last moment.
     """
@@ -130,9 +126,28 @@ class Draft:
     sys_flag: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    text: bytes | None = None
     delay_ms: int | None = None
     draw: Callable[[], int] | None = None
+
+    def make(self, phy_offset: int, store_ms: int) -> Any:
+        """See `rmq.store._record.make_record`."""
+        queue = self.queue
+        return _compiled.make_record(
+            queue.topic_field,
+            queue.queue_id,
+            queue.next,
+            phy_offset,
+            store_ms,
+            self.pairs,
+            self.body,
+            self.born_timestamp,
+            self.born_host,
+            self.store_host,
+            self.flag,
+            self.sys_flag,
+            self.reconsume_times,
+            self.prepared_transaction_offset,
+        )
 
 
 class Drafts:
@@ -153,64 +168,32 @@ class Drafts:
         self, phy_offset: int, room: int, store_ms: int, store_host: Host, /
     ) -> tuple[bytes, Units, bytes] | None:
         """See `rmq.store._record.SendBatch.encode`."""
-        pieces: list[bytes] = []
+        records: list[bytes] = []
         units: list[tuple[ConsumeQueue, bytes, int]] = []
         keys = b""
         used = 0
         for draft in self._drafts:
-            queue, body = draft.queue, draft.body
-            field, phy = queue.topic_field, phy_offset + used
-            found = _compiled.index_entries(field, draft.pairs, phy, store_ms)
-            text = _compiled.write_properties(draft.pairs) if draft.text is None else draft.text
-            size = _HEAD.size + len(body) + len(field) + 2 + len(text)
-            used += size
-            more = 0 if draft.draw is None else MAX_DRAWN_BYTES
-            if (
-                found is None
-                or used + more > room
-                or len(text) + more > MAX_PROPERTIES_BYTES
-                or not len(draft.born_host[0]) == len(draft.store_host[0]) == IPV4_BYTES
-            ):
+            queue, phy = draft.queue, phy_offset + used
+            made = draft.make(phy, store_ms)
+            if made is None or used + len(made[0]) + MAX_DRAWN_BYTES > room:
                 return None
             if draft.draw is not None:
                 # nothing but the disk can refuse the message now
-                draft.pairs[_REAL_QUEUE_ID] = b"%d" % draft.draw()
-                used -= size
-                text = _compiled.write_properties(draft.pairs)
-                size = _HEAD.size + len(body) + len(field) + 2 + len(text)
-                used += size
-            number = queue.next
-            pieces += (
-                _HEAD.pack(
-                    size,
-                    MAGIC_V1,
-                    crc32(body) & 0x7FFFFFFF,
-                    queue.queue_id,
-                    draft.flag,
-                    number,
-                    phy,
-                    draft.sys_flag,
-                    draft.born_timestamp,
-                    *draft.born_host,
-                    store_ms,
-                    *draft.store_host,
-                    draft.reconsume_times,
-                    draft.prepared_transaction_offset,
-                    len(body),
-                ),
-                body,
-                field,
-                PROPERTIES_LENGTH.pack(len(text)),
-                text,
-            )
-            code, entries = found
+                drawn = b"%d" % draft.draw()
+                if drawn != draft.pairs[_REAL_QUEUE_ID]:
+                    draft.pairs[_REAL_QUEUE_ID] = drawn
+                    made = draft.make(phy, store_ms)
+            record, code, entries = made
             if draft.delay_ms is not None:
                 code = store_ms + draft.delay_ms
+            size = len(record)
+            used += size
+            records.append(record)
             units.append((queue, CQ_UNIT.pack(phy, size, code), phy_offset + used))
             keys += entries
-            self.places.append((phy, size, number))
+            self.places.append((phy, size, queue.next))
             self.last_phy, self.last_size = phy, size
-        return b"".join(pieces), units, keys
+        return b"".join(records), units, keys
 
 
 class WaitingStore:
@@ -294,8 +277,8 @@ class WaitingSends:
         found = _compiled.read_fields(data, position, self.code, _SEND_FIELDS)
         if found is None:
             return position, 0
-        begin, stop, opaque, _, group, default_topic, name, text, unit_mode, batch, again, most_again, *texts = found
-        numbers = _numbers(most_again or b"0", again or b"0", *texts, wide=1)
+        begin, stop, opaque, _, _, group, default_topic, name, text, unit_mode, batch, again, most_again, *texts = found
+        numbers = _compiled.read_numbers((most_again or b"0", again or b"0", *texts), 1)
         if numbers is None or None in (group, default_topic, name, text):
             return position, 0
         if unit_mode not in _FALSE or batch not in _FALSE:
@@ -360,8 +343,8 @@ class EndLane:
         found = _compiled.read_fields(data, position, self.code, _END_FIELDS)
         if found is None:
             return position, 0
-        _, stop, opaque, _, group, msg_id, is_check, *texts = found
-        numbers = _numbers(*texts, wide=2)
+        _, stop, opaque, _, _, group, msg_id, is_check, *texts = found
+        numbers = _compiled.read_numbers(tuple(texts), 2)
         if group is None or msg_id is None or is_check not in _BOOLEANS or numbers is None:
             return position, 0
         end, table_offset, log_offset = numbers
@@ -384,9 +367,11 @@ class EndLane:
         if end == TRANSACTION_ROLLBACK:
             drafts = Drafts(op)
         else:
-            numbers = _numbers(pairs.get(_REAL_QUEUE_ID))
+            numbers = _compiled.read_numbers((pairs.get(_REAL_QUEUE_ID),), 0)
             if end != TRANSACTION_COMMIT or numbers is None or topic == SCHEDULE_TOPIC or _DELAY in pairs:
                 return position, 0
+            if half.properties.endswith(_SEPARATOR):
+                return position, 0  # it would be lost
             queue = self._store.queue(topic, *numbers)
             if queue is None or queue is op_queue:
                 return position, 0
@@ -394,7 +379,6 @@ class EndLane:
                 Draft(
                     queue=queue,
                     pairs=pairs,
-                    text=half.properties,
                     body=half.body,
                     born_timestamp=half.born_timestamp,
                     born_host=half.born_host,
@@ -442,8 +426,8 @@ class SendBackLane:
         found = _compiled.read_fields(data, position, self.code, _SEND_BACK_FIELDS)
         if found is None:
             return position, 0
-        _, stop, opaque, version, name, unit_mode, most_again, *texts = found
-        numbers = _numbers(most_again or b"0", *texts, wide=1)
+        _, stop, opaque, version, _, name, unit_mode, most_again, *texts = found
+        numbers = _compiled.read_numbers((most_again or b"0", *texts), 1)
         if not name or unit_mode not in _BOOLEANS or numbers is None:
             return position, 0
         most, delay_level, log_offset = numbers
@@ -470,7 +454,7 @@ class SendBackLane:
         pairs[_WAIT] = b"false"
         pairs[_DELAY] = b"%d" % (delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
         pairs[_REAL_TOPIC] = retry_name.encode()
-        pairs.setdefault(_REAL_QUEUE_ID, b"")
+        pairs[_REAL_QUEUE_ID] = b"0"
         drafts = Drafts(
             Draft(
                 queue=queue,
@@ -491,16 +475,3 @@ class SendBackLane:
         self._stats.sent_back(group_name, back_topic.decode("ascii"))
         answers.append(done(opaque))
         return stop, 1
-
-
-def _numbers(*texts: bytes | None, wide: int = 0) -> list[int] | None:
-    """
-    Return numbers that are written plainly; None when one is not, is absent, or may not fit.
-
-    The last ``wide`` have 64 bits, the others 32.
-    """
-    narrow = len(texts) - wide
-    for place, text in enumerate(texts):
-        if text is None or not text.isdigit() or len(text) > (9 if place < narrow else 18):
-            return None
-    return [int(text) for text in texts if text is not None]

@@ -2,7 +2,7 @@
 """
 The hot loops of the store, compiled: from the bytes of received sends to records, units, keys and answers (SendBatch),
 from records of the log to units and keys (walk_records), and from keys to entries of an index file (add_entries); and
-what the lanes for messages that are stored twice need (read_fields to index_entries).
+what the lanes for messages that are stored twice need (read_fields to make_record).
 
 They compute and change nothing outside of themselves (add_entries: the index file that it is given); what they return
 is written and shown by `rmq.store.appender.Appender` and `rmq.store.dispatch.Dispatcher`. Whatever is unusual in any way
@@ -39,6 +39,7 @@ cdef enum:
     MAX_KEYS = 16
     BATCH_HEAD = 20                 # of an entry: i32 totalSize, magic, bodyCRC, flag, bodyLength
     MAX_BATCH_OVERHEAD = 1 << 16    # what the records of a batch may have beyond the longest body
+    SPARE_PROPERTIES = 16           # by so much those of make_record may become longer
     ANSWER_ROOM = 160               # numbers of an answer
 
 # ---- numbers ----
@@ -1076,8 +1077,9 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
     """
     Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
 
-    Returns (where the body begins, where the frame ends, opaque, version, the value of each field of ``names``: bytes,
-    or None where it is absent); None when the frame is not whole, its values are not all strings of ASCII, or a name is there twice.
+    Returns (where the body begins, where the frame ends, opaque, version, language, the value of each field of ``names``):
+    texts as bytes, None where one is absent. None when the frame is not whole, its values are not all strings of ASCII,
+    or a name is there twice.
     """
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
@@ -1091,6 +1093,7 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
     cdef bint escaped
     cdef int seen = 0, bit
     cdef list found = [None] * len(names)
+    cdef bytes language = None
     if left <= 8:
         return None
     length = <int32_t>get32(chunk)
@@ -1128,6 +1131,8 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
             bit = 8
         elif size == 7 and memcmp(key, b"version", 7) == 0:
             bit = 16
+        elif size == 8 and memcmp(key, b"language", 8) == 0:
+            bit = 32
         if seen & bit:
             return None
         seen |= bit
@@ -1138,11 +1143,14 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
             if p == NULL:
                 return None
         elif p[0] == c'"':
-            if bit:
+            if bit and bit != 32:
                 return None
-            p = text_end(p + 1, end, &escaped)
+            value = p + 1
+            p = text_end(value, end, &escaped)
             if p == NULL or escaped:
                 return None
+            if bit == 32:
+                language = PyBytes_FromStringAndSize(<const char*>value, p - value)
             p += 1
         else:
             value = p
@@ -1150,7 +1158,7 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
                 p += 1
             if not number_in(value, p, &number) or (bit and not is_int32(number)):
                 return None
-            if (bit == 2 and number != code) or (bit == 8 and number != 0):
+            if bit == 32 or (bit == 2 and number != code) or (bit == 8 and number != 0):
                 return None
             if bit == 4:
                 opaque = number
@@ -1164,9 +1172,9 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
         if p[0] != c',':
             return None
         p = skip(p + 1, end)
-    if skip(p + 1, end) != end or seen & 7 != 7:
+    if skip(p + 1, end) != end or seen & 6 != 6:
         return None
-    return (position + 8 + word, position + 4 + length, opaque, version, *found)
+    return (position + 8 + word, position + 4 + length, opaque, version, language, *found)
 
 
 cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple names, list found) except? NULL:
@@ -1177,6 +1185,8 @@ cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple na
     cdef bint escaped
     cdef bytes name
     p = skip(p, end)
+    if p < end and p[0] == c'}':
+        return p + 1
     while True:
         if p >= end or p[0] != c'"':
             return NULL
@@ -1293,66 +1303,114 @@ def read_properties(bytes text):
     return found
 
 
-def write_properties(dict pairs):
-    """Return properties as they are stored, the reverse of :func:`read_properties`."""
-    cdef Py_ssize_t size = 0
-    cdef bytes name, value, text
-    cdef uint8_t* out
-    for name, value in pairs.items():
-        size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 2
-    if size == 0:
-        return b""
-    text = PyBytes_FromStringAndSize(NULL, size - 1)
-    out = <uint8_t*>PyBytes_AS_STRING(text)
-    for name, value in pairs.items():
-        if out != <uint8_t*>PyBytes_AS_STRING(text):
-            out[0] = 2
-            out += 1
-        out = add_bytes(out, name)
-        out[0] = 1
-        out = add_bytes(out + 1, value)
-    return text
-
-
-def index_entries(bytes field, dict pairs, int64_t phy, int64_t store_ms):
+def read_numbers(tuple texts, Py_ssize_t wide):
     """
-    Return (tags code, index entries of PENDING bytes each) of a message with these properties; None for too many keys.
+    Return a list of numbers that are written plainly; None when one is not, is absent, or may not fit.
 
-    ``field`` is its topic, of ASCII, behind its length.
+    The last ``wide`` of ``texts`` have 64 bits, the others 32.
     """
-    cdef uint32_t prefix = hash_on(
-        0, <const uint8_t*>PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1
-    ) * 31 + 35
-    cdef bytes text
+    cdef Py_ssize_t i, j, size, count = len(texts)
+    cdef const uint8_t* at
+    cdef int64_t value
+    cdef list found = []
+    for i in range(count):
+        text = texts[i]
+        if text is None:
+            return None
+        at = <const uint8_t*>PyBytes_AS_STRING(<bytes>text)
+        size = PyBytes_GET_SIZE(<bytes>text)
+        if not 0 < size <= (18 if i >= count - wide else 9):
+            return None
+        value = 0
+        for j in range(size):
+            if at[j] < c'0' or at[j] > c'9':
+                return None
+            value = value * 10 + (at[j] - c'0')
+        found.append(value)
+    return found
+
+
+def make_record(
+    bytes field, int64_t queue_id, int64_t number, int64_t phy, int64_t store_ms, dict pairs, bytes body, int64_t born,
+    born_host, store_host, int64_t flag, int64_t sys_flag, int64_t reconsume, int64_t prepared
+):
+    """
+    Return (record, tags code, index entries of PENDING bytes each) of a message.
+
+    None for longer addresses than IPv4's, too many keys, or properties that nearly reach their limit. ``field`` is the topic,
+    of ASCII, behind its length; ``pairs`` are the properties.
+    """
+    cdef Send send
     cdef Properties found
     cdef int32_t hashes[MAX_KEYS]
-    cdef const uint8_t* at
+    cdef uint8_t born_bytes[8]
+    cdef uint8_t store_bytes[8]
+    cdef bytes name, value, record, entries
     cdef uint8_t* out
-    cdef bytes entries
+    cdef Py_ssize_t size = 0
     cdef int i, count = 0, more
+    cdef uint32_t prefix
     cdef int64_t code = 0
-    found.unique_size = found.keys_size = -1
-    text = pairs.get(b"UNIQ_KEY")
-    if text is not None:
-        hashes[0] = index_hash(hash_on(prefix, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)))
+    if not put_host(born_bytes, born_host) or not put_host(store_bytes, store_host):
+        return None
+    prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1) * 31 + 35
+    value = pairs.get(b"UNIQ_KEY")
+    if value is not None:
+        hashes[0] = index_hash(hash_on(prefix, <const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)))
         count = 1
-    text = pairs.get(b"KEYS")
-    if text is not None:
+    value = pairs.get(b"KEYS")
+    if value is not None:
+        found.unique_size = -1
         found.keys = 0
-        found.keys_size = PyBytes_GET_SIZE(text)
-        at = <const uint8_t*>PyBytes_AS_STRING(text)
-        more = hash_keys(prefix, at, &found, hashes + count, MAX_KEYS - count)
+        found.keys_size = PyBytes_GET_SIZE(value)
+        more = hash_keys(
+            prefix, <const uint8_t*>PyBytes_AS_STRING(value), &found, hashes + count, MAX_KEYS - count
+        )
         if more < 0:
             return None
         count += more
-    text = pairs.get(b"TAGS")
-    if text is not None:
-        code = <int32_t>hash_on(0, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    value = pairs.get(b"TAGS")
+    if value is not None:
+        code = <int32_t>hash_on(0, <const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    for name, value in pairs.items():
+        size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 2
+    if size > MAX_PROPERTIES - SPARE_PROPERTIES:
+        return None
+    if size:
+        size -= 1
+    send.body = <const uint8_t*>PyBytes_AS_STRING(body)
+    send.body_size = PyBytes_GET_SIZE(body)
+    send.queue_id = queue_id
+    send.flag = flag
+    send.number = number
+    send.phy = phy
+    send.sys_flag = sys_flag
+    send.born = born
+    send.reconsume = reconsume
+    send.size = HEAD_BYTES + send.body_size + PyBytes_GET_SIZE(field) + 2 + size
+    record = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>send.size)
+    out = <uint8_t*>PyBytes_AS_STRING(record)
+    put_head(out, &send, born_bytes, store_bytes, store_ms)
+    put64(out + PREPARED_TRANSACTION_OFFSET_AT, <uint64_t>prepared)
+    out = add_bytes(out + HEAD_BYTES, body)
+    out = add_bytes(out, field)
+    out[0] = <uint8_t>(size >> 8)
+    out[1] = <uint8_t>size
+    out += 2
+    more = 0
+    for name, value in pairs.items():
+        if more:
+            out[0] = 2
+            out += 1
+        more = 1
+        out = add_bytes(out, name)
+        out[0] = 1
+        out = add_bytes(out + 1, value)
     entries = PyBytes_FromStringAndSize(NULL, count * PENDING)
     out = <uint8_t*>PyBytes_AS_STRING(entries)
     for i in range(count):
         out = add_pending(out, hashes[i], phy, store_ms)
-    return code, entries
+    return record, code, entries
 
 
 cdef inline bint put_host(uint8_t* at, host) except -1:

@@ -235,6 +235,31 @@ class ConsumerLaneTests(SynchronousTestCase):
         self.assertEqual([taken(), taken()], [0, 1])
         self.assertIs(service.producers.members("p")[-1].channel, next(iter(group.members)))
 
+    def test_headers_of_heartbeats(self) -> None:
+        """Clients that write blanks, no fields, another language or another order are served; odd headers are too."""
+        body = heartbeat("a", "new", "T")
+        for header, taken in (
+            (b'{"code": 34, "language": "PYTHON", "version": 409, "opaque":         7, "flag": 0, "extFields": {}}', 1),
+            (b'{"opaque":7,"version":409,"code":34,"extFields":{"a":"b"},"language":"CPP"}', 1),
+            (b'{"opaque":7,"version":409,"code":34,"language":"OTHER"}', 1),
+            (b'{"opaque":7,"version":409,"code":34,"language":"NONE"}', 0),
+            (b'{"opaque":7,"version":409,"code":34,"language":5}', 0),
+            (b'{"opaque":7,"version":409,"code":34}', 0),
+            (b'{"opaque":7,"version":409,"code":34,"language":"JAVA","extFields":null}', 0),
+        ):
+            states = []
+            for one in self.sides:
+                peer = Peer(one.service.responders)
+                before = self.taken[34]
+                for _ in range(2):
+                    peer.send(PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body)
+                answers = [(answer.code, answer.opaque) for answer in peer.received() if answer.is_response]
+                self.assertEqual(answers, [(0, 7), (0, 7)])
+                if one is self.sides[0]:
+                    self.assertEqual(self.taken[34] - before, taken, header)
+                states.append(state_of(one))
+            self.assertEqual(states[0], states[1])
+
     def test_a_repeated_heartbeat_keeps_a_client_online(self) -> None:
         """Clients expire 120 s after their last heartbeat, whether that was a repetition or not."""
         one = self.sides[0]

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.topics import topic
 from rmq.remoting.channel import Channel
-from rmq.store.messages import PutStatus
+from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.record import PROPERTY_REAL_QUEUE_ID, decode_record
 from tests.broker.harness import OneBroker, heartbeat, send_ext
@@ -316,6 +316,23 @@ class WaitingLaneTests(SynchronousTestCase):
         self.assertLess(max(two.taken.values()), 151)
         self.assertGreater(min(two.taken.values()), 120)
         two.end()
+
+    def test_properties_as_they_are_stored(self) -> None:
+        """A committed message has the properties of its half message byte by byte, however Apache ended them."""
+        for end in ("", "\x02", "\x02KEYS\x01" + "k " * 40, "\x02TAGS\x01a\x02TAGS\x01b", "\x02own\x01ü"):
+            two = Two(self)
+            text = f"TRAN_MSG\x01true\x02PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x011{end}"
+            host = (bytes((10, 0, 0, 9)), 10911)
+            for side in two.sides:
+                message = Message("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"x", 0, text, 0, 1, host, host)
+                put = side.one.service.store.put(message)
+            assert isinstance(put, PutResult)
+            fields = {"commitLogOffset": str(put.phy_offset), "tranStateTableOffset": str(put.queue_offset)}
+            ext = {"producerGroup": "PG", "commitOrRollback": "8", "msgId": "00FF"} | fields
+            self.assertEqual(two.ask(RemotingCommand(37, ext_fields=ext))[0].code, 0)
+            two.compare()
+            self.assertEqual(two.taken[37], int(not end))
+            two.end()
 
     def test_ipv6(self) -> None:
         """Messages of clients and brokers with IPv6 addresses are stored whole, by the ordinary way."""

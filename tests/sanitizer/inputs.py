@@ -190,9 +190,14 @@ def waiting_kind() -> Callable[[random.Random], object]:
         text = found[-1] if found is not None else properties(rng, plain=rng.random() < 0.8).encode()
         pairs = module.read_properties(damaged(rng, text) if rng.random() < 0.5 else text)
         if pairs is not None:
-            module.write_properties(pairs)
             pairs[b"KEYS"] = rng.choice((b"", b" ", b"k", b"k " * rng.randrange(40)))
-            module.index_entries(rng.choice((b"\x01T", b"\x00", b"\x7f" + b"t" * 127)), pairs, at, 1 << 40)
+            hosts = rng.choice((HOST, HOST, V6)), rng.choice((HOST, HOST, V6))
+            field = rng.choice((b"\x01T", b"\x7f" + b"t" * 127))
+            numbers = [rng.choice((0, -1, (1 << 63) - 1)) for _ in range(4)]
+            body = bytes(rng.choice((0, 1, 8, 600)))
+            module.make_record(field, 1, 2, at, 1 << 40, pairs, body, 1, *hosts, *numbers)
+        digits = [rng.choice((None, b"", b"0", b"9" * rng.randrange(40), b"-1")) for _ in range(rng.randrange(5))]
+        module.read_numbers(tuple(digits), rng.randrange(-1, 7))
 
     return once
 
@@ -265,7 +270,9 @@ def fast_path_kind() -> Callable[[random.Random], object]:
     stats = SimpleNamespace(add_source=lambda source: None)
     responders = SimpleNamespace(chunk_lanes={310: lane}, stats=stats)
     channel = SimpleNamespace(write=lambda data: None, last_active_s=0.0)
-    protocol = SimpleNamespace(channel=channel, at_frame_start=True, receive=lambda data, with_lanes: None)
+    protocol = SimpleNamespace(
+        channel=channel, transport=None, at_frame_start=True, receive=lambda data, with_lanes: None
+    )
     path = module.FastPath(protocol, module.Lanes(responders), lambda: 1.0)
     return lambda rng: path(damaged(rng, send(rng)))
 

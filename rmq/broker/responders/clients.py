@@ -68,11 +68,6 @@ def enum_name(value: str | int | None, names: tuple[str, ...], default: str) -> 
     return names[ordinal] if 0 <= ordinal < len(names) else default
 
 
-def language_name(command: RemotingCommand) -> str:
-    """Return the language that a client names."""
-    return "OTHER" if command.language is None else command.language.name
-
-
 @attrs.define(eq=False)
 class ClientResponder:
     """Requests of clients about themselves and each other."""
@@ -165,7 +160,7 @@ class ClientResponder:
         return Member(
             channel=channel,
             client_id=client_id,
-            language=language_name(command),
+            language="OTHER" if command.language is None else command.language.name,
             version=command.version,
             last_heard_ms=steady_ms(self._clock),
         )

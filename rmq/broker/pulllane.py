@@ -74,11 +74,11 @@ def add_pull_lane(
     polls: LongPolls,
     stats: BrokerStats,
 ) -> None:
-    """Add the pull lane to a table."""
+    """Add the lanes of pulls to a table: PULL_MESSAGE, and LITE_PULL_MESSAGE of consumers that poll themselves."""
     if _compiled is not None:
-        table.add_chunk_lane(
-            PullLane(table, responder, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
-        )
+        parts = table, responder, settings, clock, store, topics, groups, consumers, offsets, polls, stats
+        table.add_chunk_lane(PullLane(int(RequestCode.PULL_MESSAGE), *parts))
+        table.add_chunk_lane(PullLane(int(RequestCode.LITE_PULL_MESSAGE), *parts))
 
 
 class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
@@ -142,8 +142,7 @@ class PullLane:
     A pull at the end of its queue waits here; it is not counted as answered before it is.
     """
 
-    code = int(RequestCode.PULL_MESSAGE)
-
+    code: int
     _table: ResponderTable
     _responder: PullResponder
     _settings: Settings

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker import pulllane
 from rmq.broker.pulllane import PullLane
 from rmq.remoting.channel import Channel
-from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
 from rmq.wire.frames import PREFIX
 from rmq.wire.record import decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext, setup_of
@@ -64,7 +64,7 @@ class LaneCase(SynchronousTestCase):
             client.ask(34, body=heartbeat("me", "live", "T"))
         lanes = self.sides[0].service.responders.chunk_lanes
         need_compiled("rmq.store._pick")
-        self.lane = lane = cast(PullLane, lanes[PullLane.code])
+        self.lane = lane = cast(PullLane, lanes[11])
 
         def counted(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
             before = len(self.sides[0].service.polls)
@@ -73,8 +73,8 @@ class LaneCase(SynchronousTestCase):
             self.kept += len(self.sides[0].service.polls) - before
             return stop, count
 
-        counted.code = PullLane.code  # type: ignore[attr-defined]
-        self.sides[0].service.responders.chunk_lanes = {**lanes, PullLane.code: counted}  # type: ignore[dict-item]
+        counted.code = 11  # type: ignore[attr-defined]
+        self.sides[0].service.responders.chunk_lanes = {**lanes, 11: counted}  # type: ignore[dict-item]
         self.sides[1].service.responders.chunk_lanes = {}
 
     def tearDown(self) -> None:
@@ -170,6 +170,23 @@ class PullLaneTests(LaneCase):
             self.assertEqual([each.code for each in answers], [code, code])
             self.assertEqual(answers[0].remark, answers[1].remark)
 
+    def test_lite_pulls_have_a_lane(self) -> None:
+        """A consumer that polls itself asks with another code: it is answered and held in the same way."""
+        one = self.sides[0]
+        lane = cast(PullLane, one.service.responders.chunk_lanes[361])
+        peer = Peer(one.service.responders)
+        ext = pull_ext(offset=39, sys_flag=20)
+        data = encode_command(RemotingCommand(361, opaque=1, version=409, ext_fields=ext))
+        answers: list[bytes] = []
+        self.assertEqual(lane(data, 0, answers, peer.channel), (len(data), 1))
+        self.assertEqual(decode_commands(b"".join(answers))[0].remark, "FOUND")
+        ext = pull_ext(offset=40, sys_flag=22, suspendTimeoutMillis="3000")
+        peer.send(encode_command(RemotingCommand(361, opaque=2, version=409, ext_fields=ext)))
+        self.assertEqual(len(one.service.polls), 1)
+        one.world.run_for(5)
+        self.assertEqual([(each.opaque, each.code) for each in peer.received()], [(2, 19)])
+        self.assertEqual(one.service.responders.stats.counts[361], 1)
+
     def test_known_pulls_are_bounded(self) -> None:
         """Other headers without end do not fill the memory."""
         self.patch(pulllane, "MAX_KNOWN_PULLS", 3)
@@ -213,7 +230,7 @@ class HeldTests(LaneCase):
                 name, queue_id = chance.choice(("T", "T", "T", "Empty")), chance.randrange(3)
                 end = self.sides[0].service.store.max_offset(name, queue_id)
                 command = RemotingCommand(
-                    11,
+                    chance.choice((11, 11, 361)),
                     opaque=opaque,
                     version=409,
                     ext_fields=pull_ext(

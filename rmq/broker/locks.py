@@ -10,6 +10,8 @@ from rmq.wire.api.common import MessageQueue
 
 #: a lock that its holder does not renew ends after this.  Java: RebalanceLockManager REBALANCE_LOCK_MAX_LIVE_TIME
 LOCK_LIFE_MS = 60_000
+#: locks of all groups together; at the limit no client gets another one
+MAX_LOCKS = 1_000_000
 
 
 @attrs.define
@@ -27,6 +29,7 @@ class QueueLocks:
     """
 
     _groups: dict[str, dict[MessageQueue, _Lock]] = attrs.field(factory=dict, init=False)
+    _count: int = attrs.field(default=0, init=False)
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int) -> list[MessageQueue]:
         """Return those of ``queues`` that ``client_id`` holds now, newly or again."""
@@ -34,6 +37,10 @@ class QueueLocks:
         held = []
         for queue in queues:
             lock = locks.get(queue)
+            if lock is None:
+                if self._count >= MAX_LOCKS:
+                    continue
+                self._count += 1
             if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > LOCK_LIFE_MS:
                 locks[queue] = _Lock(client_id, now_ms)
                 held.append(queue)
@@ -48,6 +55,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._groups.pop(group, None)
 
@@ -56,5 +64,6 @@ class QueueLocks:
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, lock in locks.items() if now_ms - lock.renewed_ms > LOCK_LIFE_MS]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._groups[group]

@@ -28,6 +28,9 @@ LMQ_FILE_NAME = "lmqConsumerOffset.json"
 #: rmq only: offsets that consumers committed at this slave and that its master may not have yet
 OWN_FILE_NAME = "slaveConsumerOffset.json"
 TOPIC_GROUP_SEPARATOR = "@"
+#: pairs of a topic and a group, and queues of a pair: commits of others are dropped, whatever names clients invent
+MAX_PAIRS = 1_000_000
+MAX_QUEUES_OF_A_PAIR = 65_536
 
 OffsetMap = Mapping[str, Mapping[int, int]]
 
@@ -81,6 +84,7 @@ class ConsumerOffsetTable:
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._offsets: dict[str, dict[int, int]] = {}
         self._unsaved = False
+        self._has_dropped = False
         self._own_path = os.path.join(directory, OWN_FILE_NAME)
         self._own: dict[str, dict[int, int]] = {}
         self._own_unsaved = False
@@ -148,6 +152,9 @@ class ConsumerOffsetTable:
         before = queues.get(queue_id)
         if before == offset:
             return
+        if before is None and (len(self._offsets) > MAX_PAIRS or len(queues) >= MAX_QUEUES_OF_A_PAIR):
+            self._drop(group, topic, queue_id)
+            return
         if before is not None and offset < before:
             self._log.debug(
                 "group {group} commits a lower offset in queue {queue_id} of {topic}: {offset}, before: {before}",
@@ -160,11 +167,27 @@ class ConsumerOffsetTable:
         queues[queue_id] = offset
         self._unsaved = True
 
+    def _drop(self, group: str, topic: str, queue_id: int) -> None:
+        if not self._offsets[_key(topic, group)]:
+            del self._offsets[_key(topic, group)]
+        if not self._has_dropped:
+            self._has_dropped = True
+            self._log.error(
+                "consumer offsets are at their limit of {pairs} pairs of topic and group with {queues} queues each: "
+                "that of group {group} in queue {queue_id} of {topic} is not kept, nor are others",
+                pairs=MAX_PAIRS,
+                queues=MAX_QUEUES_OF_A_PAIR,
+                group=group,
+                topic=topic,
+                queue_id=queue_id,
+            )
+
     def commit_at_slave(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset, and remember that the master does not have it."""
         self.commit(group, topic, queue_id, offset)
-        self._own.setdefault(_key(topic, group), {})[self._queue_of(group, queue_id)] = offset
-        self._own_unsaved = True
+        if self.query(group, topic, queue_id) == offset:
+            self._own.setdefault(_key(topic, group), {})[self._queue_of(group, queue_id)] = offset
+            self._own_unsaved = True
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import locks as locks_module
 from rmq.broker.locks import QueueLocks
 from rmq.wire.api.common import MessageQueue
 
@@ -51,3 +52,15 @@ class QueueLockTests(SynchronousTestCase):
         self.assertEqual(locks.lock("G", "b", [Q0], 60_000), [])
         locks.expire(60_001)
         self.assertEqual(locks, QueueLocks())
+
+    def test_limit(self) -> None:
+        """At the limit no further queue is locked, those that are held stay so, and each released one makes room."""
+        self.patch(locks_module, "MAX_LOCKS", 2)
+        locks = QueueLocks()
+        locks.lock("G", "a", [Q0], 0)
+        self.assertEqual(locks.lock("H", "a", [Q0, Q1], 0), [Q0])
+        self.assertEqual(locks.lock("H", "a", [Q0, Q1], 1), [Q0])
+        locks.unlock("G", "a", [Q0])
+        self.assertEqual(locks.lock("H", "a", [Q1], 1), [Q1])
+        locks.expire(60_002)
+        self.assertEqual(locks.lock("G", "a", [Q0, Q1], 60_002), [Q0, Q1])

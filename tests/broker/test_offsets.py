@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from rmq.broker import offsets as offsets_module
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.runtime.disk.files import DiskError
 from rmq.runtime.disk.statefile import StateFileError
 from tests.broker.test_tables import TableCase
+from tests.store.support import log_events
 
 FILE = "consumerOffset.json"
 
@@ -90,6 +92,23 @@ class CommitTests(OffsetCase):
         snapshot = self.offsets.snapshot()
         self.offsets.commit("g", "T", 0, 2)
         self.assertEqual(snapshot, {"T@g": {0: 1}})
+
+
+class LimitTests(OffsetCase):
+    def test_pairs_and_queues(self) -> None:
+        """Beyond the limits new offsets are dropped, with one error in the log; known ones still move."""
+        self.patch(offsets_module, "MAX_PAIRS", 3)
+        self.patch(offsets_module, "MAX_QUEUES_OF_A_PAIR", 2)
+        events = log_events(self)
+        for number in range(5):
+            self.offsets.commit("G", f"T{number}", 0, 7)
+            self.offsets.commit_at_slave("G", "T0", number, 8)
+        kept = {"T0@G": {0: 8, 1: 8}, "T1@G": {0: 7}, "T2@G": {0: 7}}
+        self.assertEqual(self.offsets.snapshot(), kept)
+        self.assertEqual([own.queue_id for own in self.offsets.follow({})], [0, 1])
+        self.offsets.commit("G", "T2", 0, 9)
+        self.assertEqual(self.offsets.query("G", "T2", 0), 9)
+        self.assertEqual(len([event for event in events if event["log_level"].name == "error"]), 1)
 
 
 class PersistTests(OffsetCase):

@@ -153,8 +153,12 @@ class Simulation:
 
     @property
     def _brokers(self) -> list[BrokerService]:
-        running = [node.service for node in self._servers.values()]
-        return [service for service in running if isinstance(service, BrokerService)]
+        running = []
+        for node in self._servers.values():
+            service = node.service
+            if isinstance(service, BrokerService):
+                running.append(service)
+        return running
 
     @property
     def _masters(self) -> list[BrokerService]:

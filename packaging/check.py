@@ -28,17 +28,18 @@ IN_WHEEL = re.compile(
     r"(rmq|rmq_audit|pyspark_rocketmq|pyspark_rocketmq_queue)/.*\.(py|pyx|pxi|so|css|js|typed)"
     r"|rmq/py\.typed|twisted/plugins/rmq_plugins\.py|txrocketmq-[^/]*\.dist-info/.*"
 )
-#: modules of rmq that need an extra (metrics, manhole, pytest), and what they need; no other may
+#: modules of rmq that need an extra (metrics, otel, manhole, pytest), and what they need; no other may
 FOR_EXTRAS = {
     "rmq.broker.http.face",
     "rmq.broker.http.metrics",
+    "rmq.client.otel",
     "rmq.namesrv.metrics",
     "rmq.runtime.http.metrics",
     "rmq.runtime.http.site",
     "rmq.runtime.prompt",
     "rmq.testing.plugin",
 }
-NEEDED = ("prometheus_client", "cryptography", "bcrypt", "pytest")
+NEEDED = ("prometheus_client", "opentelemetry", "cryptography", "bcrypt", "pytest")
 #: of these the systems of the publishing machine's images have at least that
 NEWEST_GLIBC = (2, 28)
 #: the worst mark that `systemd-analyze security` may give a unit
@@ -115,6 +116,17 @@ def check_builds(folder: Path) -> tuple[Path, Path]:
     holds(pure.name.endswith("-py3-none-any.whl"), f"{pure.name} is not pure")
     holds("-none-any" not in wheel.name, f"{wheel.name} has no compiled modules")
     return wheel, pure
+
+
+def check_finder(folder: Path, wheel: Path) -> None:
+    """The empty distribution for those who look for a plugin of pytest has the version of the wheel and no file."""
+    (empty,) = build(ROOT / "packaging" / "pytest-rocketmq", folder, "--wheel")
+    version = wheel.name.split("-")[1]
+    archive = zipfile.ZipFile(empty)
+    strangers = [name for name in archive.namelist() if ".dist-info/" not in name]
+    holds(not strangers, f"{empty.name} has {strangers}")
+    metadata = archive.read(f"pytest_rocketmq-{version}.dist-info/METADATA").decode()
+    holds(f"Requires-Dist: txrocketmq=={version}\n" in metadata, metadata)
 
 
 def check_contents(wheel: Path, pure: Path) -> None:
@@ -250,6 +262,7 @@ def main() -> None:
             wheel, pure = check_builds(folder)
         with step("contents"):
             check_contents(wheel, pure)
+            check_finder(folder / "finder", wheel)
         for name, path in (("compiled", wheel), ("pure", pure)):
             with step(f"the {name} wheel in an empty environment"):
                 check_installed(path, folder / f"with-{name}")

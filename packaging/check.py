@@ -33,6 +33,7 @@ FOR_EXTRAS = {
     "rmq.broker.http.face",
     "rmq.broker.http.metrics",
     "rmq.client.otel",
+    "rmq.client.prometheus",
     "rmq.namesrv.metrics",
     "rmq.runtime.http.metrics",
     "rmq.runtime.http.site",

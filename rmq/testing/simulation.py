@@ -153,7 +153,7 @@ class Simulation:
 
     @property
     def _brokers(self) -> list[BrokerService]:
-        running = []
+        running: list[BrokerService] = []
         for node in self._servers.values():
             service = node.service
             if isinstance(service, BrokerService):

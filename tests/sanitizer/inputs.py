@@ -249,10 +249,15 @@ def pick_kind() -> Callable[[random.Random], object]:
             damaged(rng, units), damaged(rng, window), first, first + len(window), 1 << 20, limits, limits,
             rng.choice((0, 1, 32, 1024, 2000)), codes, *rng.choice(filters),
         )  # fmt: skip
-        numbers = [rng.choice(("0", "7", "-1", "9" * 18, "9" * 19, "", "x")) for _ in range(2)]
-        ext = {"queueOffset": numbers[0], "commitOffset": numbers[1], "topic": rng.choice(("T", '"opaque":1'))}
+        numbers = [rng.choice(("0", "7", "-1", "9" * 18, "9" * 19, "", "x")) for _ in range(3)]
+        ext = {
+            "queueOffset": numbers[0],
+            "commitOffset": numbers[1],
+            "queueId": numbers[2],
+            "topic": rng.choice(("T", '"opaque":1')),
+        }
         frame = encode_command(RemotingCommand(11, opaque=rng.randrange(1 << 31), ext_fields=ext))
-        names = rng.choice(((), (b'"queueOffset":"',), (b'"queueOffset":"', b'"commitOffset":"')))
+        names = (b'"queueOffset":"', b'"commitOffset":"', b'"queueId":"')[: rng.randrange(4)]
         module.split(damaged(rng, frame), rng.choice((0, 0, 0, 9)), names)
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
 

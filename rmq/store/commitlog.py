@@ -353,6 +353,11 @@ class CommitLog:
         size = min(limit, end - offset, self.start_of(offset) + self.segment_bytes - offset)
         return self.read(offset, size) if size > 0 else b""
 
+    def data_end(self, offset: int) -> int:
+        """Return an offset behind which the file of ``offset`` has only zeros, found without reading."""
+        file, start = self._file_with(offset, 0)
+        return start + file.data_end()
+
     def view_some(self, offset: int, limit: int) -> bytes | memoryview:
         """As :meth:`read_some`, where possible without a copy; see `File.view_at`."""
         place = offset % self.segment_bytes

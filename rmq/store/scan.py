@@ -88,6 +88,9 @@ class Bytes(Protocol):
 
     def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes: ...
 
+    def data_end(self, offset: int) -> int:
+        """Return an offset behind which the file of ``offset`` has only zeros, found without reading."""
+
 
 def file_end(log: Bytes, offset: int) -> int:
     """Return where the file ends that ``offset`` lies in."""
@@ -116,6 +119,10 @@ class LogFiles:
             return b""
         file = self._files.get(layout.join(self.folder, layout.file_name(start)))
         return file.read_at(offset - start, min(limit, end - offset))
+
+    def data_end(self, offset: int) -> int:
+        start = offset - offset % self.segment_bytes
+        return start + self._files.get(layout.join(self.folder, layout.file_name(start))).data_end()
 
     def close(self) -> None:
         self._files.close()
@@ -405,6 +412,8 @@ class Search:
                         following = offset + frame.size
                         self.written_to = max(self.written_to, following)
                         yield offset, frame
+            elif log.data_end(at) <= at:
+                following = end  # after a kill that is nearly all of the last file
             # The magic may lie across the border of two chunks.
             border = end if at + len(data) == end else at + max(1, len(data) - SIZE_AND_MAGIC.size + 1)
             at = max(border, following)

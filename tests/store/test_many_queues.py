@@ -9,7 +9,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk.files import DiskError
-from rmq.sim.disk import SimDisk, SimFileSystem
+from rmq.sim.disk import SimDisk, SimFile, SimFileSystem
 from rmq.store.checkpointer import WRITE_AT_ONCE
 from rmq.store.consumequeue import LOOK_BYTES, TAIL_UNITS, ConsumeQueue
 from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES, file_name
@@ -346,3 +346,16 @@ class TurnsTests(ManyQueuesCase):
             low = self.store.min_offset(topic, queue_id)
             self.assertGreater(low, 0)
             self.assertIs(self.store.get(topic, queue_id, low, 1).status, GetStatus.FOUND)
+
+
+class LargeLogTests(SynchronousTestCase):
+    def test_what_was_never_written_is_not_read(self) -> None:
+        """A start after a kill reads one chunk behind the end of the log, not the whole of its last file."""
+        box = Box(mapped_file_size_commit_log=8 << 20)
+        box.open()
+        box.put_many(10)
+        box.kill()
+        read = Counted(self, SimFile, "read_at")
+        store = box.open()
+        self.assertLess(sum(size for _, size in read.calls), 4 << 20)
+        self.assertEqual(store.max_offset("Topic", 0), 4)

@@ -328,6 +328,9 @@ class Memory:
     def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes:
         return self.data[offset : min(offset + limit, len(self.data) if until is None else until)]
 
+    def data_end(self, offset: int) -> int:
+        return len(self.data)
+
 
 class SearchTests(RecoveryCase):
     def damage(self, data: bytes) -> list[tuple[int, int]]:

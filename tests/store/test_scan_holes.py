@@ -24,6 +24,9 @@ class Log:
     def read_some(self, offset: int, limit: int, until: int | None = None) -> bytes:
         return b"" if offset < 2 * SEGMENT else self._last[offset - 2 * SEGMENT :][:limit]
 
+    def data_end(self, offset: int) -> int:
+        return 2 * SEGMENT + len(self._last.rstrip(b"\0"))
+
 
 class MissingFileTests(SynchronousTestCase):
     def test_records_behind_missing_files_are_found(self) -> None:

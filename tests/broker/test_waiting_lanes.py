@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.topics import topic
@@ -333,6 +334,44 @@ class WaitingLaneTests(SynchronousTestCase):
             two.compare()
             self.assertEqual(two.taken[37], int(not end))
             two.end()
+
+    def test_what_is_left_to_the_responders(self) -> None:
+        """Requests with something unusual are answered as without lanes, and no lane takes them."""
+        two = Two(self, maxMessageSize="1000")
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+        (plain,) = two.ask(
+            RemotingCommand(310, ext_fields=send_ext(props="PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x010"))
+        )
+        offset = int(half.ext_fields["msgId"][16:], 16)
+        for side in two.sides:
+            host = (bytes((10, 0, 0, 9)), 10911)
+            put = side.one.service.store.put(Message("T", 0, b"x", 0, "", 4, 1, host, host))
+        assert isinstance(put, PutResult)
+        two.taken.update(dict.fromkeys(CODES, 0))
+        for command in (
+            RemotingCommand(310, ext_fields=half_ext(more="\x02DELAY\x013")),
+            RemotingCommand(310, ext_fields=half_ext(), body=bytes(1001)),
+            RemotingCommand(37, ext_fields=end_ext(half, tranStateTableOffset="77")),
+            RemotingCommand(37, ext_fields=end_ext(plain)),
+            RemotingCommand(36, ext_fields=back_ext(put.phy_offset)),
+            RemotingCommand(36, ext_fields=back_ext(offset, maxReconsumeTimes="0"), version=407),
+        ):
+            two.ask(command)
+        self.assertEqual(two.taken, dict.fromkeys(CODES, 0))
+        # the limit of clients before 3.4.9 does not count
+        two.ask(RemotingCommand(36, ext_fields=back_ext(offset, maxReconsumeTimes="0"), version=100))
+        self.assertEqual(two.taken[36], 1)
+        for side in two.sides:
+            side.one.service.topics.put(msgspec.structs.replace(topic("%RETRY%g", 1), perm=4))
+        self.assertEqual(two.ask(RemotingCommand(36, ext_fields=back_ext(offset)))[0].code, 16)
+        for side in two.sides:
+            for queue in side.one.service.store._queues:
+                queue.next += 2_000_000 if queue.topic == "RMQ_SYS_TRANS_HALF_TOPIC" else 0
+        taken = dict(two.taken)
+        two.ask(RemotingCommand(310, ext_fields=half_ext()))
+        self.assertEqual(two.taken, taken)
+        two.compare()
+        two.end()
 
     def test_ipv6(self) -> None:
         """Messages of clients and brokers with IPv6 addresses are stored whole, by the ordinary way."""

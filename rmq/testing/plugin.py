@@ -136,6 +136,7 @@ def rmq_client(rmq: Cluster) -> Iterator[blocking.Client]:
     client = rmq.client()
     with client:
         yield client
+        rmq.undo_faults()
     _check(client.close())
 
 
@@ -181,6 +182,7 @@ async def _aio_client(rmq: Cluster) -> AsyncIterator[aio.Client]:
     client = client_of(rmq)
     async with client:
         yield client
+        rmq.undo_faults()
     _check(await client.close())
 
 
@@ -193,4 +195,5 @@ async def _tx_client(rmq: Cluster) -> AsyncIterator[tx.Client]:
     client = client_of(rmq, reactor)
     await client.start()
     yield client
+    rmq.undo_faults()
     _check(await client.close())

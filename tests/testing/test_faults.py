@@ -208,6 +208,16 @@ def test_redeliver(rmq: Cluster, rmq_client: Client) -> None:
     assert careful.balance == 3
 
 
+def test_faults_end_before_the_client(rmq: Cluster, rmq_client: Client) -> None:
+    """A fault that lasts to the end of a test does not disturb the close of its client."""
+    topic, group = rmq.topic(), rmq.group()
+    rmq_client.producer().send(Message(topic, b"1", keys=("k",)))
+    account = Account(careful=True)
+    rmq.faults.refuse("UPDATE_CONSUMER_OFFSET", "SYSTEM_ERROR")
+    rmq_client.push_consumer(group, {topic: "*"}, handler=account, settings=FIRST).start()
+    until(lambda: account.balance, "the message")
+
+
 def test_faults_end_with_their_block(rmq: Cluster, rmq_client: Client) -> None:
     """After its block a fault is no more, and its count stays; a wrong name is refused."""
     topic = rmq.topic()

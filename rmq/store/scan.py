@@ -390,6 +390,7 @@ class Search:
     def records(self) -> Iterator[tuple[int, Frame]]:
         """Yield (physical offset, record), from ``start`` to ``until``."""
         log, at = self.log, self.start
+        asked = data_end = -1
         while at < self.until:
             end = file_end(log, at)
             data = log.read_some(at, CHUNK_BYTES, self.until)
@@ -412,8 +413,12 @@ class Search:
                         following = offset + frame.size
                         self.written_to = max(self.written_to, following)
                         yield offset, frame
-            elif log.data_end(at) <= at:
-                following = end  # after a kill that is nearly all of the last file
+            else:
+                if asked != end:
+                    # Once a file: reading makes the file system take more of it for data.
+                    asked, data_end = end, log.data_end(at)
+                if at + len(data) >= data_end:
+                    following = end  # after a kill that is nearly all of the last file
             # The magic may lie across the border of two chunks.
             border = end if at + len(data) == end else at + max(1, len(data) - SIZE_AND_MAGIC.size + 1)
             at = max(border, following)

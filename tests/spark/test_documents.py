@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from rmq_audit.cli.commands import _parser
+from rmq_audit.cli.commands import parser
 from rmq_audit.driver.cluster import WORDS
 from rmq_audit.driver.coverage import NOT_CHECKED
 from rmq_audit.driver.findings import INVARIANTS, Verdict
@@ -57,7 +57,7 @@ class AuditDocumentTests(SynchronousTestCase):
                 r"^(?: {4})?(?:\.rmq-venv/bin/)?rmq-audit (.+)$", path.read_text("utf-8"), re.MULTILINE
             ):
                 try:
-                    _parser().parse_args(shlex.split(line, comments=True))
+                    parser().parse_args(shlex.split(line, comments=True))
                 except SystemExit:
                     self.fail(f"{path.name}: rmq-audit {line}")
                 seen += 1

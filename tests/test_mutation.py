@@ -210,7 +210,8 @@ class WholeRunTests(SynchronousTestCase):
         run = subprocess.run(
             [sys.executable, "-m", "tests.mutation", *options],
             cwd=root,
-            env=os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{ROOT}"},
+            # the plugin of rmq.testing would be looked for in the tiny rmq
+            env=os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

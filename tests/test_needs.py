@@ -84,9 +84,12 @@ class NeedsTests(SynchronousTestCase):
         settings = configparser.ConfigParser(interpolation=None)
         settings.read(ROOT / "tox.ini")
         light = {name for name in settings.sections() if "[light]set_env" in settings.get(name, "set_env", fallback="")}
-        self.assertEqual(light, {"testenv:trial", "testenv:campaign", "testenv:reactor"})
+        self.assertEqual(light, {"testenv:trial", "testenv:campaign", "testenv:reactor", "testenv:kit"})
         for name in light:
-            self.assertNotRegex(settings.get(name, "commands"), r"tests[./](spark|real)|pytest -q (?!tests/campaign)")
+            self.assertNotRegex(
+                settings.get(name, "commands"),
+                r"tests[./](spark|real)|pytest -q (?!tests/campaign|\{posargs:tests/testing/)",
+            )
 
     def test_missing(self) -> None:
         """A test without its need is skipped by name; in CI it fails by name."""

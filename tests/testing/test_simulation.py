@@ -39,7 +39,7 @@ def test_minutes_of_retries(rmq_simulation: Simulation) -> None:
     delays = [later - earlier for earlier, later in pairwise(times)]
     assert len(delays) == 6
     for delay, wanted in zip(delays, (10, 30, 60, 120, 180, 240), strict=True):
-        assert wanted <= delay < wanted + 5, delays
+        assert wanted - 0.002 <= delay < wanted + 5, delays  # brokers count milliseconds
 
 
 def test_a_seed_repeats_a_run() -> None:

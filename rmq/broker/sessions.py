@@ -278,18 +278,18 @@ class Heartbeats:
     """The last heartbeat of each connection, as far as they fit into MAX_KEPT_BYTES: most clients repeat them."""
 
     _kept: dict[ClientLink, Heartbeat] = attrs.field(factory=dict, init=False)
-    _kept_bytes: int = attrs.field(default=0, init=False)
+    kept_bytes: int = attrs.field(default=0, init=False)
 
     def keep(self, heartbeat: Heartbeat) -> None:
         channel = heartbeat.member.channel
         self.channel_closed(channel)
         if len(heartbeat.body) > MAX_KEPT_BODY_BYTES or not channel.is_open:
             return
-        if self._kept_bytes + len(heartbeat.body) > MAX_KEPT_BYTES:
+        if self.kept_bytes + len(heartbeat.body) > MAX_KEPT_BYTES:
             self._kept.clear()
-            self._kept_bytes = 0
+            self.kept_bytes = 0
         self._kept[channel] = heartbeat
-        self._kept_bytes += len(heartbeat.body)
+        self.kept_bytes += len(heartbeat.body)
 
     def find(self, channel: ClientLink) -> Heartbeat | None:
         return self._kept.get(channel)
@@ -297,11 +297,7 @@ class Heartbeats:
     def channel_closed(self, channel: ClientLink) -> None:
         gone = self._kept.pop(channel, None)
         if gone is not None:
-            self._kept_bytes -= len(gone.body)
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._kept_bytes
+            self.kept_bytes -= len(gone.body)
 
 
 def _expired(members: Iterable[Member], now_ms: int) -> list[Member]:

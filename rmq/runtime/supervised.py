@@ -59,7 +59,7 @@ def supervisor_of(clock: IReactorTime, environment: Mapping[str, str]) -> Superv
 
 
 def _sender(path: str) -> Callable[[bytes], None]:
-    # "@" stands for the NUL with which abstract addresses begin.
+    # "@" is written for the NUL with which abstract addresses begin.
     address = f"\0{path[1:]}" if path.startswith("@") else path
     log = Logger(__name__)
 

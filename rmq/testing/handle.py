@@ -83,7 +83,7 @@ class FaultMaker:
     """
     What can go wrong. Each call begins a `Fault`, which ends with its ``with`` block, or with the test.
 
-    ``request`` is a name of `rmq.wire.codes.RequestCode` or a number. SEND_MESSAGE stands for all ways to send,
+    ``request`` is a name of `rmq.wire.codes.RequestCode` or a number. SEND_MESSAGE means all ways to send,
     PULL_MESSAGE for all ways to pull. ``times`` is how often it happens at most; ``topic`` and ``node`` (``namesrv``,
     ``broker-a``, ``broker-a-1``) restrict it.
     """

@@ -1,4 +1,4 @@
-"""What observers are told, and what Prometheus and OpenTelemetry make of it, in simulated time."""
+"""What observers hear, and what Prometheus and OpenTelemetry make of it, in simulated time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class EventTests(FlowCase):
         self.sender = producer(self.client)
 
     def test_sends(self) -> None:
-        """Every send is told with its duration: single, batch and one-way ones, and those that fail."""
+        """Every send is reported with its duration: single, batch and one-way ones, and those that fail."""
         self.sim.run(self.sender.send(Message("T", b"hello")))
         self.sim.run(self.sender.send_batch([Message("T", b"1"), Message("T", b"2")]))
         self.sim.run(self.sender.send_oneway(Message("T", b"3")))
@@ -98,7 +98,7 @@ class EventTests(FlowCase):
         self.assertTrue(0 < events[3].seconds <= 5)
 
     def test_handlers(self) -> None:
-        """Receipts, handlers with their durations and errors, and what became of each message are told."""
+        """Receipts, handlers with their durations and errors, and what became of each message are reported."""
 
         def handle(message: ReceivedMessage) -> Deferred[None]:
             done: Deferred[None] = Deferred()
@@ -129,7 +129,7 @@ class EventTests(FlowCase):
         )
 
     def test_handler_that_is_cancelled(self) -> None:
-        """A handler that runs too long is told as a TimeoutError, with how long it ran."""
+        """A handler that runs too long is reported as a TimeoutError, with how long it ran."""
 
         def hang(message: ReceivedMessage) -> Deferred[None] | None:
             return None if message.reconsume_times else Deferred()
@@ -190,7 +190,7 @@ class EventTests(FlowCase):
         self.assertEqual(self.notes.counts(), {("T", How.ACKNOWLEDGED): 2})
 
     def test_broken_observer(self) -> None:
-        """An observer that raises is a log line; the send succeeds and others are told."""
+        """An observer that raises is a log line; the send succeeds and other observers are called."""
         notes = Notes()
         client = self.sim.client(Broken(), notes)
         with self.assertLogs("rmq.client", logging.ERROR) as logs:

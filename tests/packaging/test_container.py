@@ -42,7 +42,7 @@ class CommandTests(SynchronousTestCase):
         return str(self.assertRaises(NotUsable, made, *arguments, **environment))
 
     def test_keys_come_from_the_environment(self) -> None:
-        """RMQ_KEY_<key> is the key as an option; what stands behind the role wins; everything is below /data."""
+        """RMQ_KEY_<key> is the key as an option; options behind the role win; everything is below /data."""
         words = made(
             "namesrv", "--listenPort", "1", RMQ_KEY_listenPort="2", RMQ_KEY_orderMessageEnable="true", HOME="/"
         )

@@ -26,7 +26,7 @@ from rmq.runtime.tap import COMPLAINT, CONFIGURATION, NAMESRV_KEY, check_address
 from rmq.runtime.tls.config import TlsConfig, resolve_tls
 from rmq.store.config import BrokerRole
 
-#: what stands for the host of a file that names none; a documentation address, no server has it
+#: the host of a file that names none; a documentation address, no server has it
 NO_HOST = "192.0.2.0"
 
 #: keys with a file that holds a secret

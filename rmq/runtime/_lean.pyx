@@ -213,7 +213,8 @@ cdef class Lean:
             transport = fast_path.transport
             try:
                 if answer is None:
-                    transport.protocol.dataReceived(data)
+                    if transport.connected:  # another event of the turn may have ended it
+                        transport.protocol.dataReceived(data)
                 elif _sends_now(transport.__dict__):
                     self._answer(transport, transport.fileno(), fast_path, answer)
                 elif answer:

@@ -467,6 +467,25 @@ class CompiledPollTests(LeanPollTests):
                 self.assertEqual((protocol.received, len(protocol.lost)), (received, lost))
         self.assertEqual(len(self.flushLoggedErrors(TypeError)), 3)
 
+    def test_lost_before_the_end_of_the_turn(self) -> None:
+        """A connection that another event of the turn ended gets nothing any more, and no error is logged."""
+        turn = Turn(None)
+        connections = [self.connection() for _ in range(2)]
+        for transport, _, far in connections:
+            transport.fast_path = turn.path(transport)
+            far.send(b"ask")
+        lost = connections[0][0]
+
+        def end() -> None:
+            # what tcp.Connection.connectionLost leaves behind
+            lost.connected = False
+            del lost.protocol
+
+        turn.before = end
+        self.turn()
+        self.assertEqual([protocol.received for _, protocol, _ in connections], [b"", b"ask"])
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_alone_in_its_turn(self) -> None:
         """A fast path knows when no other connection has sent anything."""
         turn = Turn(b"ANSWER")
@@ -485,6 +504,7 @@ class CompiledPollTests(LeanPollTests):
         transport: Any = LeanServer(ours, protocol, PEER, None, 2, self.reactor)  # type: ignore[arg-type]
         protocol.makeConnection(transport)
         transport.startReading()
+        self.addCleanup(transport.stopReading)
         return transport, protocol, far
 
     def test_same_decisions(self) -> None:
@@ -532,12 +552,14 @@ class Turn:
     waiting: list[tuple[TurnPath, bytes]] = attrs.field(factory=list)
     #: how many waited at each call of finish
     finished: list[int] = attrs.field(factory=list)
+    before: Callable[[], object] = list
 
     def path(self, transport: Any) -> TurnPath:
         self.paths.append(TurnPath(self, transport))
         return self.paths[-1]
 
     def finish(self) -> list[tuple[TurnPath, bytes, Any]]:
+        self.before()
         waiting, self.waiting = self.waiting, []
         self.finished.append(len(waiting))
         return [(path, data, self.outcome) for path, data in waiting]

@@ -125,7 +125,7 @@ class ConsumerLaneTests(SynchronousTestCase):
         chance = random.Random(SEED)
         peers = [Peer(one.service.responders) for one in self.sides]
         opaque = 0
-        for number in range(200):
+        for number in range(400):
             stream = b""
             for _ in range(chance.randrange(1, 8)):
                 opaque += 1

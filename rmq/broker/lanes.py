@@ -116,13 +116,13 @@ class SendLane:
         #: topics with stored messages that are not in the statistics yet
         self._counted: list[Any] = []
         stats.sources.append(self._count)
-        #: see :class:`rmq.remoting.responders.TurnLane`; a put that waits is answered by connection
-        self.together = self._together if later is None and self.code == SendLane.code else None
+        #: see :class:`rmq.remoting.responders.TurnLane`
+        self.together = self._together if self.code == SendLane.code else None
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         store, later, batch, parse, host = self._store, self._later, self._batch, self._parse, channel.peer_host
-        if not self._is_open() or (later is not None and later.is_full):
+        if not self._is_open():
             return position, 0
         if not parse(data, position, self._known, host) and not (
             batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known, host)
@@ -131,8 +131,7 @@ class SendLane:
         if not store.append_many(batch, self._store_host):
             return self._leave(data, position, answers, channel)
         if later is not None:
-            done = later(channel, batch.answers(), batch.counts())
-            store.wait_for(batch.last_phy + batch.last_size, done)
+            store.wait_for(batch.last_phy + batch.last_size, later([(channel, batch.answers())], batch.counts()))
             return batch.stop, 0
         answers.append(batch.answers(self._counted))
         return batch.stop, batch.requests
@@ -142,14 +141,22 @@ class SendLane:
         answers: list[bytes | None] = [None] * len(chunks)
         if not self._is_open():
             return answers, 0
-        batch, known = self._batch, self._known
+        store, later, batch, known = self._store, self._later, self._batch, self._known
         batch.begin()
         taken = [number for number, (data, channel) in enumerate(chunks) if batch.add(data, known, channel.peer_host)]
-        count = self._store.append_many(batch, self._store_host) if taken else 0
-        if count:
-            for number, answer in zip(taken, batch.answers_of_each(self._counted), strict=False):
+        if not taken or not (count := store.append_many(batch, self._store_host)):
+            return answers, 0
+        stored = zip(taken, batch.answers_of_each(self._counted if later is None else None), strict=False)
+        if later is None:
+            for number, answer in stored:
                 answers[number] = answer
-        return answers, count
+            return answers, count
+        waiting = []
+        for number, answer in stored:
+            answers[number] = b""
+            waiting.append((chunks[number][1], answer))
+        store.wait_for(batch.last_phy + batch.last_size, later(waiting, batch.counts()))
+        return answers, 0
 
     def _is_open(self) -> bool:
         """Return whether sends are accepted without further checks; learn topics again if any has changed."""
@@ -159,7 +166,7 @@ class SendLane:
             or self._store.queue_deletions != self._deletions
         ):
             self._forget()
-        return self._accepts and self._flow.refusal is None
+        return self._accepts and self._flow.refusal is None and not (self._later is not None and self._later.is_full)
 
     def _leave(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """Leave a request that is not ordinary to another lane, or to the responder."""
@@ -231,7 +238,7 @@ def around(ext: dict[str, str]) -> tuple[str, str, str, str, str]:
 @attrs.define(eq=False)
 class AnswersLater:
     """
-    Makes the waiters that answer the messages of a chunk after fsync or quorum.
+    Makes the waiters that answer the messages of a write after fsync or quorum.
 
     At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately.
     """
@@ -247,22 +254,21 @@ class AnswersLater:
     def is_full(self) -> bool:
         return self.waiting >= MAX_WAITING_ANSWERS
 
-    def __call__(self, channel: Channel, answers: bytes, counts: list[_Count]) -> WaitingAnswers:
-        """``answers`` are those of success."""
-        return WaitingAnswers(self, channel, answers, counts)
+    def __call__(self, answers: list[tuple[Channel, bytes]], counts: list[_Count]) -> WaitingAnswers:
+        """``answers`` are those of success, for each connection."""
+        return WaitingAnswers(self, answers, counts)
 
 
 class WaitingAnswers:
-    """The pending replies of one chunk."""
+    """The pending replies to messages that were written together, of one connection or of several."""
 
-    __slots__ = ("_answers", "_channel", "_counts", "_makes", "_requests", "_started_s")
+    __slots__ = ("_answers", "_counts", "_makes", "_requests", "_started_s")
 
-    def __init__(self, makes: AnswersLater, channel: Channel, answers: bytes, counts: list[_Count]) -> None:
+    def __init__(self, makes: AnswersLater, answers: list[tuple[Channel, bytes]], counts: list[_Count]) -> None:
         self._makes = makes
-        self._channel = channel
         self._answers = answers
         self._counts = counts
-        self._started_s = channel.last_active_s
+        self._started_s = makes.clock.seconds()
         self._requests = sum(requests for *_, requests in counts) if len(counts) > 1 else counts[0][3]
         makes.waiting += self._requests
 
@@ -270,18 +276,18 @@ class WaitingAnswers:
         """Write the replies for ``status``."""
         makes, requests = self._makes, self._requests
         makes.waiting -= requests
-        answers = self._answers if status is PutStatus.PUT_OK else self._other(status)
         if status in STORED_CODES:
             for count in self._counts:
                 makes.puts.put(*count)
-        self._channel.write(answers)
+        for channel, answers in self._answers:
+            channel.write(answers if status is PutStatus.PUT_OK else self._other(status, answers))
         seconds = makes.clock.seconds() - self._started_s
         makes.stats.observe(makes.code, seconds * requests, requests)
 
-    def _other(self, status: PutStatus) -> bytes:
-        """Return the replies for another status than PUT_OK."""
+    def _other(self, status: PutStatus, successes: bytes) -> bytes:
+        """Return the replies for another status than PUT_OK in place of ``successes``."""
         answers = []
-        for answer in decode_commands(self._answers):
+        for answer in decode_commands(successes):
             code, remark, ext = ResponseCode.SUCCESS, None, dict(answer.ext_fields)
             try:
                 self._makes.responder.check_stored(PutResult(status), ext={})

@@ -26,9 +26,13 @@ DEADLINE_S = 900.0
 def fill_log(started: Started, loadgen: Path, template: Path, size: int) -> None:
     """Send until the master's log has ``size`` bytes, and not so much that it needs a second file."""
     shape = Shape("filling", 16, 16, template)
-    while (left := size - started.master.end_offset()) > 0:
-        window(loadgen, shape, started.master, min(5.0, max(0.1, left / 200e6)))
-    if started.master.end_offset() > SEGMENT_BYTES:
+    end, rate = started.master.end_offset(), 1e9
+    while end < size:
+        seconds = min(5.0, max(0.1, (size - end) / rate))
+        window(loadgen, shape, started.master, seconds)
+        before, end = end, started.master.end_offset()
+        rate = max(1.0, (end - before) / seconds)
+    if end > SEGMENT_BYTES:
         raise SystemExit(
             f"{started.master.name} has more than one file of log: a new slave would get only the last one"
         )

@@ -131,7 +131,8 @@ class SendLane:
         if not store.append_many(batch, self._store_host):
             return self._leave(data, position, answers, channel)
         if later is not None:
-            store.wait_for(batch.last_phy + batch.last_size, later([(channel, batch.answers())], batch.counts()))
+            done = later(channel.last_active_s, [(channel, batch.answers())], batch.counts())
+            store.wait_for(batch.last_phy + batch.last_size, done)
             return batch.stop, 0
         answers.append(batch.answers(self._counted))
         return batch.stop, batch.requests
@@ -142,6 +143,7 @@ class SendLane:
         if not self._is_open():
             return answers, 0
         store, later, batch, known = self._store, self._later, self._batch, self._known
+        began_s = 0.0 if later is None else later.clock.seconds()
         batch.begin()
         taken = [number for number, (data, channel) in enumerate(chunks) if batch.add(data, known, channel.peer_host)]
         if not taken or not (count := store.append_many(batch, self._store_host)):
@@ -155,11 +157,11 @@ class SendLane:
         for number, answer in stored:
             answers[number] = b""
             waiting.append((chunks[number][1], answer))
-        store.wait_for(batch.last_phy + batch.last_size, later(waiting, batch.counts()))
+        store.wait_for(batch.last_phy + batch.last_size, later(began_s, waiting, batch.counts()))
         return answers, 0
 
     def _is_open(self) -> bool:
-        """Return whether sends are accepted without further checks; learn topics again if any has changed."""
+        """Return whether sends are accepted without further checks, now; learn topics again if any has changed."""
         if (
             self._topics.data_version is not self._version
             or self._settings.setup is not self._setup
@@ -254,21 +256,23 @@ class AnswersLater:
     def is_full(self) -> bool:
         return self.waiting >= MAX_WAITING_ANSWERS
 
-    def __call__(self, answers: list[tuple[Channel, bytes]], counts: list[_Count]) -> WaitingAnswers:
-        """``answers`` are those of success, for each connection."""
-        return WaitingAnswers(self, answers, counts)
+    def __call__(self, began_s: float, answers: list[tuple[Channel, bytes]], counts: list[_Count]) -> WaitingAnswers:
+        """``began_s`` is when the requests came, in seconds of the clock; ``answers`` are those of success."""
+        return WaitingAnswers(self, began_s, answers, counts)
 
 
 class WaitingAnswers:
     """The pending replies to messages that were written together, of one connection or of several."""
 
-    __slots__ = ("_answers", "_counts", "_makes", "_requests", "_started_s")
+    __slots__ = ("_answers", "_began_s", "_counts", "_makes", "_requests")
 
-    def __init__(self, makes: AnswersLater, answers: list[tuple[Channel, bytes]], counts: list[_Count]) -> None:
+    def __init__(
+        self, makes: AnswersLater, began_s: float, answers: list[tuple[Channel, bytes]], counts: list[_Count]
+    ) -> None:
         self._makes = makes
         self._answers = answers
         self._counts = counts
-        self._started_s = makes.clock.seconds()
+        self._began_s = began_s
         self._requests = sum(requests for *_, requests in counts) if len(counts) > 1 else counts[0][3]
         makes.waiting += self._requests
 
@@ -281,7 +285,7 @@ class WaitingAnswers:
                 makes.puts.put(*count)
         for channel, answers in self._answers:
             channel.write(answers if status is PutStatus.PUT_OK else self._other(status, answers))
-        seconds = makes.clock.seconds() - self._started_s
+        seconds = makes.clock.seconds() - self._began_s
         makes.stats.observe(makes.code, seconds * requests, requests)
 
     def _other(self, status: PutStatus, successes: bytes) -> bytes:

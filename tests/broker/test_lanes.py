@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import lanes
@@ -200,10 +201,13 @@ class SendLaneTests(SynchronousTestCase):
 
     def many_in_one_turn(self, values: dict[str, str], seed: int) -> None:
         chance = random.Random(seed)
+        waits = bool(values)
         # small files: often one ends within what is stored together
         values = values | {"mappedFileSizeCommitLog": "8192"}
-        waits = len(values) > 1
         sides = [Side(with_lane=with_lane, values=values) for with_lane in (True, False)]
+        for side in sides:
+            for queue in range(4):
+                side.client.ask(310, send_ext("U", queue_id=queue))
         kinds: tuple[type[RecordingTransport], ...] = (LeanTransport, RecordingTransport)
         peers = [
             [Peer(side.table, transport=kind("192.0.2.7", 40_000 + number)) for number in range(8)]
@@ -216,7 +220,8 @@ class SendLaneTests(SynchronousTestCase):
                 sends = [random_send(source) for _ in range(chance.choice((1, 1, 3, 5)))]
                 if number % 2:  # nothing but ordinary ones
                     props = f"UNIQ_KEY\x01{number:016X}{part:016X}\x02KEYS\x01a b\x02TAGS\x01x"
-                    fields = [send_ext(queue_id=queue, props=props, m="false") for queue in range(len(sends))]
+                    name = "TU"[part % 2]
+                    fields = [send_ext(name, queue_id=queue % 4, props=props, m="false") for queue in range(len(sends))]
                     sends = [RemotingCommand(310, ext_fields=ext, body=b"x" * part) for ext in fields]
                 stream = b"".join(map(encode_command, sends))
                 pieces.append(
@@ -276,6 +281,34 @@ class SendLaneTests(SynchronousTestCase):
         one_turn([(peer, frame) for peer in peers])
         self.assertEqual([peer.is_cut for peer in peers], [True, True])
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+        self.end(side)
+
+    def test_a_turn_that_waits(self) -> None:
+        """The write is part of the time that answers took; when enough of them wait, the lane takes no more."""
+        self.patch(lanes, "MAX_WAITING_ANSWERS", 3)
+        side = Side(with_lane=True, values={"flushDiskType": "SYNC_FLUSH"})
+        peers = [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(3)]
+        frame = encode_command(RemotingCommand(310, ext_fields=send_ext(props="", m="false"), body=b"x"))
+        for peer in peers:  # the first bytes of a connection take the ordinary way
+            peer.send(frame)
+        side.one.world.run_for(1)
+        self.assertEqual([len(peer.received()) for peer in peers], [1, 1, 1])
+        store, clock = side.one.service.store, Clock()
+        append_many = store.append_many
+
+        def slow(sends: Any, store_host: Host) -> int:
+            clock.advance(2)
+            return append_many(sends, store_host)
+
+        store.append_many = slow  # type: ignore[method-assign]
+        side.table.chunk_lanes[310]._later.clock = clock  # type: ignore[attr-defined]
+        taken, calls, before = side.taken, side.calls, side.table.stats.sums[310]
+        for _ in range(2):
+            one_turn([(peer, frame) for peer in peers])
+        self.assertEqual((side.taken, side.calls), (taken + 3, calls + 1), "the second turn was for the responder")
+        side.one.world.run_for(1)
+        self.assertEqual([len(peer.received()) for peer in peers], [2, 2, 2])
+        self.assertGreaterEqual(side.table.stats.sums[310] - before, 6.0)
         self.end(side)
 
     def assert_same(self, short: Side, ordinary: Side, left: list[bytes], right: list[bytes], seed: int) -> None:

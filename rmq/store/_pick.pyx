@@ -28,6 +28,7 @@ cdef enum:
     HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
+    MAX_ENTRIES = 32
     BORN_HOST_V6 = 1 << 4
     STORE_HOST_V6 = 1 << 5
 
@@ -111,28 +112,60 @@ cdef struct Value:
     Py_ssize_t length
 
 
-cdef int find_value(
-    const uint8_t* properties, Py_ssize_t length, const uint8_t* mark, Py_ssize_t mark_length, Value* found
-) noexcept nogil:
-    """Find the property of a mark, the last one of that name: YES, NO, or UNSURE when its value is empty."""
-    cdef const uint8_t* end = properties + length
-    cdef const uint8_t* at = NULL
-    cdef const uint8_t* following = properties
-    cdef const uint8_t* stop
-    while True:
-        following = <const uint8_t*>memmem(following, end - following, mark, mark_length)
-        if following == NULL:
+cdef struct Properties:
+    const uint8_t* start
+    const uint8_t* end
+    #: where the first of them begin; -1 until `cut_properties` has looked for them
+    int count
+    const uint8_t* entries[MAX_ENTRIES]
+
+
+cdef void cut_properties(Properties* properties) noexcept nogil:
+    """Find where each property begins, of MAX_ENTRIES at most."""
+    cdef const uint8_t* at = properties.start
+    properties.count = 0
+    while properties.count < MAX_ENTRIES:
+        properties.entries[properties.count] = at
+        properties.count += 1
+        at = <const uint8_t*>memchr(at, PROPERTY_END, properties.end - at)
+        if at == NULL:
             break
-        following += mark_length
-        at = following
-    if at == NULL:
-        # the first property has no separator in front of it
-        if length < mark_length - 1 or memcmp(properties, mark + 1, mark_length - 1) != 0:
+        at += 1
+
+
+cdef int find_value(Properties* properties, const uint8_t* mark, Py_ssize_t mark_length, Value* found) noexcept nogil:
+    """Find the property of a mark, the last one of that name: YES, NO, or UNSURE when its value is empty."""
+    cdef const uint8_t* name = mark + 1
+    cdef Py_ssize_t name_length = mark_length - 1
+    cdef const uint8_t* at = NULL
+    cdef const uint8_t* entry
+    cdef int number
+    if properties.count < 0:
+        cut_properties(properties)
+    if properties.count == MAX_ENTRIES:
+        entry = properties.entries[MAX_ENTRIES - 1]
+        while entry != NULL:
+            if properties.end - entry >= name_length and memcmp(entry, name, name_length) == 0:
+                at = entry
+            entry = <const uint8_t*>memchr(entry, PROPERTY_END, properties.end - entry)
+            if entry != NULL:
+                entry += 1
+    number = properties.count
+    while at == NULL:
+        if number == 0:
             return VERDICT_NO
-        at = properties + mark_length - 1
-    stop = <const uint8_t*>memchr(at, PROPERTY_END, end - at)
+        number -= 1
+        entry = properties.entries[number]
+        if (
+            properties.end - entry >= name_length
+            and entry[0] == name[0]
+            and memcmp(entry, name, name_length) == 0
+        ):
+            at = entry
+    at += name_length
+    entry = <const uint8_t*>memchr(at, PROPERTY_END, properties.end - at)
     found.start = at
-    found.length = (end if stop == NULL else stop) - at
+    found.length = (properties.end if entry == NULL else entry) - at
     return VERDICT_UNSURE if found.length == 0 else VERDICT_YES
 
 
@@ -200,13 +233,13 @@ cdef inline bint passes(int test, int order) noexcept nogil:
     return order == 0
 
 
-cdef int run_joined(const uint8_t** at, int deciding, const uint8_t* properties, Py_ssize_t length) noexcept nogil:
+cdef int run_joined(const uint8_t** at, int deciding, Properties* properties) noexcept nogil:
     """AND and OR: an operand that decides ends it, then one that is unknown makes it unknown."""
     cdef const uint8_t* end = at[0] + 4 + get32(at[0])
     cdef int verdict, result = VERDICT_YES - deciding
     at[0] += 4
     while at[0] < end:
-        verdict = run_node(at, properties, length)
+        verdict = run_node(at, properties)
         if verdict == deciding or verdict >= VERDICT_FAILED:
             result = verdict
             break
@@ -247,22 +280,22 @@ cdef int run_find(const uint8_t** at, int where, int found, Value value) noexcep
     return found if is_there else 1 - found
 
 
-cdef int run_node(const uint8_t** at, const uint8_t* properties, Py_ssize_t length) noexcept nogil:
+cdef int run_node(const uint8_t** at, Properties* properties) noexcept nogil:
     """Return the value of the node at ``at``, and move that behind it."""
     cdef int operation = at[0][0], verdict, found, test, bits
     cdef Py_ssize_t mark_length, size
     cdef const uint8_t* mark
-    cdef Value value
+    cdef Value value = [NULL, 0]
     cdef int64_t number = 0, other
     cdef double real = 0, beside
     cdef uint64_t raw
     at[0] += 1
     if operation == OP_AND:
-        return run_joined(at, VERDICT_NO, properties, length)
+        return run_joined(at, VERDICT_NO, properties)
     if operation == OP_OR:
-        return run_joined(at, VERDICT_YES, properties, length)
+        return run_joined(at, VERDICT_YES, properties)
     if operation == OP_NOT:
-        verdict = run_node(at, properties, length)
+        verdict = run_node(at, properties)
         return 1 - verdict if verdict <= VERDICT_YES else verdict
     if operation == OP_CONSTANT:
         verdict = at[0][0]
@@ -271,7 +304,7 @@ cdef int run_node(const uint8_t** at, const uint8_t* properties, Py_ssize_t leng
     mark_length = at[0][0]
     mark = at[0] + 1
     at[0] += 1 + mark_length
-    found = find_value(properties, length, mark, mark_length, &value)
+    found = find_value(properties, mark, mark_length, &value)
     if operation == OP_PRESENT or operation == OP_ABSENT:
         if found == VERDICT_UNSURE:
             return VERDICT_UNSURE
@@ -354,6 +387,7 @@ def pick(
     cdef int32_t magic
     cdef Py_ssize_t start, length
     cdef const uint8_t* at_node
+    cdef Properties properties
     cdef int verdict
     cdef bint is_wanted
     cdef bytes records
@@ -413,7 +447,10 @@ def pick(
             verdict = VERDICT_UNSURE
             if program is not None:
                 at_node = &program[0]
-                verdict = run_node(&at_node, record + start, length)
+                properties.start = record + start
+                properties.end = properties.start + length
+                properties.count = -1
+                verdict = run_node(&at_node, &properties)
             if verdict == VERDICT_UNSURE:
                 is_wanted = accepts(PyUnicode_DecodeUTF8(<const char*>record + start, length, "replace"))
             else:

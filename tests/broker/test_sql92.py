@@ -184,6 +184,11 @@ class ProgramTests(SynchronousTestCase):
             return properties[:at] + rng.choice((b"\x01", b"\x02", b"\xff", b"a\x01")) + properties[at:]
         if kind == 3:
             return properties.replace(b"\x02", b"\x02\x02")
+        if kind == 4:  # more than the compiled loop keeps the places of
+            many = b"".join(b"x%d\x01%d\x02" % (number, number) for number in range(rng.choice((29, 31, 32, 33, 70))))
+            return rng.choice(
+                (many + properties, properties + b"\x02" + many, properties + b"\x02" + many + properties)
+            )
         return properties
 
     def test_usual_expressions_need_no_call(self) -> None:

@@ -6,14 +6,16 @@ import argparse
 import csv
 import io
 import unicodedata
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import attrs
+import msgspec
 from twisted.internet.defer import Deferred, succeed
 
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls
+from rmq.wire.codes import RequestCode
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
 from rmq.wire.signing import Credentials
@@ -29,6 +31,10 @@ class WrongUse(Exception):
 
 class NotFound(Exception):
     """What was asked about is not there; the text says what, and where it was looked for."""
+
+
+class ReadOnly(Exception):
+    """The context in use refuses changes; the text names it."""
 
 
 class NotConfirmed(Exception):
@@ -153,14 +159,50 @@ class Call:
     tls: ClientTls | None = None
     credentials: Credentials | None = None
 
+    @property
+    def is_dry(self) -> bool:
+        """Are changes listed in place of being sent?"""
+        return bool(getattr(self.options, "dry_run", False))
+
     def invoke(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Deferred[Response[RH, RB]]:
         """Ask one server; fails with RequestFailed."""
         return self.asker.invoke(addr, contract, header, body, timeout_ms=self.timeout_ms)
 
+    async def change(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB] | None:
+        """Send a request that changes something; with ``--dry-run`` list it and return None. Raises RequestFailed."""
+        assert COMMANDS[self.options.command].changes, f"{self.options.command} is not declared as one that changes"
+        if not self.is_dry:
+            return await self.invoke(addr, contract, header, body)
+        carried = body.decode(errors="replace").strip() if isinstance(body, bytes) else body
+        values = {**_values(header), **({"body": carried} if isinstance(carried, str) else _values(carried))}
+        self.plan(addr, RequestCode(contract.code).name, values)
+        return None
+
+    def plan(self, addr: str, request: str, values: Mapping[str, object]) -> None:
+        """Print a request that ``--dry-run`` leaves out: one line, with ``-o json`` one object."""
+        if self.options.output == "json":
+            planned = {"server": addr, "request": request, "content": values}
+            self.terminal.emit(msgspec.json.encode(planned).decode())
+        else:
+            content = " ".join(f"{key}={value}" for key, value in values.items())
+            self.terminal.emit(f"would send {request} to {addr}: {content}")
+
     def confirm(self, text: str, name: str) -> None:
-        """Return once a person, ``--yes`` or the mqadmin spelling has confirmed a change; raises NotConfirmed."""
+        """
+        Return once a person, ``--yes`` or the mqadmin spelling has confirmed a change; raises NotConfirmed.
+
+        With ``--dry-run`` there is nothing to confirm.
+        """
+        if self.is_dry:
+            return
         if not self.options.yes and not self.terminal.ask(text, name):
             raise NotConfirmed(text)
+
+
+def _values(struct: object) -> dict[str, object]:
+    if struct is None:
+        return {}
+    return {key: value for key, value in msgspec.to_builtins(struct).items() if value is not None}
 
 
 #: None: the command has printed everything itself
@@ -202,6 +244,8 @@ class Command:
     help: str
     run: Run
     arguments: tuple[Argument, ...]
+    #: does it change something: has ``--yes`` and ``--dry-run``, and a read-only context refuses it
+    changes: bool = False
 
 
 #: by name; filled when the modules of ``rmq.admin.commands`` are imported
@@ -218,12 +262,12 @@ def subject(name: str, *flags: str, **settings: Any) -> Argument:
     return Argument((name,), settings, flags)
 
 
-def command(name: str, help: str, *arguments: Argument) -> Callable[[R], R]:
-    """Make a coroutine the sub-command ``name``."""
+def command(name: str, help: str, *arguments: Argument, changes: bool = False) -> Callable[[R], R]:
+    """Make a coroutine the sub-command ``name``; ``changes``: it may change something on a server."""
 
     def declare(run: R) -> R:
         assert name not in COMMANDS, f"command {name} is declared twice"
-        COMMANDS[name] = Command(name, help, run, arguments)
+        COMMANDS[name] = Command(name, help, run, arguments, changes)
         return run
 
     return declare
@@ -247,7 +291,7 @@ NAMESRV = argument(
     "--namesrvAddr",
     type=addresses,
     metavar="HOST:PORT[;...]",
-    help=f"NameServers to ask, ours or Apache's (default: NAMESRV_ADDR, or {DEFAULT_NAMESRV})",
+    help=f"NameServers to ask, ours or Apache's (default: NAMESRV_ADDR, the context, or {DEFAULT_NAMESRV})",
 )
 BROKER = argument(
     "-b",
@@ -258,7 +302,12 @@ BROKER = argument(
     help="brokers to ask, ours or Apache's",
 )
 #: where a change is made
-CLUSTER = argument("-c", "--clusterName", metavar="CLUSTER", help="all masters of this cluster (default: the only one)")
+CLUSTER = argument(
+    "-c",
+    "--clusterName",
+    metavar="CLUSTER",
+    help="all masters of this cluster (default: the context's, or the only one)",
+)
 ONE_BROKER = argument(
     "-b", "--brokerAddr", type=addresses, metavar="HOST:PORT[;...]", help="these brokers instead of a cluster"
 )

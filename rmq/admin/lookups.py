@@ -132,7 +132,7 @@ async def change_each(
     status = OK
     for addr in addrs:
         try:
-            await call.invoke(addr, contract, header, body)
+            await call.change(addr, contract, header, body)
         except RequestFailed as error:
             rows.append((addr, str(error)))
             status = max(status, REFUSED if isinstance(error, Refused) else UNASKED)

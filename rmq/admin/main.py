@@ -10,7 +10,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
@@ -30,10 +30,12 @@ from rmq.admin.command import (
     NotConfirmed,
     NotFound,
     Outcome,
+    ReadOnly,
     Terminal,
     WrongUse,
     addresses,
 )
+from rmq.admin.contexts import ContextError, Contexts
 from rmq.admin.names import ALIASES, NOUNS
 from rmq.admin.overview import DESCRIPTION, EXIT_USAGE, UsageParser, overview
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
@@ -46,6 +48,8 @@ from rmq.runtime.properties import decode_properties
 from rmq.runtime.tls.config import TlsConfig, resolve_tls
 from rmq.runtime.tls.context import ClientTls
 from rmq.wire.signing import Credentials
+
+DEFAULT_TIMEOUT_S = 5.0
 
 _EXITS = f"""\
 exit status:
@@ -69,15 +73,46 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _help(*rest)
     if word == "completion":
         _completion(rest)
-    options = _parser_of(word).parse_args(rest if word in ALIASES or word in NOUNS else arguments)
+    parser = _parser_of(word)
+    options = parser.parse_args(rest if word in ALIASES or word in NOUNS else arguments)
+    try:
+        _complete(options, os.environ)
+    except (ContextError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
+    return options
+
+
+def _complete(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """
+    Fill what the command line left open: from the environment, then from the context, then with the defaults.
+
+    A context that the command line names is an option, and comes before the environment. Raises ContextError.
+    """
+    options.given = {name: getattr(options, name) for name in ("tlsConfig", "aclTools", "timeout")}
+    named = options.context
+    if options.command.startswith("context "):
+        name = context = None
+    else:
+        contexts = Contexts.of(environ)
+        name = named or environ.get("RMQ_CONTEXT") or contexts.in_use()
+        context = contexts.load(name) if name is not None else None
+    options.context = name
+    options.read_only_context = context is not None and context.read_only
+    from_environ = None if named is not None else environ.get("NAMESRV_ADDR")
     if getattr(options, "namesrvAddr", ()) is None:
-        options.namesrvAddr = addresses(os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV)
-    home = os.environ.get("ROCKETMQ_HOME")
-    if home and options.aclTools is None:
+        options.namesrvAddr = addresses(from_environ or (context.namesrv if context else DEFAULT_NAMESRV))
+    if context is not None and getattr(options, "clusterName", ()) is None:
+        options.clusterName = context.cluster
+    home = environ.get("ROCKETMQ_HOME")
+    if home and named is None and options.aclTools is None:
         # mqadmin signs with this file if it is there.
         path = os.path.join(home, "conf", "tools.yml")
         options.aclTools = path if os.path.isfile(path) else None
-    return options
+    if context is not None:
+        options.aclTools = options.aclTools or context.acl_tools
+        options.tlsConfig = options.tlsConfig or context.tls_config
+        options.timeout = options.timeout or context.timeout
+    options.timeout = options.timeout or DEFAULT_TIMEOUT_S
 
 
 def _parser_of(word: str) -> argparse.ArgumentParser:
@@ -169,8 +204,13 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
     )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as --output json")
     parser.add_argument("--watch", type=_seconds, metavar="SECONDS", help="run again and again, until Ctrl-C")
-    parser.add_argument("--yes", action="store_true", help="change without asking")
-    parser.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each answer (default: 5)")
+    if one.changes:
+        parser.add_argument("--yes", action="store_true", help="change without asking")
+        parser.add_argument("--dry-run", action="store_true", help="print the requests that would change something")
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help=f"for each answer (default: {DEFAULT_TIMEOUT_S:g})"
+    )
+    parser.add_argument("--context", metavar="NAME", help="take addresses and accounts from this context")
     parser.add_argument("--tlsConfig", metavar="FILE", help="dial with TLS, by the tls.client.* keys of this file")
     parser.add_argument(
         "--aclTools",
@@ -178,7 +218,7 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
         help="sign requests with the account of this tools.yml (default: $ROCKETMQ_HOME/conf/tools.yml, if there)",
     )
     parser.set_defaults(command=one.name, as_mqadmin=mqadmin)
-    if mqadmin:
+    if mqadmin and one.changes:
         parser.set_defaults(yes=True)
 
 
@@ -222,13 +262,20 @@ async def run(platform: Platform, options: argparse.Namespace, terminal: Termina
 
 async def _once(call: Call) -> Result:
     options = call.options
+    called = COMMANDS[options.command]
     try:
-        outcome = await COMMANDS[options.command].run(call)
+        if called.changes and options.read_only_context and not options.dry_run:
+            raise ReadOnly(f"context {options.context} is read-only, {options.command} is refused")
+        outcome = await called.run(call)
+        if called.changes and options.dry_run:
+            return Result(OK)  # each request is printed where it would have been sent
         return Result(OK) if outcome is None else Result(outcome.status, out=_printed(outcome, options))
     except (WrongUse, ConfigurationError) as error:
         return Result(EXIT_USAGE, err=f"rmq-admin {options.command}: {error}")
     except (NotFound, NoRoute) as error:
         return Result(DIFFERENT, err=f"rmq-admin: {error}")
+    except (ReadOnly, ContextError) as error:
+        return Result(REFUSED if isinstance(error, ReadOnly) else DIFFERENT, err=f"rmq-admin: {error}")
     except NotConfirmed as error:
         return Result(UNCONFIRMED, err=f"rmq-admin: not confirmed, nothing was sent: {error}")
     except NotDelivered as error:

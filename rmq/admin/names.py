@@ -20,6 +20,7 @@ NOUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "kv": (("namesrv",), "the key-value table of NameServers: list, get, set, delete"),
     "route": (("explain", "routediff", "routedump"), "what NameServers know: explain, diff, dump"),
     "ha": (("hastatus",), "replication: status"),
+    "context": (("context",), "clusters with a name, for this user: add, list, show, use, remove"),
     "config": (("config",), "property files of servers: check"),
 }
 

@@ -9,7 +9,9 @@ from rmq.admin.command import Call
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
 from rmq.client.settings import ClientSettings, ProducerSettings
+from rmq.client.types import Message
 from rmq.tx.host import TwistedHost
+from rmq.wire.codes import RequestCode
 
 GROUP = "rmq-admin"
 
@@ -25,3 +27,9 @@ async def producer(call: Call) -> AsyncIterator[Producer]:
         yield Producer(instance, GROUP, ProducerSettings(send_timeout_s=timeout_s))
     finally:
         await instance.close()
+
+
+def plan_send(call: Call, message: Message) -> None:
+    """Print a message that ``--dry-run`` does not send."""
+    values = {"topic": message.topic, "tags": message.tags, "keys": " ".join(message.keys), "bytes": len(message.body)}
+    call.plan("a broker of the topic", RequestCode.SEND_MESSAGE_V2.name, {k: v for k, v in values.items() if v})

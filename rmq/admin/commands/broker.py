@@ -55,6 +55,7 @@ async def broker_config(call: Call) -> Outcome:
     subject("value", "-v", "--value", metavar="VALUE"),
     CLUSTER,
     ONE_BROKER,
+    changes=True,
 )
 async def broker_set(call: Call) -> Outcome:
     """Status 1 when a broker refuses it, 4 when nobody confirms it."""
@@ -74,6 +75,7 @@ NAME = subject("brokerName", "-b", "--brokerName", metavar="BROKER_NAME")
     "take the write permission from all topics of a broker name, so that producers leave it",
     NAMESRV,
     NAME,
+    changes=True,
 )
 async def broker_drain(call: Call) -> Outcome:
     """Ask every NameServer; a restart of the broker or `undrain` ends it. Status 4 when nobody confirms it."""
@@ -85,7 +87,7 @@ async def broker_drain(call: Call) -> Outcome:
     )
 
 
-@command("broker undrain", "give the write permission back", NAMESRV, NAME)
+@command("broker undrain", "give the write permission back", NAMESRV, NAME, changes=True)
 async def broker_undrain(call: Call) -> Outcome:
     """Ask every NameServer."""
     name = call.options.brokerName

@@ -7,7 +7,7 @@ from rmq.admin.commands.tail import Printer
 from rmq.admin.lookups import DLQ_PREFIX, RETRY_PREFIX, ask_namesrv
 from rmq.admin.messages import own_properties
 from rmq.admin.reading import queues_of, read
-from rmq.admin.sending import producer
+from rmq.admin.sending import plan_send, producer
 from rmq.admin.times import time_text
 from rmq.client.types import Message, ReceivedMessage
 from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
@@ -58,6 +58,7 @@ async def _messages(call: Call) -> list[ReceivedMessage]:
     GROUP,
     argument("--id", action="append", dest="ids", metavar="ID", help="only this message; may be given several times"),
     argument("--all", action="store_true", help="all messages that are there"),
+    changes=True,
 )
 async def dlq_resend(call: Call) -> Outcome:
     """
@@ -77,18 +78,24 @@ async def dlq_resend(call: Call) -> Outcome:
     if not chosen:
         raise NotFound(f"the dead-letter queue of group {options.group} has no such message")
     call.confirm(f"{len(chosen)} dead letters are delivered to group {options.group} again", options.group)
-    rows = []
+    copies = [
+        Message(
+            RETRY_PREFIX + options.group,
+            message.body,
+            tags=message.tags,
+            keys=message.keys,
+            properties=own_properties(message.properties),
+            flag=message.record.flag,
+        )
+        for message in chosen
+    ]
+    rows: list[tuple[str, ...]] = []
+    if call.is_dry:
+        for copy in copies:
+            plan_send(call, copy)
+        return tabular((), rows, nothing="")
     async with producer(call) as sender:
-        for message in chosen:
-            properties = own_properties(message.properties)
-            copy = Message(
-                RETRY_PREFIX + options.group,
-                message.body,
-                tags=message.tags,
-                keys=message.keys,
-                properties=properties,
-                flag=message.record.flag,
-            )
+        for message, copy in zip(chosen, copies, strict=True):
             result = await sender.send(copy)
             rows.append((message.message_id, message.topic, result.message_id, result.status.name))
     return tabular(("dead_letter", "topic", "sent_as", "status"), rows, nothing="")

@@ -207,6 +207,7 @@ async def group_members(call: Call) -> Outcome:
     argument("-q", "--retryQueueNums", type=int, default=1, metavar="N", help="queues of the retry topic (1)"),
     argument("-s", "--consumeEnable", choices=("true", "false"), default="true", help="may the group consume (true)"),
     argument("-d", "--consumeBroadcastEnable", choices=("true", "false"), default="true", help="in broadcast (true)"),
+    changes=True,
 )
 async def group_create(call: Call) -> Outcome:
     """Send the group to each master; status 1 when one refuses it."""
@@ -230,6 +231,7 @@ async def group_create(call: Call) -> Outcome:
     CLUSTER,
     ONE_BROKER,
     argument("-r", "--removeOffset", choices=("true", "false"), default="false", help="its offsets too (false)"),
+    changes=True,
 )
 async def group_delete(call: Call) -> Outcome:
     """Status 4 when nobody confirms it."""
@@ -254,6 +256,7 @@ async def group_delete(call: Call) -> Outcome:
         "-s", "--to", required=True, metavar="WHEN", help="begin, end (now), or a time: 2026-01-31T12:00 or epoch ms"
     ),
     argument("-f", "--force", choices=("true", "false"), default="true", help="forward too, not only back (true)"),
+    changes=True,
 )
 async def group_reset(call: Call) -> Outcome:
     """
@@ -292,8 +295,10 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
     force = options.force == "true"
     header = ResetOffsetHeader(topic=options.topic, group=options.group, timestamp=at_ms, is_force=force)
     try:
-        table = (await call.invoke(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)).body.offset_table
-        return {queue: (None, offset) for queue, offset in table.items()}
+        if not call.is_dry or await _connection_at(call, addr, options.group) is not None:
+            answer = await call.change(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)
+            table = {} if answer is None else answer.body.offset_table
+            return {queue: (None, offset) for queue, offset in table.items()}
     except Refused as error:
         # SYSTEM_ERROR: a queue without an offset, which members would have to commit first
         never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await _connection_at(call, addr, options.group)
@@ -319,7 +324,7 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
         commit = UpdateConsumerOffsetHeader(
             consumer_group=options.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=new
         )
-        await call.invoke(addr, UPDATE_CONSUMER_OFFSET, commit, None)
+        await call.change(addr, UPDATE_CONSUMER_OFFSET, commit, None)
         moved[queue] = old, new
     return moved
 
@@ -336,6 +341,7 @@ async def _offset_at(call: Call, addr: str, queue: MessageQueue, at_ms: int) -> 
     subject("source", "-s", "--srcGroup", metavar="FROM"),
     subject("group", "-d", "--destGroup", metavar="TO"),
     ONE_TOPIC,
+    changes=True,
 )
 async def group_clone(call: Call) -> Outcome:
     """Status 4 when nobody confirms it."""
@@ -358,6 +364,7 @@ async def group_clone(call: Call) -> Outcome:
     NAMESRV,
     GROUP,
     ONE_TOPIC,
+    changes=True,
 )
 async def group_skip(call: Call) -> Outcome:
     """The same as ``group reset --to end``."""

@@ -35,7 +35,7 @@ async def namesrv_config(call: Call) -> Outcome:
     return tabular(("namesrv", "key", "value"), rows, nothing="no key")
 
 
-@command("namesrv set", "set a configuration key of NameServers, without a restart", NAMESRV, KEY, VALUE)
+@command("namesrv set", "set a configuration key of NameServers, without a restart", NAMESRV, KEY, VALUE, changes=True)
 async def namesrv_set(call: Call) -> Outcome:
     """Status 1 when one refuses it, 4 when nobody confirms it."""
     options = call.options
@@ -70,7 +70,7 @@ def _absent(error: Refused, text: str) -> Exception:
     return NotFound(text) if error.code == ResponseCode.QUERY_NOT_FOUND else error
 
 
-@command("kv set", "set the value of a key on all NameServers", NAMESRV, NAMESPACE, KEY, VALUE)
+@command("kv set", "set the value of a key on all NameServers", NAMESRV, NAMESPACE, KEY, VALUE, changes=True)
 async def kv_set(call: Call) -> Outcome:
     """Status 1 when one refuses it."""
     options = call.options
@@ -79,7 +79,7 @@ async def kv_set(call: Call) -> Outcome:
     return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, header, None, what=what)
 
 
-@command("kv delete", "delete a key from all NameServers", NAMESRV, NAMESPACE, KEY)
+@command("kv delete", "delete a key from all NameServers", NAMESRV, NAMESPACE, KEY, changes=True)
 async def kv_delete(call: Call) -> Outcome:
     """Status 4 when nobody confirms it."""
     options = call.options

@@ -11,7 +11,7 @@ import msgspec
 
 from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, subject
 from rmq.admin.messages import own_properties
-from rmq.admin.sending import producer
+from rmq.admin.sending import plan_send, producer
 from rmq.client.types import Message, MessageQueue, SendResult, SendStatus
 from rmq.runtime.disk.error import DiskError
 
@@ -32,6 +32,7 @@ from rmq.runtime.disk.error import DiskError
     argument("--delay", type=int, default=0, metavar="LEVEL", help="deliver later: level 1 to 18"),
     argument("--queue", metavar="BROKER:ID", help="this queue; otherwise queues take turns"),
     argument("--sharding-key", metavar="KEY", help="equal keys go to the same queue, the one that Java chooses"),
+    changes=True,
 )
 async def produce(call: Call) -> None:
     """Print where each message lies, one line each; the first failure ends it. Raises RequestFailed."""
@@ -45,6 +46,10 @@ async def produce(call: Call) -> None:
         properties=dict(_pair(text) for text in options.property),
     )
     queue = None if options.queue is None else _queue(options.topic, options.queue)
+    if call.is_dry:
+        async for message in _messages(call, plain):
+            plan_send(call, message)
+        return
     async with producer(call) as sender:
         async for message in _messages(call, plain):
             _show(call, await sender.send(message, queue=queue, sharding_key=options.sharding_key))

@@ -155,6 +155,7 @@ async def topic_show(call: Call) -> Outcome:
     argument("-r", "--readQueueNums", type=int, metavar="N", help="queues that consumers see"),
     argument("-w", "--writeQueueNums", type=int, metavar="N", help="queues that producers see"),
     argument("-p", "--perm", choices=tuple(PERMS), default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
+    changes=True,
 )
 async def topic_create(call: Call) -> Outcome:
     """Send the topic to each master; status 1 when one refuses it."""
@@ -181,6 +182,7 @@ async def topic_create(call: Call) -> Outcome:
     subject("perm", "-p", "--perm", choices=tuple(PERMS)),
     argument("-b", "--brokerAddr", type=addresses, metavar="HOST:PORT[;...]", help="only these brokers"),
     argument("-c", "--clusterName", help="accepted for mqadmin's sake: the route names the brokers"),
+    changes=True,
 )
 async def topic_perm(call: Call) -> Outcome:
     """Send the topic with its own queue numbers to each master of its route."""
@@ -207,7 +209,12 @@ async def topic_perm(call: Call) -> Outcome:
 
 
 @command(
-    "topic delete", "delete a topic from all masters of a cluster and from the NameServers", NAMESRV, TOPIC, CLUSTER
+    "topic delete",
+    "delete a topic from all masters of a cluster and from the NameServers",
+    NAMESRV,
+    TOPIC,
+    CLUSTER,
+    changes=True,
 )
 async def topic_delete(call: Call) -> Outcome:
     """The messages are gone with it. Status 4 when nobody confirms it."""

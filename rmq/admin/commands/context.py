@@ -1,0 +1,80 @@
+"""``rmq-admin context``: clusters with a name; asks no server."""
+
+from __future__ import annotations
+
+import os
+
+from rmq.admin.command import Call, Outcome, addresses, argument, command, tabular
+from rmq.admin.contexts import Context, Contexts
+
+NAME = argument("name", metavar="NAME")
+
+
+def _contexts() -> Contexts:
+    return Contexts.of(os.environ)
+
+
+@command(
+    "context add",
+    "write a context, or replace it: options that commands then take from it",
+    NAME,
+    argument("-n", "--namesrvAddr", dest="namesrv", required=True, type=addresses, metavar="HOST:PORT[;...]"),
+    argument("-c", "--clusterName", metavar="CLUSTER", help="the cluster that commands mean without -c"),
+    argument("--read-only", action="store_true", help="refuse every command that changes something"),
+)
+async def context_add(call: Call) -> Outcome:
+    """``--tlsConfig``, ``--aclTools`` and ``--timeout`` of this command line belong to the context."""
+    options = call.options
+    context = Context(
+        namesrv=";".join(options.namesrv),
+        cluster=options.clusterName,
+        tls_config=_absolute(options.given["tlsConfig"]),
+        acl_tools=_absolute(options.given["aclTools"]),
+        timeout=options.given["timeout"],
+        read_only=options.read_only,
+    )
+    contexts = _contexts()
+    contexts.save(options.name, context)
+    if len(contexts.names()) == 1:
+        contexts.use(options.name)
+    in_use = contexts.in_use() == options.name
+    text = f"context {options.name}: {context.namesrv}{', in use' if in_use else ''}"
+    return Outcome(text=text, data={"name": options.name, "in_use": in_use, **_described(context)})
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
+
+
+def _described(context: Context) -> dict[str, object]:
+    return {name: getattr(context, name) for name in Context.__struct_fields__}
+
+
+@command("context list", "list the contexts; * is the one in use")
+async def context_list(call: Call) -> Outcome:
+    contexts = _contexts()
+    in_use = contexts.in_use()
+    rows = []
+    for name in contexts.names():
+        context = contexts.load(name)
+        rows.append((name, "*" if name == in_use else "", context.namesrv, context.cluster, context.read_only))
+    columns = ("name", "in_use", "namesrv", "cluster", "read_only")
+    return tabular(columns, rows, nothing="no context; make one with: rmq-admin context add NAME -n HOST:PORT")
+
+
+@command("context show", "show what a context says", NAME)
+async def context_show(call: Call) -> Outcome:
+    described = _described(_contexts().load(call.options.name))
+    return tabular(("key", "value"), described.items(), nothing="")
+
+
+@command("context use", "take this context from now on", NAME)
+async def context_use(call: Call) -> Outcome:
+    _contexts().use(call.options.name)
+    return Outcome(text=f"context {call.options.name} is in use", data={"name": call.options.name})
+
+
+@command("context remove", "remove a context; the files that it names stay", NAME)
+async def context_remove(call: Call) -> Outcome:
+    _contexts().remove(call.options.name)
+    return Outcome(text=f"context {call.options.name} is removed", data={"name": call.options.name})

@@ -167,7 +167,7 @@ class PullLane:
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         known, pick = self._known, self._store.pick
-        split, head_of = _compiled.split, _compiled.pull_head
+        split = _compiled.split
         count = collected = 0
         while collected < MAX_COLLECTED_BYTES:
             parts = split(data, position, _NUMBERS)
@@ -191,7 +191,15 @@ class PullLane:
                     break
             if not 0 <= queue_id < pull.queues:
                 break
-            picked = pick(pull.topic, queue_id, queue_offset, pull.most, pull.codes, pull.accepts)
+            picked = pick(
+                pull.topic,
+                queue_id,
+                queue_offset,
+                pull.most,
+                pull.codes,
+                pull.accepts,
+                (*pull.brokers, opaque, _FOUND),
+            )
             if picked is None:
                 if queue_offset != self._store.max_offset(pull.topic, queue_id) or (
                     # the responder knows when it must wait once more
@@ -208,14 +216,13 @@ class PullLane:
                     count += 1
                 position = stop
                 continue
-            records, messages, following, low, high, is_old = picked
-            size = len(records)
+            answer, size, messages = picked[:3]
             if not messages or size > MAX_LANE_BYTES:
                 break
             if pull.commits:
                 self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
             self._stats.got(pull.group, pull.topic, messages, size)
-            answers += head_of(0, pull.brokers[is_old], following, low, high, opaque, _FOUND, size), records
+            answers.append(answer)
             collected += size
             count += 1
             position = stop
@@ -358,8 +365,7 @@ class PullLane:
             self._read_at = read_at
         if self._read is None:
             return self._ordinary(held)
-        records, messages, following, low, high, is_old = self._read
-        size = len(records)
+        records, size, messages, following, low, high, is_old = self._read
         if not messages or size > MAX_LANE_BYTES:
             return self._ordinary(held)
         self._stats.got(pull.group, topic, messages, size)

@@ -7,10 +7,10 @@ Pure functions; whatever is unusual is left to the references, `rmq.store.reader
 `rmq.wire.command`.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp, memcpy
 
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_UNIT_BYTES
@@ -348,36 +348,90 @@ cdef int run_node(const uint8_t** at, Properties* properties) noexcept nogil:
     return verdict
 
 
+cdef struct Limits:
+    int64_t recent_bytes
+    int64_t memory_count
+    int64_t memory_bytes
+    int64_t disk_count
+    int64_t disk_bytes
+
+
 def pick(
-    const uint8_t[::1] units,
-    const uint8_t[::1] window,
-    int64_t first,
+    units,
+    Py_ssize_t unit_at,
+    Py_ssize_t unit_count,
+    window,
+    int64_t queue_offset,
+    int64_t low,
+    int64_t high,
     int64_t log_end,
-    int64_t recent_bytes,
-    in_memory,
-    on_disk,
+    tuple limits,
     int64_t max_count,
     codes,
     accepts=None,
-    const uint8_t[::1] program=None,
+    program=None,
+    tuple head=None,
 ):
     """
-    Choose among ``units``, of which the first lies at ``first``, where ``window``, a piece of the log, begins.
+    Choose among at most ``unit_count`` of ``units``, from byte ``unit_at`` on; the record of the first one begins
+    ``window``, a piece of the log.
 
-    ``in_memory`` and ``on_disk`` are (records, bytes) that an answer may have of records near the end of the log, which
-    are those of the last ``recent_bytes``, and of others. ``codes`` are the tags codes that are wanted, None for all;
-    ``accepts`` is asked with the properties of the others, None for none, after ``program``, if there is one, see
-    `rmq.store.filtercode`.
+    ``queue_offset`` is the number of the first unit, ``low`` and ``high`` are the least and the next number of the queue.
+    ``limits`` are the bytes at the end of the log that are recent, then how many records and bytes an answer may have of
+    recent ones, and of others. ``codes`` are the tags codes that are wanted, None for all; ``accepts`` is asked with the
+    properties of the others, None for none, after ``program``, if there is one, see `rmq.store.filtercode`.
 
-    Return (records, how many they are, units that were looked at, place of the last unit that was looked at or ended
-    the answer); None for a unit that the reference must look at: an address of an extension, no record at its place.
-    An answer ends in front of a record that lies behind the window; without any record in front of it, that is None.
+    Return `rmq.store.reader.Picked`; None for a unit that the reference must look at: an address of an extension, no
+    record at its place. An answer ends in front of a record that lies behind the window; without any record in front of
+    it, that is None. With ``head``, which is (broker to pull from next, the same after old messages, opaque, end of the
+    header), what was picked is a whole answer, with `pull_head` in front; it is empty where no record was picked.
     """
-    cdef Py_ssize_t number, unit_count = units.shape[0] // UNIT_BYTES, window_bytes = window.shape[0]
+    cdef Py_buffer unit_bytes, log_bytes, program_bytes
+    cdef Limits most
+    most.recent_bytes, most.memory_count, most.memory_bytes, most.disk_count, most.disk_bytes = limits
+    PyObject_GetBuffer(units, &unit_bytes, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(window, &log_bytes, PyBUF_SIMPLE)
+        try:
+            if program is None:
+                return pick_from(
+                    &unit_bytes, unit_at, unit_count, &log_bytes, queue_offset, low, high, log_end, &most, max_count,
+                    codes, accepts, NULL, head,
+                )
+            PyObject_GetBuffer(program, &program_bytes, PyBUF_SIMPLE)
+            try:
+                return pick_from(
+                    &unit_bytes, unit_at, unit_count, &log_bytes, queue_offset, low, high, log_end, &most, max_count,
+                    codes, accepts, <const uint8_t*>program_bytes.buf, head,
+                )
+            finally:
+                PyBuffer_Release(&program_bytes)
+        finally:
+            PyBuffer_Release(&log_bytes)
+    finally:
+        PyBuffer_Release(&unit_bytes)
+
+
+cdef object pick_from(
+    Py_buffer* unit_bytes,
+    Py_ssize_t unit_at,
+    Py_ssize_t unit_count,
+    Py_buffer* log_bytes,
+    int64_t queue_offset,
+    int64_t low,
+    int64_t high,
+    int64_t log_end,
+    Limits* limits,
+    int64_t max_count,
+    codes,
+    accepts,
+    const uint8_t* program,
+    tuple head,
+):
+    cdef const uint8_t* window = <const uint8_t*>log_bytes.buf
+    cdef Py_ssize_t window_bytes = log_bytes.len, units_end = unit_bytes.len - UNIT_BYTES
     cdef Py_ssize_t scanned = 0, count = 0, at, i
-    cdef int64_t phy = 0, code, size, total = 0, most, most_bytes
-    cdef int64_t memory_count = in_memory[0], memory_bytes = in_memory[1]
-    cdef int64_t disk_count = on_disk[0], disk_bytes = on_disk[1]
+    cdef int64_t first, phy, code, size, total = 0, most, most_bytes
     cdef int64_t wanted[MAX_CODES]
     cdef Py_ssize_t wanted_count = -1
     cdef Py_ssize_t starts[MAX_RECORDS]
@@ -389,10 +443,9 @@ def pick(
     cdef const uint8_t* at_node
     cdef Properties properties
     cdef int verdict
-    cdef bint is_wanted
-    cdef bytes records
+    cdef bint is_wanted, is_old
     cdef char* out
-    if window_bytes == 0 or max_count > MAX_RECORDS:
+    if window_bytes == 0 or max_count > MAX_RECORDS or not 0 <= unit_at <= units_end:
         return None
     if codes is not None:
         if len(codes) > MAX_CODES:
@@ -402,18 +455,22 @@ def pick(
             if -(1 << 63) <= value < 1 << 63:
                 wanted[wanted_count] = value
                 wanted_count += 1
-    for number in range(unit_count):
-        unit = &units[number * UNIT_BYTES]
+    unit = <const uint8_t*>unit_bytes.buf + unit_at
+    first = phy = get64(unit)
+    while unit_at <= units_end and unit_count > 0:
+        unit_count -= 1
+        unit = <const uint8_t*>unit_bytes.buf + unit_at
+        unit_at += UNIT_BYTES
         phy = get64(unit)
         size = <int32_t>get32(unit + 8)
         code = get64(unit + 12)
         if count:
-            if log_end - phy > recent_bytes:
-                most = disk_count
-                most_bytes = disk_bytes
+            if log_end - phy > limits.recent_bytes:
+                most = limits.disk_count
+                most_bytes = limits.disk_bytes
             else:
-                most = memory_count
-                most_bytes = memory_bytes
+                most = limits.memory_count
+                most_bytes = limits.memory_bytes
             if most > max_count:
                 most = max_count
             if count >= most or total + size > most_bytes:
@@ -436,7 +493,7 @@ def pick(
                 break
             return None
         at = <Py_ssize_t>(phy - first)
-        record = &window[at]
+        record = window + at
         magic = <int32_t>get32(record + MAGIC_CODE_AT)
         if <int32_t>get32(record + TOTAL_SIZE_AT) != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
             return None
@@ -445,8 +502,8 @@ def pick(
             if start < 0:
                 return None
             verdict = VERDICT_UNSURE
-            if program is not None:
-                at_node = &program[0]
+            if program != NULL:
+                at_node = program
                 properties.start = record + start
                 properties.end = properties.start + length
                 properties.count = -1
@@ -463,12 +520,19 @@ def pick(
         sizes[count] = <Py_ssize_t>size
         count += 1
         total += size
-    records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
-    out = PyBytes_AS_STRING(records)
+    is_old = log_end - phy > limits.recent_bytes
+    queue_offset += scanned
+    if head is None or count == 0:
+        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+        out = PyBytes_AS_STRING(data)
+    else:
+        usual, old, opaque, tail = head
+        data = answer_with(0, old if is_old else usual, queue_offset, low, high, opaque, tail, total, total)
+        out = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data) - total
     for i in range(count):
-        memcpy(out, &window[starts[i]], sizes[i])
+        memcpy(out, window + starts[i], sizes[i])
         out += sizes[i]
-    return records, count, scanned, phy
+    return data, total, count, queue_offset, low, high, is_old
 
 
 cdef struct Number:
@@ -573,6 +637,72 @@ def split(bytes data, Py_ssize_t position, tuple names):
     return key, length, found[0].value
 
 
+cdef char* put_text(char* out, const char* text, Py_ssize_t size) noexcept nogil:
+    memcpy(out, text, size)
+    return out + size
+
+
+cdef char* put_number(char* out, int64_t value) noexcept nogil:
+    """Write a number as decimal digits; return where they end."""
+    cdef char digits[20]
+    cdef int count = 0
+    cdef uint64_t rest = <uint64_t>value
+    if value < 0:
+        out[0] = c"-"
+        out += 1
+        rest = 0 - rest
+    while True:
+        digits[count] = c"0" + <char>(rest % 10)
+        count += 1
+        rest = rest // 10
+        if rest == 0:
+            break
+    while count:
+        count -= 1
+        out[0] = digits[count]
+        out += 1
+    return out
+
+
+cdef bytes answer_with(
+    int64_t code,
+    int64_t broker_id,
+    int64_t next_begin,
+    int64_t min_offset,
+    int64_t max_offset,
+    int64_t opaque,
+    bytes tail,
+    int64_t body_size,
+    int64_t room,
+):
+    """Return length words and header of an answer whose body has ``body_size`` bytes, and ``room`` for that many."""
+    cdef char head[HEAD_ROOM]
+    cdef char* at = put_text(head, b'{"code":', 8)
+    cdef bytes frame
+    cdef uint8_t* out
+    cdef Py_ssize_t size, total
+    at = put_number(at, code)
+    at = put_text(at, b',"extFields":{"suggestWhichBrokerId":"', 38)
+    at = put_number(at, broker_id)
+    at = put_text(at, b'","nextBeginOffset":"', 21)
+    at = put_number(at, next_begin)
+    at = put_text(at, b'","minOffset":"', 15)
+    at = put_number(at, min_offset)
+    at = put_text(at, b'","maxOffset":"', 15)
+    at = put_number(at, max_offset)
+    at = put_text(at, b'"},"flag":1,"language":"JAVA","opaque":', 39)
+    at = put_number(at, opaque)
+    size = at - head
+    total = size + PyBytes_GET_SIZE(tail)
+    frame = PyBytes_FromStringAndSize(NULL, 8 + total + <Py_ssize_t>room)
+    out = <uint8_t*>PyBytes_AS_STRING(frame)
+    put32(out, <uint32_t>(4 + total + body_size))
+    put32(out + 4, <uint32_t>total)
+    memcpy(out + 8, head, size)
+    memcpy(out + 8 + size, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
+    return frame
+
+
 def pull_head(
     int64_t code,
     int64_t broker_id,
@@ -580,31 +710,8 @@ def pull_head(
     int64_t min_offset,
     int64_t max_offset,
     int64_t opaque,
-    tail,
+    bytes tail not None,
     int64_t body_size,
 ):
     """Return length words and header of an answer whose body has ``body_size`` bytes; ``tail`` ends the header."""
-    cdef char head[HEAD_ROOM]
-    cdef bytes ending = tail
-    cdef bytes frame
-    cdef uint8_t* out
-    cdef int size = snprintf(
-        head,
-        HEAD_ROOM,
-        b'{"code":%lld,"extFields":{"suggestWhichBrokerId":"%lld","nextBeginOffset":"%lld","minOffset":"%lld",'
-        b'"maxOffset":"%lld"},"flag":1,"language":"JAVA","opaque":%lld',
-        <long long>code,
-        <long long>broker_id,
-        <long long>next_begin,
-        <long long>min_offset,
-        <long long>max_offset,
-        <long long>opaque,
-    )
-    cdef Py_ssize_t total = size + PyBytes_GET_SIZE(ending)
-    frame = PyBytes_FromStringAndSize(NULL, 8 + total)
-    out = <uint8_t*>PyBytes_AS_STRING(frame)
-    put32(out, <uint32_t>(4 + total + body_size))
-    put32(out + 4, <uint32_t>total)
-    memcpy(out + 8, head, size)
-    memcpy(out + 8 + size, PyBytes_AS_STRING(ending), PyBytes_GET_SIZE(ending))
-    return frame
+    return answer_with(code, broker_id, next_begin, min_offset, max_offset, opaque, tail, body_size, 0)

@@ -361,7 +361,11 @@ class CommitLog:
     def view_some(self, offset: int, limit: int) -> bytes | memoryview:
         """As :meth:`read_some`, where possible without a copy; see `File.view_at`."""
         place = offset % self.segment_bytes
-        size = min(limit, self.end - offset, self.segment_bytes - place)
+        size = self.end - offset
+        if size > limit:
+            size = limit
+        if size > self.segment_bytes - place:
+            size = self.segment_bytes - place
         return self._file_with(offset, size)[0].view_at(place, size) if size > 0 else b""
 
     def in_memory(self, offset: int, size: int) -> bool:

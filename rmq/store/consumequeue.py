@@ -95,6 +95,8 @@ class ConsumeQueue(QueueFiles):
         "_seen",
         "_stale",
         "_tail",
+        "block",
+        "block_offset",
         "dirty",
         "end",
         "ext",
@@ -142,6 +144,9 @@ class ConsumeQueue(QueueFiles):
         self._stale = b""
         #: when the files were loaded, the last unit followed the one before it, and zeros followed it
         self.is_sound = False
+        #: units that :meth:`read_block` has read from a file, and the number of the first
+        self.block = b""
+        self.block_offset = 0
         #: in the table's list of queues to write
         self.dirty = False
         encoded = topic.encode()
@@ -233,6 +238,21 @@ class ConsumeQueue(QueueFiles):
         start = at - at % self.file_bytes
         size = min(count * CQ_UNIT_BYTES, start + self.file_bytes - at, self._written - at)
         return self._files.get(self.path(start)).read_at(at - start, size)
+
+    def read_block(self, queue_offset: int, count: int, most: int) -> bytes:
+        """
+        Return what :meth:`read` does, up to ``most`` units where they are in a file: those are kept in :attr:`block`.
+
+        The reader bounds what all queues keep with :meth:`drop_block`.
+        """
+        if queue_offset * CQ_UNIT_BYTES >= self._written:
+            return self.read(queue_offset, count)
+        self.block = self.read(queue_offset, most)
+        self.block_offset = queue_offset
+        return self.block
+
+    def drop_block(self) -> None:
+        self.block = b""
 
     def unit(self, queue_offset: int) -> Unit | None:
         """Return (phyOffset, size, tagsCode) of a number; None when there is no such unit."""
@@ -372,7 +392,7 @@ class ConsumeQueue(QueueFiles):
         self._written = self.min = self.end = 0
         self.max_phy = self._first_phy = -1
         self.is_sound = False
-        self._tail = self._stale = b""
+        self._tail = self._stale = self.block = b""
         if self.ext is not None:
             self._clear_ext(self.ext)
 
@@ -403,6 +423,7 @@ class ConsumeQueue(QueueFiles):
 
         Units that a crash lost in front of others count as behind.
         """
+        self.drop_block()
         self.write()
         if self._stale:
             self._wipe()

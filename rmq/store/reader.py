@@ -45,14 +45,20 @@ from rmq.wire.record import (
 
 _I64 = struct.Struct(">q")
 _I64_AT = _I64.unpack_from
-#: records one behind the other, how many, where to go on, least and next number of the queue, whether they are old
-Picked = tuple[bytes, int, int, int, int, bool]
+#: records one behind the other, their bytes, how many, where to go on, least and next number of the queue, whether old
+Picked = tuple[bytes, int, int, int, int, int, bool]
+#: broker to pull from next, the same after old messages, opaque, end of the header: what a whole answer needs besides
+AnswerHead = tuple[int, int, int, bytes]
 #: A fast pull takes records of so many bytes of the log; without a map of the file they are all read.
 WINDOW_BYTES = 4 << 20
 #: so much of the log's end was written just now and is in memory
 CACHED_BYTES = 64 << 20
 #: what is loaded at a time for a pull that must wait for the disk
 PRELOAD_BYTES = 1 << 20
+#: so many units of a queue are read at once from its file; the next pulls find theirs among them
+BLOCK_UNITS = 256
+#: bytes of such units that are kept for all queues
+MAX_KEPT_BYTES = 4 << 20
 
 _compiled: Any = load("rmq.store._pick")
 _pick: Any = _compiled and _compiled.pick
@@ -80,6 +86,9 @@ class Reader:
             config.max_transfer_bytes_on_message_in_memory,
         )
         self._on_disk = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
+        #: queues that keep units of their files, the one that read longest ago first, with their bytes
+        self._kept: dict[ConsumeQueue, int] = {}
+        self._kept_bytes = 0
         #: units that one answer may look at
         self._most_units = config.max_filter_message_size // CQ_UNIT_BYTES
         self._keeps_offsets = config.is_slave and not config.offset_check_in_slave
@@ -120,9 +129,9 @@ class Reader:
         if _pick is not None and (matches is None or isinstance(matches, frozenset)):
             picked = self.pick(topic, queue_id, queue_offset, max_count, matches, accepts)
             if picked is not None:
-                records, count, following, low, high, is_old = picked
+                records, size_bytes, count, following, low, high, is_old = picked
                 status, messages = (GetStatus.FOUND, [records]) if count else (GetStatus.NO_MATCHED_MESSAGE, [])
-                return GetResult(status, following, low, high, messages, len(records), is_old, count)
+                return GetResult(status, following, low, high, messages, size_bytes, is_old, count)
         result = self.get(topic, queue_id, queue_offset, max_count, matches, accepts)
         if result.messages:
             result.messages = [b"".join(result.messages)]
@@ -152,9 +161,10 @@ class Reader:
         max_count: int,
         codes: frozenset[int] | None,
         accepts: PropertyFilter | None,
+        head: AnswerHead | None = None,
     ) -> Picked | None:
         """
-        Do as :meth:`_scan` in the compiled loop, which must be there.
+        Do as :meth:`_scan` in the compiled loop, which must be there; with ``head`` make the whole answer to a pull.
 
         None where the queue has no message of this number, and when anything is unusual.
         """
@@ -164,30 +174,47 @@ class Reader:
         low, high = queue.min, queue.end
         if not low <= queue_offset < high:
             return None
+        if codes is None and accepts is None:
+            count = max_count + 1  # one more than is taken: it decides whether a slave is suggested
+        else:
+            count = max(self._most_units, max_count)
+        if count > high - queue_offset:
+            count = high - queue_offset
+        units, at = queue.block, (queue_offset - queue.block_offset) * CQ_UNIT_BYTES
+        if at < 0 or at + count * CQ_UNIT_BYTES > len(units):
+            units, at = self._read_block(queue, queue_offset, count), 0
+            if not units:
+                return None
+        (first,) = _I64_AT(units, at)
         log = self._commit_log
-        # without a filter one more than is taken: it decides whether a slave is suggested
-        units = queue.read(
-            queue_offset,
-            max_count + 1 if codes is None and accepts is None else max(self._most_units, max_count),
-        )
-        if not units:
-            return None
-        (first,) = _I64_AT(units)
-        log_end, recent = log.end, self._recent_bytes
-        if not log.min_offset <= first < log_end or (log_end - first > CACHED_BYTES and self._is_cold(units)):
+        log_end = log.end
+        if not log.min_offset <= first < log_end or (
+            log_end - first > CACHED_BYTES and self._is_cold(units[at : at + count * CQ_UNIT_BYTES])
+        ):
             return None
         try:
             window = log.view_some(first, WINDOW_BYTES)
         except DiskError:
             return None  # without a map, where a block behind these records cannot be read
+        limits = self._recent_bytes, *self._in_memory, *self._on_disk
         program = None if accepts is None else accepts.program
-        picked = _pick(
-            units, window, first, log_end, recent, self._in_memory, self._on_disk, max_count, codes, accepts, program
+        picked: Picked | None = _pick(
+            units, at, count, window, queue_offset, low, high, log_end, limits, max_count, codes, accepts, program, head
         )
-        if picked is None:
-            return None
-        records, count, scanned, last = picked
-        return records, count, queue_offset + scanned, low, high, log_end - last > recent
+        return picked
+
+    def _read_block(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
+        """Return ``count`` or more units of a queue from a number on, or fewer at an end; keep those of files."""
+        before = queue.block
+        units = queue.read_block(queue_offset, count, max(2 * count, BLOCK_UNITS))
+        if queue.block is not before:
+            self._kept_bytes += len(units) - self._kept.pop(queue, 0)
+            self._kept[queue] = len(units)
+            while self._kept_bytes > MAX_KEPT_BYTES:
+                oldest = next(iter(self._kept))
+                self._kept_bytes -= self._kept.pop(oldest)
+                oldest.drop_block()
+        return units
 
     def preloading(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> Deferred[None] | None:
         """

@@ -143,16 +143,28 @@ class ProgramTests(SynchronousTestCase):
             self.asked += 1
             return compiled(properties)
 
-        limits = (1000, 1 << 20)
+        limits = (1 << 20, 1000, 1 << 20, 1000, 1 << 20)
         found = reader._compiled.pick(
-            units, window, 0, len(window), 1 << 20, limits, limits, 1000, None, asked, compiled.program
+            units,
+            0,
+            len(messages),
+            window,
+            0,
+            0,
+            len(messages),
+            len(window),
+            limits,
+            1000,
+            None,
+            asked,
+            compiled.program,
         )
         assert found is not None
         records, taken, rest = found[0], [], found[0]
         for record in places:
             taken.append(rest.startswith(record))
             rest = rest[len(record) :] if taken[-1] else rest
-        self.assertEqual((rest, sum(taken)), (b"", found[1]), f"{expression} {records!r}")
+        self.assertEqual((rest, sum(taken)), (b"", found[2]), f"{expression} {records!r}")
         return taken, [compiled(properties.decode("utf-8", "replace")) for properties in messages]
 
     def test_same_as_the_filter(self) -> None:

@@ -14,6 +14,7 @@ from rmq.runtime.disk.files import DiskError
 from rmq.store import layout, reader
 from rmq.store.messages import GetResult, GetStatus
 from rmq.store.store import MessageStore
+from rmq.wire.frames import PREFIX
 from rmq.wire.record import tags_code
 from tests.needs import need_compiled
 from tests.seeds import SEED
@@ -132,6 +133,65 @@ class PullTests(SynchronousTestCase):
         self.compare(store, 50)
         box.stop()
 
+    def test_units_that_are_kept(self) -> None:
+        """Units that were read from files are found again, whatever was stored, deleted or expired since."""
+        box, store = self.filled()
+        for first in (300, 400):
+            self.assertTrue(store.write_buffers())
+            self.compare(store, 100)
+            box.put(*(message(first + number) for number in range(100)))
+            self.compare(store, 100)
+        store.delete_topic("Topic")
+        self.compare(store, 20)
+        box.put(*(message(number, body=b"again") for number in range(200)))
+        self.assertTrue(store.write_buffers())
+        self.compare(store, 100)
+        store._commit_log.delete_first()
+        for queue in store._queues:
+            queue.correct_min(store.min_phy_offset)
+        self.compare(store, 100)
+        box.stop()
+        self.flushLoggedErrors()
+
+    def test_kept_units_are_bounded(self) -> None:
+        """Queues keep no more bytes of units together than the limit says."""
+        need_compiled("rmq.store._pick")
+        box, store = self.filled()
+        self.assertTrue(store.write_buffers())
+        queues = list(store._queues)
+        for limit in (3000, 1 << 20, 0):
+            self.patch(reader, "MAX_KEPT_BYTES", limit)
+            self.compare(store, 100)
+            kept = sum(len(queue.block) for queue in queues)
+            self.assertLessEqual(kept, limit, f"seed {self.seed}")
+            self.assertEqual(kept > 0, limit > 0, f"seed {self.seed}")
+        box.stop()
+
+    def test_whole_answers(self) -> None:
+        """With the head of an answer the records follow its header, which names where to go on and whom to ask."""
+        need_compiled("rmq.store._pick")
+        box, store = self.filled()
+        for number in range(200):
+            store._reader._recent_bytes = self.rng.randrange(store.end_offset)
+            place = "Topic", self.rng.randrange(QUEUES), self.rng.randrange(100)
+            asked = self.rng.choice((1, 5, 200)), self.rng.choice((None, TagCodes((7,)))), self.rng.choice(FILTERS)
+            opaque, brokers = self.rng.randrange(-(1 << 31), 1 << 31), (self.rng.randrange(3), 1 << 40)
+            records = store.pick(*place, *asked)
+            answer = store.pick(*place, *asked, (*brokers, opaque, b',"tail":1}'))
+            where = f"seed {self.seed}, pull {number}"
+            if records is None or answer is None:
+                self.assertEqual(answer, records, where)
+                continue
+            self.assertEqual(answer[1:], records[1:], where)
+            data, size, count, following, low, high, is_old = records
+            self.assertEqual(len(data), size, where)
+            places = f'"nextBeginOffset":"{following}","minOffset":"{low}","maxOffset":"{high}"'
+            ext = f'{{"suggestWhichBrokerId":"{brokers[is_old]}",{places}}}'
+            head = f'{{"code":0,"extFields":{ext},"flag":1,"language":"JAVA","opaque":{opaque},"tail":1}}'.encode()
+            frame = PREFIX.pack(4 + len(head) + size, len(head)) + head + data
+            self.assertEqual(answer[0], frame if count else b"", where)
+        box.stop()
+
     def test_what_the_following_message_decides(self) -> None:
         """The message behind an answer decides whether a slave is suggested for the next pull."""
         box, store = self.filled()
@@ -148,10 +208,10 @@ class PickTests(SynchronousTestCase):
     def test_another_length(self) -> None:
         """A record that is not as long as its unit says is left to the reference."""
         record = (40).to_bytes(4, "big") + bytes.fromhex("daa320a7") + bytes(32)
-        for size, found in ((40, (record, 1, 1, 0)), (39, None), (41, None)):
-            unit = layout.CQ_UNIT.pack(0, size, 0)
-            limits = (32, 1000)
-            self.assertEqual(reader._compiled.pick(unit, record + b"?", 0, 41, 50, limits, limits, 32, None), found)
+        for size, found in ((40, (record, 40, 1, 6, 2, 9, False)), (39, None), (41, None)):
+            units = b"before" + layout.CQ_UNIT.pack(0, size, 0)
+            limits = (50, 32, 1000, 32, 1000)
+            self.assertEqual(reader._compiled.pick(units, 6, 1, record + b"?", 5, 2, 9, 41, limits, 32, None), found)
 
     def test_garbage(self) -> None:
         """Units and log bytes of any kind are read within their bounds: an answer that fits, or none."""
@@ -167,12 +227,15 @@ class PickTests(SynchronousTestCase):
                     window[at : at + 8] = size.to_bytes(4, "big", signed=True) + bytes.fromhex("daa320a7")
                 units += layout.CQ_UNIT.pack(100 + at, size, rng.choice((0, 65, -1, -(1 << 63))))
             codes = rng.choice((None, frozenset((65,)), frozenset(range(70))))
+            limits = (50, 32, 1000, 2, 30)
             found = reader._compiled.pick(
-                bytes(units), bytes(window), 100, 100 + len(window), 50, (32, 1000), (2, 30), rng.choice((1, 9)), codes
+                bytes(units), 0, 9, bytes(window), 7, 0, 99, 100 + len(window), limits, rng.choice((1, 9)), codes
             )
             kinds[found is not None] += 1
             if found is not None:
-                records, count, scanned, _ = found
+                records, size, count, following, *_ = found
+                scanned = following - 7
+                self.assertEqual(len(records), size, f"seed {seed}, case {number}")
                 self.assertLessEqual(count, scanned, f"seed {seed}, case {number}")
                 self.assertLessEqual(scanned * layout.CQ_UNIT_BYTES, len(units), f"seed {seed}, case {number}")
                 self.assertLessEqual(8 * count, len(records), f"seed {seed}, case {number}")

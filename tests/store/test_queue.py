@@ -194,6 +194,19 @@ class LoadTests(QueueCase):
         self.assertTrue(self.reload())
         self.assertEqual(self.queue.end, 7)
 
+    def test_kept_units_are_of_the_files(self) -> None:
+        """Units of files are kept for the next reads, units that wait for their write are not; a cut forgets them."""
+        self.fill(0, 4)
+        self.assertEqual(len(self.queue.read_block(1, 2, 9)), 2 * CQ_UNIT.size)
+        self.assertEqual(self.queue.block, b"")
+        self.queue.write()
+        self.fill(4, 7)
+        units = self.queue.read_block(1, 2, 9)
+        self.assertEqual((units, self.queue.block, self.queue.block_offset), (self.queue.read(1, 3), units, 1))
+        self.assertEqual(len(units), 3 * CQ_UNIT.size)
+        self.queue.cut(200)
+        self.assertEqual(self.queue.block, b"")
+
     def test_cut(self) -> None:
         """Cutting drops the units from an offset on, wherever it lies, and their place is empty afterwards."""
         for keep in range(13):

@@ -57,7 +57,9 @@ class RealFile:
         return self._pread(offset, size) if mapped is None else mapped[offset : offset + size]
 
     def view_at(self, offset: int, size: int) -> bytes | memoryview:
-        mapped = self._map_for(offset, size)
+        mapped = self._map
+        if mapped is None or not 0 <= offset <= offset + size <= self._size:
+            mapped = self._map_for(offset, size)
         return self._pread(offset, size) if mapped is None else memoryview(mapped)[offset : offset + size]
 
     def in_memory(self, offset: int, size: int) -> bool:

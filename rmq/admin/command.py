@@ -13,6 +13,7 @@ import attrs
 import msgspec
 from twisted.internet.defer import Deferred, succeed
 
+from rmq.runtime.clock import now_ms
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls
 from rmq.wire.codes import RequestCode
@@ -21,6 +22,9 @@ from rmq.wire.exchange import Response
 from rmq.wire.signing import Credentials
 
 OK, REFUSED, DIFFERENT, UNASKED, UNCONFIRMED = 0, 1, 2, 3, 4
+
+#: printed in place of a secret
+HIDDEN = "***"
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -145,6 +149,8 @@ class Terminal:
     ask: Callable[[str, str], bool] = lambda text, name: False
     #: fires with the next line of standard input, empty at its end
     read_line: Callable[[], Deferred[bytes]] = lambda: succeed(b"")
+    #: runs a command of the shell with this input and these variables; fires with its exit status
+    execute: Callable[[str, bytes, Mapping[str, str]], Deferred[int]] = lambda line, data, variables: succeed(0)
 
 
 @attrs.frozen(kw_only=True)
@@ -164,6 +170,11 @@ class Call:
         """Are changes listed in place of being sent?"""
         return bool(getattr(self.options, "dry_run", False))
 
+    @property
+    def now_ms(self) -> int:
+        """The time in epoch milliseconds."""
+        return now_ms(self.platform.reactor)
+
     def invoke(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Deferred[Response[RH, RB]]:
         """Ask one server; fails with RequestFailed."""
         return self.asker.invoke(addr, contract, header, body, timeout_ms=self.timeout_ms)
@@ -173,8 +184,11 @@ class Call:
         assert COMMANDS[self.options.command].changes, f"{self.options.command} is not declared as one that changes"
         if not self.is_dry:
             return await self.invoke(addr, contract, header, body)
+        values = _values(header)
+        if "secretKey" in values:
+            values["secretKey"] = HIDDEN
         carried = body.decode(errors="replace").strip() if isinstance(body, bytes) else body
-        values = {**_values(header), **({"body": carried} if isinstance(carried, str) else _values(carried))}
+        values |= {"body": carried} if isinstance(carried, str) else _values(carried)
         self.plan(addr, RequestCode(contract.code).name, values)
         return None
 
@@ -216,7 +230,7 @@ class Argument:
     """
     An argument of a command, in the terms of ``argparse``.
 
-    ``flags``: how mqadmin spells an argument that is positional here.
+    ``flags``: how mqadmin spells it, where that is not ``names``; an option keeps its long names beside them.
     """
 
     names: tuple[str, ...]
@@ -230,6 +244,9 @@ class Argument:
         """Add the argument as mqadmin spells it."""
         if not self.flags:
             self.add(parser)
+            return
+        if self.names[0].startswith("-"):
+            parser.add_argument(*(name for name in self.names if name.startswith("--")), *self.flags, **self.settings)
             return
         settings = {key: value for key, value in self.settings.items() if key != "nargs"}
         required = self.settings.get("nargs") != "?"
@@ -252,9 +269,9 @@ class Command:
 COMMANDS: dict[str, Command] = {}
 
 
-def argument(*names: str, **settings: Any) -> Argument:
-    """Return an argument of a command, in the terms of ``argparse``."""
-    return Argument(names, settings)
+def argument(*names: str, mqadmin: tuple[str, ...] = (), **settings: Any) -> Argument:
+    """Return an argument of a command, in the terms of ``argparse``; ``mqadmin``: its letters there."""
+    return Argument(names, settings, mqadmin)
 
 
 def subject(name: str, *flags: str, **settings: Any) -> Argument:

@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _help(*rest)
     if word == "completion":
         _completion(rest)
-    parser = _parser_of(word)
+    parser = _parser_of(word, as_noun=rest[:1] in ([], ["-h"], ["--help"]) or not rest[0].startswith("-"))
     options = parser.parse_args(rest if word in ALIASES or word in NOUNS else arguments)
     try:
         _complete(options, os.environ)
@@ -115,8 +115,9 @@ def _complete(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     options.timeout = options.timeout or DEFAULT_TIMEOUT_S
 
 
-def _parser_of(word: str) -> argparse.ArgumentParser:
-    if word in ALIASES:
+def _parser_of(word: str, *, as_noun: bool) -> argparse.ArgumentParser:
+    """Return the parser of what comes after ``word``; mqadmin's `producer` is also a noun, that of verbs and help."""
+    if word in ALIASES and not (word in NOUNS and as_noun):
         name = ALIASES[word]
         return _parser(f"rmq-admin {word}", _commands_of(name.partition(" ")[0])[name], mqadmin=True)
     if word not in NOUNS:

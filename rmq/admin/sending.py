@@ -1,4 +1,4 @@
-"""A producer for commands that send."""
+"""A client for commands that send or consume."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ GROUP = "rmq-admin"
 
 
 @asynccontextmanager
-async def producer(call: Call) -> AsyncIterator[Producer]:
-    """Have a producer of the client, with the command's NameServers, account, TLS and timeout."""
-    timeout_s = call.timeout_ms / 1000
+async def client(call: Call) -> AsyncIterator[Instance]:
+    """Have a client, with the command's NameServers, account, TLS and timeout."""
     host = TwistedHost(call.platform, home="", tls=call.tls)
-    instance = Instance(host, call.options.namesrvAddr, call.credentials, ClientSettings(ask_timeout_s=timeout_s))
+    settings = ClientSettings(ask_timeout_s=call.timeout_ms / 1000)
+    instance = Instance(host, call.options.namesrvAddr, call.credentials, settings)
     try:
         await instance.start()
-        yield Producer(instance, GROUP, ProducerSettings(send_timeout_s=timeout_s))
+        yield instance
     finally:
         await instance.close()
+
+
+@asynccontextmanager
+async def producer(call: Call) -> AsyncIterator[Producer]:
+    """Have a producer of such a client."""
+    async with client(call) as instance:
+        yield Producer(instance, GROUP, ProducerSettings(send_timeout_s=call.timeout_ms / 1000))
 
 
 def plan_send(call: Call, message: Message) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -62,4 +64,16 @@ def confirmed(text: str, name: str) -> bool:
     return sys.stdin.readline().strip() == name
 
 
-TERMINAL = Terminal(emit=emit, ask=confirmed, read_line=lambda: deferToThread(sys.stdin.buffer.readline))
+def execute(line: str, data: bytes, variables: Mapping[str, str]) -> Deferred[int]:
+    """Run a command of the shell; what it prints goes where our output goes."""
+
+    def run_it() -> int:
+        environ = {**os.environ, **variables}
+        return subprocess.run(["/bin/sh", "-c", line], input=data, env=environ, check=False).returncode
+
+    return deferToThread(run_it)
+
+
+TERMINAL = Terminal(
+    emit=emit, ask=confirmed, read_line=lambda: deferToThread(sys.stdin.buffer.readline), execute=execute
+)

@@ -28,6 +28,7 @@ class ExampleTests(SynchronousTestCase):
         """Each line of each block ends with status 0, in the order of the document."""
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
+        (folder / "etc").symlink_to(ROOT / "etc")
         (folder / "rmq-admin").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rmq.admin "$@"\n')
         (folder / "rmq-admin").chmod(0o755)
         with cluster(config={"brokerClusterName": "DefaultCluster"}) as mq:
@@ -43,7 +44,7 @@ class ExampleTests(SynchronousTestCase):
                 command = command.replace("--context prod", "--context prod --timeout 1")
                 done = subprocess.run(
                     ["bash", "-o", "pipefail", "-c", command],
-                    env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60,
+                    env=environ, cwd=folder, capture_output=True, text=True, timeout=60,
                 )  # fmt: skip
                 expected = STATUS.get(line.strip(), 0)
                 self.assertEqual(done.returncode, expected, (command, done.stdout, done.stderr))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -40,6 +40,8 @@ class ClusterCase(SynchronousTestCase):
         self.broker = master.addr
         self.questions: list[str] = []
         self.emitted: list[str] = []
+        self.executed: list[tuple[str, bytes, Mapping[str, str]]] = []
+        self.exec_statuses: list[int] = []
         for _ in range(30):
             self.world.run_for(1)
             if self.admin("cluster", "list", "-o", "csv").out.count("\n") == 2:
@@ -62,8 +64,12 @@ class ClusterCase(SynchronousTestCase):
             self.questions.append(text)
             return typed == name
 
+        def execute(line: str, data: bytes, variables: Mapping[str, str]) -> Deferred[int]:
+            self.executed.append((line, data, variables))
+            return succeed(self.exec_statuses.pop(0) if self.exec_statuses else 0)
+
         left = [*lines, b""]
-        return Terminal(emit=self.emitted.append, ask=ask, read_line=lambda: succeed(left.pop(0)))
+        return Terminal(emit=self.emitted.append, ask=ask, read_line=lambda: succeed(left.pop(0)), execute=execute)
 
     def text(self, *arguments: str) -> str:
         """Run a command that succeeds; return what it prints."""

@@ -1,4 +1,4 @@
-"""``rmq-admin broker``: show, config, set, drain, undrain."""
+"""``rmq-admin broker``: figures, configuration, write permission, cleaning."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ from rmq.admin.command import (
 )
 from rmq.admin.lookups import ask_each, change_each, targets
 from rmq.runtime.properties import decode_properties
-from rmq.wire.api.admin import GET_BROKER_CONFIG, GET_BROKER_RUNTIME_INFO, UPDATE_BROKER_CONFIG
+from rmq.wire.api.admin import (
+    CLEAN_EXPIRED_CONSUMEQUEUE,
+    CLEAN_UNUSED_TOPIC,
+    DELETE_EXPIRED_COMMITLOG,
+    GET_BROKER_CONFIG,
+    GET_BROKER_RUNTIME_INFO,
+    UPDATE_BROKER_CONFIG,
+)
 from rmq.wire.api.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
+from rmq.wire.contract import Contract
 
 
 @command("broker show", "show the runtime figures of brokers", NAMESRV, CLUSTER, ONE_BROKER)
@@ -95,3 +103,37 @@ async def broker_undrain(call: Call) -> Outcome:
     return await change_each(
         call, call.options.namesrvAddr, ADD_WRITE_PERM_OF_BROKER, header, None, what=f"{name} takes messages"
     )
+
+
+async def _clean(call: Call, contract: Contract[None, None, None, None], what: str) -> Outcome:
+    brokers = await targets(call)
+    call.confirm(f"{what} on {', '.join(brokers)}", "yes")
+    return await change_each(call, brokers, contract, None, None, what=what)
+
+
+ON_CLUSTER = argument("-c", "--clusterName", "--cluster", metavar="CLUSTER", help="all masters of this cluster")
+
+
+@command("broker clean-topics", "delete what is left of deleted topics", NAMESRV, ON_CLUSTER, ONE_BROKER, changes=True)
+async def broker_clean_topics(call: Call) -> Outcome:
+    """Status 1 when a broker does not know the request, 4 when nobody confirms it."""
+    return await _clean(call, CLEAN_UNUSED_TOPIC, "queues of deleted topics are deleted")
+
+
+@command("broker clean-queues", "delete index files of deleted messages", NAMESRV, ON_CLUSTER, ONE_BROKER, changes=True)
+async def broker_clean_queues(call: Call) -> Outcome:
+    """Status 1 when a broker does not know the request, 4 when nobody confirms it."""
+    return await _clean(call, CLEAN_EXPIRED_CONSUMEQUEUE, "index files of deleted messages are deleted")
+
+
+@command(
+    "broker clean-log",
+    "delete log files older than fileReservedTime",
+    NAMESRV,
+    ON_CLUSTER,
+    ONE_BROKER,
+    changes=True,
+)
+async def broker_clean_log(call: Call) -> Outcome:
+    """Status 1 when a broker does not know the request, 4 when nobody confirms it."""
+    return await _clean(call, DELETE_EXPIRED_COMMITLOG, "log files older than fileReservedTime are deleted")

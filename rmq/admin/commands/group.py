@@ -1,13 +1,16 @@
-"""``rmq-admin group``: list, show, members, create, reset, clone, delete."""
+"""``rmq-admin group``: consumer groups, their members, positions and configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
+import msgspec
 from twisted.internet.defer import Deferred
 
 from rmq.admin.command import (
     CLUSTER,
+    DIFFERENT,
     NAMESRV,
     OK,
     ONE_BROKER,
@@ -23,6 +26,7 @@ from rmq.admin.command import (
 from rmq.admin.lookups import (
     RETRY_PREFIX,
     addresses_by_name,
+    ask_each,
     ask_namesrv,
     change_each,
     route_of,
@@ -31,20 +35,30 @@ from rmq.admin.lookups import (
 )
 from rmq.admin.times import parse_time, time_text
 from rmq.errors import Refused
+from rmq.wire import fastjson
 from rmq.wire.api.clients import GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, ConsumerGroupHeader
-from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig
-from rmq.wire.api.forwarding import INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader
+from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmq.wire.api.forwarding import (
+    GET_CONSUMER_RUNNING_INFO,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    ResetOffsetHeader,
+    RunningInfo,
+    RunningInfoHeader,
+)
 from rmq.wire.api.offsets import (
     CLONE_GROUP_OFFSET,
+    GET_BROKER_CONSUME_STATS,
     GET_CONSUME_STATS,
     SEARCH_OFFSET_BY_TIMESTAMP,
     UPDATE_CONSUMER_OFFSET,
+    BrokerConsumeStatsHeader,
     CloneGroupOffsetHeader,
     ConsumeStatsHeader,
     OffsetWrapper,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from rmq.wire.api.replication import GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 from rmq.wire.api.topics import (
     DELETE_SUBSCRIPTIONGROUP,
@@ -79,11 +93,16 @@ async def group_list(call: Call) -> Outcome:
     """A group is known by its retry topic, as to mqadmin."""
     if call.options.group is not None:
         return await group_show(call)
-    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
-    groups = sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
+    groups = await groups_of(call)
     rows = await together(Deferred.fromCoroutine(_row_of(call, group)) for group in groups)
     columns = ("group", "members", "type", "model", "consumed_per_second", "lag")
     return tabular(columns, rows, nothing="no group has consumed yet")
+
+
+async def groups_of(call: Call) -> list[str]:
+    """Return the groups that have consumed: those with a retry topic, as mqadmin has it."""
+    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    return sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
 
 
 async def _row_of(call: Call, group: str) -> tuple[object, ...]:
@@ -95,7 +114,7 @@ async def _row_of(call: Call, group: str) -> tuple[object, ...]:
         None if members is None else members.consume_type.removeprefix("CONSUME_"),
         None if members is None else members.message_model,
         rate,
-        sum(_lag(at) for at in table.values()),
+        sum(lag_of(at) for at in table.values()),
     )
 
 
@@ -146,7 +165,8 @@ async def offsets_of(
     return table, rate
 
 
-def _lag(at: OffsetWrapper) -> int:
+def lag_of(at: OffsetWrapper) -> int:
+    """Return how many messages of a queue a group has not consumed."""
     return max(0, at.broker_offset - at.consumer_offset)
 
 
@@ -169,13 +189,13 @@ async def group_show(call: Call) -> Outcome:
             queue.queue_id,
             at.broker_offset,
             at.consumer_offset,
-            _lag(at),
+            lag_of(at),
             time_text(at.last_timestamp),
         )
         for queue, at in sorted(table.items())
     ]
     limit = getattr(call.options, "maxLag", None)
-    behind = limit is not None and sum(_lag(at) for at in table.values()) > limit
+    behind = limit is not None and sum(lag_of(at) for at in table.values()) > limit
     columns = ("topic", "broker", "queue", "broker_offset", "consumer_offset", "lag", "last_consumed_stored")
     return tabular(columns, rows, nothing="", status=2 if behind else OK)
 
@@ -370,3 +390,89 @@ async def group_skip(call: Call) -> Outcome:
     """The same as ``group reset --to end``."""
     call.options.to, call.options.force = "end", "true"
     return await group_reset(call)
+
+
+@command("group config", "show the configuration of a group on each broker", NAMESRV, GROUP, CLUSTER, ONE_BROKER)
+async def group_config(call: Call) -> Outcome:
+    """Status 2 when no broker knows the group."""
+    group = call.options.group
+    rows = []
+    for addr, answer in await ask_each(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None):
+        config = fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table.get(group)
+        if config is not None:
+            rows += [(addr, key, value) for key, value in msgspec.to_builtins(config).items()]
+    if not rows:
+        raise NotFound(f"no broker knows group {group}")
+    return tabular(("broker", "key", "value"), rows, nothing="")
+
+
+@command(
+    "group status",
+    "show what the members of a group are doing: their queues, positions, messages in hand",
+    NAMESRV,
+    subject("group", "-g", "--consumerGroup", metavar="GROUP"),
+    argument("--client", mqadmin=("-i", "--clientId"), metavar="ID", help="only this member"),
+    argument("--stacks", mqadmin=("-s", "--jstack"), action="store_true", help="with the stacks of their threads"),
+)
+async def group_status(call: Call) -> Outcome:
+    """Members answer through a broker; status 2 when the group has no such member."""
+    options = call.options
+    rows: list[tuple[object, ...]] = []
+    stacks = []
+    for addr in (await brokers_of(call, options.group)).values():
+        found = await _connection_at(call, addr, options.group)
+        members = [] if found is None else sorted(one.client_id for one in found.connection_set)
+        for client_id in members:
+            if options.client not in (None, client_id):
+                continue
+            header = RunningInfoHeader(consumer_group=options.group, client_id=client_id, jstack_enable=options.stacks)
+            body = (await call.invoke(addr, GET_CONSUMER_RUNNING_INFO, header, None)).body
+            info = fastjson.decode(body, RunningInfo)
+            rows += [
+                (
+                    client_id,
+                    queue.topic,
+                    queue.broker_name,
+                    queue.queue_id,
+                    at.commit_offset,
+                    at.cached_msg_count,
+                    at.locked,
+                    time_text(at.last_pull_timestamp),
+                )
+                for queue, at in sorted(info.mq_table.items())
+            ] or [(client_id, *[None] * 7)]
+            stacks += [f"{client_id}:\n{info.jstack}"] if info.jstack else []
+        if members:
+            break  # members are connected to all brokers of their topics
+    if not rows:
+        raise NotFound(f"group {options.group} has no member {options.client or 'online'}")
+    columns = ("client_id", "topic", "broker", "queue", "consumer_offset", "in_hand", "locked", "last_pull")
+    outcome = tabular(columns, rows, nothing="")
+    return attrs.evolve(outcome, text="\n\n".join([outcome.text, *stacks]))
+
+
+@command(
+    "group lag",
+    "show all groups of brokers that are behind",
+    NAMESRV,
+    CLUSTER,
+    ONE_BROKER,
+    argument("--over", mqadmin=("-l", "--level"), type=int, default=0, metavar="N", help="by more messages (0)"),
+    argument("--over-time", type=float, metavar="SECONDS", help="and since longer"),
+    argument("--order", mqadmin=("-o",), choices=("true", "false"), default="false", help="ordered topics (false)"),
+)
+async def group_lag(call: Call) -> Outcome:
+    """One request for each broker, however many groups it has. Status 2 when a group is behind."""
+    options = call.options
+    header = BrokerConsumeStatsHeader(is_order=options.order == "true")
+    now_ms = call.now_ms
+    rows = []
+    for addr, answer in await ask_each(call, await targets(call), GET_BROKER_CONSUME_STATS, header, None):
+        for group, stats in ((group, one) for entry in answer.body.consume_stats_list for group, one in entry.items()):
+            for queue, at in sorted((queue, at) for one in stats for queue, at in one.offset_table.items()):
+                since_s = (now_ms - at.last_timestamp) / 1000 if at.last_timestamp > 0 else None
+                late = options.over_time is None or (since_s is not None and since_s > options.over_time)
+                if lag_of(at) > options.over and late:
+                    rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
+    columns = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
+    return tabular(columns, rows, nothing="no group is behind", status=DIFFERENT if rows else OK)

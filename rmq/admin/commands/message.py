@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, WrongUse, argument, command, subject, tabular
+from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, WrongUse, addresses, argument, command, subject, tabular
 from rmq.admin.lookups import addresses_by_name, route_of
 from rmq.admin.messages import described
-from rmq.admin.reading import received
+from rmq.admin.reading import queues_of, read, received
 from rmq.admin.times import parse_time, time_text
 from rmq.client.types import ReceivedMessage
 from rmq.errors import Refused
+from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.pulling import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, ViewMessageHeader
+from rmq.wire.api.topics import QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader
 from rmq.wire.codes import ResponseCode
 from rmq.wire.record import Record, decode_offset_msg_id, decode_record, decode_records
 
@@ -37,6 +39,10 @@ async def message_show(call: Call) -> Outcome:
         found = [message for message in await find(call, options.topic, options.id) if message.message_id == options.id]
     if not found:
         raise NotFound(f"topic {options.topic} has no message {options.id}")
+    return _messages(found)
+
+
+def _messages(found: list[ReceivedMessage]) -> Outcome:
     data = [described(message) for message in found]
     text = "\n\n".join("\n".join(f"{key + ':':19}{_shown(value)}" for key, value in one.items()) for one in data)
     return Outcome(text=text, data=data)
@@ -133,3 +139,57 @@ async def message_decode(call: Call) -> Outcome:
     """Ask nobody."""
     addr, phy_offset = _place(call.options.id)
     return Outcome(text=f"{addr} offset {phy_offset}", data={"broker": addr, "offset": phy_offset})
+
+
+@command(
+    "message at",
+    "show the message at an offset of a queue",
+    NAMESRV,
+    subject("topic", "-t", "--topic", metavar="TOPIC"),
+    subject("broker", "-b", "--brokerName", metavar="BROKER_NAME"),
+    subject("queue", "-i", "--queueId", type=int, metavar="QUEUE"),
+    subject("offset", "-o", "--offset", type=int, metavar="OFFSET"),
+)
+async def message_at(call: Call) -> Outcome:
+    """Status 2 when there is none."""
+    options = call.options
+    wanted = MessageQueue(topic=options.topic, broker_name=options.broker, queue_id=options.queue)
+    found = (await queues_of(call, options.topic)).get(wanted)
+    if found is None:
+        raise NotFound(f"topic {options.topic} has no queue {options.broker}:{options.queue}")
+    addr, at = found
+    if not at.min_offset <= options.offset < at.max_offset:
+        raise NotFound(f"the queue has offsets from {at.min_offset} up to {at.max_offset}, excluded")
+    async for message in read(call, wanted, addr, options.offset, options.offset + 1):
+        return _messages([message])
+    raise NotFound(f"broker {addr} has no message at offset {options.offset}")
+
+
+@command(
+    "message index",
+    "show units of the index of a queue: where the log has each message",
+    NAMESRV,
+    subject("topic", "-t", "--topic", metavar="TOPIC"),
+    subject("queue", "-q", "--queue", type=int, metavar="QUEUE"),
+    subject("index", "-i", "--index", type=int, metavar="OFFSET"),
+    argument("-b", "--broker", required=True, type=addresses, metavar="HOST:PORT", help="the broker"),
+    argument("--count", mqadmin=("-c",), type=int, default=10, metavar="N", help="how many (10)"),
+    argument("-g", "--consumer", metavar="GROUP", help="does the subscription of this group match it"),
+)
+async def message_index(call: Call) -> Outcome:
+    """Ask one broker; RequestFailed when it refuses."""
+    options = call.options
+    header = QueryConsumeQueueHeader(
+        topic=options.topic,
+        queue_id=options.queue,
+        index=options.index,
+        count=options.count,
+        consumer_group=options.consumer,
+    )
+    body = (await call.invoke(options.broker[0], QUERY_CONSUME_QUEUE, header, None)).body
+    rows = [
+        (options.index + n, unit.physic_offset, unit.physic_size, unit.tags_code, unit.eval)
+        for n, unit in enumerate(body.queue_data)
+    ]
+    nothing = f"no unit; the queue has offsets from {body.min_queue_index} up to {body.max_queue_index}, excluded"
+    return tabular(("offset", "log_offset", "bytes", "tags_code", "matches"), rows, nothing=nothing)

@@ -1,4 +1,4 @@
-"""``rmq-admin topic``: list, show, route, create, alter, perm, delete."""
+"""``rmq-admin topic``: topics, their queues, routes and figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from rmq.admin.command import (
     NAMESRV,
     ONE_BROKER,
     Call,
+    NotFound,
     Outcome,
+    WrongUse,
     addresses,
     argument,
     command,
@@ -31,7 +33,12 @@ from rmq.admin.lookups import (
     together,
 )
 from rmq.admin.times import time_text
-from rmq.wire.api.common import PERM_READ, PERM_WRITE, perm_text
+from rmq.client.core.allocate import average, average_by_circle, in_order, java_order
+from rmq.errors import Refused
+from rmq.wire.api.admin import VIEW_BROKER_STATS_DATA, BrokerStatsHeader
+from rmq.wire.api.common import PERM_READ, PERM_WRITE, MessageQueue, perm_text
+from rmq.wire.api.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, PUT_KV_CONFIG, KVConfigHeader, PutKVConfigHeader
+from rmq.wire.api.offsets import GET_CONSUME_STATS, ConsumeStatsHeader
 from rmq.wire.api.routes import (
     DELETE_TOPIC_IN_NAMESRV,
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
@@ -47,6 +54,7 @@ from rmq.wire.api.topics import (
     CreateTopicHeader,
     TopicHeader,
 )
+from rmq.wire.codes import ResponseCode
 
 TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
 
@@ -237,3 +245,132 @@ async def topic_delete(call: Call) -> Outcome:
             ),
         ]
     )
+
+
+@command("topic clusters", "show the clusters that have a topic", NAMESRV, TOPIC)
+async def topic_clusters(call: Call) -> Outcome:
+    """Status 2 when the topic has no route."""
+    found = sorted({broker.cluster for broker in (await route_of(call, call.options.topic)).broker_datas})
+    mqadmin_text = "\n".join(found)
+    return tabular(("cluster",), [(one,) for one in found], nothing="no cluster", mqadmin_text=mqadmin_text)
+
+
+@command(
+    "topic stats",
+    "show what is sent and consumed of each topic, and what waits",
+    NAMESRV,
+    subject("topic", "-t", "--topic", nargs="?", metavar="TOPIC", help="only this one"),
+    argument("--active", mqadmin=("-a", "--activeTopic"), action="store_true", help="only what was used for a day"),
+)
+async def topic_stats(call: Call) -> Outcome:
+    """A row for each group of a topic. Asks the brokers of every topic."""
+    only = call.options.topic
+    names = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    topics = [name for name in sorted(names) if not name.startswith(_OF_GROUPS) and only in (None, name)]
+    rows: list[tuple[object, ...]] = []
+    for topic in topics:
+        brokers = list(addresses_by_name((await route_of(call, topic)).broker_datas).values())
+        sent_rate, sent = await _counted(call, brokers, "TOPIC_PUT_NUMS", topic)
+        groups = await _groups_of(call, topic)
+        for group in groups:
+            rate, consumed = await _counted(call, brokers, "GROUP_GET_NUMS", f"{topic}@{group}")
+            if consumed or sent or not call.options.active:
+                lag = await _lag_of(call, brokers, topic, group)
+                rows.append((topic, group, lag, sent_rate, rate, sent, consumed))
+        if not groups and (sent or not call.options.active):
+            rows.append((topic, None, None, sent_rate, None, sent, None))
+    columns = ("topic", "group", "lag", "sent_per_second", "consumed_per_second", "sent_24h", "consumed_24h")
+    return tabular(columns, rows, nothing="no topic")
+
+
+async def _counted(call: Call, brokers: list[str], name: str, key: str) -> tuple[float, int]:
+    """Return the rate of the last minute and the sum of the longest window that has one, of all brokers."""
+    rate, total = 0.0, 0
+    for addr in brokers:
+        try:
+            header = BrokerStatsHeader(stats_name=name, stats_key=key)
+            data = (await call.invoke(addr, VIEW_BROKER_STATS_DATA, header, None)).body
+        except Refused as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:  # that: nothing was counted
+                raise
+            continue
+        rate += data.stats_minute.tps
+        total += data.stats_day.sum or data.stats_hour.sum or data.stats_minute.sum
+    return rate, total
+
+
+async def _lag_of(call: Call, brokers: list[str], topic: str, group: str) -> int:
+    header = ConsumeStatsHeader(consumer_group=group, topic=topic)
+    lag = 0
+    for addr in brokers:
+        try:
+            table = (await call.invoke(addr, GET_CONSUME_STATS, header, None)).body.offset_table
+        except Refused as error:
+            if error.code not in (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.TOPIC_NOT_EXIST):
+                raise
+            continue
+        lag += sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
+    return lag
+
+
+@command(
+    "topic allocate",
+    "show which member would get which queue of a topic",
+    NAMESRV,
+    TOPIC,
+    argument("--members", mqadmin=("-i", "--ipList"), required=True, metavar="A,B,...", help="ids of the members"),
+    argument("--circle", action="store_true", help="queues in turn, in place of in ranges"),
+)
+async def topic_allocate(call: Call) -> Outcome:
+    """With Java's own rules. Status 2 when the topic has no route."""
+    topic = call.options.topic
+    route = await route_of(call, topic)
+    queues = in_order(
+        MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=number)
+        for data in route.queue_datas
+        for number in range(data.read_queue_nums)
+    )
+    members = sorted((one.strip() for one in call.options.members.split(",") if one.strip()), key=java_order)
+    strategy = average_by_circle if call.options.circle else average
+    rows = [
+        (member, queue.broker_name, queue.queue_id)
+        for member in members
+        for queue in strategy("", member, queues, members)
+    ]
+    return tabular(("member", "broker", "queue"), rows, nothing="no member gets a queue")
+
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+
+@command(
+    "topic order",
+    "get, set or delete the queues of an ordered topic, as NameServers tell clients: BROKER:QUEUES;...",
+    NAMESRV,
+    TOPIC,
+    subject("method", "-m", "--method", choices=("get", "set", "put", "delete")),
+    argument("--conf", mqadmin=("-v", "--orderConf"), metavar="BROKER:N;...", help="for set"),
+    changes=True,
+)
+async def topic_order(call: Call) -> Outcome:
+    """Status 2 when the topic has none, 4 when nobody confirms a change."""
+    options = call.options
+    topic, conf = options.topic, options.conf
+    if options.method == "get":
+        try:
+            header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
+            value = (await ask_namesrv(call, GET_KV_CONFIG, header, None)).header.value
+        except Refused as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            raise NotFound(f"topic {topic} has no order configuration") from None
+        return Outcome(text=value or "", data=value)
+    if options.method == "delete":
+        call.confirm(f"the order configuration of {topic} is deleted", topic)
+        header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
+        return await change_each(call, options.namesrvAddr, DELETE_KV_CONFIG, header, None, what="it is deleted")
+    if not conf:
+        raise WrongUse("set needs --conf BROKER:QUEUES;...")
+    call.confirm(f"the order configuration of {topic} is {conf}", topic)
+    new = PutKVConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=conf)
+    return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=conf)

@@ -1,0 +1,172 @@
+"""``rmq-admin acl``: accounts and trusted addresses of brokers (plain_acl.yml)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rmq.admin.command import (
+    CLUSTER,
+    HIDDEN,
+    NAMESRV,
+    ONE_BROKER,
+    Call,
+    Outcome,
+    WrongUse,
+    argument,
+    command,
+    subject,
+    tabular,
+)
+from rmq.admin.lookups import ask_each, change_each, targets
+from rmq.admin.times import time_text
+from rmq.runtime.disk.error import DiskError
+from rmq.wire.api.acl import (
+    DELETE_ACL_CONFIG,
+    GET_BROKER_CLUSTER_ACL_CONFIG,
+    GET_BROKER_CLUSTER_ACL_INFO,
+    UPDATE_AND_CREATE_ACL_CONFIG,
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+    CreateAccessConfigHeader,
+    DeleteAccessConfigHeader,
+    GlobalWhiteAddrsHeader,
+    PlainAccessConfig,
+)
+from rmq.wire.api.common import DataVersion
+
+ACCOUNT = subject("accessKey", "-a", "--accessKey", metavar="ACCESS_KEY")
+PERM = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
+
+
+@command("acl version", "show when the accounts of brokers changed last", NAMESRV, CLUSTER, ONE_BROKER)
+async def acl_version(call: Call) -> Outcome:
+    """RequestFailed when a broker has no access control."""
+    rows = []
+    for addr, answer in await ask_each(call, await targets(call), GET_BROKER_CLUSTER_ACL_INFO, None, None):
+        header = answer.header
+        version = msgspec.json.decode(header.version, type=DataVersion)
+        rows.append((header.cluster_name, header.broker_name, addr, version.counter, time_text(version.timestamp)))
+    return tabular(("cluster", "broker", "address", "version", "changed"), rows, nothing="no broker")
+
+
+@command(
+    "acl show",
+    "show the accounts and the trusted addresses of brokers",
+    NAMESRV,
+    CLUSTER,
+    ONE_BROKER,
+    argument("--show-secrets", action="store_true", help="secret keys too"),
+)
+async def acl_show(call: Call) -> Outcome:
+    """RequestFailed when a broker has no access control."""
+    rows: list[tuple[object, ...]] = []
+    for addr, answer in await ask_each(call, await targets(call), GET_BROKER_CLUSTER_ACL_CONFIG, None, None):
+        rows += [(addr, None, one, *[None] * 6) for one in answer.body.global_white_addrs]
+        rows += [(addr, *_described(one, call.options.show_secrets)) for one in answer.body.plain_access_configs]
+    columns = (
+        "broker", "access_key", "white_address", "secret_key", "admin", "default_topic_perm", "default_group_perm",
+        "topic_perms", "group_perms",
+    )  # fmt: skip
+    return tabular(columns, rows, nothing="no account and no trusted address")
+
+
+def _described(one: PlainAccessConfig, show_secrets: bool) -> Sequence[object]:
+    return (
+        one.access_key,
+        one.white_remote_address,
+        one.secret_key if show_secrets or one.secret_key is None else HIDDEN,
+        one.admin,
+        one.default_topic_perm,
+        one.default_group_perm,
+        ",".join(one.topic_perms or ()),
+        ",".join(one.group_perms or ()),
+    )
+
+
+@command(
+    "acl set",
+    "create an account, or alter it, on all masters of a cluster; what is not given stays as it is",
+    NAMESRV,
+    ACCOUNT,
+    CLUSTER,
+    ONE_BROKER,
+    argument("-s", "--secretKey", metavar="KEY", help="at least 7 characters; others may see it in the process list"),
+    argument("--secret-file", metavar="FILE", help="a file with the secret key"),
+    argument("-w", "--whiteRemoteAddress", metavar="PATTERN", help="no password from here, for example 10.0.0.*"),
+    argument("-i", "--defaultTopicPerm", choices=PERM, help="for topics that --topicPerms does not name"),
+    argument("-u", "--defaultGroupPerm", choices=PERM, help="for groups that --groupPerms does not name"),
+    argument("-t", "--topicPerms", metavar="TOPIC=PERM,...", help="DENY, PUB, SUB or PUB|SUB for each topic"),
+    argument("-g", "--groupPerms", metavar="GROUP=PERM,...", help="the same for groups"),
+    argument("-m", "--admin", choices=("true", "false"), default="false", help="may the account administer (false)"),
+    changes=True,
+)
+async def acl_set(call: Call) -> Outcome:
+    """Status 1 when a broker refuses it, 4 when nobody confirms it."""
+    options = call.options
+    brokers = await targets(call)
+    call.confirm(f"account {options.accessKey} is set on {', '.join(brokers)}", options.accessKey)
+    header = CreateAccessConfigHeader(
+        access_key=options.accessKey,
+        secret_key=_secret(call),
+        white_remote_address=options.whiteRemoteAddress,
+        admin=options.admin == "true",
+        default_topic_perm=options.defaultTopicPerm,
+        default_group_perm=options.defaultGroupPerm,
+        topic_perms=options.topicPerms,
+        group_perms=options.groupPerms,
+    )
+    what = f"account {options.accessKey} is set"
+    return await change_each(call, brokers, UPDATE_AND_CREATE_ACL_CONFIG, header, None, what=what)
+
+
+def _secret(call: Call) -> str | None:
+    options = call.options
+    if options.secret_file is None:
+        return options.secretKey  # type: ignore[no-any-return]
+    if options.secretKey is not None:
+        raise WrongUse("either --secretKey or --secret-file")
+    try:
+        return call.platform.disk.read_whole(options.secret_file).decode().strip()
+    except (FileNotFoundError, DiskError, UnicodeDecodeError) as error:
+        raise WrongUse(f"--secret-file {options.secret_file}: {error}") from None
+
+
+@command(
+    "acl delete",
+    "delete an account from all masters of a cluster",
+    NAMESRV,
+    ACCOUNT,
+    CLUSTER,
+    ONE_BROKER,
+    changes=True,
+)
+async def acl_delete(call: Call) -> Outcome:
+    """Status 4 when nobody confirms it."""
+    name = call.options.accessKey
+    brokers = await targets(call)
+    call.confirm(f"account {name} is deleted from {', '.join(brokers)}", name)
+    header = DeleteAccessConfigHeader(access_key=name)
+    return await change_each(call, brokers, DELETE_ACL_CONFIG, header, None, what=f"account {name} is deleted")
+
+
+@command(
+    "acl whitelist",
+    "replace the addresses that need no account, on all masters of a cluster",
+    NAMESRV,
+    subject("addresses", "-g", "--globalWhiteRemoteAddresses", metavar="PATTERN,..."),
+    CLUSTER,
+    ONE_BROKER,
+    argument("-p", "--aclFileFullPath", metavar="PATH", help="the broker's file, where it has several"),
+    changes=True,
+)
+async def acl_whitelist(call: Call) -> Outcome:
+    """Status 4 when nobody confirms it."""
+    options = call.options
+    brokers = await targets(call)
+    what = f"addresses without account: {options.addresses}"
+    call.confirm(f"{what} on {', '.join(brokers)}", options.addresses)
+    header = GlobalWhiteAddrsHeader(
+        global_white_addrs=options.addresses, acl_file_full_path=options.aclFileFullPath or ""
+    )
+    return await change_each(call, brokers, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header, None, what=what)

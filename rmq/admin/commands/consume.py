@@ -1,0 +1,86 @@
+"""``rmq-admin consume``: a member of a group, which prints messages or gives them to a program."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, subject
+from rmq.admin.commands.tail import Printer
+from rmq.admin.sending import client
+from rmq.client.flows.orderly import push_consumer
+from rmq.client.flows.push import Delivery
+from rmq.client.settings import From, PushSettings
+from rmq.client.types import ReceivedMessage
+from rmq.errors import LostQueue
+
+
+@command(
+    "consume",
+    "consume a topic as a member of a group: print each message, or have a program handle it",
+    NAMESRV,
+    subject("topic", "-t", "--topic", metavar="TOPIC"),
+    argument("-g", "--group", required=True, metavar="GROUP", help="the consumer group"),
+    argument("--tags", default="*", metavar="EXPRESSION", help="only these tags: 'A || B' (all)"),
+    argument("--from", dest="begin", choices=("begin", "end"), default="end", help="where a new group begins (end)"),
+    argument("-c", "--count", type=int, metavar="N", help="end after N messages"),
+    argument(
+        "--exec",
+        dest="line",
+        metavar="COMMAND",
+        help="run this for each message, its body as input; status 0: consumed, others: delivered again",
+    ),
+    changes=True,
+)
+async def consume(call: Call) -> None:
+    """
+    Acknowledge what was printed, or what the program ended with 0 for; one message at a time.
+
+    The program finds RMQ_TOPIC, RMQ_TAGS, RMQ_KEYS, RMQ_MESSAGE_ID and RMQ_RECONSUME_TIMES in its environment.
+    """
+    options = call.options
+    if options.count is not None and options.count < 1:
+        raise WrongUse("--count: a number above 0 is expected")
+    if call.is_dry:
+        call.plan("the brokers of the topic", "HEART_BEAT", {"group": options.group, "topic": options.topic})
+        return
+    settings = PushSettings(consume_from=From.FIRST if options.begin == "begin" else From.LAST)
+    printer = Printer(call)
+    left = options.count
+    async with client(call) as instance:
+        consumer = push_consumer(instance, options.group, {options.topic: options.tags}, None, settings)
+        try:
+            while left is None or left > 0:
+                await _handle(call, printer, await consumer.receive())
+                left = None if left is None else left - 1
+        finally:
+            await consumer.close()
+
+
+async def _handle(call: Call, printer: Printer, delivery: Delivery) -> None:
+    message = delivery.message
+    try:
+        if call.options.line is None:
+            printer.show(message)
+        elif status := await call.terminal.execute(call.options.line, message.body, _variables(message)):
+            call.terminal.emit(_failed(call, message, status))
+            await delivery.later()
+            return
+        await delivery.ack()
+    except LostQueue:
+        pass  # its new owner consumes the message
+
+
+def _variables(message: ReceivedMessage) -> dict[str, str]:
+    return {
+        "RMQ_TOPIC": message.topic,
+        "RMQ_TAGS": message.tags or "",
+        "RMQ_KEYS": " ".join(message.keys),
+        "RMQ_MESSAGE_ID": message.message_id,
+        "RMQ_RECONSUME_TIMES": str(message.reconsume_times),
+    }
+
+
+def _failed(call: Call, message: ReceivedMessage, status: int) -> str:
+    if call.options.output == "json":
+        return msgspec.json.encode({"message_id": message.message_id, "exec_status": status}).decode()
+    return f"{message.message_id}: the command ended with {status}, the message is delivered again"

@@ -10,6 +10,8 @@ Read in this order:
 * `terminal`: the process: reactor, terminal, exit status
 * `commands`: one module for each noun
 * `lookups`: what many commands ask first, and changes that go to many servers
+* `columns`: the columns of mqadmin that scripts cut
+* `contexts`: clusters with a name
 * `reading`, `sending`, `messages`: queues without a group, a producer of `rmq.client`, messages as they are printed
 
 A new command is a decorated coroutine in a module of ``rmq.admin.commands``, which `names` lists, and a row of

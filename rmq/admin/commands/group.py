@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import attrs
 import msgspec
 from twisted.internet.defer import Deferred
 
+from rmq.admin import columns
 from rmq.admin.command import (
     CLUSTER,
     DIFFERENT,
@@ -34,7 +35,7 @@ from rmq.admin.lookups import (
     together,
 )
 from rmq.admin.times import parse_time, time_text
-from rmq.errors import Refused
+from rmq.errors import Refused, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.clients import GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, ConsumerGroupHeader
 from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, SubscriptionGroupWrapper
@@ -67,7 +68,7 @@ from rmq.wire.api.topics import (
     DeleteGroupHeader,
     TopicHeader,
 )
-from rmq.wire.codes import ResponseCode
+from rmq.wire.codes import ResponseCode, version_desc
 
 GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
 ONE_TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
@@ -88,15 +89,26 @@ _UNKNOWN = {
     argument(
         "-g", "--groupName", dest="group", metavar="GROUP", help="only this group, queue by queue (mqadmin's form)"
     ),
+    argument(
+        "--owners",
+        mqadmin=("-s", "--showClientIP"),
+        choices=("true", "false"),
+        default="false",
+        help="of mqadmin's form with -g: the addresses of members too (false)",
+    ),
 )
 async def group_list(call: Call) -> Outcome:
     """A group is known by its retry topic, as to mqadmin."""
     if call.options.group is not None:
         return await group_show(call)
     groups = await groups_of(call)
-    rows = await together(Deferred.fromCoroutine(_row_of(call, group)) for group in groups)
-    columns = ("group", "members", "type", "model", "consumed_per_second", "lag")
-    return tabular(columns, rows, nothing="no group has consumed yet")
+    found = await together(Deferred.fromCoroutine(_row_of(call, group)) for group in groups)
+    rows = [
+        (name, n, kind.removeprefix("CONSUME_") or None, model or None, *more)
+        for name, n, _, kind, model, *more in found
+    ]
+    titles = ("group", "members", "type", "model", "consumed_per_second", "lag")
+    return tabular(titles, rows, nothing="no group has consumed yet", mqadmin_text=columns.groups_progress(found))
 
 
 async def groups_of(call: Call) -> list[str]:
@@ -105,17 +117,15 @@ async def groups_of(call: Call) -> list[str]:
     return sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
 
 
-async def _row_of(call: Call, group: str) -> tuple[object, ...]:
-    members = await connection_of(call, group)
+async def _row_of(call: Call, group: str) -> columns.Progress:
+    found = await connection_of(call, group)
     table, rate = await offsets_of(call, group)
-    return (
-        group,
-        0 if members is None else len(members.connection_set),
-        None if members is None else members.consume_type.removeprefix("CONSUME_"),
-        None if members is None else members.message_model,
-        rate,
-        sum(lag_of(at) for at in table.values()),
-    )
+    lag = sum(lag_of(at) for at in table.values())
+    if found is None:
+        return group, 0, "", "", "", rate, lag
+    oldest = min((one.version for one in found.connection_set), default=0)
+    members = len(found.connection_set)
+    return group, members, version_desc(oldest), found.consume_type, found.message_model, rate, lag
 
 
 async def brokers_of(call: Call, group: str) -> dict[str, str]:
@@ -179,7 +189,7 @@ def lag_of(at: OffsetWrapper) -> int:
 )
 async def group_show(call: Call) -> Outcome:
     """Ask the brokers of the group; status 2 when the group is unknown or its lag is above ``--maxLag``."""
-    table, _ = await offsets_of(call, call.options.group)
+    table, rate = await offsets_of(call, call.options.group)
     if not table:
         raise NotFound(f"group {call.options.group} has committed no offset")
     rows = [
@@ -196,8 +206,38 @@ async def group_show(call: Call) -> Outcome:
     ]
     limit = getattr(call.options, "maxLag", None)
     behind = limit is not None and sum(lag_of(at) for at in table.values()) > limit
-    columns = ("topic", "broker", "queue", "broker_offset", "consumer_offset", "lag", "last_consumed_stored")
-    return tabular(columns, rows, nothing="", status=2 if behind else OK)
+    titles = ("topic", "broker", "queue", "broker_offset", "consumer_offset", "lag", "last_consumed_stored")
+    mqadmin_text = None
+    if call.options.as_mqadmin:
+        owners = await _owners(call, call.options.group) if call.options.owners == "true" else None
+        mqadmin_text = columns.group_progress(table, rate, owners)
+    return tabular(titles, rows, nothing="", status=2 if behind else OK, mqadmin_text=mqadmin_text)
+
+
+async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
+    """Return the address of the member that has each queue; without those that do not answer."""
+    found: dict[MessageQueue, str] = {}
+    try:
+        async for client_id, info in _members_of(call, group):
+            found.update(dict.fromkeys(info.mq_table, client_id.partition("@")[0]))
+    except RequestFailed:
+        pass  # as mqadmin has it
+    return found
+
+
+async def _members_of(
+    call: Call, group: str, *, only: str | None = None, jstack: bool = False
+) -> AsyncIterator[tuple[str, RunningInfo]]:
+    """Yield what each member says of itself, asked through the first broker that has members."""
+    for addr in (await brokers_of(call, group)).values():
+        found = await _connection_at(call, addr, group)
+        if found is None or not found.connection_set:
+            continue
+        for client_id in sorted(one.client_id for one in found.connection_set if only in (None, one.client_id)):
+            header = RunningInfoHeader(consumer_group=group, client_id=client_id, jstack_enable=jstack)
+            body = (await call.invoke(addr, GET_CONSUMER_RUNNING_INFO, header, None)).body
+            yield client_id, fastjson.decode(body, RunningInfo)
+        return
 
 
 @command("group members", "show the members of a group and what they subscribe to", NAMESRV, GROUP)
@@ -419,35 +459,25 @@ async def group_status(call: Call) -> Outcome:
     options = call.options
     rows: list[tuple[object, ...]] = []
     stacks = []
-    for addr in (await brokers_of(call, options.group)).values():
-        found = await _connection_at(call, addr, options.group)
-        members = [] if found is None else sorted(one.client_id for one in found.connection_set)
-        for client_id in members:
-            if options.client not in (None, client_id):
-                continue
-            header = RunningInfoHeader(consumer_group=options.group, client_id=client_id, jstack_enable=options.stacks)
-            body = (await call.invoke(addr, GET_CONSUMER_RUNNING_INFO, header, None)).body
-            info = fastjson.decode(body, RunningInfo)
-            rows += [
-                (
-                    client_id,
-                    queue.topic,
-                    queue.broker_name,
-                    queue.queue_id,
-                    at.commit_offset,
-                    at.cached_msg_count,
-                    at.locked,
-                    time_text(at.last_pull_timestamp),
-                )
-                for queue, at in sorted(info.mq_table.items())
-            ] or [(client_id, *[None] * 7)]
-            stacks += [f"{client_id}:\n{info.jstack}"] if info.jstack else []
-        if members:
-            break  # members are connected to all brokers of their topics
+    async for client_id, info in _members_of(call, options.group, only=options.client, jstack=options.stacks):
+        rows += [
+            (
+                client_id,
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                at.commit_offset,
+                at.cached_msg_count,
+                at.locked,
+                time_text(at.last_pull_timestamp),
+            )
+            for queue, at in sorted(info.mq_table.items())
+        ] or [(client_id, *[None] * 7)]
+        stacks += [f"{client_id}:\n{info.jstack}"] if info.jstack else []
     if not rows:
         raise NotFound(f"group {options.group} has no member {options.client or 'online'}")
-    columns = ("client_id", "topic", "broker", "queue", "consumer_offset", "in_hand", "locked", "last_pull")
-    outcome = tabular(columns, rows, nothing="")
+    titles = ("client_id", "topic", "broker", "queue", "consumer_offset", "in_hand", "locked", "last_pull")
+    outcome = tabular(titles, rows, nothing="")
     return attrs.evolve(outcome, text="\n\n".join([outcome.text, *stacks]))
 
 
@@ -474,5 +504,5 @@ async def group_lag(call: Call) -> Outcome:
                 late = options.over_time is None or (since_s is not None and since_s > options.over_time)
                 if lag_of(at) > options.over and late:
                     rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
-    columns = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
-    return tabular(columns, rows, nothing="no group is behind", status=DIFFERENT if rows else OK)
+    titles = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
+    return tabular(titles, rows, nothing="no group is behind", status=DIFFERENT if rows else OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from rmq.admin import columns
 from rmq.admin.command import (
     CLUSTER,
     NAMESRV,
@@ -68,22 +69,28 @@ PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "2": 2, 
     "list topics; without --all those of RocketMQ itself and of retries and dead letters are left out",
     NAMESRV,
     argument("--all", action="store_true", help="system topics, %%RETRY%% and %%DLQ%% too"),
-    argument("--groups", action="store_true", help="with the groups that consume each"),
+    argument(
+        "--groups", mqadmin=("-c", "--clusterModel"), action="store_true", help="with the groups that consume each"
+    ),
 )
 async def topic_list(call: Call) -> Outcome:
     """Read the NameServer's topics; ``--groups`` asks the brokers of each topic."""
     everything = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
-    hidden = set() if call.options.all or call.options.as_mqadmin else await _system_topics(call)
-    topics = [
-        topic
-        for topic in sorted(everything)
-        if call.options.all or call.options.as_mqadmin or not (topic in hidden or topic.startswith(_OF_GROUPS))
-    ]
-    mqadmin_text = "\n".join(topics)
+    if call.options.as_mqadmin:
+        topics = [name for name in everything if not (call.options.groups and name.startswith(_OF_GROUPS))]
+    elif call.options.all:
+        topics = sorted(everything)
+    else:
+        hidden = await _system_topics(call)
+        topics = sorted(name for name in everything if name not in hidden and not name.startswith(_OF_GROUPS))
     if not call.options.groups:
+        mqadmin_text = "\n".join(topics)
         return tabular(("topic",), [(topic,) for topic in topics], nothing="no topic", mqadmin_text=mqadmin_text)
-    groups = await together(Deferred.fromCoroutine(_groups_of(call, topic)) for topic in topics)
-    rows = [(topic, ", ".join(names)) for topic, names in zip(topics, groups, strict=True)]
+    found = await together(Deferred.fromCoroutine(_cluster_and_groups_of(call, topic)) for topic in topics)
+    rows = [(topic, ", ".join(names)) for topic, (_, names) in zip(topics, found, strict=True)]
+    mqadmin_text = columns.topic_list(
+        (cluster, topic, names) for topic, (cluster, names) in zip(topics, found, strict=True)
+    )
     return tabular(("topic", "groups"), rows, nothing="no topic", mqadmin_text=mqadmin_text)
 
 
@@ -100,15 +107,29 @@ async def _system_topics(call: Call) -> set[str]:
 
 
 async def _groups_of(call: Call, topic: str) -> list[str]:
-    route = await route_of(call, topic)
+    return (await _cluster_and_groups_of(call, topic))[1]
+
+
+async def _cluster_and_groups_of(call: Call, topic: str) -> tuple[str, list[str]]:
+    """Return the cluster of a topic's first broker and the groups that consume it; nothing where it has no route."""
+    try:
+        route = await route_of(call, topic)
+    except NotFound:
+        return "", []
     found: set[str] = set()
     for addr in addresses_by_name(route.broker_datas).values():
         answer = await call.invoke(addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
         found.update(answer.body.group_list)
-    return sorted(found)
+    return route.broker_datas[0].cluster if route.broker_datas else "", sorted(found)
 
 
-@command("topic route", "show the brokers and queues of a topic, as NameServers know them", NAMESRV, TOPIC)
+@command(
+    "topic route",
+    "show the brokers and queues of a topic, as NameServers know them",
+    NAMESRV,
+    TOPIC,
+    argument("-l", "--list", action="store_true", help="of mqadmin's forms that in columns"),
+)
 async def topic_route(call: Call) -> Outcome:
     """Status 2 when the topic has no route."""
     route = await route_of(call, call.options.topic)
@@ -125,8 +146,9 @@ async def topic_route(call: Call) -> Outcome:
         )
         for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name)
     ]
-    columns = ("broker", "read_queues", "write_queues", "perm", "addresses")
-    return tabular(columns, rows, nothing="the route has no queue")
+    titles = ("broker", "read_queues", "write_queues", "perm", "addresses")
+    mqadmin_text = (columns.topic_route_list if call.options.list else columns.topic_route)(route)
+    return tabular(titles, rows, nothing="the route has no queue", mqadmin_text=mqadmin_text)
 
 
 @command("topic show", "show the queues of a topic with their offsets and the time of the last message", NAMESRV, TOPIC)
@@ -148,8 +170,8 @@ async def topic_show(call: Call) -> Outcome:
         for _, answer in answers
         for queue, at in sorted(answer.body.offset_table.items())
     ]
-    columns = ("broker", "queue", "min_offset", "max_offset", "messages", "last_message")
-    return tabular(columns, rows, nothing="the topic has no queue")
+    titles = ("broker", "queue", "min_offset", "max_offset", "messages", "last_message")
+    return tabular(titles, rows, nothing="the topic has no queue")
 
 
 @command(
@@ -279,8 +301,8 @@ async def topic_stats(call: Call) -> Outcome:
                 rows.append((topic, group, lag, sent_rate, rate, sent, consumed))
         if not groups and (sent or not call.options.active):
             rows.append((topic, None, None, sent_rate, None, sent, None))
-    columns = ("topic", "group", "lag", "sent_per_second", "consumed_per_second", "sent_24h", "consumed_24h")
-    return tabular(columns, rows, nothing="no topic")
+    titles = ("topic", "group", "lag", "sent_per_second", "consumed_per_second", "sent_24h", "consumed_24h")
+    return tabular(titles, rows, nothing="no topic")
 
 
 async def _counted(call: Call, brokers: list[str], name: str, key: str) -> tuple[float, int]:

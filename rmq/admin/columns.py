@@ -1,0 +1,160 @@
+"""
+What mqadmin 4.9.7 prints where scripts cut columns: clusterList, topicList, topicRoute and consumerProgress.
+
+The order of topics and clusters is another: mqadmin's is that of Java's hash tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.offsets import OffsetWrapper
+from rmq.wire.api.routes import TopicRouteData
+
+#: (cluster, broker name, broker id, address, runtime figures)
+Member = tuple[str, str, int, str, Mapping[str, str]]
+
+
+def cluster_list(members: Iterable[Member], now_ms: int) -> str:
+    """Java: ClusterListSubCommand#printClusterBaseInfo"""
+    layout = "%-16s  %-22s  %-4s  %-22s %-16s %19s %19s %10s %5s %6s"
+    titles = ("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)", "#OutTPS(LOAD)")
+    lines = [layout % (*titles, "#PCWait(ms)", "#Hour", "#SPACE")]
+    for cluster, name, broker_id, addr, table in members:
+        earliest = table.get("earliestMessageTimeStamp")
+        hours = (now_ms - int(earliest)) / 3_600_000 if earliest else 0.0
+        lines.append(
+            layout
+            % (
+                cluster,
+                name,
+                broker_id,
+                addr,
+                table.get("brokerVersionDesc", "null"),
+                _load(table, "putTps", "send"),
+                _load(table, "getTransferedTps", "pull"),
+                table.get("pageCacheLockTimeMills", "null"),
+                f"{hours:2.2f}",
+                f"{float(table.get('commitLogDiskRatio') or 0):.4f}",
+            )
+        )
+    return "\n".join(lines)
+
+
+def _load(table: Mapping[str, str], rate: str, pool: str) -> str:
+    size = table.get(f"{pool}ThreadPoolQueueSize", "null")
+    wait = table.get(f"{pool}ThreadPoolQueueHeadWaitTimeMills", "null")
+    return f"{float((table.get(rate) or '').split(' ')[0] or 0):9.2f}({size},{wait}ms)"
+
+
+def cluster_totals(members: Iterable[Member]) -> str:
+    """Java: ClusterListSubCommand#printClusterMoreStats"""
+    layout = "%-16s  %-32s %14s %14s %14s %14s"
+    titles = ("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYest", "#InTotalToday", "#OutTotalToday")
+    return "\n".join(
+        [layout % titles, *(layout % (cluster, name, *totals_of(table)) for cluster, name, _, _, table in members)]
+    )
+
+
+def totals_of(table: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Return how many messages came in and went out yesterday, then today."""
+
+    def between(kind: str, begin: str, end: str) -> int:
+        return int(table.get(f"msg{kind}Total{end}", 0)) - int(table.get(f"msg{kind}Total{begin}", 0))
+
+    yesterday, today = ("YesterdayMorning", "TodayMorning"), ("TodayMorning", "TodayNow")
+    return between("Put", *yesterday), between("Get", *yesterday), between("Put", *today), between("Get", *today)
+
+
+def topic_list(rows: Iterable[tuple[str, str, Sequence[str]]]) -> str:
+    """Return (cluster, topic, groups) in columns.  Java: TopicListSubCommand"""
+    lines = [f"{'#Cluster Name':20}  {'#Topic':48}  {'#Consumer Group':48}"]
+    lines += [
+        f"{cluster[:20]:20}  {topic[:64]:64}  {group[:64]:64}"
+        for cluster, topic, groups in rows
+        for group in groups or ("",)
+    ]
+    return "\n".join(lines)
+
+
+def topic_route(route: TopicRouteData) -> str:
+    """Return the route as fastjson prints it with indents.  Java: TopicRouteSubCommand#printData"""
+    return _pretty(msgspec.to_builtins(route, str_keys=False), 0)
+
+
+def _pretty(value: Any, depth: int) -> str:
+    inner, outer = "\n" + "\t" * (depth + 1), "\n" + "\t" * depth
+    if isinstance(value, list) and value:
+        return "[" + inner + f",{inner}".join(_pretty(one, depth + 1) for one in value) + outer + "]"
+    if isinstance(value, dict) and value:
+        names = sorted(name for name in value if value[name] is not None)
+        # fastjson begins no line before a key that is no text
+        lead = "" if any(isinstance(name, int) for name in names) else inner
+        members = [
+            f"{name if isinstance(name, int) else _pretty(name, 0)}:{_pretty(value[name], depth + 1)}" for name in names
+        ]
+        return "{" + lead + f",{lead}".join(members) + outer + "}"
+    return msgspec.json.encode(value).decode()
+
+
+def topic_route_list(route: TopicRouteData) -> str:
+    """Java: TopicRouteSubCommand#printData with -l"""
+    layout = "%-45s %-32s %-50s %-10s %-11s %-5s"
+    queues = {data.broker_name: data for data in route.queue_datas}
+    lines = [layout % ("#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue", "#Perm")]
+    reads = writes = 0
+    for broker in sorted(route.broker_datas, key=lambda broker: broker.broker_name):
+        if broker.broker_name not in queues:
+            continue
+        data = queues[broker.broker_name]
+        reads, writes = reads + data.read_queue_nums, writes + data.write_queue_nums
+        addrs = ", ".join(f"{broker_id}={addr}" for broker_id, addr in sorted(broker.broker_addrs.items()))
+        where = (broker.cluster, broker.broker_name, f"{{{addrs}}}")
+        lines.append(layout % (*where, data.read_queue_nums, data.write_queue_nums, data.perm))
+    lines += ["-" * 158, layout % ("Total:", len(queues), "", reads, writes, "")]
+    return "\n".join(lines)
+
+
+#: (group, members, version, CONSUME_PASSIVELY or CONSUME_ACTIVELY, model, messages a second, lag)
+Progress = tuple[str, int, str, str, str, float, int]
+
+
+def groups_progress(rows: Iterable[Progress]) -> str:
+    """Java: ConsumerProgressSubCommand without -g"""
+    layout = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
+    lines = [layout % ("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total")]
+    for group, members, version, kind, model, rate, lag in rows:
+        pushed = kind == "CONSUME_PASSIVELY"
+        shown = (version, "PUSH" if pushed else "PULL", model if pushed else "") if members else ("OFFLINE", "", "")
+        lines.append(layout % (group[:64], members, *shown, int(rate), lag))
+    return "\n".join(lines)
+
+
+def group_progress(
+    table: Mapping[MessageQueue, OffsetWrapper], rate: float, owners: Mapping[MessageQueue, str] | None
+) -> str:
+    """Return the queues of a group, with ``owners`` the addresses of their members too.  Java: the same with -g"""
+    titles = ["#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", "#Diff", "#LastTime"]
+    layout = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
+    if owners is not None:
+        titles.insert(5, "#Client IP")
+        layout = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s  %s"
+    lines = [layout % tuple(titles)]
+    total = 0
+    for queue, at in sorted(table.items()):
+        lag = at.broker_offset - at.consumer_offset
+        total += lag
+        moment = (
+            f"{datetime.fromtimestamp(at.last_timestamp // 1000):%Y-%m-%d %H:%M:%S}" if at.last_timestamp else "N/A"
+        )
+        values: list[object] = [queue.topic[:64], queue.broker_name[:32], queue.queue_id, at.broker_offset]
+        values += [at.consumer_offset, lag, moment]
+        if owners is not None:
+            values.insert(5, owners.get(queue, "N/A"))
+        lines.append(layout % tuple(values))
+    return "\n".join([*lines, "", f"Consume TPS: {rate:.2f}", f"Diff Total: {total}"])

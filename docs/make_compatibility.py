@@ -80,6 +80,10 @@ TAIL = """\
   and answers 27 where it relies on the heartbeat) and by heartbeats, whose other groups count nevertheless; 46 answers
   as Apache does. A pull that waits is not woken by messages that its filter does not accept. The bit maps of
   `enableCalcFilterBitMap` are neither written nor used: filters look at the messages.
+- SYSTEM_BUSY: Apache refuses what has waited too long in the queue of a pool of threads; here the loop of the reactor
+  is too late, three times in a row. Codes, keys and texts are Apache's. Sends that are stored and wait for the disk are
+  never refused (PCBUSY_CLEAN_QUEUE): their answer says what became of them. What bounds waiting work is listed in
+  security.md.
 - 28: the figures of 5.x are there too. Times of sends (`putLatency99`, `putMessageDistributeTime`) are measured from
   the request to its answer, Apache's from the lock of its store; until the first minute has ended they are zeros.
 - 26: the keys of 5.x and our own are there too; numbers of threads have no effect. 25 refuses what 4.9.8 refuses, and

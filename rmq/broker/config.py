@@ -100,12 +100,16 @@ class BrokerConfig:
     )
     put_thread_pool_queue_capacity: int = _unused(10_000)
     pull_thread_pool_queue_capacity: int = _unused(100_000)
-    reply_thread_pool_queue_capacity: int = _unused(10_000)
+    reply_thread_pool_queue_capacity: int = _key(
+        10_000, "replies (324, 325) that may wait to be stored and pushed; further ones are refused", low=1
+    )
     query_thread_pool_queue_capacity: int = _unused(20_000)
     client_manager_thread_pool_queue_capacity: int = _unused(1_000_000)
     consumer_manager_thread_pool_queue_capacity: int = _unused(1_000_000)
     heartbeat_thread_pool_queue_capacity: int = _unused(50_000)
-    end_transaction_pool_queue_capacity: int = _unused(100_000)
+    end_transaction_pool_queue_capacity: int = _key(
+        100_000, "ends of transactions that may wait for an fsync; further ones are refused with SYSTEM_BUSY", low=1
+    )
     filter_server_nums: int = _unused(0, local=True)
     long_polling_enable: bool = _key(True, "hold pulls that find nothing as long as the client asks for")
     short_polling_time_mills: int = _key(1000, "how long pulls are held without long polling", low=1)
@@ -128,11 +132,15 @@ class BrokerConfig:
     slave_read_enable: bool = _key(False, "let consumers with a large lag read from the slave")
     disable_consume_if_consumer_read_slowly: bool = _unused(False)
     consumer_fallbehind_threshold: int = _unused(17_179_869_184)
-    broker_fast_failure_enable: bool = _key(True, "refuse sends with SYSTEM_BUSY while the broker is overloaded")
+    broker_fast_failure_enable: bool = _key(True, "refuse requests with SYSTEM_BUSY while the loop is late")
     wait_time_mills_in_send_queue: int = _key(200, "how late the loop may be before sends are refused", low=1)
-    wait_time_mills_in_pull_queue: int = _unused(5000)
-    wait_time_mills_in_heartbeat_queue: int = _unused(31_000)
-    wait_time_mills_in_transaction_queue: int = _unused(3000)
+    wait_time_mills_in_pull_queue: int = _key(5000, "how late the loop may be before pulls are refused", low=1)
+    wait_time_mills_in_heartbeat_queue: int = _key(
+        31_000, "how late the loop may be before heartbeats are refused", low=1
+    )
+    wait_time_mills_in_transaction_queue: int = _key(
+        3000, "how late the loop may be before ends of transactions are refused", low=1
+    )
     start_accept_send_request_time_stamp: int = _key(0, "epoch ms before which sends are refused")
     trace_on: bool = _key(True, "TRACE_ON of every answer to a send")
     enable_calc_filter_bit_map: bool = _unused(False)

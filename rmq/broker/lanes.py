@@ -14,7 +14,6 @@ import attrs
 import msgspec
 from twisted.internet.interfaces import IReactorTime
 
-from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.refusals import STORED_CODES
 from rmq.broker.responders.sending import MULTI_TAG, SendResponder
 from rmq.broker.settings import Settings
@@ -57,7 +56,6 @@ def add_send_lane(
     store: MessageStore,
     topics: TopicTable,
     stats: BrokerStats,
-    flow: FlowControl,
 ) -> None:
     """Add the send lane to a table, unless sends wait for both fsync and slaves, or messages go to further queues."""
     config = settings.setup.store
@@ -66,7 +64,7 @@ def add_send_lane(
         return
     for lane in SendLane, BatchLane:
         later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)
-        table.add_chunk_lane(lane(responder, settings, store, topics, stats, flow, later))
+        table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))
 
 
 class SendLane:
@@ -85,11 +83,9 @@ class SendLane:
         store: MessageStore,
         topics: TopicTable,
         stats: BrokerStats,
-        flow: FlowControl,
         later: AnswersLater | None,
     ) -> None:
         self._settings = settings
-        self._flow = flow
         self._store = store
         self._topics = topics
         self._stats = stats
@@ -168,7 +164,7 @@ class SendLane:
             or self._store.queue_deletions != self._deletions
         ):
             self._forget()
-        return self._accepts and self._flow.refusal is None and not (self._later is not None and self._later.is_full)
+        return self._accepts and not (self._later is not None and self._later.is_full)
 
     def _leave(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """Leave a request that is not ordinary to another lane, or to the responder."""

@@ -163,6 +163,7 @@ class BrokerService(MultiService):
         self.server = self._listener("broker", setup.server.listen_port, self.responders)
         vip_responders = self.responders.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self.vip_server = self._listener("broker VIP", setup.server.listen_port - VIP_PORT_DISTANCE, vip_responders)
+        self.flow.control(self.responders, vip_responders)
         self.metadata_sync = MetadataSync(
             self.client,
             clock,
@@ -201,7 +202,7 @@ class BrokerService(MultiService):
         consumers, producers, filters = self.consumers, self.producers, self.filters
         polls, delays = self.polls, self.delays
         levels = len(self._delay_levels_ms)
-        sends = SendResponder(settings, clock, rng, store, topics, groups, stats, self.flow, levels)
+        sends = SendResponder(settings, clock, rng, store, topics, groups, stats, levels)
         pulls = PullResponder(settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         clients = ClientResponder(
             settings, clock, topics, groups, producers, consumers, filters, self.notices, self.locks, self.heartbeats
@@ -218,7 +219,17 @@ class BrokerService(MultiService):
             TransactionResponder(settings, clock, store, stats, levels),
             TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration),
             AdminResponder(
-                settings, clock, self.boot_ms, store, topics, polls, delays, stats, self._put_times, self.registration
+                settings,
+                clock,
+                self.boot_ms,
+                store,
+                topics,
+                polls,
+                delays,
+                stats,
+                self._put_times,
+                self.registration,
+                self.flow,
             ),
             AccountResponder(
                 self.access.acl,
@@ -230,7 +241,7 @@ class BrokerService(MultiService):
             refused=REFUSED,
             stats=self._requests,
         )
-        add_send_lane(table, sends, settings, clock, store, topics, stats, self.flow)
+        add_send_lane(table, sends, settings, clock, store, topics, stats)
         add_waiting_lanes(table, sends, settings, clock, rng, store, topics, groups, stats)
         add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from rmq.remoting.channel import Channel
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
-from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, OVERLOAD_REMARK, ResponderTable
 from rmq.runtime.tls.context import loss_text
 from rmq.wire import command as wire
 from rmq.wire.codes import ResponseCode
@@ -39,7 +39,6 @@ LATE_CHECK_S = 1.0
 
 _compiled: Any = load("rmq.remoting._fastpath")
 likely_code: Callable[[bytes, int], int] = wire.likely_code if _compiled is None else _compiled.likely_code
-OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
 TLS_HANDSHAKE = 0x16
 
 #: Called once with the transport and the first bytes of a connection. True: they are frames. False: they were consumed,

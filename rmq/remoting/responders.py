@@ -39,6 +39,8 @@ _NO_EXT: Mapping[str, str] = MappingProxyType({})
 MAX_COLLECTED_BYTES = 256 * 1024
 #: longest remark of our own refusals, in characters
 MAX_REMARK_CHARS = 2048
+#: the remark of SYSTEM_BUSY when too many requests wait for their answers.  Java: NettyRemotingAbstract
+OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Refuse(Exception):
@@ -159,6 +161,25 @@ def responds_to(
     return register
 
 
+class WaitingLine:
+    """
+    Requests of some codes whose answers take longer than a turn: at most ``limit`` of them wait.
+
+    Java: the queue in front of a pool of threads
+    """
+
+    __slots__ = ("limit", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.waiting = 0
+
+    def leave(self, result: Any) -> Any:
+        """Count one less; for Deferred.addBoth."""
+        self.waiting -= 1
+        return result
+
+
 class _Responder:
     """One registered method and how to read a request for it."""
 
@@ -201,6 +222,11 @@ class ResponderTable:
         self._responders: dict[int, _Responder] = {}
         #: by request code, tried before anything else; replaced and never changed; see :meth:`add_chunk_lane`
         self.chunk_lanes: Mapping[int, ChunkLane] = {}
+        #: these, and the lanes of codes in ``_busy``
+        self._lanes: dict[int, ChunkLane] = {}
+        #: by request code the remark of SYSTEM_BUSY, see :meth:`refuse`
+        self._busy: Mapping[int, str] = {}
+        self._lines: dict[int, WaitingLine] = {}
         self._fast_lanes: Any = None
         #: statistics: the protocol counts requests here, the table refusals
         self.stats = RequestStats() if stats is None else stats
@@ -228,7 +254,21 @@ class ResponderTable:
                     guard(command, channel)
 
             self._guard = some
-        self.chunk_lanes = {code: lane for code, lane in self.chunk_lanes.items() if not self._is_guarded(code)}
+        self._lanes = {code: lane for code, lane in self._lanes.items() if not self._is_guarded(code)}
+        self.refuse(self._busy)
+
+    def refuse(self, busy: Mapping[int, str]) -> None:
+        """
+        Answer requests of these codes with SYSTEM_BUSY and the remark, until the next call.
+
+        Java: NettyRemotingAbstract#processRequestCommand, where rejectRequest is asked
+        """
+        self._busy = busy
+        self.chunk_lanes = {code: lane for code, lane in self._lanes.items() if code not in busy}
+
+    def limit_waiting(self, line: WaitingLine, codes: Collection[int]) -> None:
+        """Answer ``codes`` with SYSTEM_BUSY while as many of their requests wait for answers as ``line`` allows."""
+        self._lines.update(dict.fromkeys(map(int, codes), line))
 
     def codes(self) -> frozenset[int]:
         """Return the request codes that are answered."""
@@ -243,7 +283,9 @@ class ResponderTable:
         table = ResponderTable(refused=self._refused, stats=self.stats)
         table._guard, table._guarded = self._guard, self._guarded
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
-        table.chunk_lanes = {code: lane for code, lane in self.chunk_lanes.items() if code not in codes}
+        table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
+        table._lines = self._lines
+        table.refuse(self._busy)
         return table
 
     def add_chunk_lane(self, lane: ChunkLane) -> None:
@@ -253,7 +295,8 @@ class ResponderTable:
         Without effect when the requests that it answers are guarded.
         """
         if not self._is_guarded(lane.code):
-            self.chunk_lanes = {**self.chunk_lanes, lane.code: lane}
+            self._lanes[lane.code] = lane
+            self.refuse(self._busy)
 
     def fast_lanes(self, make: Callable[[ResponderTable], Any]) -> Any:
         """Return the result of ``make(table)`` for the fast paths of all connections; made once."""
@@ -271,6 +314,8 @@ class ResponderTable:
         Returns the frame of the answer, a Deferred of it that never fails (None: no answer), or None for no answer.
         """
         try:
+            if self._busy and command.code in self._busy:
+                raise Refuse(ResponseCode.SYSTEM_BUSY, self._busy[command.code])
             if self._guard is not None:
                 self._guard(command, channel)
             written: Written = self._ordinary(command, channel)
@@ -293,6 +338,9 @@ class ResponderTable:
         if responder is None:
             self.stats.refused(command.code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
             return encode_reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self._unsupported(command.code))
+        line = self._lines.get(command.code)
+        if line is not None and line.waiting >= line.limit:
+            raise Refuse(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
         answer = responder.call(command, channel)
         if answer.__class__ is Reply or answer is None or answer is NO_REPLY:
             return self._write(command, answer)
@@ -301,6 +349,9 @@ class ResponderTable:
         if not isinstance(answer, Deferred):
             raise TypeError(f"the responder of {command.code} returned {answer!r}")
         later: Deferred[Any] = answer
+        if line is not None:
+            line.waiting += 1
+            later.addBoth(line.leave)
         return later.addCallback(self._write_late, command).addErrback(self._failed_late, command)
 
     def _write(self, command: RemotingCommand, answer: Outcome) -> bytes | None:

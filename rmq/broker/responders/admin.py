@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from rmq.broker.config import CONFIG_CLASSES
 from rmq.broker.delays import Delays
+from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.longpoll import LongPolls
 from rmq.broker.registration import Registration
 from rmq.broker.settings import Settings
@@ -59,6 +60,7 @@ class AdminResponder:
     _stats: BrokerStats
     _put_times: PutTimes
     _registration: Registration
+    _flow: FlowControl
     _version: DataVersion = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -158,7 +160,7 @@ class AdminResponder:
             "brokerVersion": str(MQ_VERSION),
             "brokerActive": "true",
             "startAcceptSendRequestTimeStamp": str(broker.start_accept_send_request_time_stamp),
-            "EndTransactionQueueSize": "0",
+            "EndTransactionQueueSize": str(self._flow.waiting_ends),
             "EndTransactionThreadPoolQueueCapacity": str(broker.end_transaction_pool_queue_capacity),
             "pageCacheLockTimeMills": "0",
             "remainTransientStoreBufferNumbs": str(2**31 - 1),
@@ -169,7 +171,7 @@ class AdminResponder:
             ("pull", broker.pull_thread_pool_queue_capacity),
             ("query", broker.query_thread_pool_queue_capacity),
         ):
-            info[f"{pool}ThreadPoolQueueSize"] = "0"
+            info[f"{pool}ThreadPoolQueueSize"] = str(self._flow.waiting_sends if pool == "send" else 0)
             info[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
             info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         for level, (offset, end) in self._delays.progress().items():

@@ -15,7 +15,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.delays import park
-from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.refusals import (
     FAQ,
@@ -107,7 +106,6 @@ class SendResponder:
     _topics: TopicTable
     _groups: SubscriptionGroupTable
     _stats: BrokerStats
-    _flow: FlowControl
     _max_delay_level: int
     #: extFields of every answer, refusals included
     ext: dict[str, str] = attrs.field(init=False)
@@ -120,8 +118,6 @@ class SendResponder:
     @responds_to(any_send(SEND_MESSAGE_V2))
     @responds_to(any_send(SEND_BATCH_MESSAGE))
     def send(self, request: Request[Any, bytes]) -> Reply | Deferred[Reply]:
-        if self._flow.refusal is not None:
-            raise Refuse(ResponseCode.SYSTEM_BUSY, self._flow.refusal)
         header = read_header(request.command)
         try:
             return self._send(header, request)

@@ -120,6 +120,10 @@ class _KnownPull:
     group_config: SubscriptionGroupConfig | None
     #: of the lane, when these were looked at
     terms: object
+    #: what the statistics do not have yet: how many pulls found messages, how many, their bytes
+    found: int = attrs.field(init=False, default=0)
+    messages: int = attrs.field(init=False, default=0)
+    size_bytes: int = attrs.field(init=False, default=0)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -164,6 +168,11 @@ class PullLane:
     #: the last read for a held pull, and what it depended on: many groups often wait for the same message
     _read: Picked | None = attrs.field(init=False, default=None)
     _read_at: object = attrs.field(init=False, default=None)
+    #: those of which the statistics lack something
+    _counted: list[_KnownPull] = attrs.field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self._stats.sources.append(self._count)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         known, pick = self._known, self._store.pick
@@ -221,12 +230,23 @@ class PullLane:
                 break
             if pull.commits:
                 self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
-            self._stats.got(pull.group, pull.topic, messages, size)
+            if not pull.found:
+                self._counted.append(pull)
+            pull.found += 1
+            pull.messages += messages
+            pull.size_bytes += size
             answers.append(answer)
             collected += size
             count += 1
             position = stop
         return position, count
+
+    def _count(self) -> None:
+        """Tell the statistics what was found since they asked."""
+        counted, self._counted = self._counted, []
+        for pull in counted:
+            self._stats.got(pull.group, pull.topic, pull.messages, pull.size_bytes, pull.found)
+            pull.found = pull.messages = pull.size_bytes = 0
 
     def _renew_terms(self) -> None:
         """Have each known pull looked at again: configuration, topics or groups have changed."""
@@ -282,6 +302,7 @@ class PullLane:
                 return None
             subscription, message_model = online.subscriptions[header.topic], online.message_model
         if len(self._known) >= MAX_KNOWN_PULLS:
+            self._count()
             self._known.clear()
         usual, old = (self._responder.suggested_broker(is_old, admitted.group) for is_old in (False, True))
         pull = self._known[key] = _KnownPull(

@@ -135,12 +135,12 @@ class BrokerStats:
     """
 
     cluster: str
-    #: called before a figure is read: sources that count in batches add their counts with :meth:`put`
+    #: called before a figure is read: sources that count in batches add their counts with :meth:`put` and :meth:`got`
     sources: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     _put_rate: Rate = attrs.field(factory=Rate, init=False)
-    gets_found: Rate = attrs.field(factory=Rate, init=False)
+    _found_rate: Rate = attrs.field(factory=Rate, init=False)
     gets_missed: Rate = attrs.field(factory=Rate, init=False)
-    transferred: Rate = attrs.field(factory=Rate, init=False)
+    _transferred_rate: Rate = attrs.field(factory=Rate, init=False)
     _put_bytes: int = attrs.field(default=0, init=False)
     put_failures: int = attrs.field(default=0, init=False)
     put_yesterday_morning: int = attrs.field(default=0, init=False)
@@ -165,6 +165,18 @@ class BrokerStats:
         """Messages stored."""
         self.settle()
         return self._put_rate
+
+    @property
+    def gets_found(self) -> Rate:
+        """Pulls that found messages."""
+        self.settle()
+        return self._found_rate
+
+    @property
+    def transferred(self) -> Rate:
+        """Messages that they found."""
+        self.settle()
+        return self._transferred_rate
 
     @property
     def put_bytes(self) -> int:
@@ -209,12 +221,12 @@ class BrokerStats:
         sizes.add(size_bytes, times)
         broker.add(count, times)
 
-    def got(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """A pull of ``group`` found ``count`` messages; light message queues are counted as one."""
+    def got(self, group: str, topic: str, count: int, size_bytes: int, times: int = 1) -> None:
+        """``times`` pulls of ``group`` found ``count`` messages altogether; light message queues are counted as one."""
         topic = LMQ_PREFIX if topic.startswith(LMQ_PREFIX) else topic
         group = LMQ_PREFIX if group.startswith(LMQ_PREFIX) else group
-        self.gets_found.total += 1
-        self.transferred.total += count
+        self._found_rate.total += times
+        self._transferred_rate.total += count
         counters = self._gets.get((topic, group))
         if counters is None:
             key = f"{topic}@{group}"
@@ -225,9 +237,9 @@ class BrokerStats:
             )
             self._gets[topic, group] = counters
         numbers, sizes, broker = counters
-        numbers.add(count)
-        sizes.add(size_bytes)
-        broker.add(count)
+        numbers.add(count, times)
+        sizes.add(size_bytes, times)
+        broker.add(count, times)
 
     def missed(self) -> None:
         """A pull found nothing."""

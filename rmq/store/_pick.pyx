@@ -365,6 +365,7 @@ def pick(
     int64_t low,
     int64_t high,
     int64_t log_end,
+    int64_t recent_bytes,
     tuple limits,
     int64_t max_count,
     codes,
@@ -377,8 +378,7 @@ def pick(
     ``window``, a piece of the log.
 
     ``queue_offset`` is the number of the first unit, ``low`` and ``high`` are the least and the next number of the queue.
-    ``limits`` are the bytes at the end of the log that are recent, then how many records and bytes an answer may have of
-    recent ones, and of others. ``codes`` are the tags codes that are wanted, None for all; ``accepts`` is asked with the
+    ``limits`` are how many records and bytes an answer may have of the last ``recent_bytes`` of the log, then of the rest. ``codes`` are the tags codes that are wanted, None for all; ``accepts`` is asked with the
     properties of the others, None for none, after ``program``, if there is one, see `rmq.store.filtercode`.
 
     Return `rmq.store.reader.Picked`; None for a unit that the reference must look at: an address of an extension, no
@@ -388,7 +388,8 @@ def pick(
     """
     cdef Py_buffer unit_bytes, log_bytes, program_bytes
     cdef Limits most
-    most.recent_bytes, most.memory_count, most.memory_bytes, most.disk_count, most.disk_bytes = limits
+    most.recent_bytes = recent_bytes
+    most.memory_count, most.memory_bytes, most.disk_count, most.disk_bytes = limits
     PyObject_GetBuffer(units, &unit_bytes, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(window, &log_bytes, PyBUF_SIMPLE)

@@ -366,7 +366,11 @@ class CommitLog:
             size = limit
         if size > self.segment_bytes - place:
             size = self.segment_bytes - place
-        return self._file_with(offset, size)[0].view_at(place, size) if size > 0 else b""
+        if size <= 0:
+            return b""
+        if offset >= self._tail_start and self._tail is not None:  # without a further call: each pull comes here
+            return self._tail.view_at(place, size)
+        return self._file_with(offset, size)[0].view_at(place, size)
 
     def in_memory(self, offset: int, size: int) -> bool:
         """Tell whether bytes from ``offset`` on, as many as `File.in_memory` looks at, are in memory."""

@@ -80,12 +80,13 @@ class Reader:
         self._config = config
         #: so much of the log's end is taken to be in memory
         self._recent_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
-        #: (records, bytes) that one answer may have of the recent part of the log, and of the rest
-        self._in_memory = (
+        #: records and bytes that one answer may have of the recent part of the log, then of the rest
+        self._limits = (
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_memory,
+            config.max_transfer_count_on_message_in_disk,
+            config.max_transfer_bytes_on_message_in_disk,
         )
-        self._on_disk = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
         #: queues that keep units of their files, the one that read longest ago first, with their bytes
         self._kept: dict[ConsumeQueue, int] = {}
         self._kept_bytes = 0
@@ -196,11 +197,11 @@ class Reader:
             window = log.view_some(first, WINDOW_BYTES)
         except DiskError:
             return None  # without a map, where a block behind these records cannot be read
-        limits = self._recent_bytes, *self._in_memory, *self._on_disk
         program = None if accepts is None else accepts.program
         picked: Picked | None = _pick(
-            units, at, count, window, queue_offset, low, high, log_end, limits, max_count, codes, accepts, program, head
-        )
+            units, at, count, window, queue_offset, low, high, log_end, self._recent_bytes, self._limits, max_count,
+            codes, accepts, program, head,
+        )  # fmt: skip
         return picked
 
     def _read_block(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
@@ -263,7 +264,7 @@ class Reader:
         for phy_offset, size, code in CQ_UNIT.iter_unpack(units):
             if messages:
                 is_old = log_end - phy_offset > self._recent_bytes
-                most, most_bytes = self._on_disk if is_old else self._in_memory
+                most, most_bytes = self._limits[2:] if is_old else self._limits[:2]
                 if len(messages) >= min(most, max_count) or size_bytes + size > most_bytes:
                     break
             scanned += 1

@@ -143,7 +143,7 @@ class ProgramTests(SynchronousTestCase):
             self.asked += 1
             return compiled(properties)
 
-        limits = (1 << 20, 1000, 1 << 20, 1000, 1 << 20)
+        limits = (1000, 1 << 20, 1000, 1 << 20)
         found = reader._compiled.pick(
             units,
             0,
@@ -153,6 +153,7 @@ class ProgramTests(SynchronousTestCase):
             0,
             len(messages),
             len(window),
+            1 << 20,
             limits,
             1000,
             None,

@@ -243,13 +243,13 @@ def pick_kind() -> Callable[[random.Random], object]:
             size = rng.choice((len(one), len(one), len(one), *EXTREMES)) & 0x7FFFFFFF
             units += CQ_UNIT.pack(first + len(window), size, rng.choice((0, 97, -5, -(1 << 62))))
             window += one
-        limits = 1 << 20, *(rng.choice((0, 1, 32)), rng.choice((0, 500, 1 << 18))) * 2
+        limits = (rng.choice((0, 1, 32)), rng.choice((0, 500, 1 << 18))) * 2
         codes = rng.choice((None, [97], [97, 0], list(range(70))))
         head = rng.choice((None, (0, 1, rng.randrange(1 << 31), b"x" * rng.randrange(99))))
         module.pick(
             damaged(rng, units), rng.choice((0, 0, 0, 20, 7)), rng.choice((0, 1, 9)), damaged(rng, window),
-            rng.choice((0, 1 << 40)), 0, 1 << 41, first + len(window), limits, rng.choice((0, 1, 32, 1024, 2000)),
-            codes, *rng.choice(filters), head,
+            rng.choice((0, 1 << 40)), 0, 1 << 41, first + len(window), 1 << 20, limits,
+            rng.choice((0, 1, 32, 1024, 2000)), codes, *rng.choice(filters), head,
         )  # fmt: skip
         numbers = [rng.choice(("0", "7", "-1", "9" * 18, "9" * 19, "", "x")) for _ in range(3)]
         ext = {

@@ -210,8 +210,10 @@ class PickTests(SynchronousTestCase):
         record = (40).to_bytes(4, "big") + bytes.fromhex("daa320a7") + bytes(32)
         for size, found in ((40, (record, 40, 1, 6, 2, 9, False)), (39, None), (41, None)):
             units = b"before" + layout.CQ_UNIT.pack(0, size, 0)
-            limits = (50, 32, 1000, 32, 1000)
-            self.assertEqual(reader._compiled.pick(units, 6, 1, record + b"?", 5, 2, 9, 41, limits, 32, None), found)
+            limits = (32, 1000, 32, 1000)
+            self.assertEqual(
+                reader._compiled.pick(units, 6, 1, record + b"?", 5, 2, 9, 41, 50, limits, 32, None), found
+            )
 
     def test_garbage(self) -> None:
         """Units and log bytes of any kind are read within their bounds: an answer that fits, or none."""
@@ -227,9 +229,9 @@ class PickTests(SynchronousTestCase):
                     window[at : at + 8] = size.to_bytes(4, "big", signed=True) + bytes.fromhex("daa320a7")
                 units += layout.CQ_UNIT.pack(100 + at, size, rng.choice((0, 65, -1, -(1 << 63))))
             codes = rng.choice((None, frozenset((65,)), frozenset(range(70))))
-            limits = (50, 32, 1000, 2, 30)
+            limits = (32, 1000, 2, 30)
             found = reader._compiled.pick(
-                bytes(units), 0, 9, bytes(window), 7, 0, 99, 100 + len(window), limits, rng.choice((1, 9)), codes
+                bytes(units), 0, 9, bytes(window), 7, 0, 99, 100 + len(window), 50, limits, rng.choice((1, 9)), codes
             )
             kinds[found is not None] += 1
             if found is not None:

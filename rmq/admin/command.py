@@ -303,6 +303,13 @@ def addresses(text: str) -> list[str]:
     return found
 
 
+def positive(text: str) -> int:
+    """Return a number above 0; for ``argparse``."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
 NAMESRV = argument(
     "-n",
     "--namesrvAddr",

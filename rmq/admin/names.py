@@ -98,3 +98,11 @@ ALIASES: dict[str, str] = {
     "updateTopicPerm": "topic perm",
     "wipeWritePerm": "broker drain",
 }
+
+#: name in mqadmin that is no alias, since its letters contradict others -> what does its work
+INSTEAD: dict[str, str] = {
+    "consumeMessage": "tail TOPIC --from WHERE --count N --exit",
+    "printMsg": "tail TOPIC --from begin --exit",
+    "printMsgByQueue": "tail TOPIC -q BROKER:ID --from begin --exit",
+    "queryMsgTraceById": "message find RMQ_SYS_TRACE_TOPIC ID",
+}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+#: a number below is no time of a message; where one is given, an offset is meant
+EARLIEST_MS = 100_000_000_000
+
 
 def time_text(at_ms: int) -> str | None:
     """Return epoch milliseconds as ISO 8601 in UTC; None for no time."""

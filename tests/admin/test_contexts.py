@@ -160,6 +160,7 @@ ASKING = {
     RequestCode.GET_TOPIC_STATS_INFO,
     RequestCode.GET_CONSUME_STATS,
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    RequestCode.GET_BROKER_CONFIG,
 }
 
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import COMMANDS
 from rmq.admin.main import parse
-from rmq.admin.names import ALIASES, NOUNS
+from rmq.admin.names import ALIASES, INSTEAD, NOUNS
 from tests.needs import need_extra
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -68,6 +68,13 @@ class NameTests(SynchronousTestCase):
         ):
             status, text = ended(*arguments)
             self.assertEqual(status, 64, (arguments, text))
+
+    def test_names_without_alias(self) -> None:
+        """A name of mqadmin that is no alias says what does its work."""
+        for name, instead in INSTEAD.items():
+            for arguments in ((name, "-t", "T"), ("help", name)):
+                status, text = ended(*arguments)
+                self.assertEqual((status, text), (64, f"rmq-admin: {name} of mqadmin is here: rmq-admin {instead}\n"))
 
     def test_documented(self) -> None:
         """docs/admin.md has every command and every alias."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+
 from rmq.admin.command import (
     CLUSTER,
     NAMESRV,
     ONE_BROKER,
     Call,
+    NotFound,
     Outcome,
     argument,
     command,
@@ -69,10 +72,21 @@ async def broker_set(call: Call) -> Outcome:
     """Status 1 when a broker refuses it, 4 when nobody confirms it."""
     options = call.options
     brokers = await targets(call)
+    if not options.as_mqadmin:
+        await _check_key(call, brokers, options.key)
     call.confirm(f"{options.key}={options.value} is set on {', '.join(brokers)}", options.key)
     body = f"{options.key}={options.value}\n".encode()
     what = f"{options.key}={options.value}"
     return await change_each(call, brokers, UPDATE_BROKER_CONFIG, None, body, what=what)
+
+
+async def _check_key(call: Call, brokers: list[str], key: str) -> None:
+    """NotFound when a broker has no such key: it would take the request, and nothing would change."""
+    for addr, answer in await ask_each(call, brokers, GET_BROKER_CONFIG, None, None):
+        known = decode_properties(answer.body, addr)
+        if key not in known:
+            meant = difflib.get_close_matches(key, known, n=1)
+            raise NotFound(f"broker {addr} has no key {key}{f'; is it {meant[0]}?' if meant else ''}")
 
 
 NAME = subject("brokerName", "-b", "--brokerName", metavar="BROKER_NAME")

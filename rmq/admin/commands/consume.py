@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, subject
+from rmq.admin.command import NAMESRV, Call, argument, command, positive, subject
 from rmq.admin.commands.tail import Printer
 from rmq.admin.sending import client
 from rmq.client.flows.orderly import push_consumer
@@ -22,7 +22,10 @@ from rmq.errors import LostQueue
     argument("-g", "--group", required=True, metavar="GROUP", help="the consumer group"),
     argument("--tags", default="*", metavar="EXPRESSION", help="only these tags: 'A || B' (all)"),
     argument("--from", dest="begin", choices=("begin", "end"), default="end", help="where a new group begins (end)"),
-    argument("-c", "--count", type=int, metavar="N", help="end after N messages"),
+    argument("-c", "--count", type=positive, metavar="N", help="end after N messages"),
+    argument(
+        "--retries", type=int, default=-1, metavar="N", help="deliveries before the dead-letter queue (-1: 16); 0: none"
+    ),
     argument(
         "--exec",
         dest="line",
@@ -38,12 +41,11 @@ async def consume(call: Call) -> None:
     The program finds RMQ_TOPIC, RMQ_TAGS, RMQ_KEYS, RMQ_MESSAGE_ID and RMQ_RECONSUME_TIMES in its environment.
     """
     options = call.options
-    if options.count is not None and options.count < 1:
-        raise WrongUse("--count: a number above 0 is expected")
     if call.is_dry:
         call.plan("the brokers of the topic", "HEART_BEAT", {"group": options.group, "topic": options.topic})
         return
-    settings = PushSettings(consume_from=From.FIRST if options.begin == "begin" else From.LAST)
+    begin = From.FIRST if options.begin == "begin" else From.LAST
+    settings = PushSettings(consume_from=begin, max_reconsume_times=options.retries)
     printer = Printer(call)
     left = options.count
     async with client(call) as instance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 
 import attrs
@@ -34,7 +35,7 @@ from rmq.admin.lookups import (
     targets,
     together,
 )
-from rmq.admin.times import parse_time, time_text
+from rmq.admin.times import EARLIEST_MS, parse_time, time_text
 from rmq.errors import Refused, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.clients import GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, ConsumerGroupHeader
@@ -254,6 +255,10 @@ async def group_members(call: Call) -> Outcome:
     return tabular(("client_id", "address", "language", "version", "model", "subscriptions"), rows, nothing="")
 
 
+#: Java: Validators#checkGroup
+GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+
+
 @command(
     "group create",
     "create a consumer group, or alter it, on all masters of a cluster",
@@ -272,6 +277,8 @@ async def group_members(call: Call) -> Outcome:
 async def group_create(call: Call) -> Outcome:
     """Send the group to each master; status 1 when one refuses it."""
     options = call.options
+    if not GROUP_NAME.fullmatch(options.group):
+        raise WrongUse(f"group {options.group!r}: a name has letters, digits, % | _ - only, at most 255")
     config = SubscriptionGroupConfig(
         group_name=options.group,
         consume_enable=options.consumeEnable == "true",
@@ -341,12 +348,15 @@ _BEGIN, _END = 0, -1
 
 
 def _moment(text: str) -> int:
-    if text in ("begin", "end", "now"):
+    if text in ("begin", "end", "now", "-1"):  # mqadmin knows "now" and -1
         return _BEGIN if text == "begin" else _END
     try:
-        return parse_time(text.replace("#", "T", 1))
+        at_ms = parse_time(text.replace("#", "T", 1))
+        if 0 < at_ms < EARLIEST_MS:
+            raise ValueError(f"{text} ms after 1970")
+        return at_ms
     except ValueError:
-        raise WrongUse(f"--to {text}: begin, end or a time such as 2026-01-31T12:00 is expected") from None
+        raise WrongUse(f"--to {text}: begin, end or a time such as 2026-01-31T12:00 is expected, no offset") from None
 
 
 async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, tuple[int | None, int]]:

@@ -101,7 +101,8 @@ async def find(
     "find the messages of a topic that have a key",
     NAMESRV,
     subject("topic", "-t", "--topic", metavar="TOPIC"),
-    subject("key", "-k", "--msgKey", metavar="KEY"),
+    subject("key", "-k", "--msgKey", nargs="?", metavar="KEY"),
+    argument("--key", dest="key_option", metavar="KEY", help="the same"),
     argument("-b", "--from", "--beginTimestamp", dest="begin", default="0", metavar="TIME", help="stored from here on"),
     argument("-e", "--to", "--endTimestamp", dest="end", metavar="TIME", help="stored until here"),
     argument("-m", "--max", "--maxNum", dest="most", type=int, default=64, metavar="N", help="of each broker (64)"),
@@ -109,14 +110,17 @@ async def find(
 async def message_find(call: Call) -> Outcome:
     """Status 2 when none has it."""
     options = call.options
+    key = options.key if options.key_option is None else options.key_option
+    if key is None:
+        raise WrongUse("a key is needed: message find TOPIC KEY")
     try:
         begin_ms = parse_time(options.begin)
         end_ms = FAR_FUTURE_MS if options.end is None else parse_time(options.end)
     except ValueError as error:
         raise WrongUse(f"a time such as 2026-01-31T12:00 is expected: {error}") from None
-    found = await find(call, options.topic, options.key, most=options.most, begin_ms=begin_ms, end_ms=end_ms)
+    found = await find(call, options.topic, key, most=options.most, begin_ms=begin_ms, end_ms=end_ms)
     if not found:
-        raise NotFound(f"topic {options.topic} has no message with key {options.key}")
+        raise NotFound(f"topic {options.topic} has no message with key {key}")
     columns = ("message_id", "broker", "queue", "offset", "stored", "tags", "keys", "bytes")
     rows = [
         (

@@ -9,9 +9,9 @@ from rmq.admin.command import (
     REFUSED,
     Call,
     Outcome,
-    WrongUse,
     argument,
     command,
+    positive,
     subject,
     tabular,
 )
@@ -20,7 +20,9 @@ from rmq.admin.sending import plan_send, producer
 from rmq.client.types import Message
 from rmq.errors import NotDelivered
 
-SIZE = argument("--size", mqadmin=("-s", "--messageSize"), type=int, default=128, metavar="BYTES", help="body (128)")
+SIZE = argument(
+    "--size", mqadmin=("-s", "--messageSize"), type=positive, default=128, metavar="BYTES", help="body (128)"
+)
 
 
 @command(
@@ -29,7 +31,7 @@ SIZE = argument("--size", mqadmin=("-s", "--messageSize"), type=int, default=128
     NAMESRV,
     argument("-c", "--clusterName", "--cluster", metavar="CLUSTER", help="the cluster (default: the only one)"),
     SIZE,
-    argument("--count", mqadmin=("-a", "--amount"), type=int, default=10, metavar="N", help="messages each (10)"),
+    argument("--count", mqadmin=("-a", "--amount"), type=positive, default=10, metavar="N", help="messages each (10)"),
     changes=True,
 )
 async def cluster_ping(call: Call) -> Outcome:
@@ -44,7 +46,7 @@ async def cluster_ping(call: Call) -> Outcome:
     NAMESRV,
     subject("brokerName", "-b", "--brokerName", metavar="BROKER_NAME"),
     SIZE,
-    argument("--count", mqadmin=("-c",), type=int, default=10, metavar="N", help="messages (10)"),
+    argument("--count", mqadmin=("-c",), type=positive, default=10, metavar="N", help="messages (10)"),
     changes=True,
 )
 async def broker_ping(call: Call) -> Outcome:
@@ -58,7 +60,7 @@ async def broker_ping(call: Call) -> Outcome:
     NAMESRV,
     subject("topic", "-t", "--topic", metavar="TOPIC"),
     SIZE,
-    argument("--count", mqadmin=("-a", "--amount"), type=int, default=10, metavar="N", help="messages (10)"),
+    argument("--count", mqadmin=("-a", "--amount"), type=positive, default=10, metavar="N", help="messages (10)"),
     changes=True,
 )
 async def topic_ping(call: Call) -> Outcome:
@@ -69,8 +71,6 @@ async def topic_ping(call: Call) -> Outcome:
 async def _ping(call: Call, topics: Sequence[str]) -> Outcome:
     """Send one message after the other; the first one opens connections and does not count."""
     options = call.options
-    if options.count < 1 or options.size < 1:
-        raise WrongUse("--count and --size are numbers above 0")
     rows = []
     clock = call.platform.reactor
     async with producer(call) as sender:

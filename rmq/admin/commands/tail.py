@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from twisted.internet.defer import Deferred
 
-from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, subject
+from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, positive, subject
 from rmq.admin.lookups import together
 from rmq.admin.messages import described
 from rmq.admin.reading import queues_of, read
-from rmq.admin.times import parse_time, time_text
+from rmq.admin.times import EARLIEST_MS, parse_time, time_text
 from rmq.client.types import ReceivedMessage
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.offsets import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader
@@ -21,10 +21,16 @@ from rmq.wire.api.topics import TopicOffset
     "print the messages of a topic as they arrive, or with --exit those that are there",
     NAMESRV,
     subject("topic", "-t", "--topic", metavar="TOPIC"),
-    argument("--from", dest="begin", default="end", metavar="WHERE", help="begin, end, the last -N, or a time (end)"),
+    argument(
+        "--from",
+        dest="begin",
+        default="end",
+        metavar="WHERE",
+        help="begin, end, last -N, an offset or a time (end)",
+    ),
     argument("-q", "--queue", action="append", metavar="BROKER:ID", help="only this queue; may be given several times"),
     argument("--tags", default="*", metavar="EXPRESSION", help="only these tags: 'A || B' (all)"),
-    argument("--count", type=int, metavar="N", help="end after N messages"),
+    argument("-c", "--count", type=positive, metavar="N", help="end after N messages"),
     argument("--exit", action="store_true", help="end where the queues ended when the command began"),
 )
 async def tail(call: Call) -> None:
@@ -53,10 +59,14 @@ async def _begin(call: Call, queue: MessageQueue, addr: str, at: TopicOffset) ->
         return at.min_offset if where == "begin" else at.max_offset
     if where.startswith("-") and where[1:].isdecimal():
         return max(at.min_offset, at.max_offset - int(where[1:]))
+    if where.isdecimal() and int(where) < EARLIEST_MS:
+        return max(at.min_offset, min(at.max_offset, int(where)))
     try:
         at_ms = parse_time(where)
     except ValueError:
-        raise WrongUse(f"--from {where}: begin, end, -N or a time such as 2026-01-31T12:00 is expected") from None
+        raise WrongUse(
+            f"--from {where}: begin, end, -N, an offset or a time such as 2026-01-31T12:00 is expected"
+        ) from None
     header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=at_ms)
     return (await call.invoke(addr, SEARCH_OFFSET_BY_TIMESTAMP, header, None)).header.offset
 

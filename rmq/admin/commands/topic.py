@@ -17,6 +17,7 @@ from rmq.admin.command import (
     argument,
     command,
     merged,
+    positive,
     subject,
     tabular,
 )
@@ -181,9 +182,9 @@ async def topic_show(call: Call) -> Outcome:
     TOPIC,
     CLUSTER,
     ONE_BROKER,
-    argument("--queues", type=int, metavar="N", help="queues for producers and consumers (default: 8)"),
-    argument("-r", "--readQueueNums", type=int, metavar="N", help="queues that consumers see"),
-    argument("-w", "--writeQueueNums", type=int, metavar="N", help="queues that producers see"),
+    argument("--queues", type=positive, metavar="N", help="queues for producers and consumers (default: 8)"),
+    argument("-r", "--readQueueNums", type=positive, metavar="N", help="queues that consumers see"),
+    argument("-w", "--writeQueueNums", type=positive, metavar="N", help="queues that producers see"),
     argument("-p", "--perm", choices=tuple(PERMS), default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
     changes=True,
 )

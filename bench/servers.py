@@ -43,9 +43,8 @@ class Server:
 
 def _python(site: Site, folder: str, *twistd: str, pure: bool = False) -> Process:
     process = site.namesrv(OURS, folder, start=False, twistd=twistd)
-    # as it is installed: with the bytecode beside it, whatever this environment says
-    settings = ["-u", "PYTHONDONTWRITEBYTECODE", "-u", "PYTHONPYCACHEPREFIX"]
-    process.command = ["env", *settings, *([f"{PURE_PYTHON}=1"] if pure else []), *process.command]
+    if pure:
+        process.command = ["env", f"{PURE_PYTHON}=1", *process.command]
     return process
 
 

@@ -39,49 +39,51 @@ _KEYS = """
     appendCkAsync clearRetryTopicWhenDeleteTopic enableLmqStats configManagerVersion
     allowRecallWhenBrokerNotWriteable recallMessageEnable enableRegisterProducer enableCreateSysGroup
 """
-#: of the keys without effect those that no request changes over the network
+#: those that no request changes over the network
 _LOCAL = """
-    fetchNameSrvAddrByDnsLookup enableSlaveActingMaster enableRemoteEscape controllerAddr
+    fetchNameSrvAddrByDnsLookup enableSlaveActingMaster enableRemoteEscape controllerAddr enableControllerMode
     fetchControllerAddrByDnsLookup brokerElectionPriority metricsGrpcExporterTarget metricsGrpcExporterHeader
-    configManagerVersion
-"""
+    metricsExporterType metricsPromExporterPort metricsPromExporterHost configManagerVersion
+""".split()
 
 
-def _key(key: str, doc: str = "5.x only, no effect", *, local: bool = False) -> Any:
-    return attrs.field(default=None, metadata={"key": key, "doc": doc, "local": local})
+#: what the broker reads: the attribute and what is printed of it
+_READ = {
+    "enableControllerMode": ("enable_controller_mode", "5.x only, no effect"),
+    "metricsExporterType": (
+        "metrics_exporter_type",
+        "PROM opens the port of --http as well; DISABLE (the default) does not",
+    ),
+    "metricsPromExporterPort": ("metrics_prom_exporter_port", "port of metricsExporterType=PROM, 5557 unless given"),
+    "metricsPromExporterHost": (
+        "metrics_prom_exporter_host",
+        "address of metricsExporterType=PROM, brokerIP1 unless given",
+    ),
+    "metricsLabel": ("metrics_label", "labels that all metrics get, name:value,name:value"),
+}
 
 
-def _each_key_once(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Let a field that the class declares take the place of the one in `_KEYS`."""
-    return list({field.metadata["key"]: field for field in fields}.values())
+def _fields() -> dict[str, Any]:
+    fields = {}
+    for key in _KEYS.split():
+        name, doc = _READ.get(key, (key, "5.x only, no effect"))
+        fields[name] = attrs.field(default=None, metadata={"key": key, "doc": doc, "local": key in _LOCAL})
+    return fields
 
 
-_Keys: Any = attrs.make_class(
-    "_Keys",
-    {key: _key(key, local=key in _LOCAL.split()) for key in _KEYS.split()},
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
-_Keys.__annotations__ = dict.fromkeys(_KEYS.split(), str | None)
-
-
-@attrs.frozen(kw_only=True, field_transformer=_each_key_once)
-class BrokerConfig5x(_Keys):  # type: ignore[misc]
+@attrs.frozen(kw_only=True, these=_fields())
+class BrokerConfig5x:
     """
     Every value is kept as text, None when absent. Keys that the broker reads are declared here.
 
     Java: BrokerConfig, BrokerIdentity of 5.3.3
     """
 
-    enable_controller_mode: str | None = _key("enableControllerMode", local=True)
-    metrics_exporter_type: str | None = _key(
-        "metricsExporterType", "PROM opens the port of --http as well; DISABLE (the default) does not", local=True
-    )
-    metrics_prom_exporter_port: str | None = _key(
-        "metricsPromExporterPort", "port of metricsExporterType=PROM, 5557 unless given", local=True
-    )
-    metrics_prom_exporter_host: str | None = _key(
-        "metricsPromExporterHost", "address of metricsExporterType=PROM, brokerIP1 unless given", local=True
-    )
-    metrics_label: str | None = _key("metricsLabel", "labels that all metrics get, name:value,name:value")
+    enable_controller_mode: str | None
+    metrics_exporter_type: str | None
+    metrics_prom_exporter_port: str | None
+    metrics_prom_exporter_host: str | None
+    metrics_label: str | None
+
+
+BrokerConfig5x.__annotations__.update({field.name: str | None for field in attrs.fields(BrokerConfig5x)})

@@ -464,9 +464,10 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
 
 
 def _twistd(plugin: str, conf: Path, options: Sequence[str] = ()) -> tuple[list[str], list[Path]]:
-    """Return the command that runs one of our plugins; it logs to the console only."""
+    """Return the command that runs one of our plugins, with bytecode as pip installs it; it logs to the console."""
     run = "from twisted.scripts.twistd import run; run()"
-    return [sys.executable, "-c", run, "--nodaemon", "--pidfile=", *options, plugin, "-c", str(conf)], []
+    installed = ["env", "-u", "PYTHONDONTWRITEBYTECODE", "-u", "PYTHONPYCACHEPREFIX"]
+    return [*installed, sys.executable, "-c", run, "--nodaemon", "--pidfile=", *options, plugin, "-c", str(conf)], []
 
 
 def java_command(

@@ -44,7 +44,7 @@ _LOCAL = """
     fetchNameSrvAddrByDnsLookup enableSlaveActingMaster enableRemoteEscape controllerAddr enableControllerMode
     fetchControllerAddrByDnsLookup brokerElectionPriority metricsGrpcExporterTarget metricsGrpcExporterHeader
     metricsExporterType metricsPromExporterPort metricsPromExporterHost configManagerVersion
-""".split()
+"""
 
 
 #: what the broker reads: the attribute and what is printed of it
@@ -64,10 +64,10 @@ _READ = {
 
 
 def _fields() -> dict[str, Any]:
-    fields = {}
+    fields, local = {}, _LOCAL.split()
     for key in _KEYS.split():
         name, doc = _READ.get(key, (key, "5.x only, no effect"))
-        fields[name] = attrs.field(default=None, metadata={"key": key, "doc": doc, "local": key in _LOCAL})
+        fields[name] = attrs.field(default=None, metadata={"key": key, "doc": doc, "local": key in local})
     return fields
 
 

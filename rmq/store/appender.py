@@ -20,7 +20,6 @@ from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import Dispatcher, Units
-from rmq.store.layout import CQ_UNIT_BYTES
 from rmq.store.messages import BatchEntry, Message, PutResult, PutStatus
 from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable, is_storable_topic
@@ -228,11 +227,11 @@ class Appender:
             log.append(records)
         except DiskError:
             return 0
+        last = (sends.last_phy, sends.last_size, store_timestamp)
         if self.hides:
-            for queue, more, _ in units:
-                queue.next += len(more) // CQ_UNIT_BYTES
+            self._dispatcher.remember_many(end, units, keys, last)
         else:
-            self._dispatcher.appended_many(units, keys, (sends.last_phy, sends.last_size, store_timestamp))
+            self._dispatcher.appended_many(units, keys, last)
         return sends.count
 
     def put_batch(self, message: Message, entries: Sequence[BatchEntry]) -> PutResult:

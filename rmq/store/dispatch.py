@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
@@ -67,14 +67,47 @@ class Watch:
         return self.topic is None or queue.topic == self.topic
 
 
-#: phyOffset, size, queue, queueOffset, sysFlag, storeTimestamp, properties
-_Pending = tuple[int, int, ConsumeQueue, int, int, int, str]
+class _Message(NamedTuple):
+    """A message that is not dispatched yet."""
+
+    phy_offset: int
+    size: int
+    queue: ConsumeQueue
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    properties: str
+
+    def has(self, topic: str) -> bool:
+        return self.queue.topic == topic
+
 
 #: phyOffset, size, storeTimestamp
 LastRecord = tuple[int, int, int]
 
 #: queues, the units of messages that continue each, and the physical end of the last of them
 Units = Sequence[tuple[ConsumeQueue, bytes, int]]
+
+
+class _Written(NamedTuple):
+    """Ordinary messages that were written together and are not dispatched yet."""
+
+    phy_offset: int
+    #: of all
+    size: int
+    units: Units
+    #: the number of the first message of each queue in ``units``
+    numbers: Sequence[int]
+    keys: bytes
+    last: LastRecord
+
+    def continues(self) -> bool:
+        """Return whether each queue ends where its messages begin."""
+        return all(queue.end == number for (queue, _, _), number in zip(self.units, self.numbers, strict=True))
+
+    def has(self, topic: str) -> bool:
+        return any(queue.topic == topic for queue, _, _ in self.units)
+
 
 _compiled: Any = load_compiled("rmq.store._record")
 _UNIQ_KEY = property_mark(PROPERTY_UNIQ_KEY)
@@ -124,7 +157,7 @@ class Dispatcher:
         #: finds the further queues of messages; None with one queue for each message
         self._further = further
         self._tags: dict[str, int] = {}
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_Message | _Written] = deque()
         #: topics that were deleted while messages waited: where the log ended then, and a queue that they had
         self._deleted: dict[str, tuple[int, ConsumeQueue]] = {}
         #: how often a queue was reset
@@ -171,7 +204,18 @@ class Dispatcher:
     ) -> None:
         """Keep a pending message until :meth:`run` may dispatch it; beyond MAX_PENDING it is read from the log."""
         if len(self._pending) < MAX_PENDING:
-            self._pending.append((phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties))
+            pending = _Message(phy_offset, size, queue, queue_offset, sys_flag, store_timestamp, properties)
+            self._pending.append(pending)
+
+    def remember_many(self, phy_offset: int, units: Units, keys: bytes, last: LastRecord) -> None:
+        """Keep ordinary messages that were written together, and number them; as :meth:`remember` otherwise."""
+        numbers = []
+        for queue, more, _ in units:
+            numbers.append(queue.next)
+            queue.next += len(more) // CQ_UNIT_BYTES
+        if len(self._pending) < MAX_PENDING:
+            size = last[0] + last[1] - phy_offset
+            self._pending.append(_Written(phy_offset, size, units, numbers, keys, last))
 
     def appended(
         self,
@@ -386,7 +430,7 @@ class Dispatcher:
 
         They are in the log, and will be read there: only the index takes them then, as it has taken those before.
         """
-        kept = [pending for pending in self._pending if pending[2].topic != topic]
+        kept = [pending for pending in self._pending if not pending.has(topic)]
         self._pending.clear()
         self._pending.extend(kept)
         end = self._commit_log.end
@@ -462,7 +506,13 @@ class Dispatcher:
                 self._run_log(min(phy_offset, until))
             if phy_offset != self.dispatched or phy_offset + size > until:
                 return
-            self.message(*pending.popleft())
+            first = pending.popleft()
+            if isinstance(first, _Message):
+                self.message(*first)
+            elif first.continues():
+                self.extend(first.units, first.keys, first.last)
+                self._notify(first.units)
+            # else they are read from the log
         self._run_log(until)
 
     def _run_log(self, until: int) -> None:

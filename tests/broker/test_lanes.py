@@ -14,6 +14,7 @@ from rmq.broker import lanes
 from rmq.broker.lanes import answers_at_once
 from rmq.broker.topics import topic
 from rmq.runtime.clock import now_ms
+from rmq.store import dispatch
 from rmq.store.appender import Host
 from rmq.store.config import FlushDiskType
 from rmq.store.messages import Message
@@ -198,6 +199,49 @@ class SendLaneTests(SynchronousTestCase):
         """That holds where the answers come later, after the sync or with code 11 for want of a slave."""
         for key, value in (("flushDiskType", "SYNC_FLUSH"), ("brokerRole", "SYNC_MASTER")):
             self.many_in_one_turn({key: value}, SEED)
+
+    def test_more_wait_than_are_kept(self) -> None:
+        """What is not kept in memory until its sync is read from the log, and queues and index are the same."""
+        self.patch(dispatch, "MAX_PENDING", 2)
+        self.many_in_one_turn({"flushDiskType": "SYNC_FLUSH"}, SEED)
+
+    def test_topic_deleted_while_many_wait(self) -> None:
+        """Messages that were written together and wait for their sync do not come back with a topic made again."""
+        sides = [Side(with_lane=way, values={"flushDiskType": "SYNC_FLUSH"}) for way in (True, False)]
+        peers = [
+            [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(2)] for side in sides
+        ]
+        for side in sides:
+            side.client.ask(310, send_ext("U"))
+        props = "UNIQ_KEY\x017F00000100002A9F0000000000000001"
+
+        fields = [send_ext(name, queue_id=0, props=props, m="false") for name in "TUT"]
+        streams = [
+            b"".join(encode_command(RemotingCommand(310, ext_fields=ext, body=b"%d" % number)) for ext in fields)
+            for number in range(3)
+        ]
+        for number, stream in enumerate(streams):
+            if number == 2:
+                for side in sides:
+                    side.one.service.store.delete_topic("T")
+            if number:
+                order = one_turn([(peer, stream) for peer in peers[0]])
+            else:  # the first bytes of a connection take the ordinary way
+                order = [0, 1]
+                for peer in peers[0]:
+                    peer.send(stream)
+            for at in order:
+                peers[1][at].send(stream)
+        for side in sides:
+            side.one.world.run_for(1)
+        for mine, theirs in zip(*peers, strict=True):
+            left, right = (list(map(encode_command, peer.received())) for peer in (mine, theirs))
+            self.assertEqual(left, right)
+        self.assert_same(sides[0], sides[1], [], [], 0)
+        store = sides[0].one.service.store
+        self.assertEqual((store.max_offset("T", 0), store.max_offset("U", 0)), (4, 7))
+        self.assertGreater(sides[0].taken, 2 * sides[0].calls)
+        self.end(*sides)
 
     def many_in_one_turn(self, values: dict[str, str], seed: int) -> None:
         chance = random.Random(seed)

@@ -7,8 +7,8 @@ Java: ScheduleMessageService, CommitLog#asyncPutMessage
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -21,14 +21,20 @@ from rmq.broker.topics import TRANS_HALF_TOPIC
 from rmq.runtime.clock import DeadlineTimer, now_ms
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.store.appender import Host, SendBatch
+from rmq.store.config import StoreConfig
+from rmq.store.consumequeue import ConsumeQueue
+from rmq.store.dispatch import Units
 from rmq.store.messages import GetResult, GetStatus, Message, PutResult, PutStatus
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 from rmq.wire.api.replication import AllDelayOffset
+from rmq.wire.compiled import load as load_compiled
 from rmq.wire.record import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     SCHEDULE_TOPIC,
+    SIZE_AND_MAGIC,
     Record,
     RecordError,
     decode_record,
@@ -38,10 +44,16 @@ from rmq.wire.record import (
 FILE_NAME = "delayOffset.json"
 #: delay of a retry after a failed delivery, or for a message that cannot be read yet
 RETRY_MS = 100
-#: messages of one level that are delivered in one turn of the reactor
+#: messages that are delivered in one turn of the reactor, of one level
 SLICE = 32
 #: results of the store for a message that it refuses at every retry
 IMPOSSIBLE = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
+#: topics of which no delayed message is
+_NO_TARGETS = (SCHEDULE_TOPIC, TRANS_HALF_TOPIC)
+#: records keep their own
+_NO_HOST: Host = (b"", 0)
+
+_compiled: Any = load_compiled("rmq.store._record")
 
 
 def park(message: Message, pairs: Mapping[str, str], level: int, max_level: int) -> Message:
@@ -68,7 +80,7 @@ def restored(record: Record) -> Message | None:
     """
     pairs = record.property_map
     topic, queue_id = pairs.get(PROPERTY_REAL_TOPIC), pairs.get(PROPERTY_REAL_QUEUE_ID, "")
-    if not topic or topic in (SCHEDULE_TOPIC, TRANS_HALF_TOPIC) or not queue_id.isdecimal():
+    if not topic or topic in _NO_TARGETS or not queue_id.isdecimal():
         return None
     return Message(
         topic=topic,
@@ -89,16 +101,62 @@ def restored(record: Record) -> Message | None:
 class DelayStore(Protocol):
     """What delivery needs of the store."""
 
-    def get(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> GetResult: ...
+    @property
+    def config(self) -> StoreConfig: ...
+
+    def preloading(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> Deferred[None] | None: ...
+
+    def pull(self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: None) -> GetResult: ...
+
+    def ordinary_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
+
+    def append_many(self, sends: SendBatch, store_host: Host) -> int: ...
+
+    def flush_soon(self) -> None: ...
 
     def put(self, message: Message) -> PutResult | Deferred[PutResult]: ...
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
 
 
+class DueRecords:
+    """
+    The due records at the front of ``records``, from ``position`` on, as `MessageStore.append_many` takes them.
+
+    It needs the compiled module. ``target(topic, queue id)`` returns the queue of a message; None for one that is not
+    ordinary: the records end before that.
+    """
+
+    def __init__(
+        self, records: bytes, position: int, delay_ms: int, target: Callable[[str, int], ConsumeQueue | None]
+    ) -> None:
+        self._records = records
+        self._delay_ms = delay_ms
+        self._target = target
+        self.count = self.last_phy = self.last_size = 0
+        #: where the next record begins
+        self.stop = position
+
+    def encode(
+        self, phy_offset: int, room: int, store_ms: int, _store_host: Host, /
+    ) -> tuple[bytes, Units, bytes] | None:
+        """See `rmq.store._record.SendBatch.encode`; the records keep their store hosts."""
+        found = _compiled.restore_records(
+            self._records, self.stop, self._delay_ms, phy_offset, room, store_ms, self._target
+        )
+        if found is None:
+            return None
+        self.count, self.stop, self.last_phy, self.last_size, records, units, keys = found
+        return records, units, keys
+
+
 class Delays:
     """
     Deliver delayed messages in the order of each level, at least once.
+
+    A turn of the reactor delivers a slice of one level, its ordinary messages in one write; levels that are due take
+    turns. So the other work of the broker goes on beside a large backlog, which still takes all the time that is left.
+    :meth:`_deliver_one` is the reference of what is written together.
 
     One that can never be delivered is skipped and logged as an error with its position: Apache retries it for
     ever, and all later messages of its level wait, whatever their topic.
@@ -124,6 +182,8 @@ class Delays:
         #: level -> when to look at its next message, in seconds of the clock
         self._due_s: dict[int, float] = {}
         self._timer = DeadlineTimer(clock, lambda: min(self._due_s.values(), default=None), self._run)
+        self._syncs = store.config.is_sync_flush
+        self._writes_many = _compiled is not None and not store.config.enable_multi_dispatch
         self._delivering: set[int] = set()
         #: delayed messages that were skipped since the start
         self.skipped = 0
@@ -180,7 +240,10 @@ class Delays:
         return self._clock.seconds() + delay_ms / 1000
 
     def _run(self, now_s: float) -> None:
-        for level in sorted(level for level, due_s in self._due_s.items() if due_s <= now_s):
+        """Deliver messages of the level that has been due for longest; the other levels follow in the next turns."""
+        # Of levels that are due at the same time it is the one that has waited for longest: min returns the first.
+        level = min(self._due_s, key=self._due_s.__getitem__, default=None)
+        if level is not None and self._due_s[level] <= now_s:
             del self._due_s[level]
             self._delivering.add(level)
             Deferred.fromCoroutine(self._deliver(level)).addErrback(self._broken, level)
@@ -199,19 +262,44 @@ class Delays:
     async def _deliver(self, level: int) -> None:
         """Deliver the due messages of one level, at most SLICE."""
         offset = self._offsets.get(level, 0)
-        result = self._store.get(SCHEDULE_TOPIC, level - 1, offset, SLICE)
+        loading = self._store.preloading(SCHEDULE_TOPIC, level - 1, offset, SLICE)
+        if loading is not None:
+            await loading
+            if not self._running:
+                return
+        result = self._store.pull(SCHEDULE_TOPIC, level - 1, offset, SLICE, None)
         if result.status is not GetStatus.FOUND:
             self._again(level, self._after_nothing(level, offset, result))
             return
-        next_s: float | None = self._clock.seconds()
-        for position, data in enumerate(result.messages):
-            next_s = await self._deliver_one(level, offset + position, data)
-            if next_s is not None:
-                break
-        else:
+        next_s = await self._deliver_records(level, offset, result.messages[0])
+        if next_s is None:
             self._advance(level, result.next_begin_offset)
             next_s = self._clock.seconds()
         self._again(level, next_s)
+
+    async def _deliver_records(self, level: int, offset: int, records: bytes) -> float | None:
+        """Deliver records that lie one behind the other; return when to retry if one is not due, or delivery failed."""
+        position = 0
+        while position < len(records):
+            if self._writes_many:
+                due = DueRecords(records, position, self._levels_ms[level - 1], self._target)
+                if self._store.append_many(due, _NO_HOST):
+                    offset, position = offset + due.count, due.stop
+                    self._advance(level, offset)
+                    if self._syncs:
+                        self._store.flush_soon()
+                    continue
+            size, _ = SIZE_AND_MAGIC.unpack_from(records, position)
+            next_s = await self._deliver_one(level, offset, records[position : position + size])
+            if next_s is not None:
+                return next_s
+            offset, position = offset + 1, position + size
+        return None
+
+    def _target(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue of an ordinary target; None for any other."""
+        queue = None if topic in _NO_TARGETS else self._store.ordinary_queue(topic, queue_id)
+        return queue if queue is not None and (self._syncs or queue.end == queue.next) else None
 
     async def _deliver_one(self, level: int, offset: int, data: bytes) -> float | None:
         """Deliver a message if it is due; if it is not, or delivery failed, return when to retry."""

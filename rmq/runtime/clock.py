@@ -53,8 +53,8 @@ class DeadlineTimer:
     One delayed call for many deadlines: it runs at the earliest of them.
 
     ``next_deadline`` returns the earliest deadline in seconds of ``clock``, None when there is none; call :meth:`arm`
-    when one was added. ``fire(now_s)`` must take out all that are due at ``now_s``, which is never before the deadline,
-    though a delayed call may be early by a rounding error.
+    when one was added. ``fire(now_s)`` must take out what is due at ``now_s``, which is never before the deadline,
+    though a delayed call may be early by a rounding error. What it leaves, it gets in the next turn of the reactor.
 
     The call is not moved when a deadline is taken out: one that finds nothing due is cheaper than a new one each time.
     """

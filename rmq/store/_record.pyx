@@ -1746,12 +1746,153 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
         at += <Py_ssize_t>size
     if last_phy < 0:
         return None
-    units = [
+    return at, _units_of(known), entries, last_phy, last_size, last_ms
+
+
+# ---- from the queue of a delay level to the queues of topics ----
+
+cdef bint find_target(const uint8_t* text, Py_ssize_t size, Span* topic, int64_t* queue_id) noexcept nogil:
+    """Find REAL_TOPIC and REAL_QID, the last of each; False when one is missing or no plain value."""
+    cdef Py_ssize_t at = 0, stop
+    cdef const uint8_t* mark
+    cdef Span number
+    topic.size = number.size = number.at = 0
+    while at < size:
+        mark = <const uint8_t*>memchr(text + at, 2, size - at)
+        stop = size if mark == NULL else mark - text
+        if stop - at > 11 and memcmp(text + at, b"REAL_TOPIC\x01", 11) == 0:
+            topic.at = at + 11
+            topic.size = stop - topic.at
+        elif stop - at > 9 and memcmp(text + at, b"REAL_QID\x01", 9) == 0:
+            number.at = at + 9
+            number.size = stop - number.at
+        at = stop + 1
+    queue_id[0] = 0
+    if not 0 < topic.size <= 127 or not 0 < number.size <= 9:
+        return False
+    for at in range(number.at, number.at + number.size):
+        if not c'0' <= text[at] <= c'9':
+            return False
+        queue_id[0] = queue_id[0] * 10 + (text[at] - c'0')
+    return True
+
+
+def restore_records(
+    bytes data, Py_ssize_t position, int64_t delay_ms, int64_t phy_offset, int64_t room, int64_t store_ms, queue_for
+):
+    """
+    Make the records that deliver those from ``data[position]`` on, which were parked one behind the other.
+
+    Returns (how many, position behind them, offset of the last one, its size, records, units, keys), or None when the
+    first one is not ordinary or not due at ``store_ms``. The new records lie at ``phy_offset``, together in ``room``
+    bytes. Units and keys are those of `SendBatch.encode`. ``queue_for(topic, queue id)`` returns the queue of a target;
+    None for one that is not ordinary. It does what `rmq.broker.delays.restored` and
+    `rmq.store.appender.Appender.put` do.
+    """
+    cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, used = 0, last_size = 0
+    cdef Py_ssize_t new_size, unit_at, topic_size, text_size
+    cdef Span unique, keys, tags, target
+    cdef Properties found
+    cdef const uint8_t* record
+    cdef const uint8_t* text
+    cdef uint8_t* out
+    cdef int64_t size, body_size, queue_id, due_ms, code
+    cdef int32_t hashes[MAX_KEYS]
+    cdef uint8_t key[132]
+    cdef uint32_t sys_flag
+    cdef bytes name
+    cdef dict known = {}
+    cdef _Queue queue
+    cdef bytearray records = bytearray(), entries = bytearray()
+    cdef int i, count = 0, hash_count
+    while end - at >= MIN_RECORD_BYTES:
+        record = chunk + at
+        size = <int32_t>get32(record)
+        sys_flag = get32(record + SYS_FLAG_AT)
+        if size < MIN_RECORD_BYTES or size > end - at or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
+            break
+        if sys_flag & 0x30 or sys_flag & 0xC not in (0, 8):
+            break
+        due_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT) + delay_ms
+        if store_ms < due_ms <= store_ms + delay_ms:
+            break
+        body_size = <int32_t>get32(record + BODY_LENGTH_AT)
+        if body_size < 0 or HEAD_BYTES + body_size + 3 > size:
+            break
+        topic_size = record[HEAD_BYTES + body_size]
+        if HEAD_BYTES + body_size + 1 + topic_size + 2 > size:
+            break
+        text = record + HEAD_BYTES + body_size + 1 + topic_size + 2
+        text_size = (<Py_ssize_t>text[-2] << 8) | text[-1]
+        if text_size > MAX_PROPERTIES or HEAD_BYTES + body_size + 1 + topic_size + 2 + text_size != size:
+            break
+        if not is_plain(text, text_size) or not find_target(text, text_size, &target, &queue_id):
+            break
+        new_size = <Py_ssize_t>size - topic_size + target.size
+        if used + new_size > room:
+            break
+        if body_size and crc_of(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
+            break
+        find_properties(text, text_size, &unique, &keys, &tags)
+        if unique.size == 0 or keys.size == 0 or tags.size == 0:
+            break
+        put32(key, <uint32_t>queue_id)
+        memcpy(key + 4, text + target.at, target.size)
+        name = PyBytes_FromStringAndSize(<const char*>key, 4 + target.size)
+        queue = <_Queue>known.get(name)
+        if queue is None:
+            queue = _find(known, name, text + target.at, target.size, queue_id, queue_for)
+            if queue is None:
+                break
+            queue.end = queue.queue.next
+        found.unique, found.unique_size = unique.at, unique.size
+        found.keys, found.keys_size = keys.at, keys.size
+        hash_count = hash_keys(queue.prefix, text, &found, hashes, MAX_KEYS)
+        if hash_count < 0:
+            break
+        PyByteArray_Resize(records, used + new_size)
+        out = <uint8_t*>PyByteArray_AS_STRING(records) + used
+        memcpy(out, record, HEAD_BYTES + body_size)
+        put32(out + TOTAL_SIZE_AT, <uint32_t>new_size)
+        put32(out + QUEUE_ID_AT, <uint32_t>queue_id)
+        put64(out + QUEUE_OFFSET_AT, <uint64_t>queue.end)
+        put64(out + PHYSICAL_OFFSET_AT, <uint64_t>(phy_offset + used))
+        put64(out + STORE_TIMESTAMP_AT, <uint64_t>store_ms)
+        put64(out + PREPARED_TRANSACTION_OFFSET_AT, 0)
+        out += HEAD_BYTES + body_size
+        out[0] = <uint8_t>target.size
+        memcpy(out + 1, text + target.at, target.size)
+        memcpy(out + 1 + target.size, text - 2, 2 + text_size)
+        code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
+        unit_at = PyByteArray_GET_SIZE(queue.units)
+        PyByteArray_Resize(queue.units, unit_at + UNIT)
+        out = <uint8_t*>PyByteArray_AS_STRING(queue.units) + unit_at
+        put64(out, <uint64_t>(phy_offset + used))
+        put32(out + 8, <uint32_t>new_size)
+        put64(out + 12, <uint64_t>code)
+        unit_at = PyByteArray_GET_SIZE(entries)
+        PyByteArray_Resize(entries, unit_at + hash_count * PENDING)
+        out = <uint8_t*>PyByteArray_AS_STRING(entries) + unit_at
+        for i in range(hash_count):
+            out = add_pending(out, hashes[i], phy_offset + used, store_ms)
+        queue.end += 1
+        used += new_size
+        queue.max_phy = phy_offset + used
+        count += 1
+        at += <Py_ssize_t>size
+        last_size = new_size
+    if count == 0:
+        return None
+    return count, at, phy_offset + used - last_size, last_size, bytes(records), _units_of(known), bytes(entries)
+
+
+cdef list _units_of(dict known):
+    """Return (queue, units that continue it, end of the last record) of each queue that got a record."""
+    return [
         ((<_Queue>each).queue, (<_Queue>each).units, (<_Queue>each).max_phy)
         for each in known.values() if (<_Queue>each).units
     ]
-    return at, units, entries, last_phy, last_size, last_ms
-
 
 cdef inline bint is_plain(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     """Tell whether bytes are ASCII without NUL."""

@@ -26,14 +26,14 @@ class TimesOfOneLevelTests(DelayCase):
     def test_our_own_fault_only_delays(self) -> None:
         """A bug that breaks one delivery is logged with its traceback; ten seconds later the message comes."""
         store = self.one.service.store
-        get = store.get
+        pull = store.pull
 
         def broken(*_: object) -> GetResult:
-            store.get = get
+            store.pull = pull
             raise ZeroDivisionError("a bug")
 
         self.send(1)
-        store.get = broken  # type: ignore[assignment]
+        store.pull = broken  # type: ignore[assignment]
         self.one.world.run_for(9)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.bodies(), [])
@@ -43,19 +43,19 @@ class TimesOfOneLevelTests(DelayCase):
     def test_a_message_that_cannot_be_read_now(self) -> None:
         """While the store finds nothing where a parked message should be, it is asked ten times a second, no more."""
         store = self.one.service.store
-        get, asked = store.get, []
+        pull, asked = store.pull, []
 
         def nothing(topic: str, queue_id: int, offset: int, *more: object) -> GetResult:
             asked.append(offset)
             return attrs.evolve(
-                get(topic, queue_id, 1 << 40, 1), status=GetStatus.OFFSET_FOUND_NULL, next_begin_offset=offset
+                pull(topic, queue_id, 1 << 40, 1, None), status=GetStatus.OFFSET_FOUND_NULL, next_begin_offset=offset
             )
 
         self.send(1)
-        store.get = nothing  # type: ignore[assignment]
+        store.pull = nothing  # type: ignore[assignment]
         self.one.world.run_for(6)
         self.assertIn(len(asked), range(45, 52))
-        store.get = get
+        store.pull = pull
         self.one.world.run_for(2)
         self.assertEqual(self.bodies(), [b"x"])
 

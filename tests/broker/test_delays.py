@@ -99,6 +99,7 @@ class DeliveryTests(DelayCase):
         self.send(1)
         self.send(1)
         delays, store = self.one.service.delays, self.one.service.store
+        delays._writes_many = False
         put, stored = store.put, list[tuple[Deferred[PutResult], PutResult]]()
 
         def later(message: Message) -> Deferred[PutResult]:

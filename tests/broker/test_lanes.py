@@ -114,6 +114,8 @@ class Side:
             return count
 
         store.append_many = counted  # type: ignore[method-assign]
+        # only what lanes store is to be counted
+        self.one.service.delays._writes_many = False
         if not with_lane:
             table.chunk_lanes = {}
         self.client: RawClient = self.one.connect()

@@ -498,3 +498,18 @@ class ConsumeTests(FlowCase):
         reset = ResetOffsetHeader(topic="T", group="CG", timestamp=0, is_force=True)
         self.sim.run(self.client.ask(addr, INVOKE_BROKER_TO_RESET_OFFSET, reset, None))
         self.until(lambda: len(inbox.got) == 8)
+
+    def test_reset_does_not_wait_for_the_poll(self) -> None:
+        """After a reset the messages come at once, also where a poll is held at the end of the queue."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)]))
+        self.until(lambda: len(inbox.got) == 4)
+        self.sim.pass_s(6)
+        addr = self.client.master("broker-a")
+        reset = ResetOffsetHeader(topic="T", group="CG", timestamp=0, is_force=True)
+        self.sim.run(self.client.ask(addr, INVOKE_BROKER_TO_RESET_OFFSET, reset, None))
+        self.sim.pass_s(1)
+        self.assertEqual(len(inbox.got), 8)
+        self.sim.pass_s(20)  # the answer of the poll that was held changes nothing
+        self.assertEqual(len(inbox.got), 8)

@@ -106,7 +106,7 @@ class PullConsumer(Member):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset; LostQueue when the queue is not ours."""
-        self._mine(queue).process.clear(offset)
+        self._go_on(self._mine(queue), offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go back to the first message that the broker has."""

@@ -282,6 +282,13 @@ class Member:
                 changed = True
         return changed
 
+    def _go_on(self, held: Held, offset: int) -> None:
+        """Forget what is in hand and pull from another offset now; the poll in flight may be held for long."""
+        if held.pulling is not None:
+            held.pulling.cancel()
+        held.process.clear(offset)
+        held.pulling = self._host.spawn(self._pull_queue(held), name=f"rmq pull of {held.queue}")
+
     async def _may_take(self, queue: MessageQueue) -> bool:
         return True
 
@@ -451,12 +458,7 @@ class Member:
             expression_type=data.expression_type,
         )
         addr = self._instance.broker_addr(queue.broker_name, held.broker_id, any_id=True)
-        asked = process.next_offset
-        response = await self._instance.ask(addr, PULL_MESSAGE, header, None, settings.answer_s)
-        if process.next_offset != asked:  # a seek or a reset meanwhile
-            response.code = ResponseCode.PULL_RETRY_IMMEDIATELY
-            response.header.next_begin_offset = process.next_offset
-        return response
+        return await self._instance.ask(addr, PULL_MESSAGE, header, None, settings.answer_s)
 
     async def _rest(self, held: Held, error: RequestFailed, pause: float) -> float:
         """Wait after a failed pull and return the pause of the next failure."""
@@ -568,8 +570,10 @@ class Member:
             }
         for held in list(self._held.values()):
             offset = table.get(held.queue)
-            if held.queue.topic == topic and held.is_ready and offset is not None:
-                held.process.clear(offset)
+            if self._closed:
+                break
+            if held.queue.topic == topic and held.is_ready and not held.dropped and offset is not None:
+                self._go_on(held, offset)
                 await self._write(held)
                 _log.info("offset of %s was reset to %d", held.queue, offset)
         return encode_reply(command)

@@ -1,4 +1,4 @@
-"""An unmodified Go client (rocketmq-client-go 2), driven through a pipe (see go/client.go)."""
+"""An unmodified Go client (rocketmq-client-go 2), driven through a pipe (see go/client.go and go/commands.go)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def has_go() -> bool:
 
 def built() -> Path:
     """Return the client's program; built once per source text, in the cache. Without Go the test is skipped."""
-    files = [SOURCE / name for name in ("client.go", "go.mod", "go.sum")]
+    files = [SOURCE / name for name in ("client.go", "commands.go", "go.mod", "go.sum")]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
     program = CACHE / f"go-client-{digest}"
     if program.exists():
@@ -44,3 +44,10 @@ class GoClient(PipedClient):
     def __init__(self, namesrv: str, topic: str, group: str, folder: Path, *, interval_ms: int = 20):
         super().__init__("Go client", [str(built()), namesrv, topic, group, str(interval_ms)], folder)
         self.group = group
+
+
+class GoSession(PipedClient):
+    """A Go client that does what it is asked to; ``account`` are its access key and secret (see go/commands.go)."""
+
+    def __init__(self, namesrv: str, folder: Path, *account: str):
+        super().__init__("Go client", [str(built()), namesrv, *account], folder)

@@ -46,32 +46,12 @@ class JavaClient(PipedClient):
         classpath = f"{compiled(version)}{os.pathsep}{jars(version)}/*"
         super().__init__(f"client {version}", ["java", *flags, "-cp", classpath, "Client", namesrv], folder)
         self.version = version
-        self._next_id = 0
 
     def __enter__(self) -> JavaClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def begin(self, do: str, **arguments: object) -> int:
-        """Give the client a command and return its id."""
-        self._next_id += 1
-        self.write_line({"id": self._next_id, "do": do, **arguments})
-        return self._next_id
-
-    def finish(self, command: int, *, seconds: float = 120.0) -> Event:
-        """Wait for the end of a command and return its last event; a failed one raises."""
-
-        def ending() -> Event | None:
-            return next((e for e in self.events if e.get("id") == command), None)
-
-        event = self.wait(f"the end of command {command}", ending, seconds=seconds)
-        assert event["event"] == "done", f"client {self.version}: {event}\n{self.tail()}"
-        return event
-
-    def call(self, do: str, *, seconds: float = 120.0, **arguments: object) -> Event:
-        return self.finish(self.begin(do, **arguments), seconds=seconds)
 
     # -- the commands
 
@@ -165,7 +145,6 @@ class JavaAdmin(PipedClient):
         classpath = os.pathsep.join([str(compiled(version, ADMIN_SOURCE)), f"{jars(version)}/*"])
         command, _ = java_command(version, folder, "Admin", [], TEST_JAVA.flags, heap_mb=64, classpath=classpath)
         super().__init__(f"mqadmin {version}", command, folder)
-        self._commands = 0
 
     def run(self, *arguments: str, seconds: float = 60.0) -> str:
         """Run one sub-command and return all that it printed."""

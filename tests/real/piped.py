@@ -28,6 +28,7 @@ class PipedClient:
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
         )
         self.events: list[Event] = []
+        self._commands = 0
         self._changed = threading.Condition()
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -52,6 +53,29 @@ class PipedClient:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value).encode() + b"\n")
         self._process.stdin.flush()
+
+    # -- commands, of programs that take {"id": n, "do": command, ...}; they may overlap
+
+    def begin(self, do: str, **arguments: object) -> int:
+        """Give the client a command and return its id."""
+        self._commands += 1
+        self.write_line({"id": self._commands, "do": do, **arguments})
+        return self._commands
+
+    def finish(self, command: int, *, seconds: float = 120.0) -> Event:
+        """Wait for the end of a command and return its last event; a failed one raises."""
+
+        def ending() -> Event | None:
+            return next((e for e in self.events if e.get("id") == command), None)
+
+        event = self.wait(f"the end of command {command}", ending, seconds=seconds)
+        assert event["event"] == "done", f"{self.name}: {event}\n{self.tail()}"
+        return event
+
+    def call(self, do: str, *, seconds: float = 120.0, **arguments: object) -> Event:
+        return self.finish(self.begin(do, **arguments), seconds=seconds)
+
+    # -- events
 
     def wait(self, what: str, condition: Callable[[], Event | None], *, seconds: float = 60.0) -> Event:
         """Wait until ``condition`` (asked after every event) returns something."""

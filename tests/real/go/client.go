@@ -1,4 +1,4 @@
-// An unmodified RocketMQ client for Go behind a pipe: client NAMESRV TOPIC GROUP INTERVAL_MS.
+// An unmodified RocketMQ client for Go behind a pipe: client NAMESRV TOPIC GROUP INTERVAL_MS, or what commands.go has.
 //
 // NAMESRV is host:port;host:port. It sends one message after the other, never the same twice, and consumes the topic
 // with GROUP, until stdin ends. Each line on stdout is an event: {"event":"sent","key":...,"hash":...},
@@ -31,6 +31,18 @@ type event struct {
 	Hash   string `json:"hash,omitempty"`
 	Broker string `json:"broker,omitempty"`
 	Error  string `json:"error,omitempty"`
+
+	ID      int    `json:"id,omitempty"`
+	MsgID   string `json:"msgId,omitempty"`
+	Member  string `json:"member,omitempty"`
+	Topic   string `json:"topic,omitempty"`
+	Tag     string `json:"tag,omitempty"`
+	Body    string `json:"body,omitempty"`
+	Status  string `json:"status,omitempty"`
+	Number  string `json:"number,omitempty"`
+	Queue   int    `json:"queue"`
+	Attempt int    `json:"attempt"`
+	Lag     int64  `json:"lag,omitempty"`
 }
 
 var out sync.Mutex
@@ -55,11 +67,15 @@ func hash(body []byte) string {
 }
 
 func main() {
+	rlog.SetLogLevel("warn")
+	if len(os.Args) < 5 {
+		serve(os.Args[1:])
+		return
+	}
 	namesrvs := primitive.NewPassthroughResolver(strings.Split(os.Args[1], ";"))
 	topic, group := os.Args[2], os.Args[3]
 	interval, err := strconv.Atoi(os.Args[4])
 	must(err)
-	rlog.SetLogLevel("warn")
 
 	reader, err := rocketmq.NewPushConsumer(
 		consumer.WithGroupName(group),

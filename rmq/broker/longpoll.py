@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -14,6 +14,8 @@ from rmq.remoting.responders import MAX_COLLECTED_BYTES
 TICK_S = 1.0
 #: how often a waiting pull is woken by any new message, matching or not.  Java: PullRequestHoldService#run
 SWEEP_MS = 5_000
+#: queues that are looked at, and pulls that are woken, in one turn of the reactor
+QUEUES_AT_ONCE, WAKE_AT_ONCE = 2000, 500
 #: limit of waiting pulls; a pull beyond it is answered "nothing found" at once
 MAX_HELD = 100_000
 
@@ -93,13 +95,23 @@ class LongPolls:
         ]
         self._wake(woken)
 
-    def tick(self, now_ms: int) -> None:
-        """Wake pulls whose deadline has passed; every SWEEP_MS also those whose queue has grown."""
-        self._wake([pull for held in self._queues.values() for pull in held if pull.deadline_ms <= now_ms])
+    def tick(self, now_ms: int) -> Iterator[None]:
+        """
+        Wake pulls whose deadline has passed; every SWEEP_MS also those whose queue has grown. In slices.
+
+        The table may change between slices.
+        """
+        due = [pull for held in self._queues.values() for pull in held if pull.deadline_ms <= now_ms]
+        for start in range(0, len(due), WAKE_AT_ONCE):
+            self._wake([pull for pull in due[start : start + WAKE_AT_ONCE] if self._holds(pull)])
+            yield
         if self._swept_ms is None or now_ms - self._swept_ms >= self._sweep_ms:
             self._swept_ms = now_ms
-            for topic, queue_id in list(self._queues):
-                self.arrived(topic, queue_id, self._max_offset(topic, queue_id), None)
+            queues = list(self._queues)
+            for start in range(0, len(queues), QUEUES_AT_ONCE):
+                for topic, queue_id in queues[start : start + QUEUES_AT_ONCE]:
+                    self.arrived(topic, queue_id, self._max_offset(topic, queue_id), None)
+                yield
 
     def topic_deleted(self, topic: str) -> None:
         """Wake every pull of a deleted topic; each is refused."""
@@ -133,6 +145,9 @@ class LongPolls:
                     _write(answers)
                     answers, collected = {}, 0
         _write(answers)
+
+    def _holds(self, pull: HeldPull) -> bool:
+        return pull in self._queues.get((pull.topic, pull.queue_id), ())
 
     def _take_out(self, pull: HeldPull) -> None:
         key = (pull.topic, pull.queue_id)

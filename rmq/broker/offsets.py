@@ -7,7 +7,7 @@ Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 import msgspec
@@ -287,17 +287,21 @@ class ConsumerOffsetTable:
         """Forget all offsets of a topic."""
         self._remove(_key(topic, group) for group in self.groups_of(topic))
 
-    def remove_unknown_topics(self, is_known: Callable[[str], bool]) -> list[str]:
+    def topics(self) -> set[str]:
+        """Return the topics that any group has committed offsets of."""
+        return {_parts(key)[0] for key in self._offsets}
+
+    def remove_topics(self, topics: Collection[str]) -> list[str]:
         """
-        Forget the offsets of topics that are not known; return those topics.
+        Forget all offsets of topics; return those that had any.
 
         4.9.7 has a clean-up that nobody calls, which also forgets offsets of groups that are offline while all that
         they consumed expires: at their return they would miss what was sent meanwhile.
         Java: ConsumerOffsetManager#scanUnsubscribedTopic
         """
-        unknown = {name for name in {_parts(key)[0] for key in self._offsets} if not is_known(name)}
-        self._remove([key for key in self._offsets if _parts(key)[0] in unknown])
-        return sorted(unknown)
+        keys = [key for key in self._offsets if _parts(key)[0] in topics] if topics else []
+        self._remove(keys)
+        return sorted({_parts(key)[0] for key in keys})
 
     def _remove(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -284,7 +284,7 @@ class BrokerService(MultiService):
             ("flow control", FLOW_SAMPLE_S, None, self.flow.sample),
             ("persistence of consumer filters", FILTER_PERSIST_S, None, self.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
-            ("long polls", POLL_TICK_S, None, lambda: self.polls.tick(steady_ms(clock))),
+            ("long polls", POLL_TICK_S, None, lambda: in_turns(clock, self.polls.tick(steady_ms(clock)))),
             ("rates", STATS_SAMPLE_S, None, lambda: self.stats.sample_second(*moment(clock))),
             ("counters", COUNTER_SAMPLE_S, None, lambda: in_turns(clock, self.stats.sample_counters(steady_ms(clock)))),
             ("times of sends", PUT_TIMES_SAMPLE_S, None, self._put_times.sample),
@@ -449,12 +449,10 @@ class BrokerService(MultiService):
 
     def _clean_offsets(self) -> None:
         """Forget the offsets of topics that are nowhere: not in the table, not in the store, and nobody subscribes."""
-        stored = {topic for topic, _ in self.store.queues()}
-        gone = self.offsets.remove_unknown_topics(
-            lambda topic: (
-                self.topics.get(topic) is not None or topic in stored or bool(self.consumers.subscribers(topic))
-            )
-        )
+        unknown = {topic for topic in self.offsets.topics() if self.topics.get(topic) is None}
+        if unknown:
+            unknown -= {topic for topic, _ in self.store.queues()} | self.consumers.subscribed_topics()
+        gone = self.offsets.remove_topics(unknown)
         if gone:
             self._log.info("consumer offsets of topics that do not exist were removed: {topics}", topics=gone)
 

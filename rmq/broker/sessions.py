@@ -65,12 +65,17 @@ class ProducerGroups:
     """
 
     _groups: dict[str, dict[ClientLink, Member]] = attrs.field(factory=dict, init=False)
-    #: client id -> the connection that registered last
-    _clients: dict[str, Member] = attrs.field(factory=dict, init=False)
+    #: client id -> its members by group and connection, the one that registered last at the end
+    _clients: dict[str, dict[tuple[str, ClientLink], Member]] = attrs.field(factory=dict, init=False)
+    #: the groups of each connection: many connections may close at once
+    _of: dict[ClientLink, dict[str, None]] = attrs.field(factory=dict, init=False)
 
     def register(self, group: str, member: Member) -> None:
-        self._groups.setdefault(group, {})[member.channel] = member
-        self._clients[member.client_id] = member
+        channel = member.channel
+        self.unregister(group, channel)
+        self._groups.setdefault(group, {})[channel] = member
+        self._clients.setdefault(member.client_id, {})[group, channel] = member
+        self._of.setdefault(channel, {})[group] = None
 
     def has(self, group: str, member: Member) -> bool:
         """Return whether :meth:`register` of ``member`` would change nothing."""
@@ -78,7 +83,7 @@ class ProducerGroups:
         return (
             members is not None
             and members.get(member.channel) is member
-            and self._clients.get(member.client_id) is member
+            and self.find_client(member.client_id) is member
         )
 
     def unregister(self, group: str, channel: ClientLink) -> None:
@@ -86,22 +91,18 @@ class ProducerGroups:
         gone = None if members is None else members.pop(channel, None)
         if gone is None:
             return
+        _take_out(self._clients, gone.client_id, (group, channel))
+        _take_out(self._of, channel, group)
         if not members:
             del self._groups[group]
-        current = self._clients.get(gone.client_id)
-        if current is not None and current.channel is channel:
-            self._clients.pop(gone.client_id)
-            for others in self._groups.values():
-                for other in others.values():
-                    if other.client_id == gone.client_id:
-                        self._clients[other.client_id] = other
 
     def find_client(self, client_id: str) -> Member | None:
         """Return a producer by its client id, whatever its groups.  Java: ProducerManager#findChannel"""
-        return self._clients.get(client_id)
+        members = self._clients.get(client_id)
+        return None if members is None else members[next(reversed(members))]
 
     def channel_closed(self, channel: ClientLink) -> None:
-        for group in list(self._groups):
+        for group in list(self._of.get(channel, ())):
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[Member]:
@@ -194,6 +195,8 @@ class ConsumerGroups:
     changed: Callable[[ConsumerGroup], object]
     offline: Callable[[str], object]
     _groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
+    #: the groups of each connection
+    _of: dict[ClientLink, dict[str, None]] = attrs.field(factory=dict, init=False)
 
     def find(self, group: str) -> ConsumerGroup | None:
         """Return the group if it has a member online."""
@@ -222,6 +225,8 @@ class ConsumerGroups:
             group = self._groups[name] = ConsumerGroup(name=name)
         group.settle(consume_type, message_model, consume_from_where)
         joined = group.refresh(member)
+        if joined:
+            self._of.setdefault(member.channel, {})[name] = None
         resubscribed = subscriptions is not None and group.subscribe(subscriptions)
         return group if joined or resubscribed else None
 
@@ -230,13 +235,14 @@ class ConsumerGroups:
         group = self._groups.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return None
+        _take_out(self._of, channel, name)
         if not group.members:
             del self._groups[name]
             self.offline(name)
         return group
 
     def channel_closed(self, channel: ClientLink) -> None:
-        for name in list(self._groups):
+        for name in list(self._of.get(channel, ())):
             group = self.unregister(name, channel)
             if group is not None:
                 self.changed(group)
@@ -256,6 +262,10 @@ class ConsumerGroups:
     def subscribers(self, topic: str) -> list[str]:
         """Groups that are online and subscribe to ``topic``."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
+    def subscribed_topics(self) -> set[str]:
+        """The topics that groups which are online subscribe to."""
+        return {topic for group in self._groups.values() for topic in group.subscriptions}
 
 
 @attrs.frozen(kw_only=True)
@@ -298,6 +308,14 @@ class Heartbeats:
         gone = self._kept.pop(channel, None)
         if gone is not None:
             self.kept_bytes -= len(gone.body)
+
+
+def _take_out(table: dict[Any, dict[Any, Any]], key: Any, entry: Any) -> None:
+    """Remove an entry of a table in a table, and the inner table when it is empty."""
+    inner = table[key]
+    del inner[entry]
+    if not inner:
+        del table[key]
 
 
 def _expired(members: Iterable[Member], now_ms: int) -> list[Member]:

@@ -546,6 +546,10 @@ class MessageStore:
         """Return (topic, queueId) of all queues."""
         return self._queues.keys()
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a message was ever stored in a queue."""
+        return self._queues.get(topic, queue_id) is not None
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the number that the next message to be read would have; 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)

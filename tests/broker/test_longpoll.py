@@ -6,7 +6,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.longpoll import SWEEP_MS, HeldPull, LongPolls
+from rmq.broker.longpoll import QUEUES_AT_ONCE, SWEEP_MS, WAKE_AT_ONCE, HeldPull, LongPolls
 from tests.seeds import SEED
 
 
@@ -17,6 +17,11 @@ class Pulls:
         self.ends: dict[tuple[str, int], int] = {}
         self.woken: list[str] = []
         self.table = LongPolls(lambda topic, queue_id: self.ends.get((topic, queue_id), 0), limit=limit)
+
+    def tick(self, now_ms: int) -> None:
+        """Do all slices of a tick at once."""
+        for _ in self.table.tick(now_ms):
+            pass
 
     def hold(
         self,
@@ -50,6 +55,40 @@ class RecordingLink:
 
     def close(self, why: str) -> None:
         self.closed.append(why)
+
+
+class SliceTests(SynchronousTestCase):
+    def test_many_queues(self) -> None:
+        """However many pulls wait, one turn of the reactor looks at QUEUES_AT_ONCE queues."""
+        looked: list[int] = []
+        pulls = Pulls()
+
+        def end(_topic: str, queue_id: int) -> int:
+            looked.append(queue_id)
+            return 0
+
+        pulls.table = LongPolls(end, limit=10**6)
+        for number in range(2 * QUEUES_AT_ONCE + 1):
+            pulls.hold("p", queue_id=number)
+        counts = []
+        for _ in pulls.table.tick(0):
+            counts.append(len(looked))
+            looked.clear()
+        self.assertEqual(counts, [QUEUES_AT_ONCE, QUEUES_AT_ONCE, 1])
+
+    def test_many_deadlines(self) -> None:
+        """Pulls that are due together are woken WAKE_AT_ONCE a turn, each once, whatever ends others meanwhile."""
+        pulls = Pulls(10_000)
+        for number in range(3 * WAKE_AT_ONCE):
+            pulls.hold(str(number), queue_id=number % 7, deadline_ms=100, channel=number % 2)
+        slices = pulls.table.tick(100)
+        next(slices)
+        self.assertEqual(len(pulls.woken), WAKE_AT_ONCE)
+        pulls.table.channel_closed(1)
+        for _ in slices:
+            pass
+        self.assertEqual(len(pulls.table), 0)
+        self.assertEqual(sorted(map(int, pulls.woken)), list(range(3 * WAKE_AT_ONCE)))
 
 
 class LongPollTests(SynchronousTestCase):
@@ -91,12 +130,12 @@ class LongPollTests(SynchronousTestCase):
     def test_sweep_moves_consumers_past_messages_of_other_tags(self) -> None:
         """Within a sweep period a waiting pull learns of messages that its filter hides, so its offset goes on."""
         pulls = Pulls()
-        pulls.table.tick(0)
+        pulls.tick(0)
         pulls.hold("a", tags={1})
         pulls.ends["T", 0] = 5
-        pulls.table.tick(SWEEP_MS - 1)
+        pulls.tick(SWEEP_MS - 1)
         self.assertEqual(pulls.woken, [])
-        pulls.table.tick(SWEEP_MS)
+        pulls.tick(SWEEP_MS)
         self.assertEqual(pulls.woken, ["a"])
 
     def test_an_answer_that_ends_the_connection(self) -> None:
@@ -135,11 +174,11 @@ class LongPollTests(SynchronousTestCase):
         pulls = Pulls()
         pulls.hold("a", deadline_ms=2000)
         pulls.hold("b", deadline_ms=3000)
-        pulls.table.tick(1999)
+        pulls.tick(1999)
         self.assertEqual(pulls.woken, [])
-        pulls.table.tick(2000)
+        pulls.tick(2000)
         self.assertEqual(pulls.woken, ["a"])
-        pulls.table.tick(3001)
+        pulls.tick(3001)
         self.assertEqual(pulls.woken, ["a", "b"])
 
     def test_lost_connection(self) -> None:
@@ -216,7 +255,7 @@ class LongPollTests(SynchronousTestCase):
                 pulls.table.arrived(rng.choice("TU"), rng.randrange(3), rng.randrange(5), rng.choice([None, 1, 2]))
             elif action == 3:
                 now_ms += rng.randrange(1500)
-                pulls.table.tick(now_ms)
+                pulls.tick(now_ms)
             else:
                 pulls.table.channel_closed(rng.randrange(8))
             self.assertEqual(len(pulls.table), held - len(pulls.woken), f"seed {seed} step {step}")

@@ -20,7 +20,7 @@ class ForgottenTests(SynchronousTestCase):
         pulls = Pulls()
         for end in (
             lambda: pulls.table.arrived("T", 0, 1, None),
-            lambda: pulls.table.tick(20_000),
+            lambda: pulls.tick(20_000),
             lambda: pulls.table.topic_deleted("T"),
             pulls.table.stop,
         ):

@@ -254,3 +254,58 @@ class ChangeNoticeTests(SynchronousTestCase):
         notices.stop()
         notices.now(self.group(Link("a")))
         self.assertEqual(clock.getDelayedCalls(), [])
+
+
+class ManyConnectionsTests(SynchronousTestCase):
+    def test_producers_that_share_a_client_id(self) -> None:
+        """A client is found by its id on the connection that registered last, whatever groups and connections leave."""
+        producers, old, new = ProducerGroups(), Link("old"), Link("new")
+        for group in ("A", "B"):
+            producers.register(group, member(old, client_id="c"))
+        latest = member(new, client_id="c")
+        producers.register("A", latest)
+        self.assertIs(producers.find_client("c"), latest)
+        self.assertTrue(producers.has("A", latest))
+        producers.channel_closed(new)
+        found = producers.find_client("c")
+        assert found is not None
+        self.assertIs(found.channel, old)
+        producers.unregister("B", old)
+        self.assertIsNotNone(producers.find_client("c"))
+        producers.channel_closed(old)
+        self.assertIsNone(producers.find_client("c"))
+        self.assertEqual((producers.table(), producers._clients, producers._of), ({}, {}, {}))
+
+    def test_a_connection_with_another_client_id(self) -> None:
+        """A connection that says another client id than before is found by the new one only."""
+        producers, link = ProducerGroups(), Link("a")
+        producers.register("A", member(link, client_id="c1"))
+        producers.register("A", member(link, client_id="c2"))
+        self.assertIsNone(producers.find_client("c1"))
+        self.assertIsNotNone(producers.find_client("c2"))
+
+    def test_a_lost_connection_costs_its_own_groups(self) -> None:
+        """A connection that closes leaves the groups that it was in, and no other group is looked at."""
+
+        class Watched(dict[str, Any]):
+            asked = 0
+
+            def get(self, *args: Any) -> Any:
+                self.asked += 1
+                return super().get(*args)
+
+        changed: list[str] = []
+        consumers = ConsumerGroups(changed=lambda group: changed.append(group.name), offline=lambda name: None)
+        producers, links = ProducerGroups(), [Link(str(number)) for number in range(200)]
+        consumers._groups, producers._groups = Watched(), Watched()
+        for number, link in enumerate(links):
+            producers.register(f"P{number}", member(link))
+            consumers.register(f"G{number}", member(link), [], consume_type="", message_model="", consume_from_where="")
+        consumers._groups.asked = producers._groups.asked = 0
+        for link in links:
+            producers.channel_closed(link)
+            consumers.channel_closed(link)
+        self.assertLessEqual(producers._groups.asked, 200)
+        self.assertLessEqual(consumers._groups.asked, 200)
+        self.assertEqual(changed, [f"G{number}" for number in range(200)])
+        self.assertEqual((consumers.names(), consumers._of, producers._of), ([], {}, {}))

@@ -97,7 +97,7 @@ class QueryResponder:
         """
         header = request.header
         where = f"{header.queue_id}@{header.topic}"
-        if (header.topic, header.queue_id) not in self._store.queues():
+        if not self._store.has_queue(header.topic, header.queue_id):
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"{where} is not exist!")
         units = self._units(header.topic, header.queue_id, header.index, min(header.count, MAX_UNITS))
         if not units:

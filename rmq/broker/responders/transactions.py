@@ -91,12 +91,6 @@ class TransactionResponder:
         if not (await self._put(op_message(half, self._setup.store_host, now_ms(self._clock)))).ok:
             self._log.warn("the end of the transaction at {offset} was not noted", offset=half.phy_offset)
         self._stats.counter(TOPIC_COMMIT_NUMS if commits else TOPIC_ROLLBACK_NUMS, topic).add(1)
-        self._log.debug(
-            "{peer} ended the transaction of half message {msg_id} with {state}",
-            peer=request.channel.peer,
-            msg_id=half.offset_msg_id,
-            state="commit" if commits else "rollback",
-        )
         return Reply()
 
     def _half_message(self, header: EndTransactionHeader) -> Record:

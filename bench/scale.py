@@ -165,6 +165,8 @@ class Crowd:
         self._polls: dict[int, tuple[socket.socket, bytes]] = {}
         self._beats: list[tuple[socket.socket, bytes]] = []
         self.answers = 0
+        #: heartbeats without an answer so far
+        self.unheard = 0
         self.repeats = True
         for number in range(connections):
             sock = socket.create_connection((HOST, port), 60)
@@ -190,6 +192,15 @@ class Crowd:
     def beat(self) -> None:
         for sock, data in self._beats:
             sock.sendall(data)
+            self.unheard += 1
+
+    def settle(self) -> None:
+        """Answer until all heartbeats are answered: the first ones make groups and tell them of each other."""
+        until = time.monotonic() + DEADLINE_S
+        while self.unheard:
+            if time.monotonic() > until:
+                raise SystemExit(f"{self.unheard} heartbeats were not answered within {DEADLINE_S:.0f} s")
+            self.run(0.5)
 
     def run(self, seconds: float) -> None:
         """Answer for so long."""
@@ -211,8 +222,11 @@ class Crowd:
         while len(buffer) >= 4 and len(buffer) >= 4 + (length := struct.unpack_from(">I", buffer)[0]):
             match = re.search(rb'"opaque":(\d+)', buffer[8 : 4 + length])
             opaque = int(match[1]) if match else 0
+            is_answer = re.search(rb'"flag":[13]\b', buffer[8 : 4 + length]) is not None
             del buffer[: 4 + length]
-            if opaque in self._polls:
+            if opaque == 0 and is_answer:
+                self.unheard -= 1
+            elif opaque in self._polls and is_answer:
                 self.answers += 1
                 if self.repeats:
                     poll = self._polls[opaque]
@@ -245,7 +259,8 @@ def consumers(broker: Broker, connections: int, groups: int, polls: int, seconds
     before = status_bytes(broker.pid, "RssAnon")
     crowd = Crowd(broker.port, connections, groups, polls, topics, queues)
     crowd.begin()
-    crowd.run(POLL_MS / 1000)  # the first heartbeats make groups and tell them of each other
+    crowd.settle()
+    crowd.run(POLL_MS / 1000)  # and what follows from them: each poll comes once
     after = status_bytes(broker.pid, "RssAnon")
     cpu, answers, began = cpu_seconds(broker.pid), crowd.answers, time.monotonic()
     crowd.run(seconds)

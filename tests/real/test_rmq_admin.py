@@ -117,3 +117,58 @@ def test_a_day_without_a_jvm(site: Site, kind: str) -> None:
     admin.text("topic", "delete", "orders", "--yes")
     until("the route is gone", lambda: admin.run("topic", "route", "orders").returncode == 2, seconds=60)
     admin.text("group", "delete", "G", "--yes")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [OURS, APACHE_4, APACHE_5])
+def test_rarer_commands(site: Site, kind: str) -> None:
+    """Figures, members, exports and a consumer with a program, on servers of every kind."""
+    if kind != OURS:
+        require_apache(kind)
+    namesrv = site.namesrv(kind)
+    broker = site.broker(kind, namesrv.addr)
+    admin = Admin(namesrv.addr)
+    admin.text("topic", "create", "orders", "--queues", "2")
+    until("the route of the topic", lambda: admin.run("topic", "route", "orders").returncode == 0, seconds=60)
+    admin.text("produce", "orders", text="a\nb\nc\nd\n")
+    assert admin.data("topic", "clusters", "orders") == [{"cluster": "DefaultCluster"}]
+    assert [row["queue"] for row in admin.data("topic", "allocate", "orders", "--members", "b,a")] == [0, 1]
+    (row,) = admin.data("topic", "ping", "orders", "--count", "2")
+    assert (row["sent"], row["failed"]) == (2, 0)
+    (row,) = admin.data("cluster", "ping", "--count", "2")
+    assert (row["topic"], row["failed"]) == ("broker-a", 0)
+    admin.text("topic", "order", "orders", "set", "--conf", "broker-a:2", "--yes")
+    assert admin.text("topic", "order", "orders", "get") == "broker-a:2\n"
+    admin.text("topic", "order", "orders", "delete", "--yes")
+
+    admin.text("group", "create", "G")
+    done = admin.run("consume", "orders", "-g", "G", "--from", "begin", "--count", "7", "--exec", "cat; echo")
+    assert done.returncode == 0, done
+    assert set("abcd") <= set(done.stdout.split())
+    until("the group's route", lambda: admin.run("group", "show", "G").returncode == 0, seconds=60)
+    assert sum(row["lag"] for row in admin.data("group", "show", "G") if row["topic"] == "orders") == 0
+    config = {row["key"]: row["value"] for row in admin.data("group", "config", "G")}
+    assert (config["groupName"], config["retryMaxTimes"]) == ("G", 16)
+    admin.text("group", "lag", "-b", broker.addr)
+    admin.text("monitor", "--once")
+    admin.text("produce", "orders", "-m", "late")
+    found = json.loads(admin.run("monitor", "--once", "-o", "json").stdout)
+    assert [(one["group"], one["lag"]) for one in found] == [("G", 1)]
+    assert admin.run("group", "lag").returncode == 2
+    stats = admin.data("topic", "stats", "orders")
+    assert [row["lag"] for row in stats if row["group"] == "G"] == [1], stats
+
+    (message,) = admin.data("message", "at", "orders", "broker-a", "0", "0")
+    assert message["body"] in "abcd"
+    (unit,) = admin.data("message", "index", "orders", "0", "0", "-b", broker.addr, "--count", "1")
+    assert unit["offset"] == 0
+    exported = admin.data("export", "metadata")
+    assert exported["topicConfigTable"]["orders"]["writeQueueNums"] == 2
+    assert "G" in exported["subscriptionGroupTable"]
+    assert admin.data("export", "configs")["brokerConfigs"]["broker-a"]["brokerClusterName"] == "DefaultCluster"
+    assert "putTps" in admin.data("export", "metrics")["runtimeFigures"][broker.addr]
+    admin.text("producer", "list")
+    assert admin.run("producer", "members", "P", "orders").returncode == 2
+    for what in ("topics", "queues", "log"):
+        done = admin.run("broker", f"clean-{what}", "--yes")
+        assert "Traceback" not in done.stderr and done.returncode in (0, 1), done

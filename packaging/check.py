@@ -28,7 +28,7 @@ IN_WHEEL = re.compile(
     r"(rmq|rmq_audit|pyspark_rocketmq|pyspark_rocketmq_queue)/.*\.(py|pyx|pxi|so|css|js|typed)"
     r"|rmq/py\.typed|twisted/plugins/rmq_plugins\.py|txrocketmq-[^/]*\.dist-info/.*"
 )
-#: modules of rmq that need an extra (metrics, otel, manhole, pytest), and what they need; no other may
+#: modules of rmq that need an extra (metrics, otel, manhole, pytest, hypothesis), and what they need; no other may
 FOR_EXTRAS = {
     "rmq.broker.http.face",
     "rmq.broker.http.metrics",
@@ -39,8 +39,9 @@ FOR_EXTRAS = {
     "rmq.runtime.http.site",
     "rmq.runtime.prompt",
     "rmq.testing.plugin",
+    "rmq.testing.strategies",
 }
-NEEDED = ("prometheus_client", "opentelemetry", "cryptography", "bcrypt", "pytest")
+NEEDED = ("prometheus_client", "opentelemetry", "cryptography", "bcrypt", "pytest", "hypothesis")
 #: of these the systems of the publishing machine's images have at least that
 NEWEST_GLIBC = (2, 28)
 #: the worst mark that `systemd-analyze security` may give a unit

@@ -18,7 +18,7 @@ Read in this order:
 * `faults`: what goes wrong on purpose
 * `external`: a cluster that runs elsewhere
 * `simulation`: servers and clients in simulated time
-* `plugin`: for pytest
+* `plugin`: for pytest; `strategies`: messages for hypothesis
 
 What always holds: ports are free ones, files are temporary, and nothing is left after the end of the program, however
 it ends. Nothing outside of this package imports it.

@@ -54,10 +54,10 @@ def test_documents(tmp_path: Path) -> None:
     pytest.importorskip("pytest_asyncio")
     trial = [text for text in examples("docs/testing-kit.md") if "twisted.trial" in text]
     others = [text for text in examples("docs/testing-kit.md") if "twisted.trial" not in text]
-    assert len(trial) == 1 and len(others) == 7
+    assert len(trial) == 1 and len(others) == 8
     for number, text in enumerate(others):
         (tmp_path / f"test_{number}.py").write_text(text)
-    assert "9 passed" in run(tmp_path, *pytest_of(*PLUGINS))
+    assert "10 passed" in run(tmp_path, *pytest_of(*PLUGINS))
     (tmp_path / "trial_example.py").write_text(trial[0])
     assert "PASSED" in run(tmp_path, "-c", TRIAL, str(tmp_path), "trial_example")
 

@@ -13,6 +13,7 @@ from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer, producer
 from rmq.client.flows.push import Handler, PushConsumer
+from rmq.client.flows.tracing import with_traces
 from rmq.client.flows.transactions import TransactionProducer, transaction_producer
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
@@ -65,8 +66,9 @@ class Client:
     async def start(self) -> None:
         """Ask a NameServer; RequestFailed when none answers."""
         if self._instance is None:
-            instance = self._instance = Instance(
-                AsyncioHost(self._tls), self._namesrv, self._credentials, self._settings, observers=self._observers
+            host = AsyncioHost(self._tls)
+            instance = self._instance = with_traces(
+                Instance(host, self._namesrv, self._credentials, self._settings, observers=self._observers)
             )
             answered = False
             try:

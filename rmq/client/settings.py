@@ -20,7 +20,12 @@ class From(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class ClientSettings:
-    """``client_ip`` None: the local address of the first connection; ``instance_name`` None: one that is unique."""
+    """
+    ``client_ip`` None: the local address of the first connection; ``instance_name`` None: one that is unique.
+
+    ``trace``: every message is traced from its send to its handler, with True in RMQ_SYS_TRACE_TOPIC, else in the topic
+    of this name. The brokers must have the topic (``traceTopicEnable``).
+    """
 
     poll_routes_s: float = 30.0
     heartbeat_s: float = 30.0
@@ -31,6 +36,7 @@ class ClientSettings:
     instance_name: str | None = None
     unit_name: str | None = None
     namespace: str | None = None
+    trace: bool | str = False
 
 
 @attrs.frozen(kw_only=True)

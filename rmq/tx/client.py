@@ -19,6 +19,7 @@ from rmq.client.flows.producer import Producer as ProducerFlow
 from rmq.client.flows.producer import producer
 from rmq.client.flows.push import Handler
 from rmq.client.flows.push import PushConsumer as PushFlow
+from rmq.client.flows.tracing import with_traces
 from rmq.client.flows.transactions import Outcome, transaction_producer
 from rmq.client.flows.transactions import TransactionProducer as TransactionFlow
 from rmq.client.observers import Observer
@@ -53,7 +54,7 @@ class Client:
     ) -> None:
         platform = Platform(reactor=reactor, disk=RealDisk(reactor), rng=SystemRandom(), endpoint_factory=dial_by_name)
         host = TwistedHost(platform, home=os.path.expanduser("~"), tls=tls)
-        self._instance = Instance(host, namesrv, credentials, settings, observers=observers)
+        self._instance = with_traces(Instance(host, namesrv, credentials, settings, observers=observers))
 
     @property
     def client_id(self) -> str:

@@ -13,6 +13,7 @@ from rmq.client.flows.instance import Instance
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import PushConsumer
+from rmq.client.flows.tracing import with_traces
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, Message, MessageQueue, ReceivedMessage, Sql
@@ -34,7 +35,7 @@ class ClientProcess(Service):
     def __init__(
         self, host: TwistedHost, namesrv: str, settings: ClientSettings, observers: Sequence[Observer]
     ) -> None:
-        self.instance = Instance(host, namesrv, None, settings, observers=observers)
+        self.instance = with_traces(Instance(host, namesrv, None, settings, observers=observers))
 
     def stopService(self) -> Deferred[CloseReport]:
         return Deferred.fromCoroutine(self.instance.close())

@@ -16,6 +16,7 @@ import pytest
 
 from rmq.aio import (
     Client,
+    ClientSettings,
     From,
     Later,
     Message,
@@ -30,10 +31,11 @@ from rmq.aio import (
     Sql,
 )
 from tests.client.allocations import GOLDEN, drawn_cases
+from tests.real import peers
 from tests.real.conftest import Clients
 from tests.real.goclient import GoClient
 from tests.real.javaclient import SOURCE, compiled
-from tests.real.peers import APACHE_4, OURS, Broker, Site, jars, require_apache
+from tests.real.peers import APACHE_4, OURS, Broker, Site, jars, mqadmin, require_apache
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ALLOCATIONS = SOURCE.with_name("Allocations.java")
@@ -317,3 +319,35 @@ def test_every_kind(kind: str, site: Site) -> None:
             assert [message.body for message in await dead.getmany(timeout_s=30)] == [b"never"]
 
     run(main())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [APACHE_4, OURS])
+def test_traces(kind: str, site: Site) -> None:
+    """Apache's mqadmin shows who sent a message and which group had it, from the traces of this client."""
+    require_apache(APACHE_4)
+    namesrv = site.namesrv()
+    site.broker(kind, namesrv.addr, traceTopicEnable=True)
+
+    async def main() -> str:
+        async with Client(namesrv.addr, settings=ClientSettings(trace=True)) as client:
+            got = asyncio.Event()
+
+            async def handle(message: ReceivedMessage) -> None:
+                got.set()
+
+            result = await client.producer("sellers").send(Message("Traced", b"x", tags="A", keys=("order-1",)))
+            first = PushSettings(consume_from=From.FIRST)
+            await client.push_consumer("buyers", {"Traced": "*"}, handler=handle, settings=first).start()
+            await asyncio.wait_for(got.wait(), DEADLINE_S)
+        return result.message_id
+
+    message_id = asyncio.run(main())
+
+    def shown() -> str | None:
+        text = mqadmin(site.root, "queryMsgTraceById", "-n", namesrv.addr, "-i", message_id)
+        return text if "sellers" in text and "buyers" in text else None
+
+    lines = [line.split() for line in peers.until("the traces are found", shown).splitlines()]
+    assert [line[:2] for line in lines if line and line[0] == "Pub"] == [["Pub", "sellers"]], lines
+    assert [line[-1] for line in lines if line and line[0] in ("Pub", "Sub")] == ["success", "success"], lines

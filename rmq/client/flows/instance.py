@@ -17,7 +17,7 @@ from rmq.client.core.routes import broker_addrs
 from rmq.client.host import Gate, Host
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings
-from rmq.client.types import CloseReport, Credentials, ReceivedMessage
+from rmq.client.types import CloseReport, Credentials, ReceivedMessage, SendResult
 from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
 from rmq.wire.api.clients import (
     HEART_BEAT,
@@ -63,6 +63,38 @@ class Part(Protocol):
 
     def routes_changed(self) -> None: ...
     async def close(self) -> CloseReport: ...
+
+
+class Traces(Protocol):
+    """The traces of a client: `rmq.client.flows.tracing.Tracer`."""
+
+    def published(
+        self,
+        group: str,
+        result: SendResult,
+        properties: dict[str, str],
+        answer: dict[str, str],
+        *,
+        broker_addr: str,
+        body_bytes: int,
+        began_ms: int,
+    ) -> None: ...
+    def before(self, group: str, messages: Sequence[ReceivedMessage]) -> tuple[str, int]: ...
+    def after(
+        self, group: str, messages: Sequence[ReceivedMessage], begun: tuple[str, int], error: Exception | None
+    ) -> None: ...
+    def ended(
+        self,
+        group: str,
+        topic: str,
+        message_id: str,
+        transaction_id: str | None,
+        state: int,
+        *,
+        broker_addr: str,
+        from_check: bool,
+    ) -> None: ...
+    async def flush(self) -> None: ...
 
 
 class Awaited:
@@ -120,12 +152,18 @@ class Instance:
         self._ids: UniqueIds | None = None
         self._beat = host.gate()
         self.closed = False
+        #: set by `rmq.client.flows.tracing.with_traces`, where the settings ask for it
+        self.tracer: Traces | None = None
         self._report = CloseReport()
         self._ended = host.gate()
         self._loops = [
             host.spawn(self._poll_routes(), name="rmq routes"),
             host.spawn(self._heartbeats(), name="rmq heartbeats"),
         ]
+
+    def run_beside(self, run: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Run a coroutine until the close."""
+        self._loops.append(self.host.spawn(run, name=name))
 
     # identity
 
@@ -365,6 +403,8 @@ class Instance:
         try:
             for part in list(self.parts):
                 report = report.plus(await part.close())
+            if self.tracer is not None:
+                await self.tracer.flush()
             for sibling in self._siblings:
                 report = report.plus(await sibling.close())
             await self._unregister()

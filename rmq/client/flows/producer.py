@@ -32,7 +32,7 @@ from rmq.wire.api.clients import ConsumerData, ProducerData
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SEND_REPLY_MESSAGE_V2, SendMessageV2Header
 from rmq.wire.command import RemotingCommand
-from rmq.wire.record import PROPERTY_REPLY_TO_CLIENT
+from rmq.wire.record import PROPERTY_REPLY_TO_CLIENT, decode_properties
 
 T = TypeVar("T")
 
@@ -240,12 +240,14 @@ class Producer:
 
     async def _send_once(self, out: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
         addr = self._instance.broker_addr(queue.broker_name)
+        tracer = self._instance.tracer
+        began_ms = self._instance.host.wall_ms() if tracer is not None else 0
         contract = SEND_MESSAGE_V2
         if out.is_batch or out.is_reply:
             contract = SEND_BATCH_MESSAGE if out.is_batch else SEND_REPLY_MESSAGE_V2
         response = await self._instance.ask(addr, contract, self._header(out, queue), out.body, timeout_s)
         reply = response.header
-        return SendResult(
+        result = SendResult(
             status=SendStatus(response.code),
             message_id=out.message_id,
             offset_message_id=reply.msg_id,
@@ -253,6 +255,17 @@ class Producer:
             queue_offset=reply.queue_offset,
             transaction_id=reply.transaction_id,
         )
+        if tracer is not None:
+            tracer.published(
+                self._group,
+                result,
+                decode_properties(out.properties),
+                dict(response.ext),
+                broker_addr=addr,
+                body_bytes=len(out.body),
+                began_ms=began_ms,
+            )
+        return result
 
     def _header(self, out: Outgoing, queue: MessageQueue) -> SendMessageV2Header:
         return SendMessageV2Header(

@@ -232,9 +232,23 @@ class PushConsumer(Member):
         assert self._handler is not None
         began = self._host.seconds()
         argument: object = messages if self._settings.batch_size > 1 else messages[0]
+        begun = self.traced(messages)
         _, error = await outcome(self._host, self._handler, argument)
+        self.trace_ended(messages, begun, error)
         self.handled(held, len(messages), began, error)
         return error
+
+    def traced(self, messages: Sequence[ReceivedMessage]) -> tuple[str, int] | None:
+        """Trace that messages are given to a handler; return what :meth:`trace_ended` needs."""
+        tracer = self._instance.tracer
+        return None if tracer is None else tracer.before(self._group, messages)
+
+    def trace_ended(
+        self, messages: Sequence[ReceivedMessage], begun: tuple[str, int] | None, error: Exception | None
+    ) -> None:
+        """Trace that a handler has ended."""
+        if self._instance.tracer is not None and begun is not None:
+            self._instance.tracer.after(self._group, messages, begun, error)
 
     def handled(self, held: Held, messages: int, began: float, error: Exception | None) -> None:
         """Tell the observers of the end of a handler."""
@@ -422,10 +436,12 @@ class Delivery:
 
     async def __aenter__(self) -> ReceivedMessage:
         self._began = self._consumer.entered()
+        self._begun = self._consumer.traced([self.message])
         return self.message
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         failure = error if isinstance(error, Exception) else None
+        self._consumer.trace_ended([self.message], self._begun, failure)
         self._consumer.handled(self._held, 1, self._began, failure)
         try:
             if self._is_settled:

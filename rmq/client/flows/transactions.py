@@ -97,6 +97,20 @@ class TransactionProducer(Producer):
             await self._instance.connections.tell(addr, END_TRANSACTION, header, None)
         except RequestFailed as error:
             _log.info("the end of transaction %s was not sent: %s; the broker will ask", result.message_id, error)
+        else:
+            self._trace_end(result.queue.topic, header, addr)
+
+    def _trace_end(self, topic: str, end: EndTransactionHeader, addr: str) -> None:
+        if self._instance.tracer is not None:
+            self._instance.tracer.ended(
+                self._group,
+                topic,
+                end.msg_id or "",
+                end.transaction_id,
+                end.commit_or_rollback,
+                broker_addr=addr,
+                from_check=end.from_transaction_check,
+            )
 
     # questions of brokers
 
@@ -128,6 +142,8 @@ class TransactionProducer(Producer):
             await self._instance.connections.tell(addr, END_TRANSACTION, end, None)
         except RequestFailed as failure:
             _log.info("the end of transaction %s was not sent: %s", message.message_id, failure)
+        else:
+            self._trace_end(message.topic, end, addr)
 
 
 class Transaction:

@@ -1,0 +1,141 @@
+"""Message traces: their lines, and what a client writes in simulated time."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq.client.core import traces
+from rmq.client.flows import tracing
+from rmq.client.flows.tracing import Tracer
+from rmq.client.flows.transactions import Outcome, transaction_producer
+from rmq.client.settings import ProducerSettings
+from rmq.client.types import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from tests.client.cluster import Inbox, consumer, producer
+from tests.client.test_flows import FlowCase
+from tests.client.test_observers import Notes
+
+REGION = {"MSG_REGION": "R", "TRACE_ON": "true"}
+RESULT = SendResult(SendStatus.OK, "ID", "OFFSET", MessageQueue(topic="T", broker_name="b", queue_id=0), 7)
+
+
+def fields(line: traces.Line | None) -> list[str]:
+    assert line is not None
+    assert line.text.endswith("\2")
+    return line.text[:-1].split("\1")
+
+
+class LineTests(SynchronousTestCase):
+    def published(self, properties: dict[str, str], answer: dict[str, str]) -> traces.Line | None:
+        return traces.published(
+            "G", "T", RESULT, properties, answer, broker_addr="1.2.3.4:5", body_bytes=9, began_ms=100, ended_ms=103
+        )
+
+    def test_published(self) -> None:
+        """A stored message has the fields that Java's TraceDataEncoder writes, in its order."""
+        line = self.published({"TAGS": "A", "KEYS": "k1 k2"}, REGION)
+        expected = ["Pub", "100", "R", "G", "T", "ID", "A", "k1 k2", "1.2.3.4:5", "9", "3", "0", "OFFSET", "true"]
+        self.assertEqual(fields(line), expected)
+        assert line is not None
+        self.assertEqual(line.keys, {"ID", "k1", "k2"})
+
+    def test_absent(self) -> None:
+        """What a message does not have is written as Java does: its decoder does not read an empty last field."""
+        self.assertEqual(fields(self.published({}, REGION))[6:8], ["null", "null"])
+
+    def test_types(self) -> None:
+        """Half messages and delayed ones have types of their own."""
+        self.assertEqual(fields(self.published({"DELAY": "3"}, REGION))[11], "3")
+        self.assertEqual(fields(self.published({"TRAN_MSG": "true"}, REGION))[11], "1")
+
+    def test_unwanted(self) -> None:
+        """A broker may want no traces."""
+        self.assertIsNone(self.published({}, {"MSG_REGION": "R", "TRACE_ON": "false"}))
+        self.assertIsNone(self.published({}, {}))
+
+    def test_ended(self) -> None:
+        """The end of a transaction names its state and whether a broker had asked."""
+        line = traces.ended("G", "T", "ID", "TX", 8, broker_addr="b:1", from_check=True, now_ms=5)
+        expected = ["EndTransaction", "5", "", "G", "T", "ID", "null", "null", "b:1", "2", "TX", "COMMIT_MESSAGE"]
+        self.assertEqual(fields(line), [*expected, "true"])
+
+
+class TraceTests(FlowCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_topic()
+        self.make_topic("Traces", 1)
+        self.notes = Notes()
+        self.client = self.sim.client(self.notes, trace="Traces")
+        self.found = Inbox()
+        reader = self.sim.client()
+        self.sim.run(consumer(reader, self.found, {"Traces": "*"}, group="Reader").start())
+
+    def lines(self) -> list[list[str]]:
+        return [line.split("\1") for m in self.found.got for line in m.body.decode().split("\2")[:-1]]
+
+    def of(self, kind: str) -> list[list[str]]:
+        return [line for line in self.lines() if line[0] == kind]
+
+    def test_a_message(self) -> None:
+        """A message is traced from its send to its handler, failures too, and found by its id and its keys."""
+
+        def fail_once(message: ReceivedMessage) -> None:
+            if not message.reconsume_times:
+                raise ValueError("planted")
+
+        inbox = Inbox(fail_once)
+        self.sim.run(consumer(self.client, inbox).start())
+        result = self.sim.run(producer(self.client).send(Message("T", b"hello", tags="A", keys=("k",))))
+        self.until(lambda: len(self.of("SubAfter")) == 2, 120)
+        (sent,) = (line for line in self.of("Pub") if line[3] == "PG")
+        self.assertEqual(sent[4:8], ["T", result.message_id, "A", "k"])
+        self.assertEqual((sent[9], sent[11:]), ("5", ["0", result.offset_message_id, "true"]))
+        first, second = self.of("SubBefore")
+        self.assertEqual((first[3], first[5:], second[5:]), ("CG", [result.message_id, "0", "k"], [first[5], "1", "k"]))
+        failed, good = self.of("SubAfter")
+        self.assertEqual((failed[1], failed[4], failed[6]), (first[4], "false", "2"))
+        self.assertEqual((good[1], good[4], good[6], good[8]), (second[4], "true", "0", "CG"))
+        for message in self.found.got:
+            self.assertIn(result.message_id, message.keys)
+            self.assertIn("k", message.keys)
+
+    def test_observers_do_not_hear(self) -> None:
+        """The sends of traces are no sends of the user."""
+        self.sim.run(producer(self.client).send(Message("T", b"hello")))
+        self.until(lambda: self.found.got)
+        self.assertEqual([event.topic for event in self.notes.events], ["T"])
+        self.sim.pass_s(5)
+        self.assertEqual(len(self.lines()), 1)
+
+    def test_transactions(self) -> None:
+        """A half message and its end are traced."""
+        made = transaction_producer(self.client, "TG", lambda message: Outcome.COMMIT, ProducerSettings())
+        result = self.sim.run(made.begin(Message("T", b"x")))
+        self.sim.run(made.end(result, Outcome.ROLLBACK))
+        self.until(lambda: self.of("EndTransaction"))
+        self.assertEqual(self.of("Pub")[0][11], "1")
+        (end,) = self.of("EndTransaction")
+        self.assertEqual((end[3:6], end[11:]), (["TG", "T", result.message_id], ["ROLLBACK_MESSAGE", "false"]))
+
+    def test_close_sends_what_waits(self) -> None:
+        """A close does not lose the traces of the last moment."""
+        self.sim.run(producer(self.client).send(Message("T", b"hello")))
+        self.sim.run(self.client.close())
+        self.until(lambda: self.found.got)
+        self.assertEqual(len(self.of("Pub")), 1)
+
+    def test_bound(self) -> None:
+        """More lines than may wait are dropped and counted; one message of traces has a bound, too."""
+        tracer = self.client.tracer
+        assert isinstance(tracer, Tracer)
+        for number in range(tracing.MOST_WAITING + 5):
+            tracer.ended("G", "T", f"{number:032X}", None, 8, broker_addr="b:1", from_check=False)
+        self.assertEqual(tracer.dropped, 5)
+        self.until(lambda: len(self.lines()) == tracing.MOST_WAITING)
+        self.assertEqual(max(len(m.keys) for m in self.found.got), tracing.MOST_LINES)
+
+    def test_lost_traces(self) -> None:
+        """Traces that no broker takes are lost, and nothing else."""
+        self.assertEqual(self.sim.run(producer(self.client).send(Message("T", b"hello"))).status, SendStatus.OK)
+        self.sim.brokers["broker-a"].kill()
+        self.sim.pass_s(10)

@@ -34,7 +34,7 @@ from rmq.runtime.disk.files import DiskError
 from rmq.store.appender import Host
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import Units, delay_levels
-from rmq.store.layout import CQ_UNIT
+from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES
 from rmq.store.queues import is_storable_topic
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE
@@ -64,6 +64,8 @@ from rmq.wire.record import (
 
 #: longer records are left to the responders
 MAX_READ_BYTES = 64 * 1024
+#: requests of so many connections are stored in one write
+MAX_TOGETHER = 64
 #: by so many bytes properties may become longer when a queue is drawn
 MAX_DRAWN_BYTES = 16
 
@@ -129,13 +131,13 @@ class Draft:
     delay_ms: int | None = None
     draw: Callable[[], int] | None = None
 
-    def make(self, phy_offset: int, store_ms: int) -> Any:
+    def make(self, number: int, phy_offset: int, store_ms: int) -> Any:
         """See `rmq.store._record.make_record`."""
         queue = self.queue
         return _compiled.make_record(
             queue.topic_field,
             queue.queue_id,
-            queue.next,
+            number,
             phy_offset,
             store_ms,
             self.pairs,
@@ -152,16 +154,18 @@ class Draft:
 
 class Drafts:
     """
-    The messages that answer one request, as `rmq.store.store.MessageStore.append_many` takes them: all or none.
+    What requests store, as `rmq.store.store.MessageStore.append_many` takes it: each is the messages of one request.
 
-    Their queues must be those that :meth:`WaitingStore.queue` returns.
+    Those requests at the front are stored that find room, of each all messages or none. Their queues must be those that
+    :meth:`WaitingStore.queue` returns; the messages of one request go to different queues.
     """
 
-    def __init__(self, *drafts: Draft) -> None:
-        self._drafts = drafts
-        self.count = len(drafts)
+    def __init__(self, *requests: tuple[Draft, ...]) -> None:
+        self._requests = requests
+        #: how many requests were stored
+        self.count = 0
         self.last_phy = self.last_size = 0
-        #: (physical offset, size, queue offset) of each
+        #: (physical offset, size, queue offset) of each message
         self.places: list[tuple[int, int, int]] = []
 
     def encode(
@@ -169,31 +173,52 @@ class Drafts:
     ) -> tuple[bytes, Units, bytes] | None:
         """See `rmq.store._record.SendBatch.encode`."""
         records: list[bytes] = []
-        units: list[tuple[ConsumeQueue, bytes, int]] = []
+        units: dict[ConsumeQueue, tuple[bytes, int]] = {}
         keys = b""
-        used = 0
-        for draft in self._drafts:
-            queue, phy = draft.queue, phy_offset + used
-            made = draft.make(phy, store_ms)
-            if made is None or used + len(made[0]) + MAX_DRAWN_BYTES > room:
+        end = phy_offset
+        for drafts in self._requests:
+            made = self._make(drafts, units, end, room - (end - phy_offset), store_ms)
+            if made is None:
+                break
+            for draft, (record, code, entries, number) in zip(drafts, made, strict=True):
+                size = len(record)
+                self.places.append((end, size, number))
+                self.last_phy, self.last_size = end, size
+                more, _ = units.get(draft.queue, (b"", 0))
+                units[draft.queue] = more + CQ_UNIT.pack(end, size, code), end + size
+                end += size
+                records.append(record)
+                keys += entries
+            self.count += 1
+        if not self.count:
+            return None
+        return b"".join(records), [(queue, more, last) for queue, (more, last) in units.items()], keys
+
+    @staticmethod
+    def _make(
+        drafts: tuple[Draft, ...], units: dict[ConsumeQueue, tuple[bytes, int]], phy: int, room: int, store_ms: int
+    ) -> list[tuple[bytes, int, bytes, int]] | None:
+        """Return record, tags code, keys and number of the messages of a request; None when they find no room."""
+        found = []
+        for draft in drafts:
+            queue = draft.queue
+            number = queue.next + len(units[queue][0]) // CQ_UNIT_BYTES if queue in units else queue.next
+            made = draft.make(number, phy, store_ms)
+            if made is None or len(made[0]) + MAX_DRAWN_BYTES > room:
                 return None
             if draft.draw is not None:
                 # nothing but the disk can refuse the message now
                 drawn = b"%d" % draft.draw()
                 if drawn != draft.pairs[_REAL_QUEUE_ID]:
                     draft.pairs[_REAL_QUEUE_ID] = drawn
-                    made = draft.make(phy, store_ms)
+                    made = draft.make(number, phy, store_ms)
             record, code, entries = made
             if draft.delay_ms is not None:
                 code = store_ms + draft.delay_ms
-            size = len(record)
-            used += size
-            records.append(record)
-            units.append((queue, CQ_UNIT.pack(phy, size, code), phy_offset + used))
-            keys += entries
-            self.places.append((phy, size, queue.next))
-            self.last_phy, self.last_size = phy, size
-        return b"".join(records), units, keys
+            found.append((record, code, entries, number))
+            phy += len(record)
+            room -= len(record)
+        return found
 
 
 class WaitingStore:
@@ -303,20 +328,19 @@ class WaitingSends:
         pairs[_CLUSTER] = self._cluster
         pairs[_REAL_TOPIC] = name
         pairs[_REAL_QUEUE_ID] = b"%d" % queue_id
-        drafts = Drafts(
-            Draft(
-                queue=queue,
-                pairs=pairs,
-                body=data[begin:stop],
-                born_timestamp=born_timestamp,
-                born_host=channel.peer_host,
-                store_host=self._store_host,
-                flag=flag,
-                sys_flag=sys_flag & ~TRANSACTION_MASK,
-                reconsume_times=reconsume_times,
-                delay_ms=delay_ms,
-            )
+        draft = Draft(
+            queue=queue,
+            pairs=pairs,
+            body=data[begin:stop],
+            born_timestamp=born_timestamp,
+            born_host=channel.peer_host,
+            store_host=self._store_host,
+            flag=flag,
+            sys_flag=sys_flag & ~TRANSACTION_MASK,
+            reconsume_times=reconsume_times,
+            delay_ms=delay_ms,
         )
+        drafts = Drafts((draft,))
         if not self._store.append_many(drafts, self._store_host):
             return position, 0
         ((phy_offset, size, number),) = drafts.places
@@ -365,7 +389,7 @@ class EndLane:
             store_host=self._store_host,
         )
         if end == TRANSACTION_ROLLBACK:
-            drafts = Drafts(op)
+            drafts = Drafts((op,))
         else:
             numbers = _compiled.read_numbers((pairs.get(_REAL_QUEUE_ID),), 0)
             if end != TRANSACTION_COMMIT or numbers is None or topic == SCHEDULE_TOPIC or _DELAY in pairs:
@@ -375,21 +399,19 @@ class EndLane:
             queue = self._store.queue(topic, *numbers)
             if queue is None or queue is op_queue:
                 return position, 0
-            drafts = Drafts(
-                Draft(
-                    queue=queue,
-                    pairs=pairs,
-                    body=half.body,
-                    born_timestamp=half.born_timestamp,
-                    born_host=half.born_host,
-                    store_host=half.store_host,
-                    flag=half.flag,
-                    sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-                    reconsume_times=half.reconsume_times,
-                    prepared_transaction_offset=log_offset,
-                ),
-                op,
+            message = Draft(
+                queue=queue,
+                pairs=pairs,
+                body=half.body,
+                born_timestamp=half.born_timestamp,
+                born_host=half.born_host,
+                store_host=half.store_host,
+                flag=half.flag,
+                sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+                reconsume_times=half.reconsume_times,
+                prepared_transaction_offset=log_offset,
             )
+            drafts = Drafts((message, op))
         if not self._store.append_many(drafts, self._store_host):
             return position, 0
         if end == TRANSACTION_COMMIT:
@@ -397,6 +419,16 @@ class EndLane:
         self._stats.counter(TOPIC_COMMIT_NUMS if end == TRANSACTION_COMMIT else TOPIC_ROLLBACK_NUMS, topic).add(1)
         answers.append(done(opaque))
         return stop, 1
+
+
+class SentBack(NamedTuple):
+    """A request to send a message back: where it ends, opaque, group, topic of the message, what is to be stored."""
+
+    stop: int
+    opaque: int
+    group: str
+    topic: str
+    draft: Draft
 
 
 class SendBackLane:
@@ -423,31 +455,58 @@ class SendBackLane:
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
+        back = self._read(data, position)
+        if back is None or not self._store.append_many(Drafts((back.draft,)), self._store_host):
+            return position, 0
+        answers.append(self._stored(back))
+        return back.stop, 1
+
+    def together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
+        """See :attr:`rmq.remoting.responders.TurnLane.together`; each chunk must be one request."""
+        answers: list[bytes | None] = [None] * len(chunks)
+        found: list[tuple[int, SentBack]] = []
+        for number, (data, _) in enumerate(chunks[:MAX_TOGETHER]):
+            back = self._read(data, 0)
+            if back is not None and back.stop == len(data):
+                found.append((number, back))
+        drafts = Drafts(*((back.draft,) for _, back in found))
+        count = self._store.append_many(drafts, self._store_host) if found else 0
+        for number, back in found[:count]:
+            answers[number] = self._stored(back)
+        return answers, count
+
+    def _stored(self, back: SentBack) -> bytes:
+        """Count a message that was sent back; return the answer."""
+        self._stats.sent_back(back.group, back.topic)
+        return done(back.opaque)
+
+    def _read(self, data: bytes, position: int) -> SentBack | None:
+        """Read the request at a position; None for one that is not ordinary."""
         found = _compiled.read_fields(data, position, self.code, _SEND_BACK_FIELDS)
         if found is None:
-            return position, 0
+            return None
         _, stop, opaque, version, _, name, unit_mode, most_again, *texts = found
         numbers = _compiled.read_numbers((most_again or b"0", *texts), 1)
         if not name or unit_mode not in _BOOLEANS or numbers is None:
-            return position, 0
+            return None
         most, delay_level, log_offset = numbers
         group_name = name.decode("ascii")
         retry_name = RETRY_PREFIX + group_name
         group, topic = self._groups.get(group_name), self._topics.get(retry_name)
         if group is None or topic is None or not topic.perm & PERM_WRITE or not is_storable_topic(retry_name):
-            return position, 0
+            return None
         queues = min(group.retry_queue_nums, topic.read_queue_nums, topic.write_queue_nums)
         record = self._store.read(log_offset)
         if queues < 1 or record is None or not self._settings.setup.broker.broker_permission & PERM_WRITE:
-            return position, 0
+            return None
         pairs = _compiled.read_properties(record.properties)
         if version < MAX_RECONSUME_VERSION or most_again is None:
             most = group.retry_max_times
         level = self._store.level(b"%d" % (delay_level or FIRST_RETRY_LEVEL + record.reconsume_times))
         if pairs is None or level is None or not 0 <= record.reconsume_times < most:
-            return position, 0
+            return None
         if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-            return position, 0
+            return None
         queue, delay_ms = level
         back_topic = pairs.setdefault(_RETRY_TOPIC, record.topic)
         pairs.setdefault(_ORIGIN, offset_msg_id(record.store_host, log_offset).encode())
@@ -455,23 +514,17 @@ class SendBackLane:
         pairs[_DELAY] = b"%d" % (delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
         pairs[_REAL_TOPIC] = retry_name.encode()
         pairs[_REAL_QUEUE_ID] = b"0"
-        drafts = Drafts(
-            Draft(
-                queue=queue,
-                pairs=pairs,
-                draw=lambda: self._rng.randrange(queues),
-                body=record.body,
-                born_timestamp=record.born_timestamp,
-                born_host=record.born_host,
-                store_host=record.store_host,
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                reconsume_times=record.reconsume_times + 1,
-                delay_ms=delay_ms,
-            )
+        draft = Draft(
+            queue=queue,
+            pairs=pairs,
+            draw=lambda: self._rng.randrange(queues),
+            body=record.body,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            store_host=record.store_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            reconsume_times=record.reconsume_times + 1,
+            delay_ms=delay_ms,
         )
-        if not self._store.append_many(drafts, self._store_host):
-            return position, 0
-        self._stats.sent_back(group_name, back_topic.decode("ascii"))
-        answers.append(done(opaque))
-        return stop, 1
+        return SentBack(stop, opaque, group_name, back_topic.decode("ascii"), draft)

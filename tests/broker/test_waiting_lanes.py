@@ -9,6 +9,7 @@ import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.topics import topic
+from rmq.broker.waitinglanes import MAX_TOGETHER, SendBackLane
 from rmq.remoting.channel import Channel
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
@@ -41,6 +42,7 @@ class Two:
         lanes: dict[int, Any] = dict(table.chunk_lanes)
         lanes[310].otherwise = self._counted(310, lanes[310].otherwise)
         table.chunk_lanes = lanes | {code: self._counted(code, lanes[code]) for code in (36, 37)}
+        self.back: SendBackLane = lanes[36]
         self.peers = [Peer(side.table) for side in self.sides]
         self._opaque = 0
         for side in self.sides:
@@ -316,6 +318,44 @@ class WaitingLaneTests(SynchronousTestCase):
         two.compare()
         self.assertLess(max(two.taken.values()), 151)
         self.assertGreater(min(two.taken.values()), 120)
+        two.end()
+
+    def test_send_backs_of_several_connections(self) -> None:
+        """What several connections send back in one turn takes one write; the bytes are those of one after another."""
+        chance = random.Random(SEED)
+        two = Two(self, retryQueueNums="4", mappedFileSizeCommitLog="65536")
+        places = []
+        for number in range(5):
+            ext = send_ext(queue_id=number % 4, props=f"TAGS\x01a\x02KEYS\x01k{number} x")
+            (answer,) = two.ask(RemotingCommand(310, ext_fields=ext, body=b"x" * chance.randrange(500)))
+            places.append(int(answer.ext_fields["msgId"][16:], 16))
+        together, writes, opaque = 0, 0, 1000
+        channel = two.peers[0].protocol.channel
+        for _ in range(40):
+            frames = []
+            for _ in range(chance.choice((1, 2, 16, MAX_TOGETHER + 3))):
+                opaque += 1
+                ext = back_ext(chance.choice(places), delayLevel=str(chance.choice((0, 1, 2, 18))))
+                ext["group"] = mostly(chance, "g", "new", "a b")
+                ext["offset"] = mostly(chance, ext["offset"], "-1", "77")
+                frames.append(encode_command(RemotingCommand(36, opaque=opaque, ext_fields=ext)))
+                frames[-1] = mostly(chance, frames[-1], frames[-1] * 2, frames[-1][:-1])
+            answers, count = two.back.together([(frame, channel) for frame in frames])
+            self.assertEqual(count, sum(answer is not None for answer in answers))
+            self.assertLessEqual(count, MAX_TOGETHER)
+            if count:
+                two.sides[0].table.stats.observe(36, 0.0, count)
+            together += count
+            writes += count > 0
+            for frame, answer in sorted(zip(frames, answers, strict=True), key=lambda pair: pair[1] is None):
+                sent = frame if len(frame) >= 4 + int.from_bytes(frame[:4], "big") else b""
+                for peer in two.peers[answer is not None :]:
+                    peer.send(sent)
+                found = [peer.transport.read() for peer in two.peers]
+                self.assertEqual(found[0] if answer is None else answer, found[1], f"seed {SEED}")
+        two.compare()
+        self.assertGreater(together, 5 * writes)
+        self.assertGreater(two.sides[0].one.service.store.end_offset, 65536)
         two.end()
 
     def test_properties_as_they_are_stored(self) -> None:

@@ -27,6 +27,7 @@ from rmq.namesrv.config import NamesrvConfig, NamesrvSetup
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.runtime.config import load
 from rmq.runtime.platform import Platform
+from rmq.sim.faults import Fault, full_disk, slow_disk
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import SimError, World
@@ -257,6 +258,36 @@ class Simulation:
         finally:
             self.net.unblock(nodes[one], nodes[other])
             self.net.unblock(nodes[other], nodes[one])
+
+    @contextmanager
+    def hold_slave(self, node: str) -> Iterator[None]:
+        """Let nothing that a slave sends reach its master in the block: it gets messages and acknowledges none."""
+        slave, master = self._servers[node], self._servers[node.rpartition("-")[0]]
+        self.net.block(slave, master)
+        try:
+            yield
+        finally:
+            self.net.unblock(slave, master)
+
+    @contextmanager
+    def full_disk(self, node: str) -> Iterator[None]:
+        """Let the disk of a server have no room in the block."""
+        with self._accident(full_disk(self._servers[node])):
+            yield
+
+    @contextmanager
+    def slow_disk(self, node: str, seconds: float) -> Iterator[None]:
+        """Let every sync of a server take so long in the block."""
+        with self._accident(slow_disk(self._servers[node], seconds)):
+            yield
+
+    @contextmanager
+    def _accident(self, accident: Fault) -> Iterator[None]:
+        accident.apply()
+        try:
+            yield
+        finally:
+            accident.undo()
 
     # the end
 

@@ -10,7 +10,7 @@ from rmq.client.settings import From
 from rmq.errors import NotDelivered
 from rmq.sim.world import SimError
 from rmq.testing.simulation import Simulation
-from rmq.tx import Message, PushSettings, ReceivedMessage
+from rmq.tx import Message, PushSettings, ReceivedMessage, SendStatus
 
 FIRST = PushSettings(consume_from=From.FIRST)
 
@@ -99,3 +99,34 @@ def test_what_never_ends() -> None:
 
     with pytest.raises(SimError, match="seed 5"), Simulation(5) as sim:
         sim.run(forever, limit_s=100)
+
+
+def test_disks_and_slaves() -> None:
+    """A full disk refuses, a slow one answers late, a held slave acknowledges nothing, each for its block."""
+
+    async def main(sim: Simulation) -> None:
+        client = await sim.client()
+        topic = await sim.topic(queues=1)
+        producer = client.producer()
+
+        async def status() -> SendStatus:
+            return (await producer.send(Message(topic, b"x"), timeout_s=60)).status
+
+        assert await status() is SendStatus.OK
+        with sim.slow_disk("broker-a", 2.0):
+            began = sim.seconds()
+            assert await status() is SendStatus.OK
+            assert sim.seconds() - began >= 2.0
+        with sim.hold_slave("broker-a-1"):
+            assert await status() is SendStatus.FLUSH_SLAVE_TIMEOUT
+        with sim.full_disk("broker-a"):
+            await sim.sleep(30)
+            with pytest.raises(NotDelivered):
+                await status()
+        await sim.sleep(30)
+        assert await status() is SendStatus.OK
+
+    for seed in range(5):
+        config = {"flushDiskType": "SYNC_FLUSH"}
+        with Simulation(seed, slaves=1, role="SYNC_MASTER", config=config) as sim:
+            sim.run(main)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import attrs
@@ -26,6 +27,8 @@ from rmq.wire.record import find_marked, property_mark
 
 #: limits of an expression, which is evaluated for hundreds of messages of one pull; Apache has none
 MAX_LENGTH, MAX_OPERATORS = 1 << 16, 500
+#: characters of the compiled expressions that are kept
+MAX_KEPT = 1 << 16
 
 _GRAMMAR = r"""
 ?start: disjunction
@@ -114,9 +117,7 @@ class Sql92:
             return False
 
 
-@lru_cache(maxsize=1000)
-def compile_sql92(expression: str) -> Sql92:
-    """Return an expression ready for use. Raises SubscriptionError, with the text of Apache's as far as it is short."""
+def _compile(expression: str) -> Sql92:
     if len(expression) > MAX_LENGTH:
         raise SubscriptionError(f"an expression has at most {MAX_LENGTH} characters, this one {len(expression)}")
     ignored = ""
@@ -136,6 +137,34 @@ def compile_sql92(expression: str) -> Sql92:
     except UnexpectedCharacters as error:
         where = f"line {error.line}, column {error.column}"
         raise SubscriptionError(f"{_TOKEN_ERROR}: Lexical error at {where}. Encountered: {error.char!r}") from None
+
+
+class KeptExpressions:
+    """
+    Compiles expressions and keeps those used last, as many as have MAX_KEPT characters together.
+
+    A compiled expression takes about 110 bytes for each of its characters.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Sql92] = OrderedDict()
+        self._characters = 0
+
+    def __call__(self, expression: str) -> Sql92:
+        """Return an expression ready for use; SubscriptionError with the text of Apache's as far as it is short."""
+        found = self._kept.get(expression)
+        if found is not None:
+            self._kept.move_to_end(expression)
+            return found
+        found = self._kept[expression] = _compile(expression)
+        self._characters += len(expression)
+        while self._characters > MAX_KEPT:
+            self._characters -= len(self._kept.popitem(last=False)[0])
+        return found
+
+
+#: expressions of all groups
+compile_sql92 = KeptExpressions()
 
 
 def _unexpected(expression: str, error: UnexpectedToken) -> str:

@@ -458,6 +458,8 @@ cdef object pick_from(
                 wanted_count += 1
     unit = <const uint8_t*>unit_bytes.buf + unit_at
     first = phy = get64(unit)
+    if first < 0:
+        return None
     while unit_at <= units_end and unit_count > 0:
         unit_count -= 1
         unit = <const uint8_t*>unit_bytes.buf + unit_at

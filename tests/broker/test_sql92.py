@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import sql92
 from rmq.broker.filters import SubscriptionError
 from rmq.broker.sql92 import MAX_LENGTH, MAX_OPERATORS, compile_sql92
 from rmq.store import layout, reader
@@ -113,6 +114,21 @@ class Sql92Tests(SynchronousTestCase):
         }.items():
             error = self.assertRaises(SubscriptionError, compile_sql92, expression)
             self.assertIn(text, str(error))
+
+
+class KeptExpressionsTests(SynchronousTestCase):
+    def test_bounds(self) -> None:
+        """Expressions are compiled once while they are used; what is kept of them is bounded by their length."""
+        self.patch(sql92, "MAX_KEPT", 20)
+        kept = sql92.KeptExpressions()
+        first, second = kept("a = 1111"), kept("b = 2222")
+        self.assertIs(kept("a = 1111"), first)
+        kept("c = 3333")
+        self.assertIs(kept("a = 1111"), first)
+        self.assertIsNot(kept("b = 2222"), second)
+        self.assertIsNot(kept("d = 1 OR d = 2 OR d = 3"), kept("d = 1 OR d = 2 OR d = 3"))
+        self.assertRaises(SubscriptionError, kept, "a = ")
+        self.assertLessEqual(sum(map(len, kept._kept)), 20)
 
 
 class ProgramTests(SynchronousTestCase):

@@ -215,6 +215,13 @@ class PickTests(SynchronousTestCase):
                 reader._compiled.pick(units, 6, 1, record + b"?", 5, 2, 9, 41, 50, limits, 32, None), found
             )
 
+    def test_places_far_apart(self) -> None:
+        """No difference of two places is computed that a number of 64 bits cannot hold."""
+        limits = (32, 1000, 32, 1000)
+        for first in (-(1 << 63), -1, (1 << 63) - 1):
+            units = b"".join(layout.CQ_UNIT.pack(place, 40, 0) for place in (first, (1 << 63) - 1, first))
+            self.assertIsNone(reader._compiled.pick(units, 0, 3, bytes(100), 5, 2, 9, 41, 50, limits, 32, None))
+
     def test_garbage(self) -> None:
         """Units and log bytes of any kind are read within their bounds: an answer that fits, or none."""
         seed = SEED

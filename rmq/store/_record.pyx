@@ -300,79 +300,137 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
         p = skip(p + 1, end)
 
 
-cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* send, bint is_batch) noexcept nogil:
-    """Read a JSON header; False when it is not a plain request of that code, or not written plainly."""
+cdef enum:
+    #: members of a header
+    EXT_FIELDS = 1
+    CODE = 2
+    OPAQUE = 4
+    FLAG = 8
+    VERSION_MEMBER = 16
+    LANGUAGE = 32
+    #: what `read_members` stops at
+    NOT_PLAIN = 0
+    AT_FIELDS = 1
+    AT_END = 2
+
+
+cdef struct Header:
+    #: members that were there
+    int seen
+    int64_t opaque, version
+    #: NULL without a language
+    const uint8_t* language
+    Py_ssize_t language_size
+
+
+cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Header* header) noexcept nogil:
+    """
+    Read a JSON header from ``at`` on, its beginning or the end of its extFields.
+
+    AT_FIELDS with ``at`` behind their brace; AT_END; NOT_PLAIN when it is no request of that code without flags, or is not
+    written plainly. The caller sets ``seen`` to 0, and reads the extFields.
+    """
+    cdef const uint8_t* p = skip(at[0], end)
     cdef const uint8_t* key
     cdef const uint8_t* value
     cdef Py_ssize_t size
     cdef bint escaped
     cdef int64_t number = 0
-    cdef int seen = 0, bit
-    p = skip(p, end)
-    if p >= end or p[0] != c'{':
-        return False
-    p = skip(p + 1, end)
+    cdef int bit
+    if header.seen & EXT_FIELDS == 0:
+        if p >= end or p[0] != c'{':
+            return NOT_PLAIN
+        header.opaque = header.version = 0
+        header.language = NULL
+        header.language_size = 0
+        p = skip(p + 1, end)
+    else:
+        if p >= end:
+            return NOT_PLAIN
+        if p[0] == c'}':
+            return AT_END if skip(p + 1, end) == end else NOT_PLAIN
+        if p[0] != c',':
+            return NOT_PLAIN
+        p = skip(p + 1, end)
     while True:
         if p >= end or p[0] != c'"':
-            return False
+            return NOT_PLAIN
         key = p + 1
         p = text_end(key, end, &escaped)
         if p == NULL or escaped:
-            return False
+            return NOT_PLAIN
         size = p - key
         p = skip(p + 1, end)
         if p >= end or p[0] != c':':
-            return False
+            return NOT_PLAIN
         p = skip(p + 1, end)
         if p >= end:
-            return False
+            return NOT_PLAIN
         bit = 0
         if size == 9 and memcmp(key, b"extFields", 9) == 0:
-            bit = 1
+            bit = EXT_FIELDS
         elif size == 4 and memcmp(key, b"code", 4) == 0:
-            bit = 2
+            bit = CODE
         elif size == 6 and memcmp(key, b"opaque", 6) == 0:
-            bit = 4
+            bit = OPAQUE
         elif size == 4 and memcmp(key, b"flag", 4) == 0:
-            bit = 8
-        if seen & bit:
-            return False
-        seen |= bit
-        if bit == 1:
+            bit = FLAG
+        elif size == 7 and memcmp(key, b"version", 7) == 0:
+            bit = VERSION_MEMBER
+        elif size == 8 and memcmp(key, b"language", 8) == 0:
+            bit = LANGUAGE
+        if header.seen & bit:
+            return NOT_PLAIN
+        header.seen |= bit
+        if bit == EXT_FIELDS:
             if p[0] != c'{':
-                return False
-            p = read_ext(p + 1, end, send, is_batch)
-            if p == NULL:
-                return False
-        elif p[0] == c'"':
-            if bit:
-                return False
-            p = text_end(p + 1, end, &escaped)
+                return NOT_PLAIN
+            at[0] = p + 1
+            return AT_FIELDS
+        if p[0] == c'"':
+            if bit and bit != LANGUAGE:
+                return NOT_PLAIN
+            value = p + 1
+            p = text_end(value, end, &escaped)
             if p == NULL or escaped:
-                return False
+                return NOT_PLAIN
+            if bit:
+                header.language = value
+                header.language_size = p - value
             p += 1
         else:
             value = p
             while p < end and (c'0' <= p[0] <= c'9' or p[0] == c'-'):
                 p += 1
-            if not number_in(value, p, &number):
-                return False
-            if bit and not is_int32(number):
-                return False
-            if bit == 2 and number != code:
-                return False
-            if bit == 4:
-                send.opaque = number
-            if bit == 8 and number != 0:
-                return False
+            if not number_in(value, p, &number) or (bit and not is_int32(number)):
+                return NOT_PLAIN
+            if bit == LANGUAGE or (bit == CODE and number != code) or (bit == FLAG and number != 0):
+                return NOT_PLAIN
+            if bit == OPAQUE:
+                header.opaque = number
+            elif bit == VERSION_MEMBER:
+                header.version = number
         p = skip(p, end)
         if p >= end:
-            return False
+            return NOT_PLAIN
         if p[0] == c'}':
-            return skip(p + 1, end) == end and seen & 7 == 7
+            return AT_END if skip(p + 1, end) == end else NOT_PLAIN
         if p[0] != c',':
-            return False
+            return NOT_PLAIN
         p = skip(p + 1, end)
+
+
+cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* send, bint is_batch) noexcept nogil:
+    """Read the JSON header of a send; False when it is not a plain request of that code, or not written plainly."""
+    cdef Header header
+    header.seen = 0
+    if read_members(&p, end, code, &header) != AT_FIELDS:
+        return False
+    p = read_ext(p, end, send, is_batch)
+    if p == NULL or read_members(&p, end, code, &header) != AT_END:
+        return False
+    send.opaque = header.opaque
+    return header.seen & (CODE | OPAQUE) == CODE | OPAQUE
 
 
 cdef inline int hex_digit(uint8_t letter) noexcept nogil:
@@ -1085,13 +1143,10 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
     cdef const uint8_t* p
     cdef const uint8_t* end
-    cdef const uint8_t* key
-    cdef const uint8_t* value
-    cdef Py_ssize_t size
-    cdef int64_t length, number = 0, opaque = 0, version = 0
+    cdef int64_t length
     cdef uint32_t word
-    cdef bint escaped
-    cdef int seen = 0, bit
+    cdef int reached
+    cdef Header header
     cdef list found = [None] * len(names)
     cdef bytes language = None
     if left <= 8:
@@ -1102,79 +1157,18 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
         return None
     p = chunk + 8
     end = p + word
-    p = skip(p, end)
-    if p >= end or p[0] != c'{':
+    header.seen = 0
+    reached = read_members(&p, end, code, &header)
+    if reached == AT_FIELDS:
+        p = _read_strings(p, end, names, found)
+        if p == NULL:
+            return None
+        reached = read_members(&p, end, code, &header)
+    if reached != AT_END or header.seen & (CODE | OPAQUE) != CODE | OPAQUE:
         return None
-    p = skip(p + 1, end)
-    while True:
-        if p >= end or p[0] != c'"':
-            return None
-        key = p + 1
-        p = text_end(key, end, &escaped)
-        if p == NULL or escaped:
-            return None
-        size = p - key
-        p = skip(p + 1, end)
-        if p >= end or p[0] != c':':
-            return None
-        p = skip(p + 1, end)
-        if p >= end:
-            return None
-        bit = 0
-        if size == 9 and memcmp(key, b"extFields", 9) == 0:
-            bit = 1
-        elif size == 4 and memcmp(key, b"code", 4) == 0:
-            bit = 2
-        elif size == 6 and memcmp(key, b"opaque", 6) == 0:
-            bit = 4
-        elif size == 4 and memcmp(key, b"flag", 4) == 0:
-            bit = 8
-        elif size == 7 and memcmp(key, b"version", 7) == 0:
-            bit = 16
-        elif size == 8 and memcmp(key, b"language", 8) == 0:
-            bit = 32
-        if seen & bit:
-            return None
-        seen |= bit
-        if bit == 1:
-            if p[0] != c'{':
-                return None
-            p = _read_strings(p + 1, end, names, found)
-            if p == NULL:
-                return None
-        elif p[0] == c'"':
-            if bit and bit != 32:
-                return None
-            value = p + 1
-            p = text_end(value, end, &escaped)
-            if p == NULL or escaped:
-                return None
-            if bit == 32:
-                language = PyBytes_FromStringAndSize(<const char*>value, p - value)
-            p += 1
-        else:
-            value = p
-            while p < end and (c'0' <= p[0] <= c'9' or p[0] == c'-'):
-                p += 1
-            if not number_in(value, p, &number) or (bit and not is_int32(number)):
-                return None
-            if bit == 32 or (bit == 2 and number != code) or (bit == 8 and number != 0):
-                return None
-            if bit == 4:
-                opaque = number
-            elif bit == 16:
-                version = number
-        p = skip(p, end)
-        if p >= end:
-            return None
-        if p[0] == c'}':
-            break
-        if p[0] != c',':
-            return None
-        p = skip(p + 1, end)
-    if skip(p + 1, end) != end or seen & 6 != 6:
-        return None
-    return (position + 8 + word, position + 4 + length, opaque, version, language, *found)
+    if header.language != NULL:
+        language = PyBytes_FromStringAndSize(<const char*>header.language, header.language_size)
+    return (position + 8 + word, position + 4 + length, header.opaque, header.version, language, *found)
 
 
 cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple names, list found) except? NULL:

@@ -15,7 +15,7 @@ What always holds: everything belongs to the loop in which the client was entere
 """
 
 from rmq.aio.client import Client
-from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, by_config, nearby
 from rmq.client.core.codec import Compression
 from rmq.client.flows.litepull import PullConsumer
 from rmq.client.flows.producer import Producer
@@ -65,4 +65,6 @@ __all__ = [
     "Sql",
     "Transaction",
     "TransactionProducer",
+    "by_config",
+    "nearby",
 ]

@@ -16,7 +16,7 @@ What always holds: every method waits for its end, and may be called from any th
 """
 
 from rmq.blocking.client import Client, Producer, PullConsumer, PushConsumer, TransactionProducer
-from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, by_config, nearby
 from rmq.client.core.codec import Compression
 from rmq.client.flows.transactions import Outcome
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
@@ -61,4 +61,6 @@ __all__ = [
     "SendStatus",
     "Sql",
     "TransactionProducer",
+    "by_config",
+    "nearby",
 ]

@@ -47,7 +47,8 @@ class ProducerSettings:
     Bodies from ``compress_over`` bytes on are compressed. LZ4 and ZSTD need the extras ``lz4`` and ``zstandard``, and
     consumers that can read them. With ``strict`` a send raises NotDurable where a message is stored, but less safe than
     the broker is configured for. ``default_queues`` counts for topics that the first send creates. ``send`` waits while
-    ``max_in_flight`` messages wait for their answers.
+    ``max_in_flight`` messages wait for their answers. With ``fault_latency`` a broker that failed or was slow gets no
+    message for half a minute to ten minutes, while another one can take them.
     """
 
     send_timeout_s: float = 3.0
@@ -61,6 +62,7 @@ class ProducerSettings:
     default_topic: str = "TBW102"
     default_queues: int = 4
     max_in_flight: int = 10_000
+    fault_latency: bool = False
 
 
 @attrs.frozen(kw_only=True)

@@ -14,7 +14,7 @@ A plain handler runs in the reactor's thread and may return a Deferred; `in_thre
 What always holds: everything runs in the reactor's thread, and ends with the client.
 """
 
-from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH
+from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, by_config, nearby
 from rmq.client.core.codec import Compression
 from rmq.client.flows.transactions import Outcome
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
@@ -60,5 +60,7 @@ __all__ = [
     "SendStatus",
     "Sql",
     "TransactionProducer",
+    "by_config",
     "in_thread",
+    "nearby",
 ]

@@ -6,6 +6,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.client.core.allocate import average, by_config, nearby
+from rmq.wire.api.common import MessageQueue
 from tests.client.allocations import GOLDEN, STRATEGIES, Case, drawn_cases
 
 
@@ -28,6 +30,27 @@ class AllocationTests(SynchronousTestCase):
             for number in range(len(STRATEGIES)):
                 owned = [queue for member in case.members for queue in case.shares(member)[number]]
                 self.assertEqual(sorted(owned), sorted(case.queues()), (case, number))
+
+    def test_nearby(self) -> None:
+        """Queues stay in their room while a member lives there; a room without members is shared by all."""
+        strategy = nearby(average, lambda queue: queue.broker_name[0], lambda member: member[0])
+        queues = [MessageQueue(topic="T", broker_name=name, queue_id=number) for name in "abc" for number in range(4)]
+        members = ["a1", "a2", "b1"]
+        shares = {member: strategy("G", member, queues, members) for member in members}
+        self.assertEqual(
+            {member: [(queue.broker_name, queue.queue_id) for queue in share] for member, share in shares.items()},
+            {
+                "a1": [("a", 0), ("a", 1), ("c", 0), ("c", 1)],
+                "a2": [("a", 2), ("a", 3), ("c", 2)],
+                "b1": [("b", 0), ("b", 1), ("b", 2), ("b", 3), ("c", 3)],
+            },
+        )
+        self.assertEqual(strategy("G", "x", queues, members), [])
+
+    def test_by_config(self) -> None:
+        """A member has the queues of its configuration, whoever else is in the group."""
+        own = [MessageQueue(topic="T", broker_name="a", queue_id=1)]
+        self.assertEqual(by_config(own)("G", "me", [], ["me", "other"]), own)
 
     def test_a_stranger_gets_nothing(self) -> None:
         """A client that the broker does not list has no queue."""

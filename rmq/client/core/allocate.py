@@ -1,7 +1,8 @@
 """
 Which member of a consumer group gets which queue; equal to Java's results, so that mixed groups agree.
 
-Java: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueConsistentHash
+Java: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueConsistentHash,
+AllocateMachineRoomNearby, AllocateMessageQueueByConfig
 """
 
 from __future__ import annotations
@@ -57,6 +58,35 @@ def consistent_hash(group: str, me: str, queues: Sequence[MessageQueue], members
         if ring[points[bisect_left(points, _hash(text)) % len(points)]] == me:
             mine.append(queue)
     return mine
+
+
+def nearby(inner: Strategy, broker_room: Callable[[MessageQueue], str], member_room: Callable[[str], str]) -> Strategy:
+    """
+    Queues go to members of their own room, shared by ``inner``; those of a room without members go to all.
+
+    ``broker_room`` and ``member_room`` name the room of a queue and of a client id.  Java: AllocateMachineRoomNearby
+    """
+
+    def allocate(group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+        if me not in members:
+            return []
+        rooms: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            rooms.setdefault(broker_room(queue), []).append(queue)
+        mine: list[MessageQueue] = []
+        for room in sorted(rooms, key=java_order):
+            there = [member for member in members if member_room(member) == room]
+            if me in there or not there:
+                mine += inner(group, me, rooms[room], there or members)
+        return mine
+
+    return allocate
+
+
+def by_config(own: Iterable[MessageQueue]) -> Strategy:
+    """Return a strategy that always gives this member the same queues.  Java: AllocateMessageQueueByConfig"""
+    queues = list(own)
+    return lambda group, me, all_queues, members: list(queues)
 
 
 def _hash(text: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rmq.client.core import outgoing
 from rmq.client.core.codec import check_installed
+from rmq.client.core.faults import Faults
 from rmq.client.core.outgoing import Outgoing
 from rmq.client.core.routes import check_group, publish_queues, wrap
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
@@ -51,6 +52,7 @@ class Producer:
         self._group = wrap(self._namespace, group)
         self._settings = settings
         self._turn = instance.host.rng.randrange(1 << 30)
+        self._faults = Faults() if settings.fault_latency else None
         self._in_flight = 0
         self._less = instance.host.gate()
         self._topics: set[str] = set()
@@ -222,9 +224,12 @@ class Producer:
             chosen = queue or self._keyed(sharding_key, await self._writable(out.topic, left), attempts)
             if attempts and attempts[-1][0] == chosen.broker_name:
                 await host.sleep(min(host.rng.uniform(*SAME_BROKER_PAUSE_S), max(0.0, deadline - host.seconds())))
+            began = host.seconds()
             try:
-                result = await self._send_once(out, chosen, max(0.0, deadline - host.seconds()))
+                result = await self._send_once(out, chosen, max(0.0, deadline - began))
+                self._note(chosen, began, failed=False)
             except RequestFailed as error:
+                self._note(chosen, began, failed=True)
                 attempts.append((chosen.broker_name, error))
                 if not outgoing.is_retried(error):
                     break
@@ -317,8 +322,15 @@ class Producer:
     def _none(self, topic: str) -> list[MessageQueue]:
         raise NoRoute(topic, {"route": "no broker of the topic has a master and may be written"})
 
+    def _note(self, queue: MessageQueue, began: float, *, failed: bool) -> None:
+        if self._faults is not None:
+            now = self._instance.host.seconds()
+            self._faults.note(queue.broker_name, now - began, now, failed=failed)
+
     def _choose(self, queues: list[MessageQueue], attempts: Sequence[tuple[str, RequestFailed]]) -> MessageQueue:
         self._turn += 1
+        if self._faults is not None:
+            queues = self._faults.usable(queues, self._instance.host.seconds())
         if attempts:
             last = attempts[-1][0]
             others = [queue for queue in queues if queue.broker_name != last]

@@ -235,13 +235,16 @@ class SendLaneTests(SynchronousTestCase):
             for at in order:
                 peers[1][at].send(stream)
         for side in sides:
-            side.one.world.run_for(1)
+            side.one.service.store.delete_topic("U")
+            side.one.world.run_for(3)
         for mine, theirs in zip(*peers, strict=True):
             left, right = (list(map(encode_command, peer.received())) for peer in (mine, theirs))
             self.assertEqual(left, right)
         self.assert_same(sides[0], sides[1], [], [], 0)
         store = sides[0].one.service.store
-        self.assertEqual((store.max_offset("T", 0), store.max_offset("U", 0)), (4, 7))
+        self.assertEqual((store.max_offset("T", 0), store.max_offset("U", 0)), (4, 0))
+        folders = sides[0].one.node.disk.list_dir(f"{store.config.store_path_root_dir}/consumequeue")
+        self.assertEqual(("T" in folders, "U" in folders), (True, False))
         self.assertGreater(sides[0].taken, 2 * sides[0].calls)
         self.end(*sides)
 

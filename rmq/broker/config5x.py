@@ -79,11 +79,11 @@ class BrokerConfig5x:
     Java: BrokerConfig, BrokerIdentity of 5.3.3
     """
 
-    enable_controller_mode: str | None
-    metrics_exporter_type: str | None
-    metrics_prom_exporter_port: str | None
-    metrics_prom_exporter_host: str | None
-    metrics_label: str | None
+    enable_controller_mode: str | None = None
+    metrics_exporter_type: str | None = None
+    metrics_prom_exporter_port: str | None = None
+    metrics_prom_exporter_host: str | None = None
+    metrics_label: str | None = None
 
 
 BrokerConfig5x.__annotations__.update({field.name: str | None for field in attrs.fields(BrokerConfig5x)})

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from rmq.broker.tables import next_version
 from rmq.broker.topics import TRANS_HALF_TOPIC
 from rmq.runtime.clock import DeadlineTimer, now_ms
-from rmq.runtime.disk.files import Disk
+from rmq.runtime.disk.files import Disk, DiskError
 from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.store.appender import Host, SendBatch
 from rmq.store.config import StoreConfig
@@ -104,6 +104,12 @@ class DelayStore(Protocol):
     @property
     def config(self) -> StoreConfig: ...
 
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
     def preloading(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> Deferred[None] | None: ...
 
     def pull(self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: None) -> GetResult: ...
@@ -179,6 +185,10 @@ class Delays:
         #: level -> the next queue offset to deliver
         self._offsets: dict[int, int] = {}
         self._unsaved = False
+        #: what the file holds; slaves get this: their logs may lack what was delivered just now
+        self.written = AllDelayOffset(data_version=self._version)
+        #: the end of the log when :meth:`persist` was called, and what it is to write; None when nothing waits
+        self._waits_for: tuple[int, AllDelayOffset] | None = None
         #: level -> when to look at its next message, in seconds of the clock
         self._due_s: dict[int, float] = {}
         self._timer = DeadlineTimer(clock, lambda: min(self._due_s.values(), default=None), self._run)
@@ -195,18 +205,43 @@ class Delays:
         if found is not None:
             self._offsets = dict(found.offset_table)
             self._version = found.data_version or self._version
+            self.written = self.table()
 
     def table(self) -> AllDelayOffset:
         """The offsets as of now; 4.9 ignores the version, 5.x slaves need it."""
         return AllDelayOffset(data_version=self._version, offset_table=dict(sorted(self._offsets.items())))
 
     def persist(self) -> None:
-        """Write the file if anything was delivered since; DiskError when that fails, and the next call tries again."""
-        if not self._unsaved:
+        """
+        Write the file if anything was delivered since, as soon as the log has been synced as far as it goes now.
+
+        A power failure that takes a delivered message must not find an offset behind it: it would be lost.
+        DiskError when that fails, and the next call tries again.
+        """
+        if not self._unsaved or self._waits_for is not None:
             return
-        self._version = next_version(self._version, now_ms(self._clock))
-        write_state(self._disk, self.path, fastjson.encode(self.table(), quote_int_keys=True))
-        self._unsaved = False
+        waits_for = (self._store.end_offset, self.table())
+        if self._store.flushed_offset >= waits_for[0]:
+            self._write(waits_for[1])
+        else:
+            self._waits_for = waits_for
+            self._store.flush_soon()
+
+    def flushed(self) -> None:
+        """Write the file if it waits for the log's sync; to be called after each."""
+        if self._waits_for is None or self._store.flushed_offset < self._waits_for[0]:
+            return
+        (_, table), self._waits_for = self._waits_for, None
+        try:
+            self._write(table)
+        except DiskError as error:
+            self._log.error("delay offsets could not be written, the next attempt follows: {error}", error=str(error))
+
+    def _write(self, table: AllDelayOffset) -> None:
+        table.data_version = self._version = next_version(self._version, now_ms(self._clock))
+        write_state(self._disk, self.path, fastjson.encode(table, quote_int_keys=True))
+        self.written = table
+        self._unsaved = table.offset_table != self._offsets
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return, by level that was ever used, the next offset to deliver and the end of its queue."""

@@ -307,6 +307,7 @@ class BrokerService(MultiService):
         """Connect the parts."""
         self.store.on_arrival(self.polls.arrived, queues=self.polls.queues)
         self.store.on_arrival(self.delays.arrived, topic=SCHEDULE_TOPIC)
+        self.store.on_flushed(self.delays.flushed)
         self.store.on_failure(self._store_failed)
         self.topics.on_created(self.registration.topics_changed)
         if self.setup.is_slave:

@@ -246,6 +246,35 @@ class BacklogTests(SynchronousTestCase):
             self.assertEqual(len(found), 500 + delivered - saved, f"seed {SEED}")
             backlog.one.end()
 
+    def test_power_failure(self) -> None:
+        """A power failure that takes delivered messages finds no saved progress behind them: they come again."""
+        chance = random.Random(SEED)
+        for flush in ("ASYNC_FLUSH", "SYNC_FLUSH") * 5:
+            backlog = Backlog(flushDelayOffsetInterval="1000", flushDiskType=flush)
+            backlog.one.world.run_for(9.5)  # the first write of progress comes after 10 s
+            backlog.park(200)
+            backlog.one.service.store.flush_soon()
+            backlog.one.world.run_for(0.5)
+            backlog.one.node.disk.sync_s = (1.5, 4.0)
+            backlog.one.world.run_for(chance.uniform(0.5, 6))
+            backlog.one.node.crash()
+            backlog.restart()
+            backlog.one.world.run_for(10)
+            found = set(backlog.bodies())
+            self.assertEqual(found, {b"%d" % number for number in range(200)}, f"seed {SEED}, {flush}")
+            backlog.one.end()
+
+    def test_stop_writes_what_was_delivered(self) -> None:
+        """A clean stop saves the whole progress, though the log is synced after the file was asked for."""
+        backlog = Backlog(flushCommitLogThoroughInterval="600000", flushIntervalCommitLog="600000")
+        backlog.park(50)
+        backlog.one.world.run_for(2)
+        self.assertEqual(len(backlog.bodies()), 50)
+        backlog.one.stop()
+        backlog.restart()
+        self.assertEqual(backlog.one.service.delays.table().offset_table, {1: 50})
+        backlog.one.end()
+
     def test_full_disk(self) -> None:
         """While the disk is full nothing is skipped; afterwards each message comes, once and in order."""
         backlog = Backlog(mappedFileSizeCommitLog="65536")

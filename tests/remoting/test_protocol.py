@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting import protocol as protocol_module
-from rmq.remoting.protocol import MAX_WAITING_ANSWERS, OVERLOAD_REMARK
-from rmq.remoting.responders import MAX_COLLECTED_BYTES, Reply, Request, ResponderTable, responds_to
+from rmq.remoting.protocol import MAX_WAITING_ANSWERS
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, OVERLOAD_REMARK, Reply, Request, ResponderTable, responds_to
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32

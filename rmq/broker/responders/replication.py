@@ -72,7 +72,7 @@ class ReplicationResponder:
         """On a slave: the table from its master, which is in its file only."""
         if self._setup.is_slave and self._disk.exists(self._delays.path):
             return Reply(body=self._disk.read_whole(self._delays.path))
-        return Reply(body=fastjson.encode(self._delays.table(), quote_int_keys=True))
+        return Reply(body=fastjson.encode(self._delays.written, quote_int_keys=True))
 
     @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def groups(self, request: Request[None, None]) -> Reply:

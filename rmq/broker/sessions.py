@@ -72,8 +72,11 @@ class ProducerGroups:
 
     def register(self, group: str, member: Member) -> None:
         channel = member.channel
-        self.unregister(group, channel)
-        self._groups.setdefault(group, {})[channel] = member
+        members = self._groups.setdefault(group, {})
+        former = members.get(channel)
+        if former is not None:
+            _take_out(self._clients, former.client_id, (group, channel))
+        members[channel] = member  # a former one keeps its place
         self._clients.setdefault(member.client_id, {})[group, channel] = member
         self._of.setdefault(channel, {})[group] = None
 

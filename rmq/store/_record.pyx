@@ -1750,7 +1750,7 @@ cdef bint find_target(const uint8_t* text, Py_ssize_t size, Span* topic, int64_t
     cdef Py_ssize_t at = 0, stop
     cdef const uint8_t* mark
     cdef Span number
-    topic.size = number.size = number.at = 0
+    topic.size = topic.at = number.size = number.at = 0
     while at < size:
         mark = <const uint8_t*>memchr(text + at, 2, size - at)
         stop = size if mark == NULL else mark - text
@@ -1818,7 +1818,7 @@ def restore_records(
         if HEAD_BYTES + body_size + 1 + topic_size + 2 > size:
             break
         text = record + HEAD_BYTES + body_size + 1 + topic_size + 2
-        text_size = (<Py_ssize_t>text[-2] << 8) | text[-1]
+        text_size = (<Py_ssize_t>(text - 2)[0] << 8) | (text - 1)[0]
         if text_size > MAX_PROPERTIES or HEAD_BYTES + body_size + 1 + topic_size + 2 + text_size != size:
             break
         if not is_plain(text, text_size) or not find_target(text, text_size, &target, &queue_id):

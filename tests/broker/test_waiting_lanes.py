@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, AnyStr
 
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
@@ -124,7 +124,7 @@ def back_ext(offset: int, **fields: str) -> dict[str, str]:
     return ext | {"unitMode": "false", "maxReconsumeTimes": "16"} | fields
 
 
-def mostly(chance: random.Random, usual: str, *others: str) -> str:
+def mostly(chance: random.Random, usual: AnyStr, *others: AnyStr) -> AnyStr:
     return usual if chance.random() < 0.93 else chance.choice(others)
 
 
@@ -347,12 +347,12 @@ class WaitingLaneTests(SynchronousTestCase):
                 two.sides[0].table.stats.observe(36, 0.0, count)
             together += count
             writes += count > 0
-            for frame, answer in sorted(zip(frames, answers, strict=True), key=lambda pair: pair[1] is None):
+            for frame, reply in sorted(zip(frames, answers, strict=True), key=lambda pair: pair[1] is None):
                 sent = frame if len(frame) >= 4 + int.from_bytes(frame[:4], "big") else b""
-                for peer in two.peers[answer is not None :]:
+                for peer in two.peers[reply is not None :]:
                     peer.send(sent)
                 found = [peer.transport.read() for peer in two.peers]
-                self.assertEqual(found[0] if answer is None else answer, found[1], f"seed {SEED}")
+                self.assertEqual(found[0] if reply is None else reply, found[1], f"seed {SEED}")
         two.compare()
         self.assertGreater(together, 5 * writes)
         self.assertGreater(two.sides[0].one.service.store.end_offset, 65536)

@@ -59,12 +59,12 @@ MISTAKES += ["a = 9223372036854775808", "a > (b = 1)", "- a", "a IS 'it'"]
 def test_expressions_mean_what_they_mean_in_apache(version: str, words: list[str]) -> None:
     """Thousands of random expressions are refused by both with the same text, or select the same messages."""
     generator = Generator(random.Random(SEED), words)
-    questions = [
+    questions: list[dict[str, Any]] = [
         {"expression": generator.expression(), "messages": [generator.message() for _ in range(8)]} for _ in range(6000)
     ]
     differences, selected, refused = [], 0, 0
     for question, theirs in zip(questions, ask_apache(version, questions), strict=True):
-        messages: Any = question["messages"]
+        messages = question["messages"]
         try:
             mine = compile_sql92(question["expression"])
             ours: dict[str, Any] = {"selected": [mine(encode_properties(message)) for message in messages]}

@@ -499,6 +499,25 @@ class ConsumeTests(FlowCase):
         self.sim.run(self.client.ask(addr, INVOKE_BROKER_TO_RESET_OFFSET, reset, None))
         self.until(lambda: len(inbox.got) == 8)
 
+    def test_other_subscription(self) -> None:
+        """Where members subscribe to different things one of them warns, once a minute at most."""
+        self.sim.run(consumer(self.client, Inbox(), {"T": "A || B"}).start())
+        with self.assertLogs("rmq.client.consumer", "WARNING") as logs:
+            self.sim.run(consumer(self.sim.client(), Inbox(), {"T": "C"}).start())
+            self.sim.pass_s(100)
+        found = [line for line in logs.output if "different things" in line]
+        self.assertTrue(found, logs.output)
+        # the group has the newest of both; the other member warns
+        self.assertRegex(found[0], r"topic T: we (A \|\| B, the group C|C, the group A \|\| B) ")
+        self.assertLessEqual(len(found), 4)
+
+    def test_equal_subscriptions(self) -> None:
+        """Members with equal subscriptions, however they are written, get no warning."""
+        self.sim.run(consumer(self.client, Inbox(), {"T": "A || B"}).start())
+        with self.assertNoLogs("rmq.client.consumer", "WARNING"):
+            self.sim.run(consumer(self.sim.client(), Inbox(), {"T": "B||A"}).start())
+            self.sim.pass_s(30)
+
     def test_reset_does_not_wait_for_the_poll(self) -> None:
         """After a reset the messages come at once, also where a poll is held at the end of the queue."""
         inbox = Inbox()

@@ -6,6 +6,8 @@ Java: FilterAPI#buildSubscriptionData
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rmq.client.types import ReceivedMessage, Sql
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.record import java_hash
@@ -34,3 +36,22 @@ def subscription(topic: str, expression: str | Sql, *, version: int) -> Subscrip
 def wanted(data: SubscriptionData, message: ReceivedMessage) -> bool:
     """Whether the message has one of the tags: hashes of different tags may be equal."""
     return not data.tags_set or message.tags in data.tags_set
+
+
+def differing(ours: Mapping[str, SubscriptionData], group: Mapping[str, SubscriptionData]) -> list[str]:
+    """Return where the subscriptions that a broker has of our group are not ours, in words for a log."""
+    found = []
+    for topic in sorted(ours.keys() | group.keys()):
+        mine, theirs = (_expression(table.get(topic)) for table in (ours, group))
+        if mine != theirs:
+            found.append(f"topic {topic}: we {mine}, the group {theirs}")
+    return found
+
+
+def _expression(data: SubscriptionData | None) -> str:
+    if data is None:
+        return "nothing"
+    if data.expression_type == SQL92:
+        return f"SQL92 {data.sub_string}"
+    tags = sorted({tag for part in data.sub_string.split("||") if (tag := part.strip())})
+    return " || ".join(tags) or "*"

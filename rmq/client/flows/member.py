@@ -15,7 +15,7 @@ import attrs
 from rmq.client.core.allocate import in_order, java_order
 from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import RETRY_PREFIX, broker_addrs, check_group, check_topic, subscribe_queues, wrap
-from rmq.client.core.subscription import subscription, wanted
+from rmq.client.core.subscription import differing, subscription, wanted
 from rmq.client.flows.instance import AGAIN_S, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.host import Gate, Running
@@ -25,6 +25,7 @@ from rmq.client.types import CloseReport, ReceivedMessage, Sql
 from rmq.errors import ConfigurationError, NoRoute, Refused, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.clients import (
+    GET_CONSUMER_CONNECTION_LIST,
     GET_CONSUMER_LIST_BY_GROUP,
     NOTIFY_CONSUMER_IDS_CHANGED,
     ConsumerData,
@@ -73,6 +74,8 @@ BUSY_PAUSE_S = 0.02
 MOST_PAUSE_S = 30.0
 #: a queue whose loop has not moved for so long is dropped and taken again
 WATCHDOG_S = 120.0
+#: between two looks at what other members of the group subscribe to
+COMPARE_S = 60.0
 
 _log = logging.getLogger("rmq.client.consumer")
 
@@ -147,6 +150,10 @@ class Member:
         self._held: dict[MessageQueue, Held] = {}
         self._paused: set[MessageQueue] = set()
         self._rebalance_now: Gate = self._host.gate()
+        #: the broker that last announced a change in the group. It is asked again and again, because just after our own
+        #: heartbeat it has what we subscribe to
+        self._changed_at: str | None = None
+        self._compared_s = -COMPARE_S
         self._loops: list[Running] = []
         self._closed = False
         self._ended = self._host.gate()
@@ -223,6 +230,26 @@ class Member:
             self._rebalance_now.shut()
             complete = [await self._rebalance(topic) for topic in list(self._subscriptions)]
             wait_s = self._instance.settings.rebalance_s if all(complete) else AGAIN_S
+            if self._changed_at is not None and self._host.seconds() >= self._compared_s + COMPARE_S:
+                self._compared_s = self._host.seconds()
+                await self._compare(self._changed_at)
+
+    async def _compare(self, addr: str) -> None:
+        """Warn of the two causes of messages that never arrive: members with other subscriptions, and with our id."""
+        header = ConsumerGroupHeader(consumer_group=self._group)
+        try:
+            group = (await self._instance.ask(addr, GET_CONSUMER_CONNECTION_LIST, header, None)).body
+        except RequestFailed as error:
+            _log.debug("%s does not say what group %s subscribes to: %s", addr, self._group, error)
+            return
+        same = sum(member.client_id == self._instance.client_id for member in group.connection_set)
+        if same > 1:
+            text = "group %s has %d members with our client id %s: only one of them gets messages"
+            _log.warning(text, self._group, same, self._instance.client_id)
+        differences = differing(self._subscriptions, group.subscription_table)
+        if differences:
+            text = "members of group %s subscribe to different things, so messages are lost: %s (broker %s)"
+            _log.warning(text, self._group, "; ".join(differences), addr)
 
     async def _asked(self) -> None:
         await self._rebalance_now.wait()
@@ -545,6 +572,7 @@ class Member:
     def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
         if command.code == NOTIFY_CONSUMER_IDS_CHANGED.code:
             if command.ext_fields.get("consumerGroup") == self._group:
+                self._changed_at = addr
                 self._rebalance_now.open()
                 return _nothing()
         elif command.code == RESET_CONSUMER_CLIENT_OFFSET.code:

@@ -31,7 +31,8 @@ HEAD = """\
 Generated from the code by `python docs/make_compatibility.py`. A code that is in neither table of a role is unknown to
 it; both roles answer unknown codes with code 3 (REQUEST_CODE_NOT_SUPPORTED), never with silence.
 
-Peers that the tests in `tests/real` run against: Java clients, brokers, slaves and `mqadmin` 4.9.7 and 5.3.3.
+Peers that the tests in `tests/real` run against: Java clients, brokers, slaves and `mqadmin` 4.9.7 and 5.3.3, clients
+for Go (rocketmq-client-go 2.1.2) and Node.js (ali-ons 3.12.0).
 """
 
 #: what codes of 5.x need that this broker does not have
@@ -62,6 +63,9 @@ TAIL = """\
   producer commits twice.
 - A send whose sysFlag says "half message" and that has no `TRAN_MSG` is refused with code 13. Apache acknowledges it
   and never delivers.
+- A message that does not fit into a file of the commit log (`mappedFileSizeCommitLog`) is refused with code 13. Apache
+  acknowledges and loses it.
+- 17: numbers of queues below zero are refused with code 1; Apache makes such a topic.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
   skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
 - Light message queues (`enableLmq`, `enableMultiDispatch`): INNER_MULTI_DISPATCH of a delayed or half message counts

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import struct
+from typing import Any
 
 from twisted.internet.endpoints import TCP4ClientEndpoint
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.service import build_namesrv
@@ -14,10 +16,18 @@ from rmq.sim.node import Node
 from rmq.store import checkpointer, retention
 from rmq.wire.codes import ResponseCode
 from rmq.wire.record import decode_records, encode_properties
-from tests.broker.harness import OneBroker, RawClient, heartbeat, pull_ext, send_ext
+from tests.broker.harness import PORT, OneBroker, RawClient, heartbeat, pull_ext, send_ext
 
 #: a stop may take so long: a NameServer that does not answer has three seconds
 MOST_S = 4
+
+
+class SilentSlave(Protocol):
+    """A slave that reports what the test says, and stores nothing."""
+
+    def report(self, offset: int) -> None:
+        transport: Any = self.transport
+        transport.write(struct.pack(">q", offset))
 
 
 class GracefulStopTests(SynchronousTestCase):
@@ -30,7 +40,8 @@ class GracefulStopTests(SynchronousTestCase):
         self.one.world.run_for(45)
         self.assertEqual(self.route(), 0)
         self.client = self.one.connect()
-        self.assertEqual(self.client.ask(310, send_ext("T"), b"first").code, 0)
+        # a SYNC_MASTER without a slave has stored it, too
+        self.assertIn(self.client.ask(310, send_ext("T"), b"first").code, (0, ResponseCode.SLAVE_NOT_AVAILABLE))
 
     def tearDown(self) -> None:
         self.one.end()
@@ -147,6 +158,51 @@ class GracefulStopTests(SynchronousTestCase):
         self.assertTrue(answered)
         found = self.bodies()
         self.assertEqual(found[: len(answered) + 1], [b"first", *answered])
+
+    def test_a_wait_for_a_slave(self) -> None:
+        """
+        Of sends that wait for a slave (SYNC_MASTER) those that it has are acknowledged, no other, before and after the
+        stop; all of them are in the log.
+        """
+        self.begin(brokerRole="SYNC_MASTER")
+        slave = SilentSlave()
+        assert self.one.client_node.process is not None
+        endpoint = TCP4ClientEndpoint(self.one.client_node.process, self.one.node.address, PORT + 1)
+        endpoint.connect(Factory.forProtocol(lambda: slave))
+        self.one.world.run_until(lambda: slave.transport, 5, "the slave's connection")
+        store = self.one.service.store
+        for offset in (0, store.end_offset):  # it begins empty, then it has all that the master has sent
+            slave.report(offset)
+            self.one.world.run_for(1)
+        opaques = []
+        for number in range(20):
+            opaques.append(self.client.post(310, send_ext("T"), b"%d" % number))
+            self.one.world.run_for(0.01)
+            if number == 7:
+                acknowledged = store.end_offset
+        ends = [self.client.post(310, send_ext("T", props=encode_properties({"WAIT": "false"})), b"last")]
+        self.one.world.run_for(0.2)
+        self.assertEqual([self.client.answer(opaque) for opaque in opaques], [None] * 20)
+        slave.report(acknowledged)
+        self.one.world.run_for(0.2)
+        self.stop()
+        answers = [self.client.answer(opaque) for opaque in opaques]
+        self.assertEqual([None if answer is None else answer.code for answer in answers[:8]], [0] * 8)
+        self.assertNotIn(0, [answer.code for answer in answers[8:] if answer is not None])
+        last = self.client.answer(ends[0])
+        self.assertTrue(last is not None and last.code == 0)
+        self.assertEqual(self.bodies(), [b"first", *(b"%d" % number for number in range(20)), b"last"])
+
+    def test_a_reset_and_questions_at_once(self) -> None:
+        """Tools that wait for consumers never delay a stop, however many ask."""
+        self.begin()
+        member = self.one.connect()
+        member.ask(34, {}, heartbeat("c1", "CG", "T"))
+        for _ in range(200):
+            self.client.post(307, {"consumerGroup": "CG", "clientId": "c1", "jstackEnable": "false"})
+        self.one.world.run_until(lambda: len(member.requests(307)) == 200, 5, "the questions")
+        self.stop()
+        self.assertTrue(member.closed)
 
     def test_a_clean_up(self) -> None:
         """Expired files that are being deleted (329, 306, 316), queue after queue: the rest can be read."""

@@ -13,6 +13,7 @@ from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node, platform_for
@@ -159,6 +160,13 @@ def log_events(case: SynchronousTestCase) -> list[dict[str, Any]]:
     globalLogPublisher.addObserver(observer)
     case.addCleanup(globalLogPublisher.removeObserver, observer)
     return events
+
+
+class RoomyDisk(RealDisk):
+    """The disk of this machine, half of it free whatever lies there: a broker with a full one takes no message."""
+
+    def usage(self, path: str) -> DiskUsage:
+        return DiskUsage(total_bytes=1 << 40, free_bytes=1 << 39)
 
 
 class ThreadClock(Clock):

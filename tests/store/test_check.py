@@ -14,12 +14,11 @@ from collections import Counter
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk.files import RealDisk
 from rmq.store import check
 from rmq.store.config import StoreConfig
 from rmq.store.layout import CQ_UNIT
 from rmq.store.store import MessageStore
-from tests.store.support import ROOT, SMALL, Box, ThreadClock, message
+from tests.store.support import ROOT, SMALL, Box, RoomyDisk, ThreadClock, message
 
 ZERO = "0" * 20
 
@@ -261,7 +260,7 @@ class CommandTests(SynchronousTestCase):
         self.root = tempfile.mkdtemp(prefix="rmq-check-")
         self.addCleanup(shutil.rmtree, self.root)
         clock = ThreadClock()
-        disk = RealDisk(clock)
+        disk = RoomyDisk(clock)
         self.addCleanup(disk.close)
         store = MessageStore(disk, clock, StoreConfig(**(SMALL | {"store_path_root_dir": self.root})))
         store.load()

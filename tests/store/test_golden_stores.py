@@ -22,7 +22,7 @@ from rmq.store.messages import PutResult
 from rmq.store.store import MessageStore
 from rmq.wire.record import COMPRESSED, Record, decode_record, split_keys, tags_code
 from tests.goldens import STORES, unpack_store
-from tests.store.support import ThreadClock, all_records, message
+from tests.store.support import RoomyDisk, ThreadClock, all_records, message
 
 #: what the client adds to the properties of what it gets
 ADDED = {"MIN_OFFSET", "MAX_OFFSET"}
@@ -83,7 +83,7 @@ class GoldenStoreCase(SynchronousTestCase):
 
     def open(self, config: StoreConfig) -> MessageStore:
         self.clock = ThreadClock()
-        disk = RealDisk(self.clock)
+        disk = RoomyDisk(self.clock)
         self.addCleanup(disk.close)
         store = MessageStore(disk, self.clock, config, memory_bytes=1 << 30)
         store.load()

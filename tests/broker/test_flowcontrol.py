@@ -243,7 +243,8 @@ class SlowDiskTests(SynchronousTestCase):
         member.ask(34, body=heartbeat("c", "CG", "T"))
         ext = {"consumerGroup": "CG", "clientId": "c", "jstackEnable": "false"}
         tools = [one.connect() for _ in range(3)]
-        opaques = [tool.post(307, ext) for tool in tools]
-        self.assertEqual(tools[2].wait(opaques[2], limit_s=1).code, BUSY)
+        opaques = [tool.post(307, ext) for tool in tools[:2]]
+        one.world.run_until(lambda: len(member.requests(307)) == 2, 5, "the questions")
+        self.assertEqual(tools[2].ask(307, ext).code, BUSY)
         self.assertNotEqual(tools[0].wait(opaques[0]).code, BUSY)  # no answer in time
         self.assertNotEqual(tools[2].ask(307, ext).code, BUSY)

@@ -34,7 +34,7 @@ from rmq.runtime.disk.files import DiskError
 from rmq.store.appender import Host
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import Units, delay_levels
-from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES
+from rmq.store.layout import CQ_UNIT
 from rmq.store.queues import is_storable_topic
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE
@@ -173,52 +173,59 @@ class Drafts:
     ) -> tuple[bytes, Units, bytes] | None:
         """See `rmq.store._record.SendBatch.encode`."""
         records: list[bytes] = []
-        units: dict[ConsumeQueue, tuple[bytes, int]] = {}
-        keys = b""
-        end = phy_offset
+        units: list[tuple[ConsumeQueue, bytes, int]] = []
+        keys: list[bytes] = []
+        # the next number of each queue
+        numbers: dict[ConsumeQueue, int] = {}
+        shares = False
+        end, limit = phy_offset, phy_offset + room - MAX_DRAWN_BYTES
         for drafts in self._requests:
-            made = self._make(drafts, units, end, room - (end - phy_offset), store_ms)
-            if made is None:
-                break
-            for draft, (record, code, entries, number) in zip(drafts, made, strict=True):
+            for draft in drafts:
+                queue = draft.queue
+                number = numbers.get(queue, 0)
+                if number:
+                    shares = True
+                else:
+                    number = queue.next
+                made = draft.make(number, end, store_ms)
+                if made is None or end + len(made[0]) > limit:
+                    break
+                if draft.draw is not None:
+                    # nothing but the disk can refuse the message now
+                    drawn = b"%d" % draft.draw()
+                    if drawn != draft.pairs[_REAL_QUEUE_ID]:
+                        draft.pairs[_REAL_QUEUE_ID] = drawn
+                        made = draft.make(number, end, store_ms)
+                record, code, entries = made
+                if draft.delay_ms is not None:
+                    code = store_ms + draft.delay_ms
                 size = len(record)
                 self.places.append((end, size, number))
-                self.last_phy, self.last_size = end, size
-                more, _ = units.get(draft.queue, (b"", 0))
-                units[draft.queue] = more + CQ_UNIT.pack(end, size, code), end + size
-                end += size
+                units.append((queue, CQ_UNIT.pack(end, size, code), end + size))
                 records.append(record)
-                keys += entries
-            self.count += 1
-        if not self.count:
-            return None
-        return b"".join(records), [(queue, more, last) for queue, (more, last) in units.items()], keys
-
-    @staticmethod
-    def _make(
-        drafts: tuple[Draft, ...], units: dict[ConsumeQueue, tuple[bytes, int]], phy: int, room: int, store_ms: int
-    ) -> list[tuple[bytes, int, bytes, int]] | None:
-        """Return record, tags code, keys and number of the messages of a request; None when they find no room."""
-        found = []
-        for draft in drafts:
-            queue = draft.queue
-            number = queue.next + len(units[queue][0]) // CQ_UNIT_BYTES if queue in units else queue.next
-            made = draft.make(number, phy, store_ms)
-            if made is None or len(made[0]) + MAX_DRAWN_BYTES > room:
+                keys.append(entries)
+                numbers[queue] = number + 1
+                end += size
+            else:
+                self.count += 1
+                stored = len(records)
+                continue
+            if not self.count:
                 return None
-            if draft.draw is not None:
-                # nothing but the disk can refuse the message now
-                drawn = b"%d" % draft.draw()
-                if drawn != draft.pairs[_REAL_QUEUE_ID]:
-                    draft.pairs[_REAL_QUEUE_ID] = drawn
-                    made = draft.make(number, phy, store_ms)
-            record, code, entries = made
-            if draft.delay_ms is not None:
-                code = store_ms + draft.delay_ms
-            found.append((record, code, entries, number))
-            phy += len(record)
-            room -= len(record)
-        return found
+            del records[stored:], units[stored:], keys[stored:], self.places[stored:]
+            break
+        self.last_phy, self.last_size, _ = self.places[-1]
+        if shares:
+            units = _joined(units)
+        return b"".join(records), units, b"".join(keys)
+
+
+def _joined(units: list[tuple[ConsumeQueue, bytes, int]]) -> list[tuple[ConsumeQueue, bytes, int]]:
+    """Return units of messages by their queues."""
+    found: dict[ConsumeQueue, tuple[bytes, int]] = {}
+    for queue, unit, end in units:
+        found[queue] = found.get(queue, (b"", 0))[0] + unit, end
+    return [(queue, more, end) for queue, (more, end) in found.items()]
 
 
 class WaitingStore:
@@ -502,7 +509,8 @@ class SendBackLane:
         pairs = _compiled.read_properties(record.properties)
         if version < MAX_RECONSUME_VERSION or most_again is None:
             most = group.retry_max_times
-        level = self._store.level(b"%d" % (delay_level or FIRST_RETRY_LEVEL + record.reconsume_times))
+        delay = b"%d" % (delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
+        level = self._store.level(delay)
         if pairs is None or level is None or not 0 <= record.reconsume_times < most:
             return None
         if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
@@ -511,7 +519,7 @@ class SendBackLane:
         back_topic = pairs.setdefault(_RETRY_TOPIC, record.topic)
         pairs.setdefault(_ORIGIN, offset_msg_id(record.store_host, log_offset).encode())
         pairs[_WAIT] = b"false"
-        pairs[_DELAY] = b"%d" % (delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
+        pairs[_DELAY] = delay
         pairs[_REAL_TOPIC] = retry_name.encode()
         pairs[_REAL_QUEUE_ID] = b"0"
         draft = Draft(

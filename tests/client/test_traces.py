@@ -134,6 +134,17 @@ class TraceTests(FlowCase):
         self.until(lambda: len(self.lines()) == tracing.MOST_WAITING)
         self.assertEqual(max(len(m.keys) for m in self.found.got), tracing.MOST_LINES)
 
+    def test_many_lines_do_not_wait(self) -> None:
+        """As soon as they fill a message they are sent, so a fast client loses none."""
+        tracer = self.client.tracer
+        assert isinstance(tracer, Tracer)
+        for number in range(50 * tracing.MOST_WAITING):
+            tracer.ended("G", "T", f"{number:032X}", None, 8, broker_addr="b:1", from_check=False)
+            if number % tracing.MOST_LINES == 0:
+                self.sim.pass_s(0.01)
+        self.assertEqual(tracer.dropped, 0)
+        self.until(lambda: len(self.lines()) == 50 * tracing.MOST_WAITING)
+
     def test_lost_traces(self) -> None:
         """Traces that no broker takes are lost, and nothing else."""
         self.assertEqual(self.sim.run(producer(self.client).send(Message("T", b"hello"))).status, SendStatus.OK)

@@ -340,7 +340,7 @@ class Instance:
     async def _heartbeats(self) -> None:
         while True:
             try:
-                await self.host.within(_opened(self._beat.wait), self.settings.heartbeat_s)
+                await self.host.within(opened(self._beat.wait), self.settings.heartbeat_s)
             except TimeoutError:
                 pass
             self._beat.shut()
@@ -446,5 +446,5 @@ def _raw_host(text: str) -> tuple[bytes, int]:
     return ip_address(host.strip("[]")).packed, int(port)
 
 
-async def _opened(wait: Callable[[], Any]) -> None:
+async def opened(wait: Callable[[], Any]) -> None:
     await wait()

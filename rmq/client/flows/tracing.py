@@ -1,11 +1,12 @@
 """
-Message traces: lines that wait for a moment and are sent together.
+Message traces: lines that wait for half a second, or until they fill a message, and are sent together.
 
 Java: AsyncTraceDispatcher
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from rmq.client.core import outgoing, traces
 from rmq.client.core.outgoing import Outgoing
 from rmq.client.core.traces import Line
-from rmq.client.flows.instance import Instance
+from rmq.client.flows.instance import Instance, opened
 from rmq.client.flows.producer import Producer
 from rmq.client.settings import ProducerSettings
 from rmq.client.types import Message, ReceivedMessage, SendResult
@@ -45,6 +46,8 @@ class Tracer:
         self._instance = instance
         self._topic = topic
         self._lines: deque[Line] = deque()
+        #: is open while a whole message of lines waits
+        self._full = instance.host.gate()
         self._sender = TracingSender(instance, TRACE_PRODUCER, ProducerSettings(send_timeout_s=SEND_TIMEOUT_S))
         instance.parts.append(self._sender)
         instance.run_beside(self._run(), name="rmq traces")
@@ -127,13 +130,17 @@ class Tracer:
                 self._lines.append(line)
             else:
                 self.dropped += 1
+        if len(self._lines) >= MOST_LINES:
+            self._full.open()
 
     # sends
 
     async def _run(self) -> None:
         reported = 0
         while True:
-            await self._instance.host.sleep(FLUSH_S)
+            with contextlib.suppress(TimeoutError):
+                await self._instance.host.within(opened(self._full.wait), FLUSH_S)
+            self._full.shut()
             await self.flush()
             if self.dropped > reported:
                 _log.warning("traces dropped: %d; more than %d waited", self.dropped - reported, MOST_WAITING)

@@ -273,11 +273,14 @@ static void flush_peer(int index) {
   if (p->blocked) watch(index, 0);
 }
 
-/* A slot's opaque is its number plus a generation in the upper bits, so that a late answer is told from the right one. */
+/*
+ * A slot's opaque is its number plus a generation in the upper bits, by which a late answer is known. It always has ten
+ * digits: clients write no blanks, which the place of a shorter number in a prepared frame would have.
+ */
 static void ask(int slot, uint64_t due) {
   request *r = &slots[slot];
   peer *p = &peers[r->peer];
-  r->opaque = (uint32_t)(((r->opaque >> 16) + 1) % 0x7FFF) << 16 | (uint32_t)slot;
+  r->opaque = (0x4000 + ((r->opaque >> 16) + 1) % 0x3FFF) << 16 | (uint32_t)slot;
   r->due = due;
   r->counts = measuring;
   if (p->out_size + frame_bound > p->out_room) {

@@ -2,8 +2,8 @@
 """
 The fast path through a connection of the reactor ``rmq-lean``: from received bytes to the answers of a chunk lane.
 
-It does what `rmq.remoting.protocol.RemotingProtocol.dataReceived` does when one lane answers all of a chunk, and leaves
-every other chunk to the protocol.
+It does what `rmq.remoting.protocol.RemotingProtocol.dataReceived` does with what lanes answer at the front of a chunk, and
+leaves the rest, and every other chunk, to the protocol.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -12,6 +12,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
+from rmq.remoting.responders import MAX_COLLECTED_BYTES
 from rmq.remoting.stats import BUCKETS_S
 
 cdef extern from "string.h" nogil:
@@ -27,6 +28,8 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     MAX_CLASSES = 32
+    #: that are sent together where several lanes answer
+    MAX_ANSWERS = 64
 
 
 cdef bint is_space(char c) noexcept nogil:
@@ -209,9 +212,9 @@ cdef class FastPath:
 
     def __call__(self, bytes data, bint more=False):
         cdef list answers
-        cdef Py_ssize_t stop, size = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t position = 0, stop, size = PyBytes_GET_SIZE(data)
         cdef int64_t code, count
-        cdef Lane lane
+        cdef Lane lane, following
         cdef timespec began
         if self.protocol.at_frame_start is not True:
             return None
@@ -234,15 +237,26 @@ cdef class FastPath:
             return (<tuple>known)[0]
         self.channel.last_active_s = self.seconds()
         answers = []
-        try:
-            stop, count = lane.lane(data, 0, answers, self.channel)
-        except Exception as error:
-            self.protocol.lane_failed(answers, error)
-            return b""
-        if count:
-            lane.observe(&began, count)
-        if stop == size:
-            return <bytes>answers[0] if len(answers) == 1 else b"".join(answers)
+        while True:
+            try:
+                stop, count = lane.lane(data, position, answers, self.channel)
+            except Exception as error:
+                self.protocol.lane_failed(answers, error)
+                return b""
+            if count:
+                lane.observe(&began, count)
+            if stop == size:
+                return <bytes>answers[0] if len(answers) == 1 else b"".join(answers)
+            code = find_code(PyBytes_AS_STRING(data) + stop, size - stop)
+            following = self.lanes.find(code) if code >= 0 else None
+            # The same lane would not go on: it declined, or its answers are long and must be written first.
+            if following is None or following is lane or stop == position or not self.channel.is_open:
+                break
+            if len(answers) > MAX_ANSWERS or sum(map(len, answers)) > MAX_COLLECTED_BYTES:
+                break
+            lane = following
+            position = stop
+            clock_gettime(CLOCK_MONOTONIC, &began)
         if answers:
             self.write(b"".join(answers))
         self.protocol.receive(data[stop:] if stop else data, stop > 0)

@@ -15,7 +15,7 @@ from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.frames import PREFIX
 from tests.broker.harness import OneBroker, heartbeat, send_ext
 from tests.needs import need_compiled
-from tests.remoting.peer import Peer
+from tests.remoting.peer import LeanTransport, Peer
 from tests.seeds import SEED
 
 LANES = (CommitLane, QueryLane, MembersLane)
@@ -89,6 +89,38 @@ def state_of(one: OneBroker) -> list[object]:
 
 def _shown(member: Member) -> tuple[object, ...]:
     return member.channel.peer, member.client_id, member.language, member.version, member.last_heard_ms
+
+
+class TogetherTests(SynchronousTestCase):
+    def test_lanes_that_follow_each_other(self) -> None:
+        """Requests of several lanes in one chunk are answered with one write, as commits before a query are."""
+        need_compiled("rmq.remoting._fastpath")
+        one = OneBroker()
+        one.connect().ask(310, send_ext("T"))
+        table = one.service.responders
+        transport = LeanTransport()
+        peer = Peer(table, transport=transport)
+        where = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
+        chunk = b"".join(
+            encode_command(RemotingCommand(code, opaque=opaque, flag=flag, ext_fields=ext))
+            for opaque, code, flag, ext in (
+                (1, 15, ONEWAY, where | {"commitOffset": "7"}),
+                (2, 14, 0, where),
+                (3, 15, 0, where | {"commitOffset": "8"}),
+                (4, 14, 0, where),
+            )
+        )
+        before = dict(table.stats.counts)
+        for fast in (0, 1):  # the first bytes of a connection take the ordinary way
+            writes = len(transport.writes)
+            peer.send(chunk)
+            answers = peer.received()
+            self.assertEqual([answer.opaque for answer in answers], [2, 3, 4])
+            self.assertEqual([answer.ext_fields.get("offset") for answer in answers], ["7", None, "8"])
+            self.assertEqual(transport.answered_fast, fast)
+        self.assertEqual(len(transport.writes) - writes, 1)
+        self.assertEqual([table.stats.counts[code] - before.get(code, 0) for code in (14, 15)], [4, 4])
+        one.end()
 
 
 class ConsumerLaneTests(SynchronousTestCase):

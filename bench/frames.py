@@ -30,6 +30,8 @@ from tests.real.storm import QUEUES, REGISTER_BROKER, registration_body, registr
 KEEP_ALIVE_S = 15.0
 #: ten digits where the generator writes the opaque
 OPAQUE_MARK = 1_234_567_890
+#: ten digits where it writes a number that grows with each request
+GROWING_MARK = 1_098_765_432
 #: as long as the 32 digits that the generator writes in its place
 UNIQUE_MARK = "@" * 32
 #: where a body begins with the moment at which it is sent, in 16 digits
@@ -219,7 +221,8 @@ def fixed_frames(path: Path, groups: Sequence[Sequence[tuple[bytes, int, Mapping
     out = [struct.pack(">II", len(groups), len(groups[0]))]
     for before, code, fields, body in itertools.chain.from_iterable(groups):
         data = before + frame(code, fields, body, opaque=OPAQUE_MARK)
-        out += [struct.pack(">II", len(data), data.index(str(OPAQUE_MARK).encode())), data]
+        growing = max(0, data.find(str(GROWING_MARK).encode()))
+        out += [struct.pack(">III", len(data), data.index(str(OPAQUE_MARK).encode()), growing), data]
     path.write_bytes(b"".join(out))
     return path
 

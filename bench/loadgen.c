@@ -20,7 +20,7 @@
  * from: I stands for n, P for the next offset. A message that comes shows in its first 16 digits when it was sent (S).
  *
  * OTHERS holds whole frames of another kind: u32 groups, u32 frames in each, then for each frame u32 size, u32 place of
- * ten characters for the opaque, and the bytes. Every EVERYth request is one of them: connection number n sends those of
+ * ten characters for the opaque, u32 place of ten for a number that grows (0 for none), and the bytes. Every EVERYth request is one of them: connection number n sends those of
  * group n modulo groups, in turn. Their latencies are told apart (unless EVERY is 1), all else is counted with the rest.
  *
  * Answers are matched by opaque, because Java answers a pipelined connection out of order.
@@ -150,7 +150,7 @@ static void load_template(template *t, const char *path) {
 /* ---- frames of another kind ---- */
 
 #define OPAQUE_WIDTH 10
-typedef struct { uint32_t size, opaque_at; char *bytes; } other;
+typedef struct { uint32_t size, opaque_at, serial_at; char *bytes; } other;
 static other *others;
 static uint32_t group_count, group_size;
 static uint64_t every;
@@ -166,7 +166,8 @@ static void load_others(const char *path) {
     other *o = &others[i];
     o->size = read_u32(f);
     o->opaque_at = read_u32(f);
-    if (!o->size || o->opaque_at + OPAQUE_WIDTH > o->size) fail("bad frames of another kind");
+    o->serial_at = read_u32(f);
+    if (!o->size || o->opaque_at + OPAQUE_WIDTH > o->size || o->serial_at + OPAQUE_WIDTH > o->size) fail("bad frames of another kind");
     o->bytes = malloc(o->size);
     if (fread(o->bytes, 1, o->size, f) != o->size) fail("frames of another kind end early");
     if (frame_bound < o->size) frame_bound = o->size;
@@ -196,6 +197,10 @@ static size_t write_other(char *out, uint32_t opaque, uint32_t group, uint32_t t
   memcpy(out, o->bytes, o->size);
   snprintf(digits, sizeof digits, "%*u", OPAQUE_WIDTH, opaque);
   memcpy(out + o->opaque_at, digits, OPAQUE_WIDTH);
+  if (o->serial_at) {
+    snprintf(digits, sizeof digits, "%*u", OPAQUE_WIDTH, 0x40000000u + (uint32_t)serial);
+    memcpy(out + o->serial_at, digits, OPAQUE_WIDTH);
+  }
   return o->size;
 }
 

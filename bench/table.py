@@ -41,6 +41,7 @@ from bench.brokers import (
 )
 from bench.conditions import conditions
 from bench.frames import (
+    GROWING_MARK,
     PretendedBrokers,
     batch_template,
     end_template,
@@ -71,6 +72,7 @@ from bench.rounds import (
 from tests.ports import free_port
 from tests.real.peers import APACHE_4, OURS, Process, Site
 from tests.real.probe import ONE_WAY, decode_record, frame, pull_fields
+from tests.real.storm import QUEUES
 
 OURS_NAME, APACHE_NAME, C_NAME = "ours", "Apache", "C"
 #: figure of a window -> its name in the table; a rate has a least ratio, all others a largest one
@@ -335,10 +337,9 @@ def consumer_rows() -> list[Row]:
         rows.append(load(f"commit an offset {shape}", commit, wanted, 0))
         rows.append(load(f"query an offset {shape}", query, wanted, 20))
         rows.append(load(f"members of a group {shape}", members, wanted, 40))
-    asks = {**_OFFSET, "queueId": 0}
     one_way: list[_Fixed] = [
-        (frame(15, {**asks, "commitOffset": number}, opaque=1, flag=ONE_WAY), 14, asks, b"")
-        for number in range(100, 108)
+        (frame(15, {**asks, "commitOffset": GROWING_MARK}, opaque=1, flag=ONE_WAY), 14, asks, b"")
+        for asks in ({**_OFFSET, "queueId": number} for number in range(QUEUES))
     ]
     rows.append(load("commit one-way, then query c16d1", query, wanted, None, frames_of([one_way])))
     # ten members in a group; a member that joins makes the broker notify all others

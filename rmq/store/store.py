@@ -336,6 +336,9 @@ class MessageStore:
             return 0
         count = self._appender.put_many(sends, store_host)
         if count:
+            if self._sync_flush:
+                # The sync begins while answers and waiters are made.
+                self._sync.request()
             for callback in self._appended:
                 callback()
         return count

@@ -73,7 +73,7 @@ class Load:
                 bad += 1
 
         async def sender() -> None:
-            """Send one after the other; at a rate, whoever is free takes the next turn."""
+            """Send one after the other; at a rate, the next free one takes each turn."""
             nonlocal due
             while time.perf_counter() < end:
                 if interval:

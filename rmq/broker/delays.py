@@ -321,8 +321,6 @@ class Delays:
                 if self._store.append_many(due, _NO_HOST):
                     offset, position = offset + due.count, due.stop
                     self._advance(level, offset)
-                    if self._syncs:
-                        self._store.flush_soon()
                     continue
             size, _ = SIZE_AND_MAGIC.unpack_from(records, position)
             next_s = await self._deliver_one(level, offset, records[position : position + size])

@@ -102,7 +102,7 @@ class RobustTests(SynchronousTestCase):
         self.goes_on()
 
     def test_garbage_for_each_code(self) -> None:
-        """Whatever stands in header and body of whatever request: it is answered, and nothing else suffers."""
+        """Any header and body of any request is answered, and nothing else suffers."""
         rng = Random(SEED)
         texts = ["", " ", "-1", "x", "9" * 30, "\0", "null", "true", "a" * 300, "%LMQ%x", "../..", "{", "é", "T", "8"]
         bodies = [b"", b"{", b"[]", b"null", b"{}", b'{"a":' * 50, b"[" * 5000]

@@ -48,7 +48,7 @@ class AllocationTests(SynchronousTestCase):
         self.assertEqual(strategy("G", "x", queues, members), [])
 
     def test_by_config(self) -> None:
-        """A member has the queues of its configuration, whoever else is in the group."""
+        """A member has the queues of its configuration, whatever other members there are."""
         own = [MessageQueue(topic="T", broker_name="a", queue_id=1)]
         self.assertEqual(by_config(own)("G", "me", [], ["me", "other"]), own)
 

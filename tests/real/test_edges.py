@@ -184,7 +184,7 @@ def asked(broker: Broker, request: Request) -> Answer:
         return probe.ask(*request)
 
 
-def told(answer: Answer, code: int) -> dict[str, Any]:
+def described(answer: Answer, code: int) -> dict[str, Any]:
     """Return what must be equal; places in the log and ports of the asking differ."""
     remark = re.sub(r"127\.0\.0\.1:\d+", "PEER", answer.remark or "")
     shown: dict[str, Any] = {"code": answer.code, "remark": remark.replace("not set any response code", "")}
@@ -208,7 +208,7 @@ def test_edges(site: Site) -> None:
         brokers.append(site.broker(kind, namesrv.addr, kind, transactionCheckInterval=3_600_000, **sizes))
     wrong = []
     for name, request in STEPS.items():
-        apache, ours = (told(asked(broker, request), request[0]) for broker in brokers)
+        apache, ours = (described(asked(broker, request), request[0]) for broker in brokers)
         if name in INTENDED:
             code, remark, _ = INTENDED[name]
             good = ours != apache and ours["code"] == code and ours["remark"].startswith(remark)

@@ -170,7 +170,7 @@ def test_broadcast_and_shared(language: str, site: Site, session: Sessions) -> N
 
     until("all members are known", lambda: members() == 4)
     sent: list[str] = []
-    # whoever starts to broadcast begins at the end, and queues change hands for a while
+    # a consumer that starts to broadcast begins at the end, and queues change hands for a while
     for turn in range(60):
         one.call("send", topic="Shared", count=8, prefix=f"turn-{turn}")
         sent += keys(f"turn-{turn}", range(8))
@@ -275,7 +275,7 @@ def test_go_batches_and_light_queues(site: Site, session: Sessions) -> None:
 
 
 def test_go_traces(site: Site, session: Sessions) -> None:
-    """What a client sends and consumes with traces on is told in RMQ_SYS_TRACE_TOPIC."""
+    """What a client sends and consumes with traces on is written to RMQ_SYS_TRACE_TOPIC."""
     namesrv, broker = start(site, "Traced")
     client = session("go", namesrv.addr)
     client.call("consume", group="watched", topic="Traced", member="reader", trace=True)
@@ -283,13 +283,13 @@ def test_go_traces(site: Site, session: Sessions) -> None:
     wait_for(client, "reader", keys("traced", range(3)))
     ids = {event["msgId"] for event in client.happened("sent")}
 
-    def told() -> set[str]:
+    def traced() -> set[str]:
         with broker.probe() as probe:
             records = probe.read_queue("RMQ_SYS_TRACE_TOPIC", 0)
         traces = [trace.split("\x01") for record in records for trace in record.body.decode().split("\x02")]
         return {trace[0] for trace in traces if ids & set(trace)}
 
-    until("sends are told", lambda: "Pub" in told())
+    until("sends are traced", lambda: "Pub" in traced())
 
 
 def committed(broker: Broker, topic: str, group: str) -> int:

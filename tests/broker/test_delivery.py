@@ -264,6 +264,14 @@ class BacklogTests(SynchronousTestCase):
             self.assertEqual(found, {b"%d" % number for number in range(200)}, f"seed {SEED}, {flush}")
             backlog.one.end()
 
+    def test_synced_at_once(self) -> None:
+        """With SYNC_FLUSH nobody sees a delivery before its sync, so that does not wait for the flush interval."""
+        backlog = Backlog(flushDiskType="SYNC_FLUSH", flushIntervalCommitLog="600000")
+        backlog.park(50)
+        backlog.one.world.run_for(1.5)
+        self.assertEqual(len(backlog.bodies()), 50)
+        backlog.one.end()
+
     def test_stop_writes_what_was_delivered(self) -> None:
         """A clean stop saves the whole progress, though the log is synced after the file was asked for."""
         backlog = Backlog(flushCommitLogThoroughInterval="600000", flushIntervalCommitLog="600000")

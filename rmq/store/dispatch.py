@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from rmq.runtime.disk.files import DiskError
 from rmq.store.commitlog import CommitLog
 from rmq.store.consumequeue import ConsumeQueue, QueueGap
 from rmq.store.index import Index
@@ -48,6 +50,8 @@ MAX_TAGS = 4096
 ArrivalListener = Callable[[str, int, int, int], None]
 #: (topic, queueId)
 Key = tuple[str, int]
+#: what the store must know of; anything else that a message raises is a bug, and costs that message only
+_RAISED = (DiskError, StoreError, QueueGap)
 
 
 class Watch:
@@ -137,6 +141,9 @@ class Dispatcher:
 
     The log may have messages of a topic that was deleted and created again; their numbers begin at 0 again. A queue
     that gets number 0 behind its last message is reset: it drops all units.
+
+    A bug that raises for one message costs what it hit: its unit, its keys, or one listener. It is logged with the
+    offset, counted in :attr:`failures`, and the dispatch goes on behind the message. Errors of the disk are raised.
     """
 
     _log = Logger()
@@ -173,6 +180,8 @@ class Dispatcher:
         #: where damaged bytes stall the dispatch of a slave; None when nothing does
         self.stalled_at: int | None = None
         self._scanner = LogScanner(log, DispatchPolicy())
+        #: how often a bug cost a message its unit or its keys, or a listener a message
+        self.failures = 0
         #: damaged places that were skipped: (offset, offset of the next intact record)
         self.damage: list[tuple[int, int]] = []
         self.watches: list[Watch] = []
@@ -272,11 +281,19 @@ class Dispatcher:
         :attr:`dispatched` is then.
         """
         for queue, more, max_phy in units:
-            queue.extend(more, max_phy)
-            if not queue.dirty:
-                self._queues.touched(queue)
+            try:
+                queue.extend(more, max_phy)
+                if not queue.dirty:
+                    self._queues.touched(queue)
+            except Exception:  # noqa: BLE001
+                self._failed(f"messages for queue {queue.topic}-{queue.queue_id}", last[0])
         if self._index is not None and keys:
-            self._index.extend(keys)
+            try:
+                self._index.extend(keys)
+            except _RAISED:
+                raise
+            except Exception:  # noqa: BLE001
+                self._failed("keys of messages", last[0])
         self.last_phy, self.last_size, self.store_timestamp = last
         self.dispatched = self.last_phy + self.last_size
 
@@ -287,7 +304,7 @@ class Dispatcher:
                 if watch.wants(queue):
                     end = queue.end - len(more) // CQ_UNIT_BYTES
                     for number, (_, _, code) in enumerate(CQ_UNIT.iter_unpack(more), end + 1):
-                        watch.callback(queue.topic, queue.queue_id, number, code)
+                        self._call(watch, queue, number, code)
 
     def _walk(self, data: bytes, position: int, base: int, check_crc: bool) -> int:
         """
@@ -295,7 +312,13 @@ class Dispatcher:
 
         It does what :meth:`frame` does, which takes the record at which it stops.
         """
-        found = _compiled.walk_records(data, position, base, check_crc, self._index is not None, self.queue_for)
+        try:
+            found = _compiled.walk_records(data, position, base, check_crc, self._index is not None, self.queue_for)
+        except _RAISED:
+            raise
+        except Exception:  # noqa: BLE001
+            self._failed("records from here on are taken one by one", base + position)
+            return position
         if found is None:
             return position
         stop, units, keys, *last = found
@@ -318,23 +341,33 @@ class Dispatcher:
         code = 0
         is_new = False
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
-            code = self._tags_code(queue.topic, store_timestamp, properties)
-            # The queue is spelled out for the usual case; this runs once a message.
-            is_new = (
-                queue.append(queue_offset, phy_offset, size, code, store_timestamp)
-                if queue_offset == queue.end
-                else self._append(queue, queue_offset, phy_offset, size, code, store_timestamp)
-            )
-            if is_new and not queue.dirty:
-                self._queues.touched(queue)
+            try:
+                code = self._tags_code(queue.topic, store_timestamp, properties)
+                # The queue is spelled out for the usual case; this runs once a message.
+                is_new = (
+                    queue.append(queue_offset, phy_offset, size, code, store_timestamp)
+                    if queue_offset == queue.end
+                    else self._append(queue, queue_offset, phy_offset, size, code, store_timestamp)
+                )
+                if is_new and not queue.dirty:
+                    self._queues.touched(queue)
+            except _RAISED:
+                raise
+            except Exception:  # noqa: BLE001
+                self._failed(f"message {queue_offset} of queue {queue.topic}-{queue.queue_id}", phy_offset)
         if self._index is not None and transaction != TRANSACTION_ROLLBACK:
-            self._index.add(
-                queue,
-                find_marked(properties, _UNIQ_KEY),
-                find_marked(properties, _KEYS),
-                phy_offset,
-                store_timestamp,
-            )
+            try:
+                self._index.add(
+                    queue,
+                    find_marked(properties, _UNIQ_KEY),
+                    find_marked(properties, _KEYS),
+                    phy_offset,
+                    store_timestamp,
+                )
+            except _RAISED:
+                raise
+            except Exception:  # noqa: BLE001
+                self._failed(f"the keys of message {queue_offset} of {queue.topic}-{queue.queue_id}", phy_offset)
         self.last_phy = phy_offset
         self.last_size = size
         self.store_timestamp = store_timestamp
@@ -342,15 +375,40 @@ class Dispatcher:
         if is_new:
             self._tell(queue, queue.end, code)
         if self._further is not None and transaction in (0, TRANSACTION_COMMIT):
-            for other, number in self._further.of(properties, queue.queue_id):
-                if self._append(other, number, phy_offset, size, code, store_timestamp):
-                    self._queues.touched(other)
-                    self._tell(other, other.end, code)
+            try:
+                for other, number in self._further.of(properties, queue.queue_id):
+                    if self._append(other, number, phy_offset, size, code, store_timestamp):
+                        self._queues.touched(other)
+                        self._tell(other, other.end, code)
+            except _RAISED:
+                raise
+            except Exception:  # noqa: BLE001
+                self._failed(f"further queues of message {queue_offset} of {queue.topic}-{queue.queue_id}", phy_offset)
 
     def _tell(self, queue: ConsumeQueue, end: int, code: int) -> None:
         for watch in self.watches:
             if watch.wants(queue):
-                watch.callback(queue.topic, queue.queue_id, end, code)
+                self._call(watch, queue, end, code)
+
+    def _call(self, watch: Watch, queue: ConsumeQueue, end: int, code: int) -> None:
+        try:
+            watch.callback(queue.topic, queue.queue_id, end, code)
+        except _RAISED:
+            raise
+        except Exception:  # noqa: BLE001
+            self._failed(f"a listener for message {end - 1} of queue {queue.topic}-{queue.queue_id}", self.last_phy)
+
+    def _failed(self, what: str, phy_offset: int) -> None:
+        """Count the exception that is being handled, and log the 1st, 2nd, 4th, 8th … with its traceback."""
+        self.failures += 1
+        if self.failures & (self.failures - 1) == 0:
+            self._log.failure(
+                "dispatch of the record at {phy_offset} failed: {what}; the dispatch goes on, failures so far: {count}",
+                Failure(),
+                phy_offset=phy_offset,
+                what=what,
+                count=self.failures,
+            )
 
     def _tags_code(self, topic: str, store_timestamp: int, properties: str) -> int:
         tags = find_marked(properties, _TAGS)
@@ -452,6 +510,15 @@ class Dispatcher:
 
     def frame(self, phy_offset: int, frame: Frame) -> None:
         """Dispatch a record that was read from the log."""
+        try:
+            self._dispatch_frame(phy_offset, frame)
+        except _RAISED:
+            raise
+        except Exception:  # noqa: BLE001
+            self._failed("it could not be taken from the log", phy_offset)
+            self.dispatched = phy_offset + frame.size
+
+    def _dispatch_frame(self, phy_offset: int, frame: Frame) -> None:
         properties = frame.properties.decode("utf-8", "replace")
         if is_storable_topic(frame.topic) and frame.queue_id >= 0 and frame.queue_offset >= 0:
             sys_flag = frame.sys_flag

@@ -23,7 +23,8 @@ class StoreHealth:
     The state of a store that has been loaded.
 
     ``failure`` is the error after which nothing is promised any more. ``damaged_parts`` counts parts of the log that
-    were passed over because they could not be read. ``sync_seconds`` is live: how long each sync of the log took.
+    were passed over because they could not be read, ``dispatch_failures`` messages that a bug cost their unit, their
+    keys or a listener. ``sync_seconds`` is live: how long each sync of the log took.
     """
 
     is_writable: bool
@@ -34,6 +35,7 @@ class StoreHealth:
     segments: int
     queues: int
     damaged_parts: int
+    dispatch_failures: int
     puts_waiting_for_disk: int
     sync_seconds: Histogram
     load: LoadReport | None

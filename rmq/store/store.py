@@ -709,6 +709,7 @@ class MessageStore:
             segments=len(self._commit_log.starts),
             queues=len(self._queues.keys()),
             damaged_parts=len(self._dispatcher.damage),
+            dispatch_failures=self._dispatcher.failures,
             puts_waiting_for_disk=len(self._completion),
             sync_seconds=self._sync.seconds,
             load=self._load_report,

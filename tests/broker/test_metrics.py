@@ -152,6 +152,7 @@ class MetricsTests(OneBrokerCase):
                 "rocketmq_store_failed": "0.0",
                 "rocketmq_store_disk_full": "0.0",
                 "rocketmq_store_damaged_parts": "0.0",
+                "rocketmq_store_dispatch_failures_total": "0.0",
                 "rocketmq_store_segments": "1.0",
                 "rocketmq_store_queues": "1.0",
                 "rocketmq_store_load_read_bytes": "0.0",

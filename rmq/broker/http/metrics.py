@@ -435,6 +435,14 @@ class BrokerCollector(Collector):
         yield (), self._health.damaged_parts
 
     @family(
+        "rocketmq_store_dispatch_failures_total",
+        COUNTER,
+        "Messages that a bug cost their unit, their keys or a listener; the log has the offsets.",
+    )
+    def dispatch_failures(self) -> Iterable[Row]:
+        yield (), self._health.dispatch_failures
+
+    @family(
         "rocketmq_store_load_seconds",
         GAUGE,
         "How long the last start took to load and recover the store.",

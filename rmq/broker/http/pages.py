@@ -215,6 +215,7 @@ class BrokerPages:
             ("Fsyncs", f"{syncs.total:,}, mean {syncs.sum / syncs.total * 1e3:.2f} ms" if syncs.total else 0),
             ("Sends waiting for an fsync", health.puts_waiting_for_disk),
             ("Unreadable parts", tagged("bad", health.damaged_parts) if health.damaged_parts else 0),
+            ("Failed dispatches", tagged("bad", health.dispatch_failures) if health.dispatch_failures else 0),
         ]
         if health.load is not None:
             how = "after a clean stop" if health.load.is_clean else "after a kill"

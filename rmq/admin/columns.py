@@ -1,5 +1,6 @@
 """
-What mqadmin 4.9.7 prints where scripts cut columns: clusterList, topicList, topicRoute and consumerProgress.
+What mqadmin 4.9.7 prints where scripts cut columns: clusterList, topicList, topicRoute, consumerProgress and
+queryMsgTraceById.
 
 The order of topics and clusters is another: mqadmin's is that of Java's hash tables.
 """
@@ -158,3 +159,25 @@ def group_progress(
             values.insert(5, owners.get(queue, "N/A"))
         lines.append(layout % tuple(values))
     return "\n".join([*lines, "", f"Consume TPS: {rate:.2f}", f"Diff Total: {total}"])
+
+
+#: (Pub or SubAfter, group, client's address, epoch ms, ms, true or false)
+Traced = tuple[str, str | None, str, int, int, str]
+
+
+def message_trace(lines: Iterable[Traced]) -> str:
+    """Return the sends of a message, then who consumed it by groups.  Java: QueryMsgTraceByIdSubCommand"""
+    layout = "%-10s %-20s %-20s %-20s %-10s %-10s"
+    blocks: dict[str, list[str]] = {}
+    sent: list[str] = []
+    for kind, group, client, time_ms, cost_ms, success in lines:
+        name, status = group or "null", "success" if success == "true" else "failed"
+        moment = f"{datetime.fromtimestamp(time_ms // 1000):%Y-%m-%d %H:%M:%S}"
+        row = layout % ("Pub" if kind == "Pub" else "Sub", name, client, moment, f"{cost_ms}ms", status)
+        if kind == "Pub":
+            titles = ("#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status")
+            sent += [layout % titles, row, ""]
+        else:
+            titles = ("#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
+            blocks.setdefault(name, [layout % titles]).append(row)
+    return "\n".join([*sent, *(line for block in blocks.values() for line in [*block, ""])])

@@ -181,7 +181,8 @@ class Call:
 
     async def change(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB] | None:
         """Send a request that changes something; with ``--dry-run`` list it and return None. Raises RequestFailed."""
-        assert COMMANDS[self.options.command].changes, f"{self.options.command} is not declared as one that changes"
+        declared = COMMANDS[self.options.command].is_change(self.options)
+        assert declared, f"{self.options.command} is not declared as one that changes"
         if not self.is_dry:
             return await self.invoke(addr, contract, header, body)
         values = _values(header)
@@ -230,7 +231,8 @@ class Argument:
     """
     An argument of a command, in the terms of ``argparse``.
 
-    ``flags``: how mqadmin spells it, where that is not ``names``; an option keeps its long names beside them.
+    ``flags``: how mqadmin spells it, where that is not ``names``; an option keeps its long names beside them. Without
+    ``names`` it is there under the command's name in mqadmin only.
     """
 
     names: tuple[str, ...]
@@ -238,14 +240,15 @@ class Argument:
     flags: tuple[str, ...] = ()
 
     def add(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(*self.names, **self.settings)
+        if self.names:
+            parser.add_argument(*self.names, **self.settings)
 
     def add_as_mqadmin(self, parser: argparse.ArgumentParser) -> None:
         """Add the argument as mqadmin spells it."""
         if not self.flags:
             self.add(parser)
             return
-        if self.names[0].startswith("-"):
+        if not self.names or self.names[0].startswith("-"):
             parser.add_argument(*(name for name in self.names if name.startswith("--")), *self.flags, **self.settings)
             return
         settings = {key: value for key, value in self.settings.items() if key != "nargs"}
@@ -261,8 +264,12 @@ class Command:
     help: str
     run: Run
     arguments: tuple[Argument, ...]
-    #: does it change something: has ``--yes`` and ``--dry-run``, and a read-only context refuses it
-    changes: bool = False
+    #: does it change something, or with which options: has ``--yes`` and ``--dry-run``, a read-only context refuses it
+    changes: bool | Callable[[argparse.Namespace], bool] = False
+
+    def is_change(self, options: argparse.Namespace) -> bool:
+        """Would it change something with these options?"""
+        return self.changes if isinstance(self.changes, bool) else self.changes(options)
 
 
 #: by name; filled when the modules of ``rmq.admin.commands`` are imported
@@ -279,8 +286,21 @@ def subject(name: str, *flags: str, **settings: Any) -> Argument:
     return Argument((name,), settings, flags)
 
 
-def command(name: str, help: str, *arguments: Argument, changes: bool = False) -> Callable[[R], R]:
-    """Make a coroutine the sub-command ``name``; ``changes``: it may change something on a server."""
+def only_mqadmin(*flags: str, **settings: Any) -> Argument:
+    """Return an option that a command has under its name in mqadmin only."""
+    return Argument((), settings, flags)
+
+
+def ignored(*flags: str, takes_value: bool = True) -> Argument:
+    """Return an option of mqadmin that changes nothing here; scripts may go on giving it."""
+    more: dict[str, Any] = {} if takes_value else {"action": "store_true"}
+    return only_mqadmin(*flags, dest="_ignored", help="accepted; it changes nothing here", **more)
+
+
+def command(
+    name: str, help: str, *arguments: Argument, changes: bool | Callable[[argparse.Namespace], bool] = False
+) -> Callable[[R], R]:
+    """Make a coroutine the sub-command ``name``; ``changes``: it may change something on a server, or when it does."""
 
     def declare(run: R) -> R:
         assert name not in COMMANDS, f"command {name} is declared twice"

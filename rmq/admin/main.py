@@ -230,7 +230,7 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
     )
     parser.set_defaults(command=one.name, as_mqadmin=mqadmin)
     if mqadmin and one.changes:
-        parser.set_defaults(yes=True)
+        parser.set_defaults(yes=True)  # mqadmin never asks
 
 
 @attrs.frozen
@@ -275,10 +275,11 @@ async def _once(call: Call) -> Result:
     options = call.options
     called = COMMANDS[options.command]
     try:
-        if called.changes and options.read_only_context and not options.dry_run:
+        changes = called.is_change(options)
+        if changes and options.read_only_context and not options.dry_run:
             raise ReadOnly(f"context {options.context} is read-only, {options.command} is refused")
         outcome = await called.run(call)
-        if called.changes and options.dry_run:
+        if changes and options.dry_run:
             return Result(OK)  # each request is printed where it would have been sent
         return Result(OK) if outcome is None else Result(outcome.status, out=_printed(outcome, options))
     except (WrongUse, ConfigurationError) as error:

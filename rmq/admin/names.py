@@ -20,7 +20,7 @@ NOUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "produce": (("produce",), "send messages: -m TEXT, -f FILE, or the lines of standard input"),
     "consume": (("consume",), "consume a topic as a member of a group, or have a program do it"),
     "tail": (("tail",), "print the messages of a topic, without joining a group"),
-    "message": (("message",), "messages: show by id, find by key, at an offset, index of a queue, decode an id"),
+    "message": (("message",), "messages: show by id, find by key, trace, at an offset, index of a queue, decode an id"),
     "dlq": (("dlq",), "dead-letter queues: list, show, resend"),
     "cluster": (("cluster", "ping"), "clusters: list, ping"),
     "broker": (
@@ -75,6 +75,7 @@ ALIASES: dict[str, str] = {
     "queryMsgByKey": "message find",
     "queryMsgByOffset": "message at",
     "queryMsgByUniqueKey": "message show",
+    "queryMsgTraceById": "message trace",
     "resetOffsetByTime": "group reset",
     "routeDiff": "route diff",
     "routeDump": "route dump",
@@ -104,5 +105,4 @@ INSTEAD: dict[str, str] = {
     "consumeMessage": "tail TOPIC --from WHERE --count N --exit",
     "printMsg": "tail TOPIC --from begin --exit",
     "printMsgByQueue": "tail TOPIC -q BROKER:ID --from begin --exit",
-    "queryMsgTraceById": "message find RMQ_SYS_TRACE_TOPIC ID",
 }

@@ -170,13 +170,13 @@ class ChangeTests(ContextCase):
         self.text("topic", "create", "orders", "--queues", "2")
 
     def test_all_are_here(self) -> None:
-        """The list above has every command that changes something; `dlq resend` needs dead letters."""
+        """The list above has every command that changes something; `dlq resend`, `message show` need messages."""
         for modules, _ in NOUNS.values():
             for module in modules:
                 importlib.import_module(f"rmq.admin.commands.{module}")
         listed = {name for name in COMMANDS if any(" ".join(one).startswith(name) for one in CHANGES)}
         changing = {name for name, one in COMMANDS.items() if one.changes}
-        self.assertEqual(listed, changing - {"dlq resend"})
+        self.assertEqual(listed, changing - {"dlq resend", "message show"})
 
     def test_dry_run(self) -> None:
         """--dry-run prints the requests, asks for no confirmation and sends only questions."""
@@ -211,6 +211,11 @@ class ChangeTests(ContextCase):
             self.assertIn("context prod is read-only", self.fails(1, *arguments, "--yes", "--context", "prod"))
         self.assertEqual(self.data("topic", "list", "--context", "prod"), [{"topic": "orders"}])
         self.assertEqual(self.admin("topic", "delete", "orders", "--dry-run", "--context", "prod").status, 0)
+        self.assertIn(
+            "has no order configuration", self.fails(2, "topic", "order", "orders", "get", "--context", "prod")
+        )
+        self.fails(1, "message", "show", "X", "--resend", "--yes", "--context", "prod")
+        self.fails(64, "message", "show", "X", "--context", "prod")
 
 
 class UnchangingTests(SynchronousTestCase):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 
+from twisted.internet.defer import Deferred
+
 from rmq.admin.command import HIDDEN
+from rmq.admin.main import Result, parse, run
+from rmq.sim.node import platform_for
+from rmq.wire.command import RESPONSE, RemotingCommand, encode_command
 from tests.admin.test_names import ended
 from tests.admin.test_on_a_cluster import ClusterCase
+from tests.broker.harness import RawClient
 
 
 class TopicTests(ClusterCase):
@@ -44,6 +50,7 @@ class TopicTests(ClusterCase):
         self.assertIn("--conf", self.fails(64, "topic", "order", "orders", "set", "--yes"))
         self.text("updateOrderConf", "-t", "orders", "-m", "put", "-v", "broker-a:3")
         self.assertEqual(self.text("topic", "order", "orders", "get"), "broker-a:3")
+        self.assertEqual(self.text("topic", "order", "orders", "get", "--dry-run"), "broker-a:3")
         self.text("topic", "order", "orders", "delete", "--yes")
         self.fails(2, "topic", "order", "orders", "get")
 
@@ -175,6 +182,133 @@ class MessageTests(ClusterCase):
         self.assertIn("no queue broker-a:3", self.fails(2, "message", "at", "orders", "broker-a", "3", "0"))
         (unit,) = self.data("message", "index", "orders", "0", "0", "-b", self.broker)
         self.assertEqual((unit["offset"], unit["tags_code"]), (0, 65))
+
+
+class TracksAndCopiesTests(ClusterCase):
+    """What became of a message, and what an operator does with it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.text("topic", "create", "orders", "--queues", "1")
+        self.admin("produce", "orders", "-m", "x", "-c", "A", "-k", "k", "-P", "colour=red", "-o", "json")
+        self.stored = json.loads(self.emitted.pop())["offset_message_id"]
+
+    def track(self) -> list[tuple[str, str, int | None]]:
+        (found,) = self.data("message", "show", self.stored, "--track")
+        return [(one["group"], one["track"], one["consumer_offset"]) for one in found["tracks"]]
+
+    def test_track(self) -> None:
+        """A group has consumed it, has not, or has no member."""
+        self.assertEqual(self.track(), [])
+        member = self.join("G", "orders")
+        self.commit("G", "orders", 0)
+        self.assertEqual(self.track(), [("G", "NOT_CONSUME_YET", 0)])
+        self.commit("G", "orders", 1)
+        self.assertEqual(self.track(), [("G", "CONSUMED", 1)])
+        assert member.transport is not None
+        member.transport.loseConnection()
+        self.world.run_for(5)
+        self.assertEqual(self.track(), [("G", "NOT_ONLINE", 1)])
+
+    def test_resend(self) -> None:
+        """A copy is sent to its topic: confirmed, listed with --dry-run, or under mqadmin's name at once."""
+        self.assertIn("copy of message", self.fails(4, "message", "show", self.stored, "--resend"))
+        self.admin("message", "show", self.stored, "--resend", "--dry-run")
+        self.assertIn("would send SEND_MESSAGE_V2", self.emitted.pop())
+        (row,) = self.data("message", "show", self.stored, "--resend", "--yes")
+        self.assertEqual((row["topic"], row["status"]), ("orders", "OK"))
+        self.text("queryMsgById", "-i", f"{self.stored},{self.stored}", "-s", "true")
+        self.assertEqual(len(self.data("queryMsgById", "-i", self.stored, "-s", "false")), 1)
+        self.admin("tail", "orders", "--from", "begin", "--exit", "-o", "json")
+        seen = [json.loads(line) for line in self.emitted]
+        self.assertEqual([(one["body"], one["tags"], one["keys"]) for one in seen], [("x", "A", ["k"])] * 4)
+        self.assertEqual({one["properties"]["colour"] for one in seen}, {"red"})
+        self.assertEqual(len({one["message_id"] for one in seen}), 4)
+
+    def consumed(self, member: RawClient, result: str, *arguments: str) -> Result:
+        """Run a command that asks the member to consume, which it does with this result."""
+        member.received.clear()
+        parsed = parse([*arguments, "-n", self.namesrv])
+        done = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        self.world.run_until(lambda: member.requests(309), 5, "the request at the member")
+        (asked,) = member.requests(309)
+        body = {"order": False, "autoCommit": True, "consumeResult": result, "remark": "", "spentTimeMills": 3}
+        answer = RemotingCommand(0, flag=RESPONSE, opaque=asked.opaque, body=json.dumps(body).encode())
+        assert member.transport is not None
+        member.transport.write(encode_command(answer))
+        return self.world.settle(done)
+
+    def test_consume_by(self) -> None:
+        """A member consumes it now; how its handler did is the result."""
+        self.assertIn("no member online", self.fails(2, "message", "show", self.stored, "--consume-by", "G", "--yes"))
+        member = self.join("G", "orders")
+        by_group = ("message", "show", self.stored, "--consume-by", "G", "--yes", "-o", "json")
+        done = self.consumed(member, "CR_SUCCESS", *by_group)
+        (row,) = json.loads(done.out)
+        self.assertEqual((row["client_id"], row["result"], row["spent_ms"]), ("10.0.0.9@1", "CR_SUCCESS", 3))
+        by_name = ("queryMsgById", "-i", self.stored, "-g", "G", "-d", "10.0.0.9@1", "--output", "json")
+        done = self.consumed(member, "CR_THROW_EXCEPTION", *by_name)
+        self.assertEqual((done.status, json.loads(done.out)[0]["result"]), (1, "CR_THROW_EXCEPTION"))
+        self.fails(4, "message", "show", self.stored, "--consume-by", "G")
+
+    def test_one_thing_at_a_time(self) -> None:
+        """Contradicting options: wrong use."""
+        self.fails(64, "message", "show", self.stored, "--track", "--resend")
+        self.fails(64, "message", "show", self.stored, "--client", "c")
+
+
+class TraceTests(ClusterCase):
+    LINES = (
+        ("Pub", 1000, "R", "P", "orders", "ID", "A", "k", "10.0.0.1:10911", 5, 3, 0, "OFFSET", "true"),
+        ("SubBefore", 2000, "R", "G", "REQ", "ID", 1, "k"),
+        ("SubAfter", "REQ", "ID", 7, "false", "k", 4, 2000, "G"),
+        ("EndTransaction", 1500, "", "P", "orders", "ID", "null", "null", "b:1", 2, "TX", "COMMIT_MESSAGE", "false"),
+        ("Pub", 1000, "R", "P", "orders", "OTHER", "A", "k2", "10.0.0.1:10911", 5, 3, 0, "OFFSET", "true"),
+    )
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.text("topic", "create", "traces", "--queues", "1")
+        body = "".join("\1".join(map(str, line)) + "\2" for line in self.LINES)
+        self.assertEqual(self.admin("produce", "traces", "-m", body, "-k", "ID", "-k", "k", "-k", "OTHER").status, 0)
+        self.world.run_for(2)
+
+    def test_trace(self) -> None:
+        """The life of a message in the order of time, found by its id or its key."""
+        rows = self.data("message", "trace", "ID", "--trace-topic", "traces")
+        shown = [(row["type"], row["group"], row["status"], row["cost_ms"], row["retries"]) for row in rows]
+        expected = [
+            ("Pub", "P", "success", 3, None),
+            ("EndTransaction", "P", "COMMIT_MESSAGE", None, None),
+            ("SubBefore", "G", None, None, 1),
+            ("SubAfter", "G", "failed: FAILED", 7, None),
+        ]
+        self.assertEqual(shown, expected)
+        self.assertEqual((rows[0]["time"], rows[0]["broker"]), ("1970-01-01T00:00:01.000Z", "10.0.0.1:10911"))
+        by_key = self.data("message", "trace", "k", "--trace-topic", "traces")
+        self.assertEqual([row["type"] for row in by_key], ["Pub", "SubBefore", "SubAfter"])
+
+    def test_columns_of_mqadmin(self) -> None:
+        """Under mqadmin's name: its columns."""
+        lines = self.text("queryMsgTraceById", "-i", "ID", "-t", "traces").splitlines()
+        begins = [" ".join(line.split()[:2]) for line in lines if line]
+        self.assertEqual(begins, ["#Type #ProducerGroup", "Pub P", "#Type #ConsumerGroup", "Sub G"])
+        self.assertRegex(lines[1], r"^Pub        P {20}10\.\S+ +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  3ms        success   $")
+
+    def test_nothing(self) -> None:
+        """No trace of it, no trace topic: status 2, and what brokers need."""
+        self.assertIn("no trace of NONE", self.fails(2, "message", "trace", "NONE", "--trace-topic", "traces"))
+        self.assertIn("traceTopicEnable=true", self.fails(2, "message", "trace", "ID"))
+
+    def test_unreadable(self) -> None:
+        """A message of that topic that holds no trace is a line, and hides no other."""
+        self.admin("produce", "traces", "-m", "Pub\1soon", "-k", "ID")
+        self.world.run_for(2)
+        rows = self.data("message", "trace", "ID", "--trace-topic", "traces")
+        self.assertEqual(
+            [row["type"] for row in rows], ["unreadable", "Pub", "EndTransaction", "SubBefore", "SubAfter"]
+        )
+        self.assertIn("soon", rows[0]["status"])
 
 
 class ExportTests(ClusterCase):

@@ -47,6 +47,22 @@ class LineTests(SynchronousTestCase):
         self.assertEqual(fields(self.published({"DELAY": "3"}, REGION))[11], "3")
         self.assertEqual(fields(self.published({"TRAN_MSG": "true"}, REGION))[11], "1")
 
+    def test_read(self) -> None:
+        """What is written is read; what a line lacks or has as null is absent; older and unknown lines do no harm."""
+        line = self.published({"KEYS": "k1 k2"}, REGION)
+        ended = traces.ended("G", "T", "ID", "TX", 8, broker_addr="b:1", from_check=True, now_ms=5)
+        assert line is not None
+        (sent, end) = traces.read(line.text + ended.text + "Recall\x01whatever\x02")
+        expected = {"kind": "Pub", "time_ms": 100, "region": "R", "group": "G", "topic": "T", "message_id": "ID"}
+        more = {"keys": "k1 k2", "broker": "1.2.3.4:5", "bytes": 9, "cost_ms": 3, "type": 0}
+        self.assertEqual(sent, {**expected, **more, "offset_message_id": "OFFSET", "success": "true"})
+        self.assertEqual((end["state"], end["transaction_id"], end.get("region")), ("COMMIT_MESSAGE", "TX", None))
+        (old,) = traces.read("\x01".join(["Pub", "1", "R", "G", "T", "ID", "A", "k", "b:1", "9", "3", "0", "false"]))
+        self.assertEqual((old["success"], old.get("offset_message_id")), ("false", None))
+        (old,) = traces.read("\x01".join(["SubAfter", "RID", "ID", "4", "true", "k"]))
+        self.assertEqual((old["cost_ms"], old.get("time_ms")), (4, None))
+        self.assertRaises(ValueError, traces.read, "Pub\x01soon")
+
     def test_unwanted(self) -> None:
         """A broker may want no traces."""
         self.assertIsNone(self.published({}, {"MSG_REGION": "R", "TRACE_ON": "false"}))

@@ -141,13 +141,14 @@ async def brokers_of(call: Call, group: str) -> dict[str, str]:
 async def connection_of(call: Call, group: str) -> ConsumerConnection | None:
     """Return the members of a group from the first broker that has any; None when it has none."""
     for addr in (await brokers_of(call, group)).values():
-        found = await _connection_at(call, addr, group)
+        found = await connection_at(call, addr, group)
         if found is not None:
             return found
     return None
 
 
-async def _connection_at(call: Call, addr: str, group: str) -> ConsumerConnection | None:
+async def connection_at(call: Call, addr: str, group: str) -> ConsumerConnection | None:
+    """Return the members of a group at one broker; None when it has none there."""
     try:
         header = ConsumerGroupHeader(consumer_group=group)
         return (await call.invoke(addr, GET_CONSUMER_CONNECTION_LIST, header, None)).body
@@ -231,7 +232,7 @@ async def _members_of(
 ) -> AsyncIterator[tuple[str, RunningInfo]]:
     """Yield what each member says of itself, asked through the first broker that has members."""
     for addr in (await brokers_of(call, group)).values():
-        found = await _connection_at(call, addr, group)
+        found = await connection_at(call, addr, group)
         if found is None or not found.connection_set:
             continue
         for client_id in sorted(one.client_id for one in found.connection_set if only in (None, one.client_id)):
@@ -365,13 +366,13 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
     force = options.force == "true"
     header = ResetOffsetHeader(topic=options.topic, group=options.group, timestamp=at_ms, is_force=force)
     try:
-        if not call.is_dry or await _connection_at(call, addr, options.group) is not None:
+        if not call.is_dry or await connection_at(call, addr, options.group) is not None:
             answer = await call.change(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)
             table = {} if answer is None else answer.body.offset_table
             return {queue: (None, offset) for queue, offset in table.items()}
     except Refused as error:
         # SYSTEM_ERROR: a queue without an offset, which members would have to commit first
-        never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await _connection_at(call, addr, options.group)
+        never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await connection_at(call, addr, options.group)
         if error.code != ResponseCode.CONSUMER_NOT_ONLINE and not never_consumed:
             raise
     table_of_topic = (await call.invoke(addr, GET_TOPIC_STATS_INFO, TopicHeader(topic=options.topic), None)).body

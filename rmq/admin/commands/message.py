@@ -1,19 +1,47 @@
-"""``rmq-admin message``: show one by its id, find by key, decode an id."""
+"""``rmq-admin message``: show one by its id, find by key, its trace, decode an id."""
 
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Any
 
-from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, WrongUse, addresses, argument, command, subject, tabular
+from rmq.admin import columns
+from rmq.admin.command import (
+    NAMESRV,
+    OK,
+    REFUSED,
+    Call,
+    NotFound,
+    Outcome,
+    WrongUse,
+    addresses,
+    argument,
+    command,
+    ignored,
+    only_mqadmin,
+    subject,
+    tabular,
+)
+from rmq.admin.commands.group import connection_at
 from rmq.admin.lookups import addresses_by_name, route_of
-from rmq.admin.messages import described
+from rmq.admin.messages import described, own_properties
 from rmq.admin.reading import queues_of, read, received
+from rmq.admin.sending import plan_send, producer
 from rmq.admin.times import parse_time, time_text
-from rmq.client.types import ReceivedMessage
+from rmq.client.core import traces
+from rmq.client.types import Message, ReceivedMessage
 from rmq.errors import Refused
+from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.forwarding import CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, ConsumeResult
+from rmq.wire.api.offsets import GET_CONSUME_STATS, ConsumeStatsHeader
 from rmq.wire.api.pulling import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, ViewMessageHeader
-from rmq.wire.api.topics import QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader
+from rmq.wire.api.topics import (
+    QUERY_CONSUME_QUEUE,
+    QUERY_TOPIC_CONSUME_BY_WHO,
+    QueryConsumeQueueHeader,
+    TopicHeader,
+)
 from rmq.wire.codes import ResponseCode
 from rmq.wire.record import Record, decode_offset_msg_id, decode_record, decode_records
 
@@ -29,29 +57,222 @@ FAR_FUTURE_MS = 2**62
     NAMESRV,
     ID,
     argument("-t", "--topic", metavar="TOPIC", help="the topic, for an id made by a producer (UNIQ_KEY)"),
+    argument("--track", action="store_true", help="with what each group that knows the topic did with it"),
+    argument(
+        "--consume-by",
+        mqadmin=("-g", "--consumerGroup"),
+        metavar="GROUP",
+        help="have a member of this group consume it now, also if it was consumed before",
+    ),
+    argument("--client", mqadmin=("-d", "--clientId"), metavar="ID", help="this member (default: the first)"),
+    argument("--resend", action="store_true", help="send a copy to its topic, for all groups"),
+    only_mqadmin("-s", "--sendMessage", dest="resend", type="true".__eq__, metavar="true|false", help="as --resend"),
+    ignored("-u", "--unitName"),
+    ignored("-a", "--showAll", takes_value=False),
+    changes=lambda options: options.resend or options.consume_by is not None,
 )
 async def message_show(call: Call) -> Outcome:
-    """Status 2 when there is no such message."""
+    """Several ids are joined with commas. Status 2 when there is no such message, 4 when nobody confirms a change."""
     options = call.options
-    if options.topic is None:
-        found = [received(await _stored_at(call, options.id), "")]
-    else:
-        found = [message for message in await find(call, options.topic, options.id) if message.message_id == options.id]
+    if sum((options.track, options.resend, options.consume_by is not None)) > 1:
+        raise WrongUse("either --track, --consume-by or --resend")
+    if options.client is not None and options.consume_by is None:
+        raise WrongUse("--client needs --consume-by GROUP")
+    found = [message for one in options.id.split(",") if one.strip() for message in await _by_id(call, one.strip())]
+    if options.consume_by is not None:
+        return await _consume_by(call, found)
+    if options.resend:
+        return await _resend(call, found)
+    tracks = [await _tracks(call, message) for message in found] if options.track else None
+    return _messages(found, tracks)
+
+
+async def _by_id(call: Call, message_id: str) -> list[ReceivedMessage]:
+    topic = call.options.topic
+    if topic is None:
+        return [received(await _stored_at(call, message_id), "")]
+    found = [message for message in await find(call, topic, message_id) if message.message_id == message_id]
     if not found:
-        raise NotFound(f"topic {options.topic} has no message {options.id}")
-    return _messages(found)
+        raise NotFound(f"topic {topic} has no message {message_id}")
+    return found
 
 
-def _messages(found: list[ReceivedMessage]) -> Outcome:
+#: one group's dealings with a message: {"group": …, "track": Java's TrackType, "consumer_offset": …}
+Track = dict[str, object]
+
+
+def _messages(found: list[ReceivedMessage], tracks: list[list[Track]] | None = None) -> Outcome:
     data = [described(message) for message in found]
+    for one, track in zip(data, tracks or (), strict=False):
+        one["tracks"] = track
     text = "\n\n".join("\n".join(f"{key + ':':19}{_shown(value)}" for key, value in one.items()) for one in data)
     return Outcome(text=text, data=data)
+
+
+async def _tracks(call: Call, message: ReceivedMessage) -> list[Track]:
+    """Return what each group that knows the topic did with a message.  Java: MQAdminImpl#messageTrackDetail"""
+    addr, _ = _place(message.offset_message_id)
+    topic = message.queue.topic
+    groups = (await call.invoke(addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)).body.group_list
+    return [await _track(call, message, addr, group) for group in sorted(groups)]
+
+
+async def _track(call: Call, message: ReceivedMessage, addr: str, group: str) -> Track:
+    header = ConsumeStatsHeader(consumer_group=group, topic=message.queue.topic)
+    table = (await call.invoke(addr, GET_CONSUME_STATS, header, None)).body.offset_table
+    offsets = [at.consumer_offset for queue, at in table.items() if queue.queue_id == message.queue.queue_id]
+    offset = offsets[0] if offsets else None
+    online = await connection_at(call, addr, group)
+    if online is None:
+        track = "NOT_ONLINE"
+    elif online.consume_type == "CONSUME_ACTIVELY":
+        track = "PULL"
+    elif online.message_model == "BROADCASTING":
+        track = "CONSUME_BROADCASTING"
+    elif offset is None or offset <= message.queue_offset:
+        track = "NOT_CONSUME_YET"
+    else:
+        subscribed = online.subscription_table.get(message.queue.topic)
+        tags = set() if subscribed is None else set(subscribed.tags_set)
+        track = "CONSUMED_BUT_FILTERED" if tags and not {"*", message.tags} & tags else "CONSUMED"
+    return {"group": group, "track": track, "consumer_offset": offset}
+
+
+async def _consume_by(call: Call, found: list[ReceivedMessage]) -> Outcome:
+    """Status 1 when a handler fails.  Java: MQAdminImpl#consumeMessageDirectly"""
+    group = call.options.consume_by
+    rows: list[tuple[object, ...]] = []
+    for message in found:
+        addr, _ = _place(message.offset_message_id)
+        client_id = call.options.client
+        if client_id is None:
+            online = await connection_at(call, addr, group)
+            if online is None or not online.connection_set:
+                raise NotFound(f"group {group} has no member online at broker {addr}")
+            client_id = min(one.client_id for one in online.connection_set)
+        call.confirm(f"member {client_id} of group {group} consumes message {message.message_id} now", group)
+        header = ConsumeDirectlyHeader(consumer_group=group, client_id=client_id, msg_id=message.offset_message_id)
+        answer = await call.change(addr, CONSUME_MESSAGE_DIRECTLY, header, None)
+        if answer is not None:
+            result = fastjson.decode(answer.body, ConsumeResult)
+            rows.append(
+                (message.message_id, client_id, result.consume_result, result.spent_time_mills, result.remark or None)
+            )
+    status = OK if all(row[2] == "CR_SUCCESS" for row in rows) else REFUSED
+    return tabular(("message_id", "client_id", "result", "spent_ms", "remark"), rows, nothing="", status=status)
+
+
+async def _resend(call: Call, found: list[ReceivedMessage]) -> Outcome:
+    for message in found:
+        call.confirm(f"a copy of message {message.message_id} is sent to topic {message.topic}", message.topic)
+    copies = [
+        Message(
+            message.topic,
+            message.body,
+            tags=message.tags,
+            keys=message.keys,
+            properties=own_properties(message.properties),
+            flag=message.record.flag,
+        )
+        for message in found
+    ]
+    rows: list[tuple[object, ...]] = []
+    if call.is_dry:
+        for copy in copies:
+            plan_send(call, copy)
+    else:
+        async with producer(call) as sender:
+            for message, copy in zip(found, copies, strict=True):
+                result = await sender.send(copy)
+                rows.append((message.message_id, copy.topic, result.message_id, result.status.name))
+    return tabular(("message", "topic", "sent_as", "status"), rows, nothing="")
+
+
+@command(
+    "message trace",
+    "show who sent a message and who consumed it, as clients with message trace wrote it",
+    NAMESRV,
+    ID,
+    argument(
+        "--trace-topic",
+        mqadmin=("-t", "--traceTopic"),
+        default=traces.TRACE_TOPIC,
+        metavar="TOPIC",
+        help=f"where clients write their traces ({traces.TRACE_TOPIC})",
+    ),
+    argument("--max", dest="most", type=int, default=64, metavar="N", help="messages with traces, of each broker (64)"),
+)
+async def message_trace(call: Call) -> Outcome:
+    """By the id that the producer made, or by a key. Status 2 when nobody traced it."""
+    options = call.options
+    try:
+        found = await find(call, options.trace_topic, options.id, most=options.most)
+    except NotFound as error:
+        raise NotFound(f"{error}; brokers have it with traceTopicEnable=true") from None
+    lines: list[tuple[ReceivedMessage, dict[str, Any]]] = []
+    for message in found:
+        try:
+            read_lines = traces.read(message.body.decode(errors="replace"))
+        except ValueError as error:
+            read_lines = [{"kind": "unreadable", "message_id": options.id, "state": str(error)}]
+        lines += [
+            (message, one)
+            for one in read_lines
+            if options.id == one.get("message_id") or options.id in str(one.get("keys", "")).split(" ")
+        ]
+    if not lines:
+        raise NotFound(f"topic {options.trace_topic} has no trace of {options.id}")
+    rank = {kind: number for number, kind in enumerate(traces.KINDS)}
+    lines.sort(key=lambda one: (one[1].get("time_ms", 0), rank.get(one[1]["kind"], -1)))
+    rows = [
+        (
+            one["kind"],
+            time_text(one.get("time_ms", 0)),
+            one.get("group"),
+            message.born_host,
+            one.get("cost_ms"),
+            _trace_status(one),
+            one.get("topic"),
+            one.get("broker"),
+            one.get("retries"),
+            one.get("message_id"),
+        )
+        for message, one in lines
+    ]
+    titles = (
+        "type", "time", "group", "client", "cost_ms", "status", "topic", "broker", "retries", "message_id",
+    )  # fmt: skip
+    mqadmin_text = columns.message_trace(
+        (
+            one["kind"],
+            one.get("group"),
+            message.born_host.rpartition(":")[0],
+            one.get("time_ms", 0),
+            one.get("cost_ms", 0),
+            one["success"],
+        )
+        for message, one in lines
+        if "success" in one
+    )
+    return tabular(titles, rows, nothing="", mqadmin_text=mqadmin_text)
+
+
+def _trace_status(one: dict[str, Any]) -> str | None:
+    """Return success or failed, why a handler failed, or how a transaction ended."""
+    if "state" in one:
+        return str(one["state"])
+    if "success" not in one:
+        return None
+    why = traces.RETURNS.get(one.get("code", 0)) if one["success"] != "true" else None
+    return "success" if one["success"] == "true" else f"failed: {why}" if why else "failed"
 
 
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{key}={one}" for key, one in value.items())
-    return " ".join(value) if isinstance(value, list) else "-" if value is None else str(value)
+    if isinstance(value, list):
+        return "; ".join(map(_shown, value)) if value and isinstance(value[0], dict) else " ".join(value)
+    return "-" if value is None else str(value)
 
 
 async def _stored_at(call: Call, message_id: str) -> Record:

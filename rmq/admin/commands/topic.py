@@ -373,7 +373,7 @@ ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
     TOPIC,
     subject("method", "-m", "--method", choices=("get", "set", "put", "delete")),
     argument("--conf", mqadmin=("-v", "--orderConf"), metavar="BROKER:N;...", help="for set"),
-    changes=True,
+    changes=lambda options: options.method != "get",
 )
 async def topic_order(call: Call) -> Outcome:
     """Status 2 when the topic has none, 4 when nobody confirms a change."""

@@ -1,11 +1,11 @@
 """
-Message traces as Java's consoles and ``mqadmin queryMsgTraceById`` read them: lines of fields.
+Message traces as Java's consoles and ``mqadmin queryMsgTraceById`` read them: lines of fields, written and read.
 
 A line is its fields joined by the byte 1, with the byte 2 at its end:
 
     Pub             time region group topic id tags keys broker size cost type offset-id success
     SubBefore       time region group request id retries keys
-    SubAfter        request id cost success keys code time group
+    SubAfter        request id cost success keys code time group    (before 4.5: without the last two)
     EndTransaction  time region group topic id tags keys broker type transaction state from-check
 
 Java: TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl
@@ -38,6 +38,40 @@ NORMAL, HALF, COMMIT, DELAYED = 0, 1, 2, 3
 # Java: the ordinals of ConsumeReturnType
 SUCCESS, TIME_OUT, EXCEPTION, FAILED = 0, 1, 2, 4
 _STATES = {TRANSACTION_COMMIT: "COMMIT_MESSAGE", TRANSACTION_ROLLBACK: "ROLLBACK_MESSAGE"}
+
+
+_FIELDS = {
+    "Pub": ("time_ms", "region", "group", "topic", "message_id", "tags", "keys", "broker", "bytes", "cost_ms", "type",
+            "offset_message_id", "success"),
+    "SubBefore": ("time_ms", "region", "group", "request_id", "message_id", "retries", "keys"),
+    "SubAfter": ("request_id", "message_id", "cost_ms", "success", "keys", "code", "time_ms", "group"),
+    "EndTransaction": ("time_ms", "region", "group", "topic", "message_id", "tags", "keys", "broker", "type",
+                       "transaction_id", "state", "from_check"),
+}  # fmt: skip
+#: kinds of lines that `read` knows
+KINDS = tuple(_FIELDS)
+#: how a handler ended, by the ``code`` of SubAfter.  Java: ConsumeReturnType
+RETURNS = {SUCCESS: "SUCCESS", TIME_OUT: "TIME_OUT", EXCEPTION: "EXCEPTION", 3: "RETURNNULL", FAILED: "FAILED"}
+_NUMBERS = ("time_ms", "bytes", "cost_ms", "type", "retries", "code")
+
+
+def read(text: str) -> list[dict[str, str | int]]:
+    """
+    Return the fields of each line by the names above, and its ``kind``; without those that it lacks or has as null.
+
+    Kinds that are not known here are left out. ValueError for a number that is none.  Java: TraceDataEncoder
+    """
+    found: list[dict[str, str | int]] = []
+    for line in text.split(PROPERTY_SEPARATOR):
+        kind, *fields = line.split(NAME_VALUE_SEPARATOR)
+        names = _FIELDS.get(kind, ())
+        if kind == "Pub" and len(fields) == len(names) - 1:  # before 4.2 no id of the broker
+            fields.insert(-1, "null")
+        given = {name: value for name, value in zip(names, fields, strict=False) if value not in ("", "null")}
+        if names:
+            numbers = {name: int(value) for name, value in given.items() if name in _NUMBERS}
+            found.append({"kind": kind, **given, **numbers})
+    return found
 
 
 @attrs.frozen

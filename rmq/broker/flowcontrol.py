@@ -32,6 +32,8 @@ LATE_SAMPLES = 3
 MAX_UNSYNCED_BYTES = 256 << 20
 #: requests of tools that wait for the answer of a consumer (223, 307, 309).  Java: adminBrokerExecutor, without limit
 MAX_FORWARDED = 10_000
+#: pulls that wait until their messages are read from the disk, each for PRELOAD_BYTES of the log (1 MiB)
+MAX_COLD_PULLS = 1000
 
 REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
 LATE = (
@@ -112,6 +114,8 @@ class FlowControl:
         self._store = store
         #: by how much the last sample was late
         self.lag_ms = 0
+        #: pulls that wait for the disk
+        self.cold_pulls = WaitingLine(MAX_COLD_PULLS)
         self._due_s: float | None = None
         self._kinds = {kind.name: kind for kind in _kinds()}
         self._tables: tuple[ResponderTable, ...] = ()

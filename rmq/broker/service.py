@@ -203,7 +203,9 @@ class BrokerService(MultiService):
         polls, delays = self.polls, self.delays
         levels = len(self._delay_levels_ms)
         sends = SendResponder(settings, clock, rng, store, topics, groups, stats, levels)
-        pulls = PullResponder(settings, clock, store, topics, groups, consumers, offsets, polls, stats)
+        pulls = PullResponder(
+            settings, clock, store, topics, groups, consumers, offsets, polls, stats, self.flow.cold_pulls
+        )
         clients = ClientResponder(
             settings, clock, topics, groups, producers, consumers, filters, self.notices, self.locks, self.heartbeats
         )

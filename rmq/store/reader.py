@@ -223,6 +223,15 @@ class Reader:
 
         It loads what lies behind them, too: a consumer that is far behind continues there.
         """
+        first = self._cold_place(topic, queue_id, queue_offset, max_count)
+        return None if first is None else self._commit_log.preload(first, PRELOAD_BYTES)
+
+    def is_cold(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> bool:
+        """Tell whether a pull would wait for :meth:`preloading`."""
+        return self._cold_place(topic, queue_id, queue_offset, max_count) is not None
+
+    def _cold_place(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> int | None:
+        """Return where the records of a pull begin if they must be read from disk, else None."""
         queue, log = self._queues.get(topic, queue_id), self._commit_log
         if queue is None or not queue.min <= queue_offset < queue.end:
             return None
@@ -232,7 +241,7 @@ class Reader:
         (first,) = _I64_AT(units)
         if not log.min_offset <= first < log.end - CACHED_BYTES or not self._is_cold(units):
             return None
-        return log.preload(first, PRELOAD_BYTES)
+        return int(first)
 
     def _is_cold(self, units: bytes) -> bool:
         """Tell whether the log between the first unit's record and the end of the last one's must be read from disk."""

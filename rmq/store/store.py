@@ -116,7 +116,7 @@ class MessageStore:
         )
         reader = self._reader
         self.get, self.pull, self.pick = reader.get, reader.pull, reader.pick
-        self.preloading = reader.preloading
+        self.preloading, self.is_cold = reader.preloading, reader.is_cold
         self.message_at, self.offset_by_time = reader.message_at, reader.offset_by_time
         self._sync = LogSync(self._commit_log, clock, on_synced=self._synced, on_failure=self._fail)
         self._abort_file = AbortFile(disk, self._root)

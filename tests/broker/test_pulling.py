@@ -105,6 +105,22 @@ class ColdTests(PullCase):
         self.assertEqual(bodies, [b"0", b"1", b"2", b"meanwhile"])
         self.assertEqual(self.pull(offset=1).code, 0)
 
+    def test_too_many(self) -> None:
+        """A limited number of pulls waits for the disk; others are refused as by Apache's full queue, warm ones not."""
+        flow = self.one.service.flow
+        flow.cold_pulls.limit = 3
+        clients = [self.one.connect() for _ in range(4)]
+        asked = [client.post(11, pull_ext(offset=number)) for number, client in enumerate(clients[:3])]
+        self.one.world.run_for(1)
+        self.assertEqual(flow.cold_pulls.waiting, 3)
+        refused = clients[3].ask(11, pull_ext())
+        self.assertEqual((refused.code, refused.remark), (2, "[OVERLOAD]system busy, start flow control for a while"))
+        self.assertEqual(clients[3].ask(11, pull_ext(offset=3)).code, 19)
+        answers = [client.wait(one) for client, one in zip(clients, asked, strict=False)]
+        self.assertEqual(([answer.code for answer in answers], flow.cold_pulls.waiting), ([0, 0, 0], 0))
+        self.one.node.disk.is_cold = True
+        self.assertEqual(self.pull().code, 0)
+
     def test_it_is_checked_again(self) -> None:
         """A topic that was closed to readers while its messages were loaded is refused."""
         asked = self.client.post(11, pull_ext())

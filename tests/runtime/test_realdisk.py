@@ -249,11 +249,11 @@ class RealFileTests(RealDiskCase):
         self.assertIn("earlier fsync failed", str(error))
         self.assertEqual(error.path, f"{self.root}/spoiled")
 
-    def test_descriptor_outlives_close_while_syncing(self) -> None:
-        """close() during a sync does not pull the descriptor away; the last sync gives it back."""
+    def test_descriptor_outlives_close_while_threads_use_it(self) -> None:
+        """close() during syncs and loads does not pull the descriptor away; the last one gives it back."""
         file = self.disk.create(f"{self.root}/a", 10)
         fd = file._fd
-        waiting = [file.sync(), file.sync()]
+        waiting = [file.sync(), file.preload(0, 10), file.sync()]
         file.close()
         os.fstat(fd)
         for done in waiting:
@@ -261,7 +261,7 @@ class RealFileTests(RealDiskCase):
         self.assertRaises(OSError, os.fstat, fd)
 
     def test_close_gives_the_descriptor_back(self) -> None:
-        """Without a sync on its way the descriptor is free at once."""
+        """Without a sync or a load on its way the descriptor is free at once."""
         file = self.disk.create(f"{self.root}/a", MAP_MIN_BYTES)
         file.read_at(0, 1)
         fd = file._fd

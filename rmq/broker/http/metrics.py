@@ -118,12 +118,13 @@ class BrokerCollector(Collector):
     @family(
         "rocketmq_processor_watermark",
         GAUGE,
-        "Pending requests; only sends wait, for an fsync or for slaves.",
+        "Pending requests: sends that wait for an fsync or for slaves, pulls whose messages are read from the disk.",
         labels=["processor"],
         origin=APACHE,
     )
     def watermark(self) -> Iterable[Row]:
         yield ("send",), self._health.puts_waiting_for_disk + self._ha.pending_puts
+        yield ("pull",), self._broker.flow.cold_pulls.waiting
 
     @family("rocketmq_long_polls_waiting", GAUGE, "Pulls that wait for a message.")
     def long_polls(self) -> Iterable[Row]:

@@ -166,12 +166,12 @@ class AdminResponder:
             "remainTransientStoreBufferNumbs": str(2**31 - 1),
             "ackThreadPoolQueueSize": "0",
         }
-        for pool, capacity in (
-            ("send", broker.send_thread_pool_queue_capacity),
-            ("pull", broker.pull_thread_pool_queue_capacity),
-            ("query", broker.query_thread_pool_queue_capacity),
+        for pool, waiting, capacity in (
+            ("send", self._flow.waiting_sends, broker.send_thread_pool_queue_capacity),
+            ("pull", self._flow.cold_pulls.waiting, broker.pull_thread_pool_queue_capacity),
+            ("query", 0, broker.query_thread_pool_queue_capacity),
         ):
-            info[f"{pool}ThreadPoolQueueSize"] = str(self._flow.waiting_sends if pool == "send" else 0)
+            info[f"{pool}ThreadPoolQueueSize"] = str(waiting)
             info[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
             info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         for level, (offset, end) in self._delays.progress().items():

@@ -23,7 +23,7 @@ from rmq.broker.sessions import ConsumerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import OFFSET_MOVED_EVENT, TopicTable
-from rmq.remoting.responders import NO_REPLY, Outcome, Refuse, Reply, Request, responds_to
+from rmq.remoting.responders import NO_REPLY, OVERLOAD_REMARK, Outcome, Refuse, Reply, Request, WaitingLine, responds_to
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.store.filtercode import PropertyFilter
 from rmq.store.messages import GetResult, GetStatus, Message
@@ -103,17 +103,25 @@ class PullResponder:
     _offsets: ConsumerOffsetTable
     _polls: LongPolls
     _stats: BrokerStats
+    #: pulls that wait for the disk
+    _cold: WaitingLine
 
     @responds_to(PULL_MESSAGE)
     @responds_to(LITE_PULL_MESSAGE)
     def pull(self, request: Request[PullMessageHeader, None]) -> PullAnswer:
         header = request.header
         admitted = self._admit(header, request.channel.peer)
-        loading = self._store.preloading(header.topic, header.queue_id, header.queue_offset, most_messages(header))
+        place = header.topic, header.queue_id, header.queue_offset, most_messages(header)
+        if self._cold.waiting >= self._cold.limit and self._store.is_cold(*place):
+            raise Refuse(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
+        loading = self._store.preloading(*place)
         if loading is None:
             return self._pull(request, admitted)
         # records that are not in memory must not stop the reactor; what counts may have changed when they are
-        return loading.addCallback(lambda _: self._pull(request, self._admit(header, request.channel.peer)))
+        self._cold.waiting += 1
+        return loading.addBoth(self._cold.leave).addCallback(
+            lambda _: self._pull(request, self._admit(header, request.channel.peer))
+        )
 
     def _pull(self, request: Request[PullMessageHeader, None], admitted: Admitted) -> PullAnswer:
         """Answer or hold a pull."""

@@ -42,7 +42,8 @@ class RealFile:
         #: earlier maps whose views are still in use
         self._lent: list[mmap.mmap] = []
         self._may_map = self._size >= self._map_from_bytes
-        self._syncing = 0
+        #: jobs of threads that use the descriptor
+        self._jobs = 0
         #: why every operation is refused (closed), or every write (an fsync failed)
         self._refusal: str | None = None
 
@@ -82,10 +83,11 @@ class RealFile:
         if self._loader.closed:
             done.callback(None)
             return done
-        fd = os.dup(self._fd)  # the file may be closed meanwhile
+        self._jobs += 1
+        fd = self._fd
 
         def loaded(error: OSError | None) -> None:
-            os.close(fd)
+            self._job_done(fd)
             done.callback(None)
 
         self._loader.add(Job((self.path, offset, size), lambda: _read_through(fd, offset, size), loaded))
@@ -107,13 +109,11 @@ class RealFile:
         if self._refusal is not None or self._flusher.closed:
             return fail(DiskError(self.path, self._refusal or "cannot fsync, the disk is closed"))
         done: Deferred[None] = Deferred()
-        self._syncing += 1
+        self._jobs += 1
         fd = self._fd
 
         def synced(error: OSError | None) -> None:
-            self._syncing -= 1
-            if self._syncing == 0 and self._fd == CLOSED:
-                os.close(fd)  # close() left this to the last sync
+            self._job_done(fd)
             if error is None:
                 done.callback(None)
             else:
@@ -121,6 +121,11 @@ class RealFile:
 
         self._flusher.add(Job(self, lambda: syscalls.sync_data(fd), synced))
         return done
+
+    def _job_done(self, fd: int) -> None:
+        self._jobs -= 1
+        if self._jobs == 0 and self._fd == CLOSED:
+            os.close(fd)  # close() left this to the last one
 
     def sync_now(self) -> None:
         if self._refusal is not None:
@@ -153,8 +158,8 @@ class RealFile:
         self._size = -1
         self._may_map = False
         self._unmap()
-        if self._syncing == 0:
-            os.close(fd)  # otherwise the last running sync closes it: the descriptor must not be reused before
+        if self._jobs == 0:
+            os.close(fd)  # otherwise the last running job closes it: the descriptor must not be reused before
 
     def _pread(self, offset: int, size: int) -> bytes:
         # without `naming`, which would take longer than the read

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
@@ -41,8 +43,12 @@ def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in _OF_ITS_WAY}
 
 
-def described(message: ReceivedMessage) -> dict[str, Any]:
-    """Return a message for JSON; ``body`` is text, ``body_base64`` what is no UTF-8."""
+#: what commands print of bodies: text where it is UTF-8, otherwise base64; or always so; or nothing
+BODY_FORMS = ("text", "base64", "hex", "none")
+
+
+def described(message: ReceivedMessage, body_form: str = "text") -> dict[str, Any]:
+    """Return a message for JSON; ``body`` is text, ``body_base64`` what is no UTF-8, unless ``body_form`` says so."""
     data = {
         "topic": message.topic,
         "broker": message.queue.broker_name,
@@ -59,9 +65,64 @@ def described(message: ReceivedMessage) -> dict[str, Any]:
         "store_host": message.store_host,
         "reconsume_times": message.reconsume_times,
     }
+    return {**data, **_body(message, body_form)}
+
+
+def _body(message: ReceivedMessage, form: str) -> dict[str, str]:
+    error = None
     try:
-        return {**data, "body": message.body.decode()}
-    except UnicodeDecodeError:
-        return {**data, "body_base64": b64encode(message.body).decode()}
-    except ValueError as error:  # compressed in a way that is not known here
-        return {**data, "body_base64": b64encode(message.record.body).decode(), "body_error": str(error)}
+        body = message.body
+    except ValueError as unknown:  # compressed in a way that is not known here
+        body, error = message.record.body, str(unknown)
+        form = "base64" if form == "text" else form
+    if form == "text":
+        try:
+            return {"body": body.decode()}
+        except UnicodeDecodeError:
+            form = "base64"
+    shown = {"base64": {"body_base64": b64encode(body).decode()}, "hex": {"body_hex": body.hex()}, "none": {}}[form]
+    return shown if error is None else {**shown, "body_error": error}
+
+
+def body_text(data: Mapping[str, str]) -> str | None:
+    """Return the body of what `described` returned, in one word where it is no text; None where it is left out."""
+    if "body_base64" in data:
+        return f"base64:{data['body_base64']}"
+    return f"hex:{data['body_hex']}" if "body_hex" in data else data.get("body")
+
+
+def formatted(form: str, message: ReceivedMessage, body_form: str) -> str:
+    """
+    Return a message as ``form`` has it: each % with a letter of `LETTERS` stands for a field, as kcat has it.
+
+    ValueError for another letter.
+    """
+    data = described(message, body_form)
+    fields = {
+        "t": data["topic"],
+        "q": f"{data['broker']}:{data['queue']}",
+        "o": str(data["offset"]),
+        "k": " ".join(data["keys"]),
+        "g": data["tags"] or "",
+        "i": data["message_id"],
+        "b": body_text(data) or "",
+        "B": str(len(message.record.body)),
+        "d": data["stored"] or "",
+        "p": " ".join(f"{name}={value}" for name, value in own_properties(data["properties"]).items()),
+        "%": "%",
+    }
+    return re.sub("%(.)", lambda found: fields[found[1]], form)
+
+
+#: the letters of `formatted`
+LETTERS = "tqokgibBdp%"
+
+
+def checked_format(text: str) -> str:
+    r"""Return a format whose \t and \n are replaced; for ``argparse``, which refuses what has an unknown letter."""
+    unknown = [found for found in re.findall("%(.?)", text) if not found or found not in LETTERS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"%{unknown[0]} in {text!r} is none of {' '.join(f'%{one}' for one in LETTERS)}"
+        )
+    return text.replace("\\t", "\t").replace("\\n", "\n")

@@ -24,6 +24,7 @@ from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerData, HeartbeatData
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.codes import RequestCode
+from tests.admin.test_names import ended
 from tests.broker.harness import RawClient, send_ext
 from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, options
 
@@ -403,6 +404,101 @@ class MessageTests(ClusterCase):
         self.assertEqual(self.tail("orders"), [])
         self.assertIn("broker-a:0, broker-a:1", self.fails(64, "tail", "orders", "-q", "broker-a:7"))
         self.assertIn("2026-01-31", self.fails(64, "tail", "orders", "--from", "soon"))
+
+    def test_where_it_ends(self) -> None:
+        """--to is written like --from; what is there now and before it is printed, without --exit too."""
+        for n in range(5):
+            self.lines("produce", "orders", "-m", f"{n}", "--queue", "broker-a:0")
+
+        def bodies(*arguments: str) -> list[str]:
+            printed = self.lines("tail", "orders", "--from", "begin", "-o", "json", *arguments)
+            return [json.loads(line)["body"] for line in printed]
+
+        self.assertEqual(bodies("--to", "2"), ["0", "1"])
+        self.assertEqual(bodies("--to", "-1"), ["0", "1", "2", "3"])
+        self.assertEqual(bodies("--to", "end"), ["0", "1", "2", "3", "4"])
+        self.assertEqual(bodies("--to", "2001-01-01T00:00"), [])
+        self.assertIn("--to soon: begin, end", self.fails(64, "tail", "orders", "--to", "soon"))
+
+    def test_forms(self) -> None:
+        """Lines in a format of one's own; bodies as base64, hexadecimal or not at all."""
+        more = ("-k", "k1", "-k", "k2", "-c", "A", "-P", "colour=red")
+        self.lines("produce", "orders", "-m", "one", "--queue", "broker-a:1", *more)
+        begin = ("tail", "orders", "--from", "begin", "--exit")
+        self.assertEqual(
+            self.lines(*begin, "-F", r"%t %q %o\t%k|%g %b/%B %p %%"),
+            ["orders broker-a:1 0\tk1 k2|A one/3 colour=red %"],
+        )
+        (line,) = self.lines(*begin, "-F", "%i %d", "--show", "none")
+        self.assertRegex(line, r"^[0-9A-F]{32} \S+Z$")
+        self.assertEqual(self.lines(*begin, "-F", "%b", "--show", "hex"), ["hex:6f6e65"])
+        (line,) = self.lines(*begin, "--show", "base64")
+        self.assertTrue(line.endswith("keys=k1 k2 base64:b25l"), line)
+        (line,) = self.lines(*begin, "--show", "none")
+        self.assertTrue(line.endswith("keys=k1 k2"), line)
+        (row,) = self.tail("orders", "--from", "begin", "--show", "hex")
+        self.assertEqual((row["body_hex"], "body" in row), ("6f6e65", False))
+        self.assertIn("%x in 'a %x' is none of %t", ended("tail", "orders", "-F", "a %x")[1])
+        self.assertIn("either --format or -o json", self.fails(64, *begin, "-F", "%b", "-o", "json"))
+
+    def test_grep(self) -> None:
+        """Only bodies with a match are printed, and counted."""
+        for text in ("order 1", "refund 2", "order 3"):
+            self.lines("produce", "orders", "-m", text, "--queue", "broker-a:0")
+        begin = ("tail", "orders", "--from", "begin", "--exit", "-F", "%b")
+        self.assertEqual(self.lines(*begin, "--grep", r"^order \d"), ["order 1", "order 3"])
+        self.assertEqual(self.lines(*begin, "--grep", "2|3", "--count", "1"), ["refund 2"])
+        self.assertIn("no regular expression", ended("tail", "orders", "--grep", "(")[1])
+
+    def test_rate_and_batch(self) -> None:
+        """So many messages a second; so many in one request, a line for each all the same."""
+        began = self.world.now_s
+        self.lines("produce", "orders", "--rate", "2", lines=[b"a", b"b", b"c", b"d", b"e"])
+        self.assertTrue(2 <= self.world.now_s - began < 3, self.world.now_s - began)
+        sent = self.lines("produce", "orders", "--batch", "2", "--queue", "broker-a:0", lines=[b"f", b"g", b"h"])
+        self.assertEqual([line.split()[1] for line in sent], ["broker-a:0"] * 3)
+        offsets = [int(line.split()[2]) for line in sent]
+        self.assertEqual(offsets, list(range(offsets[0], offsets[0] + 3)))
+        seen = self.lines("tail", "orders", "-q", "broker-a:0", "--from", "-3", "--exit", "-F", "%o %i %b")
+        self.assertEqual(
+            seen, [f"{n} {line.split()[0]} {body}" for n, line, body in zip(offsets, sent, "fgh", strict=True)]
+        )
+        self.assertIn("--batch", self.fails(64, "produce", "orders", "-m", "x", "--batch", "2", "--delay", "1"))
+        self.assertIn("no number of messages", ended("produce", "orders", "--rate", "0")[1])
+
+    def test_delay(self) -> None:
+        """A level is a number from 1 to 18; a time is none, and the levels are said."""
+        for text in ("0", "19", "40", "10s", "-1"):
+            status, said = ended("produce", "orders", "-m", "x", f"--delay={text}")
+            self.assertEqual(status, 64)
+            self.assertIn("no delay level: 1 to 18 are by default 1s 5s 10s", said)
+        self.lines("produce", "orders", "-m", "late", "--delay", "2")
+        self.assertEqual(self.tail("orders", "--from", "begin"), [])
+        self.world.run_for(8)
+        (row,) = self.tail("orders", "--from", "begin")
+        self.assertEqual(row["body"], "late")
+
+    def test_letters_of_mqadmin(self) -> None:
+        """sendMessage has a queue in two options; its -m is no body."""
+        sent = (
+            "sendMessage",
+            "-t",
+            "orders",
+            "-p",
+            "x",
+            "-k",
+            "k",
+            "-c",
+            "A",
+            "-b",
+            "broker-a",
+            "-i",
+            "1",
+            "-m",
+            "true",
+        )
+        (line,) = self.lines(*sent)
+        self.assertEqual(line.split()[1:], ["broker-a:1", "0"])
 
     def test_follow(self) -> None:
         """Without --exit new messages are printed as they come, until --count."""

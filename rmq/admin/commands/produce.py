@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from typing import Any
 
 import attrs
 import msgspec
+from twisted.internet.task import deferLater
 
-from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, subject
+from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, ignored, only_mqadmin, positive, subject
 from rmq.admin.messages import own_properties
 from rmq.admin.sending import plan_send, producer
 from rmq.client.types import Message, MessageQueue, SendResult, SendStatus
 from rmq.runtime.disk.error import DiskError
+from rmq.store.config import StoreConfig
+
+#: what brokers have by default
+_DELAYS = StoreConfig().message_delay_level
+LEVELS = len(_DELAYS.split())
+
+
+def _level(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LEVELS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no delay level: 1 to {LEVELS} are by default {_DELAYS}")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages a second, above 0")
+    return rate
 
 
 @command(
@@ -22,15 +45,28 @@ from rmq.runtime.disk.error import DiskError
     NAMESRV,
     subject("topic", "-t", "--topic", metavar="TOPIC"),
     argument(
-        "-m", "-p", "--body", dest="texts", action="append", metavar="TEXT", help="a body; several -m: several messages"
+        "-m",
+        "--body",
+        mqadmin=("-p",),
+        dest="texts",
+        action="append",
+        metavar="TEXT",
+        help="a body; several -m: several messages",
     ),
+    ignored("-m", "--msgTraceEnable"),
     argument("-f", "--file", metavar="FILE", help="a file whose bytes are the body"),
     argument("--ndjson", action="store_true", help="standard input is what `tail -o json` prints"),
     argument("-k", "--keys", action="append", default=[], metavar="KEY", help="a key; may be given several times"),
     argument("-c", "--tags", metavar="TAG", help="the tag"),
     argument("-P", "--property", action="append", default=[], metavar="NAME=VALUE", help="a property of the message"),
-    argument("--delay", type=int, default=0, metavar="LEVEL", help="deliver later: level 1 to 18"),
+    argument(
+        "--delay", type=_level, default=0, metavar="LEVEL", help=f"deliver later: a level from 1, by default {_DELAYS}"
+    ),
+    argument("--rate", type=_rate, metavar="N", help="at most N messages a second"),
+    argument("--batch", type=positive, default=1, metavar="N", help="N messages in one request; without --delay (1)"),
     argument("--queue", metavar="BROKER:ID", help="this queue; otherwise queues take turns"),
+    only_mqadmin("-b", "--broker", metavar="BROKER_NAME", help="the broker of the queue"),
+    only_mqadmin("-i", "--qid", type=int, metavar="ID", help="the number of the queue"),
     argument("--sharding-key", metavar="KEY", help="equal keys go to the same queue, the one that Java chooses"),
     changes=True,
 )
@@ -45,14 +81,44 @@ async def produce(call: Call) -> None:
         delay_level=options.delay,
         properties=dict(_pair(text) for text in options.property),
     )
-    queue = None if options.queue is None else _queue(options.topic, options.queue)
+    queue = _chosen_queue(call)
+    if options.batch > 1 and (options.delay or options.sharding_key is not None):
+        raise WrongUse("--batch goes neither with --delay nor with --sharding-key")
     if call.is_dry:
         async for message in _messages(call, plain):
             plan_send(call, message)
         return
+    clock = call.platform.reactor
+    began_s, sent = clock.seconds(), 0
     async with producer(call) as sender:
-        async for message in _messages(call, plain):
-            _show(call, await sender.send(message, queue=queue, sharding_key=options.sharding_key))
+        async for messages in _batches(_messages(call, plain), options.batch):
+            if options.rate is not None and (early_s := began_s + sent / options.rate - clock.seconds()) > 0:
+                await deferLater(clock, early_s)
+            sent += len(messages)
+            if options.batch > 1:
+                result = await sender.send_batch(messages, queue=queue)
+            else:
+                result = await sender.send(messages[0], queue=queue, sharding_key=options.sharding_key)
+            _show(call, result)
+
+
+async def _batches(messages: AsyncIterator[Message], size: int) -> AsyncIterator[list[Message]]:
+    waiting: list[Message] = []
+    async for message in messages:
+        waiting.append(message)
+        if len(waiting) == size:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+def _chosen_queue(call: Call) -> MessageQueue | None:
+    options = call.options
+    text = options.queue
+    if options.as_mqadmin and options.broker is not None and options.qid is not None:
+        text = f"{options.broker}:{options.qid}"
+    return None if text is None else _queue(options.topic, text)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -113,16 +179,19 @@ def _of_json(plain: Message, line: bytes, number: int) -> Message:
 
 
 def _show(call: Call, result: SendResult) -> None:
-    data: dict[str, Any] = {
-        "message_id": result.message_id,
-        "offset_message_id": result.offset_message_id,
-        "broker": result.queue.broker_name,
-        "queue": result.queue.queue_id,
-        "offset": result.queue_offset,
-        "status": result.status.name,
-    }
-    if call.options.output == "json":
-        call.terminal.emit(msgspec.json.encode(data).decode())
-        return
+    """Print a line for each message that was sent, those of a batch one after the other."""
+    ids = zip(result.message_id.split(","), result.offset_message_id.split(","), strict=True)
     less = "" if result.status is SendStatus.OK else f" {result.status.name}"
-    call.terminal.emit(f"{data['message_id']} {data['broker']}:{data['queue']} {data['offset']}{less}")
+    for number, (message_id, offset_message_id) in enumerate(ids):
+        data: dict[str, Any] = {
+            "message_id": message_id,
+            "offset_message_id": offset_message_id,
+            "broker": result.queue.broker_name,
+            "queue": result.queue.queue_id,
+            "offset": result.queue_offset + number,
+            "status": result.status.name,
+        }
+        if call.options.output == "json":
+            call.terminal.emit(msgspec.json.encode(data).decode())
+        else:
+            call.terminal.emit(f"{message_id} {data['broker']}:{data['queue']} {data['offset']}{less}")

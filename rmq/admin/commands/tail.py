@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+
 import msgspec
 from twisted.internet.defer import Deferred
 
 from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, positive, subject
 from rmq.admin.lookups import together
-from rmq.admin.messages import described
+from rmq.admin.messages import BODY_FORMS, body_text, checked_format, described, formatted
 from rmq.admin.reading import queues_of, read
 from rmq.admin.times import EARLIEST_MS, parse_time, time_text
 from rmq.client.types import ReceivedMessage
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.offsets import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader
 from rmq.wire.api.topics import TopicOffset
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
 
 
 @command(
@@ -28,24 +38,40 @@ from rmq.wire.api.topics import TopicOffset
         metavar="WHERE",
         help="begin, end, last -N, an offset or a time (end)",
     ),
+    argument("--to", dest="end", metavar="WHERE", help="end before it; written like --from, and there at the begin"),
     argument("-q", "--queue", action="append", metavar="BROKER:ID", help="only this queue; may be given several times"),
     argument("--tags", default="*", metavar="EXPRESSION", help="only these tags: 'A || B' (all)"),
+    argument("--grep", type=_pattern, metavar="REGEX", help="only bodies in which this regular expression is found"),
     argument("-c", "--count", type=positive, metavar="N", help="end after N messages"),
     argument("--exit", action="store_true", help="end where the queues ended when the command began"),
+    argument(
+        "-F",
+        "--format",
+        type=checked_format,
+        metavar="FORMAT",
+        help="of a line: %%t topic, %%q queue, %%o offset, %%k keys, %%g tags, %%i id, %%b body, %%B its bytes, "
+        "%%d stored, %%p properties; \\t \\n",
+    ),
+    argument("--show", choices=BODY_FORMS, default="text", help="form of bodies (text, where that is UTF-8)"),
 )
 async def tail(call: Call) -> None:
     """Read all queues at once; with ``-o json`` one object a line. Status 2 when the topic has no route."""
     options = call.options
+    if options.format is not None and options.output != "table":
+        raise WrongUse(f"either --format or -o {options.output}")
     ranges = await queues_of(call, options.topic)
     chosen = {queue: at for queue, at in ranges.items() if options.queue is None or name_of(queue) in options.queue}
     if not chosen:
         known = ", ".join(map(name_of, ranges)) or "none"
         raise WrongUse(f"topic {options.topic} has no queue {options.queue}; queues: {known}")
     printer = Printer(call, options.count)
-    readers = [
-        _follow(call, printer, queue, addr, await _begin(call, queue, addr, at), at.max_offset)
-        for queue, (addr, at) in chosen.items()
-    ]
+    readers = []
+    for queue, (addr, at) in chosen.items():
+        begin = await _offset(call, "--from", options.begin, queue, addr, at)
+        end = at.max_offset if options.exit else None
+        if options.end is not None:
+            end = await _offset(call, "--to", options.end, queue, addr, at)
+        readers.append(_follow(call, printer, queue, addr, begin, end))
     await together(map(Deferred.fromCoroutine, readers))
 
 
@@ -53,8 +79,8 @@ def name_of(queue: MessageQueue) -> str:
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
-async def _begin(call: Call, queue: MessageQueue, addr: str, at: TopicOffset) -> int:
-    where = call.options.begin
+async def _offset(call: Call, option: str, where: str, queue: MessageQueue, addr: str, at: TopicOffset) -> int:
+    """Return the offset of a place in a queue, within what is there now."""
     if where in ("begin", "end"):
         return at.min_offset if where == "begin" else at.max_offset
     if where.startswith("-") and where[1:].isdecimal():
@@ -65,40 +91,55 @@ async def _begin(call: Call, queue: MessageQueue, addr: str, at: TopicOffset) ->
         at_ms = parse_time(where)
     except ValueError:
         raise WrongUse(
-            f"--from {where}: begin, end, -N, an offset or a time such as 2026-01-31T12:00 is expected"
+            f"{option} {where}: begin, end, -N, an offset or a time such as 2026-01-31T12:00 is expected"
         ) from None
     header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=at_ms)
     return (await call.invoke(addr, SEARCH_OFFSET_BY_TIMESTAMP, header, None)).header.offset
 
 
-async def _follow(call: Call, printer: Printer, queue: MessageQueue, addr: str, begin: int, end: int) -> None:
-    last = end if call.options.exit else None
-    async for message in read(call, queue, addr, begin, last, tags=call.options.tags, until=lambda: printer.is_done):
+async def _follow(call: Call, printer: Printer, queue: MessageQueue, addr: str, begin: int, end: int | None) -> None:
+    async for message in read(call, queue, addr, begin, end, tags=call.options.tags, until=lambda: printer.is_done):
         printer.show(message)
 
 
 class Printer:
-    """Prints messages, one line each; at most ``count`` where one is given."""
+    """Prints messages, one line each, as the options of a command say; at most ``count`` where one is given."""
 
     def __init__(self, call: Call, count: int | None = None) -> None:
         self._call = call
         self._left = count
+        # Those of `tail`; other commands that print messages have not all of them.
+        self._pattern: re.Pattern[str] | None = getattr(call.options, "grep", None)
+        self._format: str | None = getattr(call.options, "format", None)
+        self._body_form: str = getattr(call.options, "show", "text")
 
     @property
     def is_done(self) -> bool:
         return self._left == 0
 
     def show(self, message: ReceivedMessage) -> None:
-        if self._left is not None:
-            if self._left == 0:
-                return
-            self._left -= 1
-        data = described(message)
-        if self._call.options.output == "json":
-            self._call.terminal.emit(msgspec.json.encode(data).decode())
+        if self._left == 0 or not self._matches(message):
             return
-        body = data["body"] if "body" in data else f"base64:{data['body_base64']}"
+        if self._left is not None:
+            self._left -= 1
+        self._call.terminal.emit(self._line(message))
+
+    def _matches(self, message: ReceivedMessage) -> bool:
+        if self._pattern is None:
+            return True
+        try:
+            return self._pattern.search(message.body.decode(errors="replace")) is not None
+        except ValueError:  # compressed in a way that is not known here
+            return False
+
+    def _line(self, message: ReceivedMessage) -> str:
+        if self._format is not None:
+            return formatted(self._format, message, self._body_form)
+        data = described(message, self._body_form)
+        if self._call.options.output == "json":
+            return msgspec.json.encode(data).decode()
+        body = body_text(data)
         marks = [f"tags={message.tags}"] if message.tags else []
         marks += [f"keys={' '.join(message.keys)}"] if message.keys else []
         place = f"{name_of(message.queue)} {message.queue_offset} {time_text(message.stored_ms)}"
-        self._call.terminal.emit(" ".join([place, *marks, body]))
+        return " ".join([place, *marks, *([] if body is None else [body])])

@@ -65,7 +65,12 @@ TAIL = """\
   and never delivers.
 - A message that does not fit into a file of the commit log (`mappedFileSizeCommitLog`) is refused with code 13. Apache
   acknowledges and loses it.
+- 10, 310, 320: a property `DELAY` that is no number is refused with code 1 and a text that names it; Apache's text is a
+  stack trace.
+- 11: with `maxMsgNums` below zero a pull brings a message, as in 5.3.3; 4.9.7 answers code 1 and a stack trace.
 - 17: numbers of queues below zero are refused with code 1; Apache makes such a topic.
+- 33: an offset within a record is refused with code 1 and the text for an offset without a message; Apache's text is a
+  stack trace.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are
   skipped with an error in the log; in Apache all later messages of their delay level wait for ever.
 - Light message queues (`enableLmq`, `enableMultiDispatch`): INNER_MULTI_DISPATCH of a delayed or half message counts

@@ -8,7 +8,7 @@ A chunk with anything else in it is left to Python as a whole.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
@@ -34,12 +34,13 @@ cdef class KnownQuestions:
     The look-ups that a chunk lane knows, with their answers.
 
     ``questions`` and ``answers`` are the lane's own dictionaries. Limits: ``longest`` for the bytes of a request,
-    ``most_digits`` for its opaque, ``most_bytes`` for the answers to one chunk, about.
+    ``largest_opaque`` in digits, ``most_bytes`` for the answers to one chunk, about.
     """
 
     cdef dict questions, answers
     cdef object routes, settings, version, config
-    cdef Py_ssize_t longest, most_digits, most_bytes
+    cdef bytes largest_opaque
+    cdef Py_ssize_t longest, most_bytes
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ cdef class KnownQuestions:
         routes,
         settings,
         Py_ssize_t longest,
-        Py_ssize_t most_digits,
+        bytes largest_opaque,
         Py_ssize_t most_bytes,
     ):
         self.questions = questions
@@ -56,7 +57,7 @@ cdef class KnownQuestions:
         self.routes = routes
         self.settings = settings
         self.longest = longest
-        self.most_digits = most_digits
+        self.largest_opaque = largest_opaque
         self.most_bytes = most_bytes
 
     def fresh(self, version, config):
@@ -72,7 +73,7 @@ cdef class KnownQuestions:
         cdef const char *gap
         cdef const char *comma
         cdef const char *at
-        cdef Py_ssize_t length, before, after
+        cdef Py_ssize_t length, before, after, most_digits
         cdef bytes key
         cdef char *copy
         cdef PyObject *question
@@ -87,7 +88,10 @@ cdef class KnownQuestions:
             return 0
         gap += OPAQUE_BYTES
         comma = <const char *>memchr(gap, c',', start + length - gap)
-        if comma is NULL or comma == gap or comma - gap > self.most_digits:
+        most_digits = PyBytes_GET_SIZE(self.largest_opaque)
+        if comma is NULL or comma == gap or comma - gap > most_digits:
+            return 0
+        if comma - gap == most_digits and memcmp(gap, PyBytes_AS_STRING(self.largest_opaque), most_digits) > 0:
             return 0
         if gap[0] == c'0' and comma - gap > 1:
             return 0

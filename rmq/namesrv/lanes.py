@@ -30,8 +30,8 @@ MAX_QUESTION_BYTES = 16 * 1024 * 1024
 MAX_QUESTION_LENGTH = 4096
 #: Bytes that a known request costs beside its own.
 _QUESTION_OVERHEAD = 400
-#: Requests with more digits in the opaque are always decoded, so that no number has more than 32 bits.
-_MAX_DIGITS = 9
+#: Requests with a larger opaque are always decoded: Java reads 32 bits.
+_MAX_OPAQUE = b"2147483647"
 
 _compiled: Any = load("rmq.namesrv._lanes")
 _OPAQUE = b'"opaque":'
@@ -163,7 +163,7 @@ class RouteLane:
             routes,
             settings,
             MAX_QUESTION_LENGTH,
-            _MAX_DIGITS,
+            _MAX_OPAQUE,
             MAX_COLLECTED_BYTES,
         )
         if self._known is not None:
@@ -189,10 +189,12 @@ class RouteLane:
             opaque = data.find(_OPAQUE, position, stop)
             gap = opaque + len(_OPAQUE)
             comma = data.find(b",", gap, stop)
-            if opaque < 0 or comma < 0 or comma - gap > _MAX_DIGITS:
+            if opaque < 0 or comma < 0 or comma - gap > len(_MAX_OPAQUE):
                 break
             digits = data[gap:comma]
             if not digits.isdigit() or (digits[0] == 0x30 and comma - gap > 1):
+                break
+            if len(digits) == len(_MAX_OPAQUE) and digits > _MAX_OPAQUE:
                 break
             before, after = data[position:gap], data[comma:stop]
             question = questions.get(before + after) or self._learn(before, len(digits), after)

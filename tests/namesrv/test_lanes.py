@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -290,13 +291,29 @@ class RouteLaneTests(SynchronousTestCase):
             self.assertEqual(self.lane(data, 0, [], self.talk.channel), (len(data) - 3, 2))
             self.assertEqual(self.lane._question_bytes, known)
 
+    def test_opaques_of_32_bits(self) -> None:
+        """The largest opaque that Java reads is taken, one above it never, also when its length is known."""
+        self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
+        ways: list[Callable[[bytes], object]] = [lambda data: self.lane(data, 0, [], self.talk.channel)[1]]
+        if self.lane._known is not None:
+            ways.append(lambda data: (self.lane.whole(data) or (b"", 0))[1])
+        for ask in ways:
+            for opaque, taken in (
+                ("1000000000", 1),
+                ("2147483647", 1),
+                ("2147483648", 0),
+                ("9999999999", 0),
+                ("10000000000", 0),
+            ):
+                self.assertEqual(ask(self.question(opaque)), taken, opaque)
+
     def test_what_is_not_taken(self) -> None:
         """One-way requests, other codes, long opaques, zones and unknown topics are left alone, and nothing is kept."""
         self.talk.ask(REGISTER_BROKER, HEADER, body("T"))
         for form in (3, 5, 6, 7, 8, 9, 11, 12, 13, 14):
             data = self.question(form=form)
             self.assertEqual(self.lane(data, 0, [], self.talk.channel), (0, 0), HEADERS[form])
-        for opaque in ("1000000000", "-1", "007", "1.0", "1e2", ""):
+        for opaque in ("2147483648", "9999999999", "10000000000", "-1", "007", "1.0", "1e2", ""):
             self.assertEqual(self.lane(self.question(opaque), 0, [], self.talk.channel), (0, 0), opaque)
         self.assertEqual(self.lane(self.question(topic='"nowhere"'), 0, [], self.talk.channel), (0, 0))
         self.assertEqual(self.lane._question_bytes, 0)

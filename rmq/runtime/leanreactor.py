@@ -102,7 +102,11 @@ def _broken(transport: Any) -> None:
 
 
 _compiled: Any = load("rmq.runtime._lean")
-_LEAN: Any = _compiled and _compiled.Lean(_broken, CONNECTION_LOST, CONNECTION_DONE, tcp.Connection.SEND_LIMIT)
+#: how long a wait for events goes on without sleeping, see Spinning in _lean.pyx; a lone core is left to the peers
+_SPIN_NS = 100_000 if len(os.sched_getaffinity(0)) > 1 else 0
+_LEAN: Any = _compiled and _compiled.Lean(
+    _broken, CONNECTION_LOST, CONNECTION_DONE, tcp.Connection.SEND_LIMIT, _SPIN_NS
+)
 _send_now: Callable[[Any, bytes], int] = send_now if _LEAN is None else _LEAN.send_now
 
 

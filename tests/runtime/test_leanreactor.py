@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -789,6 +790,69 @@ for _ in range(100):
     bytearray(b"x") * 900_000
 print((faults() - before) / new_block)
 """
+
+
+class SpinningTests(LeanCase):
+    """When a wait for events does not sleep."""
+
+    compiled = True
+
+    def setUp(self) -> None:
+        need_compiled("rmq.runtime._lean")
+        super().setUp()
+        self.spinning = leanreactor._compiled.Spinning(1000)
+
+    def note(self, *waits: int) -> bool:
+        for wait in waits:
+            self.spinning.note(wait)
+        return bool(self.spinning.on)
+
+    def test_begins_and_ends(self) -> None:
+        """Sixteen short waits in a row begin it, the first long one ends it, and what follows takes twice as many."""
+        self.assertFalse(self.note(*[1000] * 15))
+        self.assertFalse(self.note(1001, *[1000] * 15))
+        self.assertTrue(self.note(0))
+        self.assertFalse(self.note(1001))
+        self.assertFalse(self.note(*[10] * 31))
+        self.assertTrue(self.note(10))
+
+    def test_bounds(self) -> None:
+        """What never succeeds costs one wait in 4,096; success makes it as eager as at first."""
+        for _ in range(20):
+            self.note(*[1] * self.spinning.needed, 5000)
+        self.assertEqual(self.spinning.needed, 4096)
+        self.note(*[1] * (4096 + 8 * 16))
+        self.assertEqual((self.spinning.on, self.spinning.needed), (True, 16))
+
+    def test_never(self) -> None:
+        """With a limit of nothing, as on a lone core, waits sleep at once."""
+        lean = self.lean(0)
+        for _ in range(100):
+            self.turn()
+            self.reactor.doIteration(0.0001)
+        self.assertFalse(lean.spinning.on)
+
+    def lean(self, spin_ns: int) -> Any:
+        lean = leanreactor._compiled.Lean(leanreactor._broken, ConnectionLost(), ConnectionDone(), 1 << 17, spin_ns)
+        lean.set_kinds(LeanServer, LeanClient)
+        self.patch(leanreactor, "_LEAN", lean)
+        return lean
+
+    def test_wait(self) -> None:
+        """While it spins, events are found, a wait that finds none takes its whole time, and then it sleeps again."""
+        lean = self.lean(1_000_000_000)
+        for _ in range(20):
+            self.peer.send(b"x")
+            self.reactor.doIteration(5)
+        self.assertTrue(lean.spinning.on)
+        self.assertEqual(self.protocol.received, b"x" * 20)
+        lean = self.lean(1000)
+        for _ in range(16):
+            lean.spinning.note(0)
+        before = time.monotonic()
+        self.reactor.doIteration(0.05)
+        self.assertGreaterEqual(time.monotonic() - before, 0.05)
+        self.assertFalse(lean.spinning.on)
 
 
 class FreedMemoryTests(SynchronousTestCase):

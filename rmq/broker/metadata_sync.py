@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -29,6 +29,7 @@ from rmq.runtime.disk.files import Disk, DiskError
 from rmq.runtime.disk.statefile import write_state
 from rmq.runtime.platform import split_addr
 from rmq.wire import fastjson
+from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
@@ -51,12 +52,31 @@ class BadTable(Exception):
     """The master's answer is no table."""
 
 
+class OwnLog(OwnMessages, Protocol):
+    """What the synchronisation reads of this slave's store; `MessageStore` is one."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before is on disk."""
+
+    def flush_soon(self) -> None:
+        """Sync the log soon."""
+
+
 class MetadataSync(Service):
     """
     Ask the master for its tables, first after 3 s and then every 10 s; skip the round while there is none.
 
     The four steps are independent: one that fails leaves its table as it is and is logged once until it recovers;
     the next step follows. A table whose version is unchanged is not written again.
+
+    Delay offsets say which messages were delivered. A slave that took them before the delivered copies would lose
+    those as a promoted master: it writes a table when its own log is on disk up to where the master's log ended after
+    that table. Apache's slaves write it at once.
     """
 
     _log = Logger()
@@ -73,7 +93,7 @@ class MetadataSync(Service):
         offsets: ConsumerOffsetTable,
         config_dir: str,
         own_addr: str,
-        messages: OwnMessages,
+        messages: OwnLog,
         agrees_with_master: Callable[[], bool],
         offsets_to_master: bool = True,
     ) -> None:
@@ -89,7 +109,10 @@ class MetadataSync(Service):
         self._offsets_to_master = offsets_to_master
         self._messages = messages
         self._offset_push = OffsetPush(client, offsets, messages, agrees_with_master)
+        #: the table of delay offsets that was written last
         self._delay_offset: bytes | None = None
+        #: the next one, and the end of the master's log that this slave must have on disk first
+        self._next_delay_offset: tuple[int, bytes] | None = None
         #: the steps whose last run failed
         self._failing: dict[str, str] = {}
         self._rounds = Periodic(clock, PERIOD_S, self.sync, name="metadata synchronisation", first_s=FIRST_S)
@@ -113,6 +136,7 @@ class MetadataSync(Service):
             addr = None
         if addr != self.master_addr:
             before, self.master_addr = self.master_addr, addr
+            self._next_delay_offset = None
             self._offset_push.master_was_away()
             self._log.info("metadata sync uses master {addr}, before: {before}", addr=addr, before=before)
 
@@ -206,6 +230,11 @@ class MetadataSync(Service):
         await self._offset_push.offer(master, newer, table, lambda: self._is_current(master))
 
     async def _sync_delay_offsets(self, master: str) -> None:
+        if self._next_delay_offset is None:
+            await self._ask_delay_offsets(master)
+        self._write_delay_offsets()
+
+    async def _ask_delay_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_DELAY_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
         data = response.body
         if not data:
@@ -216,8 +245,31 @@ class MetadataSync(Service):
             fastjson.decode(data, AllDelayOffset)
         except fastjson.JsonError as error:
             raise BadTable(f"the answer is no table of delay offsets: {error}") from error
-        write_state(self._disk, self._delay_path, data)
-        self._delay_offset = data
+        # Behind the table: what it says was delivered is in front of this end.
+        info = await self._client.invoke(master, GET_BROKER_RUNTIME_INFO, None, None, timeout_ms=STEP_TIMEOUT_MS)
+        end = info.body.table.get("commitLogMaxOffset", "")
+        if not (end.isascii() and end.isdigit()):
+            raise BadTable(f"the master's commitLogMaxOffset is {end!r}: no offset")
+        if self._is_current(master):
+            self._next_delay_offset = int(end), data
+
+    def log_flushed(self) -> None:
+        """Write the delay offsets that wait for the log's sync; to be called after each."""
+        try:
+            self._write_delay_offsets()
+        except DiskError as error:
+            self._log.error("delay offsets could not be written, the next round tries again: {error}", error=error)
+
+    def _write_delay_offsets(self) -> None:
+        """Write the next table if the log is on disk as far as the master's was; else have it synced."""
+        if self._next_delay_offset is None:
+            return
+        end, data = self._next_delay_offset
+        if self._messages.flushed_offset >= end:
+            write_state(self._disk, self._delay_path, data)
+            self._delay_offset, self._next_delay_offset = data, None
+        elif self._messages.end_offset >= end:
+            self._messages.flush_soon()
 
 
 def vip_addr(addr: str) -> str:

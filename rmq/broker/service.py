@@ -314,6 +314,7 @@ class BrokerService(MultiService):
         self.topics.on_created(self.registration.topics_changed)
         if self.setup.is_slave:
             self.registration.on_master(self._master_is)
+            self.store.on_flushed(self.metadata_sync.log_flushed)
         else:
             self.registration.on_order_topics(self.topics.set_order_topics)
 

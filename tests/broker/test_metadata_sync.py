@@ -20,6 +20,7 @@ from rmq.remoting.server import RemotingServer
 from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform
 from rmq.store.messages import GetResult, GetStatus
+from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
 from rmq.wire.api.common import DataVersion, TopicConfig
 from rmq.wire.api.replication import (
     GET_ALL_CONSUMER_OFFSET,
@@ -57,7 +58,7 @@ class Master:
     """Answers with raw bodies; ``broken`` holds refusals by code, None for no answer at all."""
 
     def __init__(self) -> None:
-        self.bodies = recorded_bodies()
+        self.bodies = {**recorded_bodies(), 28: b'{"table":{"commitLogMaxOffset":"1000"}}'}
         self.broken: dict[int, str | None] = {}
         self.asked: list[tuple[int, int]] = []
 
@@ -65,6 +66,7 @@ class Master:
     @responds_to(GET_ALL_CONSUMER_OFFSET)
     @responds_to(GET_ALL_DELAY_OFFSET)
     @responds_to(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    @responds_to(GET_BROKER_RUNTIME_INFO)
     def answer(self, request: Request[None, None]) -> Reply | NoReply:
         code = request.command.code
         assert not request.command.body and not request.command.ext_fields
@@ -85,6 +87,11 @@ class MemoryQueues:
         self._queues: dict[tuple[str, int], list[int]] = {}
         #: the first messages that are still there, 0 where nothing else is said
         self.first: dict[tuple[str, int], int] = {}
+        self.end_offset = self.flushed_offset = 1000
+        self.syncs = 0
+
+    def flush_soon(self) -> None:
+        self.syncs += 1
 
     def write(self, topic: str, queue_id: int, count: int, text: str = "") -> None:
         """Append messages to a queue; logs of the same writes are the same."""
@@ -189,10 +196,10 @@ class RoundTests(MetadataSyncCase):
         self.net.run(2.5)
         self.assertEqual(master.asked, [])
         self.net.run(1)
-        self.assertEqual([code for code, _ in master.asked], [21, 43, 45, 201])
+        self.assertEqual([code for code, _ in master.asked], [21, 43, 45, 28, 201])
         self.assertEqual([port for _, port in self.net.dials], [PORT - 2, PORT])
         self.net.run(10)
-        self.assertEqual(len(master.asked), 8)
+        self.assertEqual(len(master.asked), 9)
         self.assertEqual(len(self.net.dials), 2)
 
     def test_tables_of_an_apache_master(self) -> None:
@@ -242,6 +249,47 @@ class RoundTests(MetadataSyncCase):
         self.assertNotIn("HaTopic", self.topics)
         self.assertEqual(self.disk.read_whole(f"{self.folder}/delayOffset.json"), b'{"offsetTable":{4:2}}')
 
+    def test_delay_offsets_wait_for_the_log(self) -> None:
+        """They are written when this slave's log is on disk up to where the master's ended, and not replaced before."""
+        path = f"{self.folder}/delayOffset.json"
+        self.messages.end_offset = self.messages.flushed_offset = 999
+        master = self.master()
+        self.net.run(14)
+        self.assertFalse(self.disk.exists(path))
+        self.assertEqual(self.messages.syncs, 0)
+        master.bodies |= {45: b'{"offsetTable":{4:9}}', 28: b'{"table":{"commitLogMaxOffset":"5000"}}'}
+        self.messages.end_offset = 1000
+        self.net.run(10)
+        self.assertEqual((self.disk.exists(path), self.messages.syncs), (False, 1))
+        self.messages.flushed_offset = 1000
+        self.sync.log_flushed()
+        self.assertEqual(self.disk.read_whole(path), b'{"offsetTable":{4:1}}')
+        self.net.run(10)
+        self.assertEqual(self.disk.read_whole(path), b'{"offsetTable":{4:1}}', "of a busy master, too")
+        self.messages.end_offset = self.messages.flushed_offset = 5000
+        self.net.run(10)
+        self.assertEqual(self.disk.read_whole(path), b'{"offsetTable":{4:9}}')
+        self.assertEqual(self.sync.failing, {})
+
+    def test_a_master_whose_log_has_no_end(self) -> None:
+        """Without the end of its log a master's delay offsets are not taken, and the log says why."""
+        master = self.master()
+        for body in (b'{"table":{}}', b'{"table":{"commitLogMaxOffset":"-1"}}'):
+            master.bodies[28] = body
+            self.net.run(14)
+            self.assertIn("commitLogMaxOffset", self.sync.failing["delay offsets"])
+            self.assertFalse(self.disk.exists(f"{self.folder}/delayOffset.json"))
+
+    def test_delay_offsets_of_another_master(self) -> None:
+        """What waits for the log is dropped with the master that it came from."""
+        self.messages.end_offset = self.messages.flushed_offset = 0
+        self.master()
+        self.net.run(4)
+        self.sync.set_master(None)
+        self.messages.end_offset = self.messages.flushed_offset = 1000
+        self.net.run(20)
+        self.assertFalse(self.disk.exists(f"{self.folder}/delayOffset.json"))
+
 
 class TroubleTests(MetadataSyncCase):
     def test_no_master(self) -> None:
@@ -263,7 +311,7 @@ class TroubleTests(MetadataSyncCase):
                 master.broken[code] = broken
                 self.net.run(8)
                 self.assertEqual(list(self.sync.failing), [what], with_trouble)
-                self.assertEqual([asked for asked, _ in master.asked], list(NAMES), with_trouble)
+                self.assertEqual([asked for asked, _ in master.asked if asked != 28], list(NAMES), with_trouble)
                 done = {
                     21: "HaTopic" in self.topics,
                     43: self.offsets.query("CG", "HaTopic", 0) == 2,

@@ -310,6 +310,11 @@ class CommitLog:
         self.flushed = self.end
         return changed
 
+    def clear(self, begin: int, end: int) -> None:
+        """Let there be only zeros from an offset to ``end`` of the same file; :meth:`cut` syncs it."""
+        file, start = self._file_with(begin, end - begin)
+        zero_from(file, begin - start, end - start)
+
     def drop_unused_file(self) -> None:
         """Delete a last file that holds nothing, as a broker does at a clean stop."""
         if self._spare is not None:

@@ -319,6 +319,7 @@ class Recovery:
             synced_queues=self._synced_queues,
             last_ms=lambda: self.dispatcher.store_timestamp,
             is_replaced=self._is_replaced,
+            clear=log.clear,
         )
         for at, found in LogScanner(log, policy).records(start, log.end, walk):
             if isinstance(found, Frame):

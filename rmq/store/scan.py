@@ -161,6 +161,9 @@ class Policy:
         """Return whether a record that parses lacks bytes; called with ``check_torn`` only."""
         return is_torn(frame, end_in_file)
 
+    def passed_blank(self, at: int, end: int) -> None:
+        """The scan goes on behind a BLANK at an offset, with the file that begins at ``end``."""
+
     def search_from(self, log: Bytes, at: int, flaw: Flaw) -> int | None:
         """Return where to search for the next record behind damage at an offset; None not to."""
         return at + 1 if self.searches else None
@@ -193,6 +196,8 @@ class RecoveryPolicy(Policy):
     last_ms: Callable[[], int]
     #: returns True when another message has the number of this record (at an offset) in its queue
     is_replaced: Callable[[int, Frame], bool]
+    #: sets bytes of the log, from an offset to the end of its file, to zero
+    clear: Callable[[int, int], None]
 
     @property
     def goes_back(self) -> bool:
@@ -227,6 +232,15 @@ class RecoveryPolicy(Policy):
             and frame.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
             and self.ends_log(at)
         )
+
+    def passed_blank(self, at: int, end: int) -> None:
+        """
+        Clear what follows the head of a BLANK that a power failure may have hit.
+
+        It may be anything, and nothing reads it, but the replicas compare it: theirs has the zeros that were written.
+        """
+        if self.lost_power is not False and (self.synced_to is None or end > self.synced_to):
+            self.clear(at + BLANK_BYTES, end)
 
     def search_from(self, log: Bytes, at: int, flaw: Flaw) -> int | None:
         return None if self.goes_back_unseen(at, flaw) else behind_damage(log, at)
@@ -326,6 +340,7 @@ class LogScanner:
                 continue
             if flaw is Flaw.BLANK:
                 if _bytes_to_read(data, position) == end - at:
+                    policy.passed_blank(at, end)
                     at = end
                     continue
                 flaw = Flaw.SIZE

@@ -158,6 +158,10 @@ class SlaveLivesTests(SynchronousTestCase):
         for seed in range(200, 218):
             self.follow(seed)
 
+    def test_a_power_failure_behind_a_blank(self) -> None:
+        """Seed 1007: the rest of a file behind its BLANK, not synced, came back as garbage; now it is cleared."""
+        self.follow(1007)
+
     def follow(self, seed: int) -> None:
         rng = Random(f"slave {seed}")
         master = Life(seed)

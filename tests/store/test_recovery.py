@@ -516,6 +516,19 @@ class TailTests(RecoveryCase):
         self.box.stop()
         self.assert_sound()
 
+    def test_what_follows_a_blank(self) -> None:
+        """A power failure leaves no garbage behind a BLANK that was not synced; after a kill nothing is changed."""
+        at = self.last.next_offset
+        for how, follows in (("kill", b"garbage"), ("crash", bytes(7))):
+            self.box.kill()
+            self.write(self.log, at, record.blank(16384 - at))
+            self.write(self.log, at + record.BLANK_BYTES, b"garbage")
+            self.box.node.start()
+            getattr(self.box, how)()
+            self.store = self.box.open()
+            self.assertEqual(self.store.end_offset, 16384)
+            self.assertEqual(bytes(self.store.read(at, 16))[:15], record.blank(16384 - at) + follows, how)
+
     def test_queues_ahead_of_the_log(self) -> None:
         """Units of messages that a power failure took are dropped."""
         self.box.run(2)

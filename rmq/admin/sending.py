@@ -33,7 +33,12 @@ async def client(call: Call) -> AsyncIterator[Instance]:
 async def producer(call: Call) -> AsyncIterator[Producer]:
     """Have a producer of such a client."""
     async with client(call) as instance:
-        yield Producer(instance, GROUP, ProducerSettings(send_timeout_s=call.timeout_ms / 1000))
+        yield Producer(instance, GROUP, settings_of(call))
+
+
+def settings_of(call: Call) -> ProducerSettings:
+    """Return the settings of a command's producer."""
+    return ProducerSettings(send_timeout_s=call.timeout_ms / 1000)
 
 
 def plan_send(call: Call, message: Message) -> None:

@@ -552,6 +552,10 @@ class MessageTests(ClusterCase):
             (copy["topic"], copy["body"], copy["keys"], copy["reconsume_times"]), ("orders", "bad", ["k"], 0)
         )
         self.assertIn("has given no message up", self.fails(2, "dlq", "show", "H"))
+        self.text("group", "create", "G", "--retryMaxTimes", "0")
+        (again,) = self.data("dlq", "resend", "G", "--all", "--yes")
+        self.assertEqual(len(self.tail("%RETRY%G", "--from", "begin")), 2)
+        self.assertEqual(len(self.lines("dlq", "show", "G", "-o", "json")), 1)
 
     def test_refused_send(self) -> None:
         """A topic without write permission: status 1 or 2, nothing is printed."""

@@ -148,6 +148,7 @@ class ConsumeTests(ClusterCase):
         """With --retries 0 a message that the program refuses is a dead letter at once, and can be sent again."""
         self.exec_statuses = [1]
         self.consume("--count", "1", "--retries", "0", "--exec", "false")
+        self.assertIn("a dead letter now", self.emitted[0])
         self.world.run_for(2)
         (row,) = self.data("dlq", "list")
         self.assertEqual((row["group"], row["messages"]), ("G", 1))
@@ -160,7 +161,7 @@ class ConsumeTests(ClusterCase):
         self.consume("--count", "2", "--exec", "handle")
         self.assertEqual([(line, data) for line, data, _ in self.executed], [("handle", b"one"), ("handle", b"two")])
         self.assertEqual(self.executed[0][2]["RMQ_KEYS"], "key-one")
-        self.assertIn("ended with 1", self.emitted[0])
+        self.assertIn("ended with 1, the message is delivered again", self.emitted[0])
         self.assertEqual(self.position(), 2)
         rows = {row["topic"]: row["lag"] for row in self.data("group", "show", "G")}
         self.emitted.clear()

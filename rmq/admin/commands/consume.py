@@ -8,7 +8,7 @@ from rmq.admin.command import NAMESRV, Call, argument, command, positive, subjec
 from rmq.admin.commands.tail import Printer
 from rmq.admin.sending import client
 from rmq.client.flows.orderly import push_consumer
-from rmq.client.flows.push import Delivery
+from rmq.client.flows.push import DEFAULT_MAX_RECONSUME_TIMES, Delivery
 from rmq.client.settings import From, PushSettings
 from rmq.client.types import ReceivedMessage
 from rmq.errors import LostQueue
@@ -85,4 +85,6 @@ def _variables(message: ReceivedMessage) -> dict[str, str]:
 def _failed(call: Call, message: ReceivedMessage, status: int) -> str:
     if call.options.output == "json":
         return msgspec.json.encode({"message_id": message.message_id, "exec_status": status}).decode()
-    return f"{message.message_id}: the command ended with {status}, the message is delivered again"
+    most = call.options.retries if call.options.retries >= 0 else DEFAULT_MAX_RECONSUME_TIMES
+    next_ = "delivered again" if message.reconsume_times < most else "a dead letter now"
+    return f"{message.message_id}: the command ended with {status}, the message is {next_}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, WrongUse, argument, command, subject, tabular
 from rmq.admin.commands.tail import Printer
 from rmq.admin.lookups import DLQ_PREFIX, RETRY_PREFIX, ask_namesrv
 from rmq.admin.messages import own_properties
 from rmq.admin.reading import queues_of, read
-from rmq.admin.sending import plan_send, producer
+from rmq.admin.sending import GROUP as SENDER
+from rmq.admin.sending import client, plan_send, settings_of
 from rmq.admin.times import time_text
+from rmq.client.core import outgoing
+from rmq.client.flows.producer import Producer
 from rmq.client.types import Message, ReceivedMessage
 from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
@@ -94,8 +99,12 @@ async def dlq_resend(call: Call) -> Outcome:
         for copy in copies:
             plan_send(call, copy)
         return tabular((), rows, nothing="")
-    async with producer(call) as sender:
+    async with client(call) as instance:
+        settings = settings_of(call)
+        sender = Producer(instance, SENDER, settings)
         for message, copy in zip(chosen, copies, strict=True):
-            result = await sender.send(copy)
+            out = outgoing.single(copy, instance.unique_id(), settings, None)
+            # A broker puts what has no try left among the dead letters again: also if the group's retryMaxTimes is 0.
+            result = await sender.deliver(attrs.evolve(out, max_reconsume_times=1))
             rows.append((message.message_id, message.topic, result.message_id, result.status.name))
     return tabular(("dead_letter", "topic", "sent_as", "status"), rows, nothing="")

@@ -16,10 +16,15 @@ PLUGINS = ("rmq.testing.plugin", "pytest_asyncio.plugin", "pytest_twisted")
 TRIAL = "import sys; sys.path.insert(0, sys.argv.pop(1)); from twisted.scripts.trial import run; run()"
 
 
+def blocks_of(name: str, language: str = "python") -> list[str]:
+    """Return the blocks of a document in a language."""
+    text = (ROOT / name).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def examples(name: str) -> list[str]:
     """Return the Python blocks of a document that are tests."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if re.search(r"^\s*(async )?def test_", block, re.MULTILINE)]
+    return [block for block in blocks_of(name) if re.search(r"^\s*(async )?def test_", block, re.MULTILINE)]
 
 
 def run(folder: Path, *command: str) -> str:

@@ -232,12 +232,13 @@ class Argument:
     An argument of a command, in the terms of ``argparse``.
 
     ``flags``: how mqadmin spells it, where that is not ``names``; an option keeps its long names beside them. Without
-    ``names`` it is there under the command's name in mqadmin only.
+    ``names`` it is there under the command's name in mqadmin only. ``takes_true``: a flag that has a value there.
     """
 
     names: tuple[str, ...]
     settings: dict[str, Any]
     flags: tuple[str, ...] = ()
+    takes_true: bool = False
 
     def add(self, parser: argparse.ArgumentParser) -> None:
         if self.names:
@@ -249,7 +250,11 @@ class Argument:
             self.add(parser)
             return
         if not self.names or self.names[0].startswith("-"):
-            parser.add_argument(*(name for name in self.names if name.startswith("--")), *self.flags, **self.settings)
+            names = dict.fromkeys((*(name for name in self.names if name.startswith("--")), *self.flags))
+            settings = self.settings
+            if self.takes_true:
+                settings = {"type": is_true, "default": False, "metavar": "true|false", "help": settings["help"]}
+            parser.add_argument(*names, **settings)
             return
         settings = {key: value for key, value in self.settings.items() if key != "nargs"}
         required = self.settings.get("nargs") != "?"
@@ -281,6 +286,11 @@ def argument(*names: str, mqadmin: tuple[str, ...] = (), **settings: Any) -> Arg
     return Argument(names, settings, mqadmin)
 
 
+def flag(name: str, *flags: str, help: str) -> Argument:
+    """Return a flag whose spelling in mqadmin, ``flags``, is followed by true or false."""
+    return Argument((name,), {"action": "store_true", "help": help}, flags, takes_true=True)
+
+
 def subject(name: str, *flags: str, **settings: Any) -> Argument:
     """Return an argument that is positional, and one of ``flags`` under the command's name in mqadmin."""
     return Argument((name,), settings, flags)
@@ -293,7 +303,7 @@ def only_mqadmin(*flags: str, **settings: Any) -> Argument:
 
 def ignored(*flags: str, takes_value: bool = True) -> Argument:
     """Return an option of mqadmin that changes nothing here; scripts may go on giving it."""
-    more: dict[str, Any] = {} if takes_value else {"action": "store_true"}
+    more: dict[str, Any] = {} if takes_value else {"action": "store_true", "default": False}
     return only_mqadmin(*flags, dest="_ignored", help="accepted; it changes nothing here", **more)
 
 
@@ -328,6 +338,11 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return int(text)
+
+
+def is_true(text: str) -> bool:
+    """Return what Java makes of true or false; for ``argparse``."""
+    return text.strip().lower() == "true"
 
 
 NAMESRV = argument(

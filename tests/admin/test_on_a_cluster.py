@@ -264,6 +264,25 @@ class GroupTests(ClusterCase):
         """A time that is none: wrong use, before anything is asked."""
         self.assertIn("2026-01-31T12:00", self.fails(64, "group", "reset", "G", "orders", "--to", "soon"))
 
+    def test_reset_of_a_queue(self) -> None:
+        """One queue, to an offset too, which stays within the queue; not while members would write theirs again."""
+        member = self.join("G", "orders")
+        self.commit("G", "orders", 1, 2)
+        arguments = ("group", "reset", "G", "orders", "--yes", "--queue", "broker-a:0")
+        self.assertIn("has members at broker broker-a", self.fails(64, *arguments, "--to", "2"))
+        assert member.transport is not None
+        member.transport.loseConnection()
+        self.world.run_for(5)
+        self.assertEqual(self.reset("--queue", "broker-a:0", "--to", "2"), {0: (1, 2)})
+        self.assertEqual(self.positions(), {0: 2, 1: 2})
+        self.assertEqual(self.reset("--queue", "broker-a:1", "--to", "begin"), {1: (2, 0)})
+        self.assertEqual(
+            self.reset("--queue", "broker-a:0", "--queue", "broker-a:1", "--to", "99"), {0: (2, 3), 1: (0, 2)}
+        )
+        said = self.fails(64, "group", "reset", "G", "orders", "--yes", "--queue", "broker-a:7", "--to", "end")
+        self.assertIn("no queue broker-a:7; queues: broker-a:0, broker-a:1", said)
+        self.fails(4, "group", "reset", "G", "orders", "--queue", "broker-a:0", "--to", "1")
+
     def test_clone(self) -> None:
         """A group takes over the offsets of another."""
         self.join("G", "orders")
@@ -277,7 +296,18 @@ class GroupTests(ClusterCase):
         """A created group is there for its members, a deleted one is not."""
         self.text("group", "create", "G", "--retryMaxTimes", "3")
         groups = self.cluster.masters[0].broker.groups
-        self.assertEqual(groups.get("G").retry_max_times, 3)  # type: ignore[union-attr]
+        created = groups.get("G")
+        assert created is not None
+        self.assertEqual((created.retry_max_times, created.consume_broadcast_enable), (3, True))
+        more = ("-m", "true", "-i", "1", "-w", "2", "-a", "false")
+        self.text("updateSubGroup", "-c", "sim", "-g", "G", *more)
+        altered = groups.get("G")
+        assert altered is not None
+        self.assertEqual((altered.consume_from_min_enable, altered.broker_id), (True, 1))
+        self.assertEqual(
+            (altered.which_broker_when_consume_slowly, altered.notify_consumer_ids_changed_enable), (2, False)
+        )
+        self.assertFalse(altered.consume_broadcast_enable)  # mqadmin's default
         self.text("group", "delete", "G", "--yes")
         self.assertIsNone(groups.get("G"))
 

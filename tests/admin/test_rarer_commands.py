@@ -54,6 +54,18 @@ class TopicTests(ClusterCase):
         self.text("topic", "order", "orders", "delete", "--yes")
         self.fails(2, "topic", "order", "orders", "get")
 
+    def test_created_with_an_order(self) -> None:
+        """NameServers tell clients its queues; with a broker named, beside those of others; units have their flag."""
+        topics = self.cluster.masters[0].broker.topics
+        self.text("topic", "create", "T", "--queues", "2", "--order")
+        self.assertEqual(self.text("topic", "order", "T", "get"), "broker-a:2")
+        self.text("kv", "set", "ORDER_TOPIC_CONFIG", "T", "other:4;broker-a:2")
+        self.text("updateTopic", "-t", "T", "-b", self.broker, "-w", "3", "-o", "true", "-u", "true", "-s", "true")
+        self.assertEqual(self.text("topic", "order", "T", "get"), "other:4;broker-a:3")
+        config = topics.get("T")
+        assert config is not None
+        self.assertEqual((config.order, config.topic_sys_flag), (True, 3))
+
     def test_ping(self) -> None:
         """Messages are sent, one after the other, and timed; where none is stored the status is 1."""
         (row,) = self.data("topic", "ping", "orders", "--count", "3")
@@ -182,6 +194,7 @@ class MessageTests(ClusterCase):
         self.assertIn("from 0 up to 1", self.fails(2, "message", "at", "orders", "broker-a", "0", "7"))
         self.assertIn("no queue broker-a:3", self.fails(2, "message", "at", "orders", "broker-a", "3", "0"))
         (unit,) = self.data("message", "index", "orders", "0", "0", "-b", self.broker)
+        self.assertEqual(self.data("queryCq", "-t", "orders", "-q", "0", "-i", "0"), [unit])
         self.assertEqual((unit["offset"], unit["tags_code"]), (0, 65))
 
 
@@ -378,7 +391,7 @@ class MistakeTests(ClusterCase):
     def test_offset_in_place_of_a_time(self) -> None:
         """A small number is an offset for `tail`, and no time for `group reset`."""
         self.text("topic", "create", "orders", "--queues", "1")
-        self.assertIn("no offset", self.fails(64, "group", "reset", "G", "orders", "--to", "3"))
+        self.assertIn("offset only with --queue", self.fails(64, "group", "reset", "G", "orders", "--to", "3"))
         for text in "abc":
             self.admin("produce", "orders", "-m", text)
         self.emitted.clear()

@@ -20,8 +20,11 @@ from rmq.admin.command import (
     NotFound,
     Outcome,
     WrongUse,
+    addresses,
     argument,
     command,
+    ignored,
+    only_mqadmin,
     subject,
     tabular,
 )
@@ -68,10 +71,11 @@ from rmq.wire.api.topics import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     DeleteGroupHeader,
     TopicHeader,
+    TopicOffset,
 )
 from rmq.wire.codes import ResponseCode, version_desc
 
-GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
+GROUP = subject("group", "-g", "--groupName", "--group", metavar="GROUP")
 ONE_TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
 
 #: a broker's answers for a group that it does not know or that has no member
@@ -129,8 +133,14 @@ async def _row_of(call: Call, group: str) -> columns.Progress:
     return group, members, version_desc(oldest), found.consume_type, found.message_model, rate, lag
 
 
+#: mqadmin asks this broker where it is given, whatever routes say
+_ASKED = only_mqadmin("-b", "--brokerAddr", dest="asked", type=addresses, metavar="HOST:PORT", help="only this broker")
+
+
 async def brokers_of(call: Call, group: str) -> dict[str, str]:
     """Return the address of each broker that has the group's retry topic, by name; raises NotFound."""
+    if asked := getattr(call.options, "asked", None):
+        return {addr: addr for addr in asked}
     try:
         route = await route_of(call, RETRY_PREFIX + group)
     except NotFound:
@@ -242,7 +252,13 @@ async def _members_of(
         return
 
 
-@command("group members", "show the members of a group and what they subscribe to", NAMESRV, GROUP)
+@command(
+    "group members",
+    "show the members of a group and what they subscribe to",
+    NAMESRV,
+    subject("group", "-g", "--consumerGroup", metavar="GROUP"),
+    _ASKED,
+)
 async def group_members(call: Call) -> Outcome:
     """Status 2 when the group has no member."""
     found = await connection_of(call, call.options.group)
@@ -272,7 +288,29 @@ GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
     ),
     argument("-q", "--retryQueueNums", type=int, default=1, metavar="N", help="queues of the retry topic (1)"),
     argument("-s", "--consumeEnable", choices=("true", "false"), default="true", help="may the group consume (true)"),
-    argument("-d", "--consumeBroadcastEnable", choices=("true", "false"), default="true", help="in broadcast (true)"),
+    argument("-d", "--consumeBroadcastEnable", choices=("true", "false"), help="in broadcast (true; mqadmin: false)"),
+    argument(
+        "-m",
+        "--consumeFromMinEnable",
+        choices=("true", "false"),
+        help="may a new group begin at the oldest message (true; mqadmin: false)",
+    ),
+    argument("-i", "--brokerId", type=int, default=0, metavar="ID", help="members pull from this broker id (0)"),
+    argument(
+        "-w",
+        "--whichBrokerWhenConsumeSlowly",
+        type=int,
+        default=1,
+        metavar="ID",
+        help="or from this one when they are far behind, with slaveReadEnable (1)",
+    ),
+    argument(
+        "-a",
+        "--notifyConsumerIdsChanged",
+        choices=("true", "false"),
+        default="true",
+        help="are members notified at once when one comes or goes (true)",
+    ),
     changes=True,
 )
 async def group_create(call: Call) -> Outcome:
@@ -280,10 +318,15 @@ async def group_create(call: Call) -> Outcome:
     options = call.options
     if not GROUP_NAME.fullmatch(options.group):
         raise WrongUse(f"group {options.group!r}: a name has letters, digits, % | _ - only, at most 255")
+    usual = "false" if options.as_mqadmin else "true"
     config = SubscriptionGroupConfig(
         group_name=options.group,
         consume_enable=options.consumeEnable == "true",
-        consume_broadcast_enable=options.consumeBroadcastEnable == "true",
+        consume_broadcast_enable=(options.consumeBroadcastEnable or usual) == "true",
+        consume_from_min_enable=(options.consumeFromMinEnable or usual) == "true",
+        broker_id=options.brokerId,
+        which_broker_when_consume_slowly=options.whichBrokerWhenConsumeSlowly,
+        notify_consumer_ids_changed_enable=options.notifyConsumerIdsChanged == "true",
         retry_max_times=options.retryMaxTimes,
         retry_queue_nums=options.retryQueueNums,
     )
@@ -321,9 +364,21 @@ async def group_delete(call: Call) -> Outcome:
     GROUP,
     ONE_TOPIC,
     argument(
-        "-s", "--to", required=True, metavar="WHEN", help="begin, end (now), or a time: 2026-01-31T12:00 or epoch ms"
+        "-s",
+        "--to",
+        mqadmin=("-s", "--timestamp"),
+        required=True,
+        metavar="WHERE",
+        help="begin, end (now), or a time: 2026-01-31T12:00 or epoch ms; with --queue an offset too",
     ),
     argument("-f", "--force", choices=("true", "false"), default="true", help="forward too, not only back (true)"),
+    argument(
+        "--queue",
+        action="append",
+        metavar="BROKER:ID",
+        help="only this queue, of a group without members; may be given several times",
+    ),
+    only_mqadmin("-c", "--cplus", dest="_ignored", nargs="?", help="accepted; members of all languages are reset"),
     changes=True,
 )
 async def group_reset(call: Call) -> Outcome:
@@ -333,31 +388,80 @@ async def group_reset(call: Call) -> Outcome:
     Java: ResetOffsetByTimeCommand
     """
     options = call.options
-    at_ms = _moment(options.to)
+    chosen = getattr(options, "queue", None)
+    goal = _offset(options.to) if chosen else _moment(options.to)
     brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
+    if chosen:
+        return await _reset_queues(call, brokers, goal, chosen)
+    at_ms = goal.at_ms
     what = f"the offsets of group {options.group} in topic {options.topic} are set to {options.to}"
     call.confirm(f"{what} on {', '.join(brokers)}", options.group)
     moved: dict[MessageQueue, tuple[int | None, int]] = {}
     for addr in brokers.values():
         moved.update(await _reset_at(call, addr, at_ms))
+    return _resets(moved)
+
+
+def _resets(moved: Mapping[MessageQueue, tuple[int | None, int]]) -> Outcome:
     rows = [(queue.broker_name, queue.queue_id, old, new) for queue, (old, new) in sorted(moved.items())]
     return tabular(("broker", "queue", "old_offset", "new_offset"), rows, nothing="no queue had to be reset")
+
+
+async def _reset_queues(call: Call, brokers: Mapping[str, str], goal: Goal, chosen: list[str]) -> Outcome:
+    """
+    Write the offsets of some queues.
+
+    WrongUse while the group has members: they would write theirs again, and brokers before 5.x reset all queues.
+    """
+    options = call.options
+    wanted = {name: addr for name, addr in brokers.items() if any(one.startswith(f"{name}:") for one in chosen)}
+    for name, addr in wanted.items():
+        if await connection_at(call, addr, options.group) is not None:
+            raise WrongUse(f"group {options.group} has members at broker {name}: stop them, or reset all queues")
+    tables = {addr: await _ends_of(call, addr) for addr in brokers.values()}
+    known = {f"{queue.broker_name}:{queue.queue_id}" for table in tables.values() for queue in table}
+    if unknown := [one for one in chosen if one not in known]:
+        raise WrongUse(f"topic {options.topic} has no queue {unknown[0]}; queues: {', '.join(sorted(known))}")
+    call.confirm(
+        f"the offsets of group {options.group} in topic {options.topic} are set to {options.to} in {', '.join(chosen)}",
+        options.group,
+    )
+    moved: dict[MessageQueue, tuple[int | None, int]] = {}
+    for addr in wanted.values():
+        table = {queue: at for queue, at in tables[addr].items() if f"{queue.broker_name}:{queue.queue_id}" in chosen}
+        moved.update(await _write_offsets(call, addr, goal, table))
+    return _resets(moved)
+
+
+@attrs.frozen
+class Goal:
+    """Where a reset goes: an offset, or what a broker has at a time in epoch milliseconds, or at an end."""
+
+    at_ms: int = 0
+    offset: int | None = None
 
 
 #: the times that brokers take for the two ends.  Java: AdminBrokerProcessor#resetOffset
 _BEGIN, _END = 0, -1
 
 
-def _moment(text: str) -> int:
+def _offset(text: str) -> Goal:
+    """Return an offset, or what `_moment` does."""
+    is_offset = text.isdecimal() and int(text) < EARLIEST_MS
+    return Goal(offset=int(text)) if is_offset else _moment(text)
+
+
+def _moment(text: str) -> Goal:
     if text in ("begin", "end", "now", "-1"):  # mqadmin knows "now" and -1
-        return _BEGIN if text == "begin" else _END
+        return Goal(_BEGIN if text == "begin" else _END)
     try:
         at_ms = parse_time(text.replace("#", "T", 1))
         if 0 < at_ms < EARLIEST_MS:
             raise ValueError(f"{text} ms after 1970")
-        return at_ms
+        return Goal(at_ms)
     except ValueError:
-        raise WrongUse(f"--to {text}: begin, end or a time such as 2026-01-31T12:00 is expected, no offset") from None
+        why = "begin, end or a time such as 2026-01-31T12:00 is expected; an offset only with --queue"
+        raise WrongUse(f"--to {text}: {why}") from None
 
 
 async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, tuple[int | None, int]]:
@@ -375,7 +479,20 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
         never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await connection_at(call, addr, options.group)
         if error.code != ResponseCode.CONSUMER_NOT_ONLINE and not never_consumed:
             raise
-    table_of_topic = (await call.invoke(addr, GET_TOPIC_STATS_INFO, TopicHeader(topic=options.topic), None)).body
+    return await _write_offsets(call, addr, Goal(at_ms), await _ends_of(call, addr))
+
+
+async def _ends_of(call: Call, addr: str) -> dict[MessageQueue, TopicOffset]:
+    header = TopicHeader(topic=call.options.topic)
+    return (await call.invoke(addr, GET_TOPIC_STATS_INFO, header, None)).body.offset_table
+
+
+async def _write_offsets(
+    call: Call, addr: str, goal: Goal, table: Mapping[MessageQueue, TopicOffset]
+) -> dict[MessageQueue, tuple[int | None, int]]:
+    """Commit where a group without members goes on; an offset that the queue does not have becomes its nearest."""
+    options = call.options
+    force = options.force == "true"
     stats = ConsumeStatsHeader(consumer_group=options.group, topic=options.topic)
     try:
         known = (await call.invoke(addr, GET_CONSUME_STATS, stats, None)).body.offset_table
@@ -384,12 +501,14 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
             raise
         known = {}
     moved: dict[MessageQueue, tuple[int | None, int]] = {}
-    for queue, at in table_of_topic.offset_table.items():
+    for queue, at in table.items():
         old = known[queue].consumer_offset if queue in known else None
-        if at_ms in (_BEGIN, _END):
-            new = at.min_offset if at_ms == _BEGIN else at.max_offset
+        if goal.offset is not None:
+            new = max(at.min_offset, min(at.max_offset, goal.offset))
+        elif goal.at_ms in (_BEGIN, _END):
+            new = at.min_offset if goal.at_ms == _BEGIN else at.max_offset
         else:
-            new = await _offset_at(call, addr, queue, at_ms)
+            new = await _offset_at(call, addr, queue, goal.at_ms)
         if old is not None and new > old and not force:
             continue
         commit = UpdateConsumerOffsetHeader(
@@ -412,6 +531,7 @@ async def _offset_at(call: Call, addr: str, queue: MessageQueue, at_ms: int) -> 
     subject("source", "-s", "--srcGroup", metavar="FROM"),
     subject("group", "-d", "--destGroup", metavar="TO"),
     ONE_TOPIC,
+    ignored("-o", "--offline"),
     changes=True,
 )
 async def group_clone(call: Call) -> Outcome:
@@ -435,11 +555,12 @@ async def group_clone(call: Call) -> Outcome:
     NAMESRV,
     GROUP,
     ONE_TOPIC,
+    only_mqadmin("-f", "--force", choices=("true", "false"), default="true", help="false: skip nothing (true)"),
     changes=True,
 )
 async def group_skip(call: Call) -> Outcome:
     """The same as ``group reset --to end``."""
-    call.options.to, call.options.force = "end", "true"
+    call.options.to, call.options.force = "end", getattr(call.options, "force", "true")
     return await group_reset(call)
 
 
@@ -462,6 +583,7 @@ async def group_config(call: Call) -> Outcome:
     "show what the members of a group are doing: their queues, positions, messages in hand",
     NAMESRV,
     subject("group", "-g", "--consumerGroup", metavar="GROUP"),
+    _ASKED,
     argument("--client", mqadmin=("-i", "--clientId"), metavar="ID", help="only this member"),
     argument("--stacks", mqadmin=("-s", "--jstack"), action="store_true", help="with the stacks of their threads"),
 )
@@ -501,6 +623,7 @@ async def group_status(call: Call) -> Outcome:
     argument("--over", mqadmin=("-l", "--level"), type=int, default=0, metavar="N", help="by more messages (0)"),
     argument("--over-time", type=float, metavar="SECONDS", help="and since longer"),
     argument("--order", mqadmin=("-o",), choices=("true", "false"), default="false", help="ordered topics (false)"),
+    ignored("-t", "--timeoutMillis"),
 )
 async def group_lag(call: Call) -> Outcome:
     """One request for each broker, however many groups it has. Status 2 when a group is behind."""

@@ -17,8 +17,8 @@ from rmq.admin.command import (
     addresses,
     argument,
     command,
+    flag,
     ignored,
-    only_mqadmin,
     subject,
     tabular,
 )
@@ -65,8 +65,7 @@ FAR_FUTURE_MS = 2**62
         help="have a member of this group consume it now, also if it was consumed before",
     ),
     argument("--client", mqadmin=("-d", "--clientId"), metavar="ID", help="this member (default: the first)"),
-    argument("--resend", action="store_true", help="send a copy to its topic, for all groups"),
-    only_mqadmin("-s", "--sendMessage", dest="resend", type="true".__eq__, metavar="true|false", help="as --resend"),
+    flag("--resend", "-s", "--sendMessage", help="send a copy to its topic, for all groups"),
     ignored("-u", "--unitName"),
     ignored("-a", "--showAll", takes_value=False),
     changes=lambda options: options.resend or options.consume_by is not None,
@@ -397,13 +396,16 @@ async def message_at(call: Call) -> Outcome:
     subject("topic", "-t", "--topic", metavar="TOPIC"),
     subject("queue", "-q", "--queue", type=int, metavar="QUEUE"),
     subject("index", "-i", "--index", type=int, metavar="OFFSET"),
-    argument("-b", "--broker", required=True, type=addresses, metavar="HOST:PORT", help="the broker"),
+    argument("-b", "--broker", type=addresses, metavar="HOST:PORT", help="the broker (default: the topic's first)"),
     argument("--count", mqadmin=("-c",), type=int, default=10, metavar="N", help="how many (10)"),
     argument("-g", "--consumer", metavar="GROUP", help="does the subscription of this group match it"),
 )
 async def message_index(call: Call) -> Outcome:
     """Ask one broker; RequestFailed when it refuses."""
     options = call.options
+    if options.broker is None:
+        brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
+        options.broker = list(brokers.values())
     header = QueryConsumeQueueHeader(
         topic=options.topic,
         queue_id=options.queue,

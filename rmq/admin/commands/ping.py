@@ -11,6 +11,8 @@ from rmq.admin.command import (
     Outcome,
     argument,
     command,
+    ignored,
+    only_mqadmin,
     positive,
     subject,
     tabular,
@@ -32,6 +34,9 @@ SIZE = argument(
     argument("-c", "--clusterName", "--cluster", metavar="CLUSTER", help="the cluster (default: the only one)"),
     SIZE,
     argument("--count", mqadmin=("-a", "--amount"), type=positive, default=10, metavar="N", help="messages each (10)"),
+    only_mqadmin("-i", "--interval", dest="watch", type=float, metavar="SECONDS", help="as --watch"),
+    ignored("-p", "--print-log"),
+    ignored("-m", "--machine-room"),
     changes=True,
 )
 async def cluster_ping(call: Call) -> Outcome:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 from twisted.internet.defer import Deferred
 
 from rmq.admin import columns
 from rmq.admin.command import (
     CLUSTER,
     NAMESRV,
+    OK,
     ONE_BROKER,
     Call,
     NotFound,
@@ -16,7 +19,10 @@ from rmq.admin.command import (
     addresses,
     argument,
     command,
+    flag,
+    is_true,
     merged,
+    only_mqadmin,
     positive,
     subject,
     tabular,
@@ -38,7 +44,7 @@ from rmq.admin.times import time_text
 from rmq.client.core.allocate import average, average_by_circle, in_order, java_order
 from rmq.errors import Refused
 from rmq.wire.api.admin import VIEW_BROKER_STATS_DATA, BrokerStatsHeader
-from rmq.wire.api.common import PERM_READ, PERM_WRITE, MessageQueue, perm_text
+from rmq.wire.api.common import PERM_READ, PERM_WRITE, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, MessageQueue, perm_text
 from rmq.wire.api.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, PUT_KV_CONFIG, KVConfigHeader, PutKVConfigHeader
 from rmq.wire.api.offsets import GET_CONSUME_STATS, ConsumeStatsHeader
 from rmq.wire.api.routes import (
@@ -186,10 +192,13 @@ async def topic_show(call: Call) -> Outcome:
     argument("-r", "--readQueueNums", type=positive, metavar="N", help="queues that consumers see"),
     argument("-w", "--writeQueueNums", type=positive, metavar="N", help="queues that producers see"),
     argument("-p", "--perm", choices=tuple(PERMS), default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
+    flag("--order", "-o", help="for ordered messages: NameServers tell clients its queues"),
+    only_mqadmin("-u", "--unit", type=is_true, default=False, metavar="true|false", help="a topic of a unit"),
+    only_mqadmin("-s", "--hasUnitSub", type=is_true, default=False, metavar="true|false", help="units subscribe to it"),
     changes=True,
 )
 async def topic_create(call: Call) -> Outcome:
-    """Send the topic to each master; status 1 when one refuses it."""
+    """Send the topic to each master, its order to the NameServers; status 1 when one refuses it."""
     options = call.options
     queues = options.queues or DEFAULT_QUEUES
     header = CreateTopicHeader(
@@ -199,10 +208,56 @@ async def topic_create(call: Call) -> Outcome:
         write_queue_nums=options.writeQueueNums or queues,
         perm=PERMS[options.perm],
         topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=_sys_flag(options),
+        order=options.order,
     )
     numbers = f"{header.read_queue_nums} read and {header.write_queue_nums} write queues"
     what = f"{header.topic}: {numbers}, {perm_text(header.perm)}"
-    return await change_each(call, await targets(call), UPDATE_AND_CREATE_TOPIC, header, None, what=what)
+    brokers = await targets(call)
+    created = await change_each(call, brokers, UPDATE_AND_CREATE_TOPIC, header, None, what=what)
+    if not options.order or created.status != OK:
+        return created
+    conf = await _order_of(call, brokers, header.write_queue_nums)
+    new = PutKVConfigHeader(namespace=ORDER_NAMESPACE, key=options.topic, value=conf)
+    ordered = await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=f"order {conf}")
+    return merged([created, ordered])
+
+
+def _sys_flag(options: argparse.Namespace) -> int | None:
+    """Return the flag of mqadmin's two options, None where the command has none of them."""
+    if not options.as_mqadmin:
+        return None
+    return (SYS_FLAG_UNIT if options.unit else 0) | (SYS_FLAG_UNIT_SUB if options.hasUnitSub else 0)
+
+
+async def _order_of(call: Call, brokers: list[str], queues: int) -> str:
+    """Return BROKER:QUEUES;... of these brokers, beside those that are there where brokers were named."""
+    info = await cluster_info(call)
+    names = [
+        name
+        for name, data in sorted(info.broker_addr_table.items())
+        if not set(brokers).isdisjoint(data.broker_addrs.values())
+    ]
+    entries = {name: str(queues) for name in names}
+    if call.options.brokerAddr:
+        try:
+            found = dict(one.split(":", 1) for one in (await _order_conf(call)).split(";") if ":" in one)
+        except NotFound:
+            found = {}
+        entries = {**found, **entries}
+    return ";".join(f"{name}:{number}" for name, number in entries.items())
+
+
+async def _order_conf(call: Call) -> str:
+    """Return the order configuration that a NameServer has of the topic; raises NotFound."""
+    topic = call.options.topic
+    try:
+        header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
+        return (await ask_namesrv(call, GET_KV_CONFIG, header, None)).header.value or ""
+    except Refused as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        raise NotFound(f"topic {topic} has no order configuration") from None
 
 
 @command(
@@ -380,14 +435,8 @@ async def topic_order(call: Call) -> Outcome:
     options = call.options
     topic, conf = options.topic, options.conf
     if options.method == "get":
-        try:
-            header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
-            value = (await ask_namesrv(call, GET_KV_CONFIG, header, None)).header.value
-        except Refused as error:
-            if error.code != ResponseCode.QUERY_NOT_FOUND:
-                raise
-            raise NotFound(f"topic {topic} has no order configuration") from None
-        return Outcome(text=value or "", data=value)
+        value = await _order_conf(call)
+        return Outcome(text=value, data=value)
     if options.method == "delete":
         call.confirm(f"the order configuration of {topic} is deleted", topic)
         header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)

@@ -35,6 +35,8 @@ _records: Any = load("rmq.store._record")
 _LANGUAGES = {language.name.encode(): language.name for language in LanguageCode}
 _END = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
 _PLAIN = b'{"code":0,"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
+#: what is around the opaque in the header of an answer without fields
+AROUND_DONE = tuple(_PLAIN.split(b"%d"))
 _OFFSET = b'{"code":0,"extFields":{"offset":"%%d"},"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
 
 K = TypeVar("K")
@@ -208,7 +210,7 @@ class HeartbeatLane:
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        found = _records.read_fields(data, position, self.code, ())
+        found = _records.read_frame(data, position, self.code)
         if found is None:
             return position, 0
         begin, stop, opaque, version, said = found

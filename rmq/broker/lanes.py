@@ -1,5 +1,5 @@
 """
-The fast path of ordinary sends and batches: an existing topic, no delay, no transaction, IPv4.
+The fast path of ordinary sends and batches: an existing topic, IPv4.
 
 The reference is :meth:`rmq.broker.responders.sending.SendResponder.send`; the lane stores and answers the same bytes,
 or declines the request without side effects. It needs the compiled module `rmq.store._record`.
@@ -17,11 +17,12 @@ from twisted.internet.interfaces import IReactorTime
 from rmq.broker.refusals import STORED_CODES
 from rmq.broker.responders.sending import MULTI_TAG, SendResponder
 from rmq.broker.settings import Settings
-from rmq.broker.stats import BrokerStats
-from rmq.broker.topics import RETRY_PREFIX, TopicTable, sending_problem, topic_name_problem
+from rmq.broker.stats import TOPIC_COMMIT_NUMS, TOPIC_ROLLBACK_NUMS, BrokerStats
+from rmq.broker.topics import RETRY_PREFIX, TRANS_HALF_TOPIC, TopicTable, sending_problem, topic_name_problem
+from rmq.broker.transactions import QUEUE_ID as HALF_QUEUE_ID
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
-from rmq.remoting.responders import ChunkLane, Refuse, ResponderTable
+from rmq.remoting.responders import Refuse, ResponderTable
 from rmq.remoting.stats import RequestStats
 from rmq.store.appender import Host
 from rmq.store.config import BrokerRole, StoreConfig
@@ -31,6 +32,7 @@ from rmq.wire.api.common import PERM_WRITE
 from rmq.wire.codes import MQ_VERSION, RequestCode, ResponseCode
 from rmq.wire.command import RESPONSE, decode_commands, encode_reply
 from rmq.wire.compiled import load as load_compiled
+from rmq.wire.record import SCHEDULE_TOPIC
 
 #: limit of known ordinary topics; beyond it all are checked again
 MAX_KNOWN_TOPICS = 10_000
@@ -69,7 +71,7 @@ def add_send_lane(
 
 class SendLane:
     """
-    Store the ordinary single messages (310) at the front of received bytes.
+    Store the ordinary single messages (310) at the front of received bytes; after :meth:`park` those that wait, too.
 
     ``later`` makes the waiter that answers them after fsync or quorum; None where a put is answered at once.
     """
@@ -90,8 +92,6 @@ class SendLane:
         self._topics = topics
         self._stats = stats
         self._later = later
-        #: is asked for what this lane leaves, when the broker accepts sends
-        self.otherwise: ChunkLane | None = None
         setup = settings.setup
         self._store_host = setup.store_host
         self._batch = _compiled.SendBatch(
@@ -109,8 +109,12 @@ class SendLane:
         self._version: object = None
         self._deletions = -1
         self._accepts = False
+        #: ms of the levels of delay; None where half and delayed messages are left to the responder
+        self._delays_ms: tuple[int, ...] | None = None
+        #: the SendTopic of delayed messages, with :meth:`park`
+        self.delayed: Any = None
         #: topics with stored messages that are not in the statistics yet
-        self._counted: list[Any] = []
+        self.counted: list[Any] = []
         stats.sources.append(self._count)
         #: see :class:`rmq.remoting.responders.TurnLane`
         self.together = self._together if self.code == SendLane.code else None
@@ -121,16 +125,16 @@ class SendLane:
         if not self._is_open():
             return position, 0
         if not parse(data, position, self._known, host) and not (
-            batch.unknown and self._learn(batch.unknown) and parse(data, position, self._known, host)
+            batch.unknown and self.learn(batch.unknown) and parse(data, position, self._known, host)
         ):
-            return self._leave(data, position, answers, channel)
+            return position, 0
         if not store.append_many(batch, self._store_host):
-            return self._leave(data, position, answers, channel)
+            return position, 0
         if later is not None:
             done = later(channel.last_active_s, [(channel, batch.answers())], batch.counts())
             store.wait_for(batch.last_phy + batch.last_size, done)
             return batch.stop, 0
-        answers.append(batch.answers(self._counted))
+        answers.append(batch.answers(self.counted))
         return batch.stop, batch.requests
 
     def _together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
@@ -144,7 +148,7 @@ class SendLane:
         taken = [number for number, (data, channel) in enumerate(chunks) if batch.add(data, known, channel.peer_host)]
         if not taken or not (count := store.append_many(batch, self._store_host)):
             return answers, 0
-        stored = zip(taken, batch.answers_of_each(self._counted if later is None else None), strict=False)
+        stored = zip(taken, batch.answers_of_each(self.counted if later is None else None), strict=False)
         if later is None:
             for number, answer in stored:
                 answers[number] = answer
@@ -166,13 +170,26 @@ class SendLane:
             self._forget()
         return self._accepts and not (self._later is not None and self._later.is_full)
 
-    def _leave(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        """Leave a request that is not ordinary to another lane, or to the responder."""
-        return (position, 0) if self.otherwise is None else self.otherwise(data, position, answers, channel)
+    def park(self, delays_ms: tuple[int, ...]) -> None:
+        """Store half messages and delayed messages, too, each in the queue in which it waits."""
+        self._delays_ms = delays_ms
+        self._learn_waiting()
 
-    def known(self, name: bytes) -> Any:
-        """Return the SendTopic of a topic without further rules; None for any other."""
-        return self._known.get(name) or (self._known[name] if self._learn(name) else None)
+    def _learn_waiting(self) -> None:
+        """Learn the queues in which messages wait."""
+        if self._delays_ms is None:
+            return
+        queue = self._store.ordinary_queue
+        half = _compiled.SendTopic(TRANS_HALF_TOPIC, [queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)])
+        levels = range(len(self._delays_ms))
+        self.delayed = _compiled.SendTopic(SCHEDULE_TOPIC, [queue(SCHEDULE_TOPIC, level) for level in levels])
+        rejects = self._settings.setup.broker.reject_transaction_message
+        self._batch.park(None if rejects else half, self.delayed, self._delays_ms)
+
+    def known_topics(self) -> dict[bytes, Any]:
+        """Return the SendTopics of topics without further rules that were learned; :meth:`learn` adds others."""
+        self._is_open()
+        return self._known
 
     def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any], Host], int]:
         """Return what reads requests of :attr:`code` into ``batch``."""
@@ -185,10 +202,14 @@ class SendLane:
         self._deletions = self._store.queue_deletions
         broker = self._settings.setup.broker
         self._accepts = broker.broker_permission & PERM_WRITE != 0 and not broker.start_accept_send_request_time_stamp
+        self._learn_waiting()
 
-    def _learn(self, key: bytes) -> bool:
+    def learn(self, key: bytes) -> bool:
         """Add a topic to the known ones; False when it does not exist or its messages are not ordinary."""
         name = key.decode("ascii")
+        if self._delays_ms is not None and name in (TRANS_HALF_TOPIC, SCHEDULE_TOPIC):
+            self._learn_waiting()
+            return True
         topic = self._topics.get(name)
         if (
             topic is None
@@ -206,10 +227,14 @@ class SendLane:
 
     def _count(self) -> None:
         """Add the messages stored since the last call to the statistics."""
-        counted, self._counted = self._counted, []
+        counted, self.counted = self.counted, []
         for topic in counted:
-            messages, size, requests = topic.take_counts()
-            self._stats.put(topic.name, messages, size, requests)
+            messages, size, requests, commits, rollbacks = topic.take_counts()
+            if requests:
+                self._stats.put(topic.name, messages, size, requests)
+            for name, ends in ((TOPIC_COMMIT_NUMS, commits), (TOPIC_ROLLBACK_NUMS, rollbacks)):
+                if ends:
+                    self._stats.counter(name, topic.name).add(ends, ends)
 
 
 class BatchLane(SendLane):

@@ -244,7 +244,7 @@ class BrokerService(MultiService):
             stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
-        add_waiting_lanes(table, sends, settings, clock, rng, store, topics, groups, stats)
+        add_waiting_lanes(table, settings, rng, store, topics, groups, stats)
         add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table

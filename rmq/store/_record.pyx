@@ -2,7 +2,7 @@
 """
 The hot loops of the store, compiled: from the bytes of received sends to records, units, keys and answers (SendBatch),
 from records of the log to units and keys (walk_records), and from keys to entries of an index file (add_entries); and
-what the lanes for messages that are stored twice need (read_fields to make_record).
+messages that are made from stored ones (MoveBatch).
 
 They compute and change nothing outside of themselves (add_entries: the index file that it is given); what they return
 is written and shown by `rmq.store.appender.Appender` and `rmq.store.dispatch.Dispatcher`. Whatever is unusual in any way
@@ -11,12 +11,13 @@ is left to the Python code, which is complete and the reference: `rmq.broker.res
 """
 
 from cpython.array cimport array
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from zlib import crc32 as _zlib_crc32
 
@@ -39,7 +40,16 @@ cdef enum:
     MAX_KEYS = 16
     BATCH_HEAD = 20                 # of an entry: i32 totalSize, magic, bodyCRC, flag, bodyLength
     MAX_BATCH_OVERHEAD = 1 << 16    # what the records of a batch may have beyond the longest body
-    SPARE_PROPERTIES = 16           # by so much those of make_record may become longer
+    DRAWN_BYTES = 16                # by so much the properties of a retry may become longer when its queue is drawn
+    MAX_EDITS = 6
+    MAX_DELAYS = 64                 # levels of delay
+    MAX_MOVES = 128                 # made from stored ones and written together
+    TRANSACTION = 0xC               # sysFlag
+    COMMITTED = 8
+    ROLLED_BACK = 12
+    END_TRANSACTION = 37
+    CONSUMER_SEND_MSG_BACK = 36
+    SCHEDULED_RETRY = 3             # the level of the first retry
     ANSWER_ROOM = 160               # numbers of an answer
 
 # ---- numbers ----
@@ -167,8 +177,15 @@ cdef struct Send:
     Py_ssize_t stop
     # whose it is, as a record has it
     const uint8_t* born_host
-    # which of the batch's queues it goes to
+    # which of the batch's queues it goes to, its id, and its topic as a record has it
     Py_ssize_t queue
+    int64_t stored_id
+    const uint8_t* field
+    Py_ssize_t field_size
+    uint32_t prefix
+    # it waits in a topic of the broker's; the delay is -1 there for a half message
+    bint waits
+    int64_t delay_ms
     # of its record, once it is encoded
     int64_t phy
     int64_t size
@@ -480,6 +497,11 @@ cdef Py_ssize_t unescape(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexce
     return length
 
 
+cdef struct Text:
+    const uint8_t* at
+    Py_ssize_t size
+
+
 cdef struct Span:
     Py_ssize_t at
     Py_ssize_t size
@@ -583,6 +605,136 @@ cdef bint store_properties(
     return True
 
 
+cdef struct Edit:
+    const uint8_t* name
+    Py_ssize_t name_size
+    const uint8_t* value
+    Py_ssize_t value_size
+    # a value that is there stays
+    bint keeps
+    bint done
+
+
+cdef inline void set_edit(Edit* edit, const char* name, const uint8_t* value, Py_ssize_t size, bint keeps) noexcept nogil:
+    edit.name = <const uint8_t*>name
+    edit.name_size = strlen(name)
+    edit.value = value
+    edit.value_size = size
+    edit.keeps = keeps
+    edit.done = False
+
+
+cdef Py_ssize_t add_pair(
+    uint8_t* out, Py_ssize_t length, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value,
+    Py_ssize_t value_size, Properties* found
+) noexcept nogil:
+    """Write a property behind ``length`` bytes of others; return their length then, -1 where it is too large."""
+    if length + name_size + value_size + 2 > MAX_PROPERTIES:
+        return -1
+    if length:
+        out[length] = 2
+        length += 1
+    memcpy(out + length, name, name_size)
+    length += name_size
+    out[length] = 1
+    length += 1
+    memcpy(out + length, value, value_size)
+    if is_name(name, name_size, b"UNIQ_KEY", 8):
+        found.unique = length
+        found.unique_size = value_size
+    elif is_name(name, name_size, b"KEYS", 4):
+        found.keys = length
+        found.keys_size = value_size
+    elif is_name(name, name_size, b"TAGS", 4):
+        found.tags = length
+        found.tags_size = value_size
+    return length + value_size
+
+
+cdef bint edit_properties(
+    const uint8_t* text, Py_ssize_t size, Edit* edits, int edit_count, uint8_t* out, Properties* found
+) noexcept nogil:
+    """
+    Write properties with other values in the place of those that they have, and new ones at their end.
+
+    False for those that are no plain list of different names with values, or get too long.
+    """
+    cdef Span names[MAX_PIECES]
+    cdef int count = 0, i
+    cdef Py_ssize_t at = 0, stop, length = 0
+    cdef const uint8_t* name
+    cdef const uint8_t* value
+    cdef const uint8_t* mark
+    cdef Py_ssize_t name_size, value_size
+    found.unique_size = found.keys_size = found.tags_size = -1
+    while at < size:
+        name = text + at
+        mark = <const uint8_t*>memchr(name, 2, size - at)
+        stop = size if mark == NULL else mark - text
+        mark = <const uint8_t*>memchr(name, 1, stop - at)
+        if mark == NULL:
+            return False
+        name_size = mark - name
+        value = mark + 1
+        value_size = text + stop - value
+        if name_size == 0 or value_size == 0 or memchr(value, 1, value_size) != NULL or count >= MAX_PIECES:
+            return False
+        for i in range(count):
+            if names[i].size == name_size and memcmp(text + names[i].at, name, name_size) == 0:
+                return False
+        names[count].at = at
+        names[count].size = name_size
+        count += 1
+        for i in range(edit_count):
+            if edits[i].name_size == name_size and memcmp(edits[i].name, name, name_size) == 0:
+                edits[i].done = True
+                if not edits[i].keeps:
+                    value = edits[i].value
+                    value_size = edits[i].value_size
+        length = add_pair(out, length, name, name_size, value, value_size, found)
+        if length < 0:
+            return False
+        at = stop + 1
+    for i in range(edit_count):
+        if not edits[i].done:
+            length = add_pair(
+                out, length, edits[i].name, edits[i].name_size, edits[i].value, edits[i].value_size, found
+            )
+            if length < 0:
+                return False
+    found.size = length
+    return True
+
+
+cdef const uint8_t* find_value(
+    const uint8_t* text, Py_ssize_t size, const char* name, Py_ssize_t* value_size
+) noexcept nogil:
+    """Return where the value of a property begins; NULL where there is none."""
+    cdef Py_ssize_t at = 0, stop, name_size = strlen(name)
+    cdef const uint8_t* mark
+    while at < size:
+        mark = <const uint8_t*>memchr(text + at, 2, size - at)
+        stop = size if mark == NULL else mark - text
+        if stop - at > name_size and text[at + name_size] == 1 and memcmp(text + at, name, name_size) == 0:
+            value_size[0] = stop - at - name_size - 1
+            return text + at + name_size + 1
+        at = stop + 1
+    return NULL
+
+
+cdef bint digits_in(const uint8_t* at, Py_ssize_t size, Py_ssize_t most, int64_t* value) noexcept nogil:
+    """Read a number of 1 to ``most`` digits; False for anything else."""
+    cdef Py_ssize_t i
+    if at == NULL or not 0 < size <= most:
+        return False
+    value[0] = 0
+    for i in range(size):
+        if not c'0' <= at[i] <= c'9':
+            return False
+        value[0] = value[0] * 10 + (at[i] - c'0')
+    return True
+
+
 cdef bint add_properties(
     const uint8_t* text, Py_ssize_t size, const uint8_t* common, Py_ssize_t common_size, uint8_t* out,
     Properties* found
@@ -620,8 +772,10 @@ cdef class SendTopic:
 
     cdef readonly str name
     cdef readonly list queues
-    #: stored messages, bytes of their records and answered requests since :meth:`take_counts`
-    cdef int64_t messages, size, requests
+    #: stored messages, bytes of their records, answered requests, and ends of transactions since :meth:`take_counts`
+    cdef int64_t messages, size, requests, commits, rollbacks
+    #: has counts, and is in the list of those that have
+    cdef bint is_counted
     cdef bytes field
     cdef uint32_t prefix
 
@@ -633,10 +787,21 @@ cdef class SendTopic:
         self.prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(key), len(key)) * 31 + 35
 
     def take_counts(self):
-        """Return stored messages, bytes of their records and answered requests since the last call."""
-        counts = self.messages, self.size, self.requests
-        self.messages = self.size = self.requests = 0
+        """Return stored messages, bytes of their records, answered requests, commits and rollbacks since the last call."""
+        counts = self.messages, self.size, self.requests, self.commits, self.rollbacks
+        self.messages = self.size = self.requests = self.commits = self.rollbacks = 0
+        self.is_counted = False
         return counts
+
+    cdef inline int count(self, list counted, int64_t messages, int64_t size) except -1:
+        """Count messages of one request."""
+        if not self.is_counted:
+            self.is_counted = True
+            counted.append(self)
+        self.messages += messages
+        self.size += size
+        self.requests += messages > 0
+        return 0
 
 
 cdef class SendBatch:
@@ -648,7 +813,8 @@ cdef class SendBatch:
     It changes nothing but itself; of a queue it reads ``next`` and ``end``. With :meth:`parse_batch` in place of :meth:`parse` it holds the
     messages of one batch, all of which are encoded or none. ``around`` is what stands before and behind offset message id, queue
     id, queue offset and opaque in the header of an answer; ``cluster`` goes into the properties of each message.
-    With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one. Unless the store ``hides``
+    With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one; half messages and delayed
+    ones are after :meth:`park`. Unless the store ``hides``
     messages until they are on disk, a queue that does not end at its next number is not for the batch.
 
     Java: SendMessageProcessor#sendMessage, #sendBatchMessage, CommitLog#asyncPutMessage, #asyncPutMessages
@@ -660,6 +826,10 @@ cdef class SendBatch:
     cdef readonly Py_ssize_t stop
     #: the topic at which parse() stopped, of which it does not know all; None when it stopped for another reason
     cdef readonly bytes unknown
+    #: the topics of half messages and of delayed ones; None where they are not ordinary
+    cdef SendTopic half, delayed
+    cdef int64_t delays_ms[MAX_DELAYS]
+    cdef Py_ssize_t levels
     #: bytes of all records
     cdef readonly Py_ssize_t size
     #: offset and bytes of the last record
@@ -719,6 +889,19 @@ cdef class SendBatch:
         free(self.text)
         free(self.common)
         free(self.out)
+
+    def park(self, SendTopic half, SendTopic delayed, tuple delays_ms):
+        """
+        Have half messages go to queue 0 of ``half``, delayed ones to the queue of their level of ``delayed``.
+
+        None for either leaves them to Python. The first MAX_DELAYS levels are used.
+        """
+        cdef Py_ssize_t i
+        self.half = half
+        self.levels = min(len(delays_ms), MAX_DELAYS)
+        self.delayed = delayed if 0 < len(delays_ms) <= MAX_DELAYS else None
+        for i in range(self.levels):
+            self.delays_ms[i] = delays_ms[i]
 
     def parse(self, bytes data, Py_ssize_t position, dict known, born_host):
         """
@@ -808,7 +991,7 @@ cdef class SendBatch:
         if topic is None:
             self.unknown = name
             return 0
-        if not self._enter(&header, topic) or not self._read_common(&header):
+        if header.sys_flag & TRANSACTION or not self._enter(&header, topic) or not self._read_common(&header):
             return 0
         at = header.body
         end = at + header.body_size
@@ -850,7 +1033,7 @@ cdef class SendBatch:
         self.queues = []
 
     cdef bint _read(self, const uint8_t* frame, Py_ssize_t room, Send* send) noexcept nogil:
-        """Read the frame of a send; False when it is not whole, not plain, too long or part of a transaction."""
+        """Read the frame of a send; False when it is not whole, not plain or too long."""
         cdef int64_t length
         cdef uint32_t word
         if room <= 8:
@@ -863,7 +1046,7 @@ cdef class SendBatch:
         send.body_size = <Py_ssize_t>length - 4 - <Py_ssize_t>word
         if not read_header(frame + 8, send.body, self.code, send, self.is_batch) or send.body_size > self.max_body:
             return False
-        return not (send.sys_flag & (0xC | 0x30) or send.sys_flag < 0)
+        return not (send.sys_flag & 0x30 or send.sys_flag < 0)
 
     cdef bint _read_common(self, Send* header):
         """Make what is added to the properties of each message of a batch; False for unusual ones."""
@@ -892,7 +1075,16 @@ cdef class SendBatch:
         cdef Py_ssize_t i
         if not 0 <= send.queue_id < PyList_GET_SIZE(topic.queues):
             return False
-        queue = <object>PyList_GET_ITEM(topic.queues, <Py_ssize_t>send.queue_id)
+        send.stored_id = send.queue_id
+        send.waits = False
+        if not self.is_batch and (send.sys_flag & TRANSACTION or self._says_delay(send)):
+            topic = self._place_of(send, topic)
+            if topic is None:
+                return False
+        send.field = <const uint8_t*>PyBytes_AS_STRING(topic.field)
+        send.field_size = PyBytes_GET_SIZE(topic.field)
+        send.prefix = topic.prefix
+        queue = <object>PyList_GET_ITEM(topic.queues, <Py_ssize_t>send.stored_id)
         if queue is None:
             self.unknown = topic.field[1:]
             return False
@@ -909,6 +1101,54 @@ cdef class SendBatch:
         self.queues.append(queue)
         send.queue = i
         return True
+
+    cdef inline bint _says_delay(self, Send* send) noexcept:
+        return self.delayed is not None and memmem(send.raw, send.raw_size, b"DELAY", 5) != NULL
+
+    cdef SendTopic _place_of(self, Send* send, SendTopic topic):
+        """Return the topic that stores a message to ``topic``, where it may have to wait; None for an unusual one."""
+        cdef const uint8_t* text = send.raw
+        cdef const uint8_t* delay
+        cdef const uint8_t* half
+        cdef Py_ssize_t size = send.raw_size, delay_size = 0, half_size = 0
+        cdef int64_t level = 0
+        if send.escaped:
+            size = unescape(send.raw, send.raw_size, self.text)
+            if size < 0:
+                return None
+            text = self.text
+        delay = find_value(text, size, b"DELAY", &delay_size)
+        half = find_value(text, size, b"TRAN_MSG", &half_size)
+        if half != NULL:
+            if delay != NULL or half_size != 4 or memcmp(half, b"true", 4) != 0 or self.half is None:
+                return None
+            send.waits = True
+            send.delay_ms = -1
+            send.stored_id = 0
+            send.sys_flag &= ~TRANSACTION
+            return self.half
+        if send.sys_flag & TRANSACTION or self.delayed is None:
+            return None
+        if delay == NULL:
+            return topic
+        if not digits_in(delay, delay_size, 9, &level) or level == 0:
+            return None
+        level = min(level, self.levels) - 1
+        if level >= PyList_GET_SIZE(self.delayed.queues):
+            return None
+        send.waits = True
+        send.delay_ms = self.delays_ms[level]
+        send.stored_id = level
+        return self.delayed
+
+    cdef bint _park_properties(self, Send* send, SendTopic topic, const uint8_t* text, Py_ssize_t size, uint8_t* out, Properties* found) noexcept:
+        """Write the properties of a message that waits: with where it belongs."""
+        cdef Edit edits[3]
+        cdef uint8_t number[24]
+        set_edit(&edits[0], b"CLUSTER", <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster), False)
+        set_edit(&edits[1], b"REAL_TOPIC", <const uint8_t*>PyBytes_AS_STRING(topic.field) + 1, PyBytes_GET_SIZE(topic.field) - 1, False)
+        set_edit(&edits[2], b"REAL_QID", number, put_decimal(number, send.queue_id), False)
+        return edit_properties(text, size, edits, 3, out, found)
 
     def encode(self, int64_t phy_offset, int64_t room, int64_t store_ms, store_host):
         """
@@ -938,7 +1178,7 @@ cdef class SendBatch:
                 if text_size < 0:
                     break
                 text = self.text
-            size = HEAD_BYTES + send.body_size + PyBytes_GET_SIZE(topic.field)
+            size = HEAD_BYTES + send.body_size + send.field_size
             needed = used + size + 2 + MAX_PROPERTIES + 16
             if needed > self.room:
                 record = <uint8_t*>realloc(self.records, needed)
@@ -949,6 +1189,9 @@ cdef class SendBatch:
             record = self.records + used
             if self.is_batch:
                 if not add_properties(text, text_size, self.common, self.common_size, record + size + 2, &found):
+                    break
+            elif send.waits:
+                if not self._park_properties(send, topic, text, text_size, record + size + 2, &found):
                     break
             elif not store_properties(
                 text, text_size, <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster),
@@ -961,12 +1204,14 @@ cdef class SendBatch:
             record[size] = <uint8_t>(found.size >> 8)
             record[size + 1] = <uint8_t>found.size
             send.first_hash = hashes
-            send.hashes = hash_keys(topic.prefix, text, &found, self.hashes + hashes, MAX_BATCH * 2 + MAX_KEYS - hashes)
+            send.hashes = hash_keys(send.prefix, text, &found, self.hashes + hashes, MAX_BATCH * 2 + MAX_KEYS - hashes)
             if send.hashes < 0 or hashes + send.hashes > MAX_BATCH * 2:
                 break
             hashes += send.hashes
             send.tags_code = 0
-            if found.tags_size > 0:
+            if send.waits and send.delay_ms >= 0:
+                send.tags_code = store_ms + send.delay_ms
+            elif found.tags_size > 0:
                 send.tags_code = <int32_t>hash_on(0, text + found.tags, found.tags_size)
             size += 2 + found.size
             send.phy = phy_offset + used
@@ -975,7 +1220,7 @@ cdef class SendBatch:
             self.numbers[send.queue] += 1
             put_head(record, send, send.born_host, self.store_address, store_ms)
             memcpy(record + HEAD_BYTES, send.body, send.body_size)
-            memcpy(record + HEAD_BYTES + send.body_size, PyBytes_AS_STRING(topic.field), PyBytes_GET_SIZE(topic.field))
+            memcpy(record + HEAD_BYTES + send.body_size, send.field, send.field_size)
             used += size
         else:
             i = self.count
@@ -1078,11 +1323,7 @@ cdef class SendBatch:
             send = &self.sends[i]
             if counted is not None:
                 topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
-                if topic.messages == 0:
-                    counted.append(topic)
-                topic.messages += stop - i
-                topic.size += self.size if self.is_batch else send.size
-                topic.requests += 1
+                topic.count(counted, stop - i, self.size if self.is_batch else send.size)
             begin = out
             out = add_bytes(out + 8, self.head)
             for j in range(i, stop):
@@ -1119,25 +1360,16 @@ cdef class SendBatch:
         return counts
 
 
-# ---- messages that are stored in another place than their topic ----
+# ---- requests about stored messages ----
 
-cdef bytes _string(const uint8_t* at, Py_ssize_t size, bint escaped):
-    """Return what a JSON string means; None for other than ASCII without NUL."""
-    cdef bytes out
-    if not escaped:
-        return PyBytes_FromStringAndSize(<const char*>at, size)
-    out = PyBytes_FromStringAndSize(NULL, size)
-    size = unescape(at, size, <uint8_t*>PyBytes_AS_STRING(out))
-    return None if size < 0 else out[:size]
-
-
-def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
+cdef bint read_texts(
+    bytes data, Py_ssize_t position, int64_t code, tuple names, Text* found, Header* header, Text* body
+) except -1:
     """
     Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
 
-    Returns (where the body begins, where the frame ends, opaque, version, language, the value of each field of ``names``):
-    texts as bytes, None where one is absent. None when the frame is not whole, its values are not all strings of ASCII,
-    or a name is there twice.
+    Writes the value of each field of ``names``, NULL where one is absent, and the body. False when the frame is not whole,
+    its values are not all strings of ASCII, those that are looked for without escapes, or a name is there twice.
     """
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
@@ -1146,32 +1378,30 @@ def read_fields(bytes data, Py_ssize_t position, int64_t code, tuple names):
     cdef int64_t length
     cdef uint32_t word
     cdef int reached
-    cdef Header header
-    cdef list found = [None] * len(names)
-    cdef bytes language = None
+    cdef Py_ssize_t i
+    for i in range(len(names)):
+        found[i].at = NULL
     if left <= 8:
-        return None
+        return False
     length = <int32_t>get32(chunk)
     word = get32(chunk + 4)
     if word > MAX_HEADER or length < 4 + <int64_t>word or length > MAX_FRAME or length > left - 4:
-        return None
+        return False
     p = chunk + 8
     end = p + word
     header.seen = 0
-    reached = read_members(&p, end, code, &header)
+    reached = read_members(&p, end, code, header)
     if reached == AT_FIELDS:
         p = _read_strings(p, end, names, found)
         if p == NULL:
-            return None
-        reached = read_members(&p, end, code, &header)
-    if reached != AT_END or header.seen & (CODE | OPAQUE) != CODE | OPAQUE:
-        return None
-    if header.language != NULL:
-        language = PyBytes_FromStringAndSize(<const char*>header.language, header.language_size)
-    return (position + 8 + word, position + 4 + length, header.opaque, header.version, language, *found)
+            return False
+        reached = read_members(&p, end, code, header)
+    body.at = end
+    body.size = <Py_ssize_t>length - 4 - word
+    return reached == AT_END and header.seen & (CODE | OPAQUE) == CODE | OPAQUE
 
 
-cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple names, list found) except? NULL:
+cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple names, Text* found) noexcept:
     """Read fields behind their opening brace; return what follows the closing one, or NULL."""
     cdef const uint8_t* key
     cdef const uint8_t* value
@@ -1197,20 +1427,16 @@ cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple na
             return NULL
         value = p + 1
         p = text_end(value, end, &escaped)
-        if p == NULL:
+        if p == NULL or escaped:
             return NULL
         for i in range(len(names)):
             name = <bytes>names[i]
             if PyBytes_GET_SIZE(name) == size and memcmp(PyBytes_AS_STRING(name), key, size) == 0:
-                if found[i] is not None:
+                if found[i].at != NULL:
                     return NULL
-                found[i] = _string(value, p - value, escaped)
-                if found[i] is None:
-                    return NULL
+                found[i].at = value
+                found[i].size = p - value
                 break
-        else:
-            if escaped:
-                return NULL
         p = skip(p + 1, end)
         if p >= end:
             return NULL
@@ -1221,190 +1447,577 @@ cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple na
         p = skip(p + 1, end)
 
 
-def read_record(const uint8_t[::1] data, int64_t phy_offset):
-    """
-    Read the record at the begin of ``data``, which lies at ``phy_offset`` of the log; None unless it is whole and ordinary.
+cdef inline bint is_text(Text* text, const char* other) noexcept nogil:
+    return text.at != NULL and is_name(text.at, text.size, other, strlen(other))
 
-    Returns queue id, flag, queue offset, sysFlag, bornTimestamp, bornHost, storeHost, reconsumeTimes, body, topic, properties:
-    hosts as (4 bytes, port), the last three as bytes, topic and properties of them ASCII without NUL.
+
+cdef inline bint is_boolean(Text* text) noexcept nogil:
+    return text.at == NULL or is_text(text, b"false") or is_text(text, b"true")
+
+
+cdef inline bytes bytes_of(const uint8_t* at, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(<const char*>at, size)
+
+
+def read_frame(bytes data, Py_ssize_t position, int64_t code):
     """
-    cdef const uint8_t* record
-    cdef const uint8_t* topic
-    cdef const uint8_t* text
-    cdef int64_t size, body_size
-    cdef Py_ssize_t topic_size, text_size
-    if data.shape[0] < MIN_RECORD_BYTES:
+    Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
+
+    Returns (where the body begins, where the frame ends, opaque, version, language). None when the frame is not whole, or
+    its values are not all strings of ASCII.
+    """
+    cdef Header header
+    cdef Text body
+    cdef Py_ssize_t begin
+    if not read_texts(data, position, code, (), NULL, &header, &body):
         return None
-    record = &data[0]
-    size = <int32_t>get32(record)
-    if size < MIN_RECORD_BYTES or size > data.shape[0] or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
+    begin = body.at - <const uint8_t*>PyBytes_AS_STRING(data)
+    language = None if header.language == NULL else bytes_of(header.language, header.language_size)
+    return begin, begin + body.size, header.opaque, header.version, language
+
+
+cdef tuple _BACK_NAMES = (b"group", b"unitMode", b"maxReconsumeTimes", b"delayLevel", b"offset")
+
+
+def read_send_back(bytes data, Py_ssize_t position):
+    """
+    Read the request to send a message back at ``data[position]``.
+
+    Returns (where its frame ends, opaque, version, group, maxReconsumeTimes or None, delayLevel, offset); None for one that
+    is not plain.
+    """
+    cdef Header header
+    cdef Text body
+    cdef Text found[5]
+    cdef int64_t most = 0, level = 0, offset = 0
+    if not read_texts(data, position, CONSUMER_SEND_MSG_BACK, _BACK_NAMES, found, &header, &body):
         return None
-    if get32(record + SYS_FLAG_AT) & 0x30 or <int64_t>get64(record + PHYSICAL_OFFSET_AT) != phy_offset:
+    if found[0].at == NULL or found[0].size == 0 or not is_boolean(&found[1]):
         return None
-    body_size = <int32_t>get32(record + BODY_LENGTH_AT)
-    if body_size < 0 or HEAD_BYTES + body_size + 3 > size:
+    if found[2].at != NULL and not digits_in(found[2].at, found[2].size, 9, &most):
         return None
-    topic = record + HEAD_BYTES + body_size
-    topic_size = topic[0]
-    topic += 1
-    if topic_size < 1 or topic_size > 127 or HEAD_BYTES + body_size + 1 + topic_size + 2 > size:
-        return None
-    text = topic + topic_size + 2
-    text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
-    if text_size > MAX_PROPERTIES or HEAD_BYTES + body_size + 1 + topic_size + 2 + text_size != size:
-        return None
-    if not is_plain(topic, topic_size) or not is_plain(text, text_size):
-        return None
-    if body_size and crc_of(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
+    if not digits_in(found[3].at, found[3].size, 9, &level) or not digits_in(found[4].at, found[4].size, 18, &offset):
         return None
     return (
-        <int32_t>get32(record + QUEUE_ID_AT),
-        <int32_t>get32(record + FLAG_AT),
-        <int64_t>get64(record + QUEUE_OFFSET_AT),
-        <int32_t>get32(record + SYS_FLAG_AT),
-        <int64_t>get64(record + BORN_TIMESTAMP_AT),
-        (PyBytes_FromStringAndSize(<const char*>record + BORN_HOST_AT, 4), <int32_t>get32(record + BORN_HOST_AT + 4)),
-        (PyBytes_FromStringAndSize(<const char*>record + STORE_HOST_AT, 4), <int32_t>get32(record + STORE_HOST_AT + 4)),
-        <int32_t>get32(record + RECONSUME_TIMES_AT),
-        PyBytes_FromStringAndSize(<const char*>record + HEAD_BYTES, <Py_ssize_t>body_size),
-        PyBytes_FromStringAndSize(<const char*>topic, topic_size),
-        PyBytes_FromStringAndSize(<const char*>text, text_size),
+        body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size,
+        header.opaque,
+        header.version,
+        (<const char*>found[0].at)[:found[0].size].decode("ascii"),
+        None if found[2].at == NULL else most,
+        level,
+        offset,
     )
 
 
-def read_properties(bytes text):
-    """Return properties as a dict of bytes, in their order; None unless they are a plain list of different names with values."""
-    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(text)
-    cdef Py_ssize_t at = 0, stop, size = PyBytes_GET_SIZE(text)
-    cdef const uint8_t* mark
-    cdef bytes name
-    cdef dict found = {}
-    if not is_plain(data, size):
-        return None
-    while at < size:
-        mark = <const uint8_t*>memchr(data + at, 2, size - at)
-        stop = size if mark == NULL else mark - data
-        mark = <const uint8_t*>memchr(data + at, 1, stop - at)
-        if mark == NULL or mark == data + at or mark + 1 == data + stop:
-            return None
-        if memchr(mark + 1, 1, data + stop - mark - 1) != NULL:
-            return None
-        name = PyBytes_FromStringAndSize(<const char*>data + at, mark - data - at)
-        if name in found:
-            return None
-        found[name] = PyBytes_FromStringAndSize(<const char*>mark + 1, data + stop - mark - 1)
-        at = stop + 1
-    return found
+# ---- messages that are made from stored ones ----
+
+cdef struct Stored:
+    const uint8_t* record
+    Py_ssize_t size, body_size, topic_size, text_size
+    const uint8_t* topic
+    const uint8_t* text
 
 
-def read_numbers(tuple texts, Py_ssize_t wide):
+cdef bint read_record(const uint8_t* record, Py_ssize_t left, int64_t phy_offset, Stored* found) noexcept:
+    """Read the record that lies at ``phy_offset`` of the log; False unless it is whole, ASCII (but for its body) and of IPv4."""
+    cdef int64_t size, body_size
+    if left < MIN_RECORD_BYTES:
+        return False
+    size = <int32_t>get32(record)
+    if size < MIN_RECORD_BYTES or size > left or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
+        return False
+    if get32(record + SYS_FLAG_AT) & 0x30 or <int64_t>get64(record + PHYSICAL_OFFSET_AT) != phy_offset:
+        return False
+    body_size = <int32_t>get32(record + BODY_LENGTH_AT)
+    if body_size < 0 or HEAD_BYTES + body_size + 3 > size:
+        return False
+    found.record = record
+    found.size = <Py_ssize_t>size
+    found.body_size = <Py_ssize_t>body_size
+    found.topic = record + HEAD_BYTES + body_size
+    found.topic_size = found.topic[0]
+    found.topic += 1
+    if found.topic_size < 1 or found.topic_size > 127 or HEAD_BYTES + body_size + 1 + found.topic_size + 2 > size:
+        return False
+    found.text = found.topic + found.topic_size + 2
+    found.text_size = (<Py_ssize_t>(found.text - 2)[0]) << 8 | (found.text - 1)[0]
+    if found.text_size > MAX_PROPERTIES or found.text + found.text_size != record + size:
+        return False
+    if not is_plain(found.topic, found.topic_size) or not is_plain(found.text, found.text_size):
+        return False
+    return body_size == 0 or crc_of(record + HEAD_BYTES, found.body_size) == get32(record + BODY_CRC_AT)
+
+
+cdef enum:
+    COMMIT = 1
+    OP = 2
+    RETRY = 3
+
+
+cdef struct Move:
+    int kind
+    # the stored record, in ``stored``
+    Py_ssize_t at, size
+    # which of the batch's queues the new one goes to
+    Py_ssize_t queue
+    int64_t phy_offset, reconsume, level, delay_ms
+    # of the new one
+    int64_t phy, new_size, number, tags_code
+
+
+cdef tuple _END_NAMES = (
+    b"producerGroup", b"msgId", b"fromTransactionCheck", b"commitOrRollback", b"tranStateTableOffset", b"commitLogOffset"
+)
+
+
+cdef class MoveBatch:
     """
-    Return a list of numbers that are written plainly; None when one is not, is absent, or may not fit.
+    New messages that requests make from stored ones: ends of transactions (37) and retries of consumers (36).
 
-    The last ``wide`` of ``texts`` have 64 bits, the others 32.
+    It is used again and again: :meth:`begin`, then :meth:`end` or :meth:`back` for each request, :meth:`encode` by
+    `rmq.store.store.MessageStore.append_many`, then :meth:`answers`. It changes nothing but itself; of a queue it reads
+    ``next`` and ``end``. Those requests at the front are encoded that find room, of each all messages or none.
+    ``around`` is what stands around the opaque in the header of an answer, ``store_host`` that of op messages;
+    ``draw(queues)`` draws the queue of a retry.
+
+    Java: EndTransactionProcessor, TransactionalMessageBridge, AbstractSendMessageProcessor#consumerSendMsgBack
     """
-    cdef Py_ssize_t i, j, size, count = len(texts)
-    cdef const uint8_t* at
-    cdef int64_t value
-    cdef list found = []
-    for i in range(count):
-        text = texts[i]
-        if text is None:
+
+    #: requests
+    cdef readonly int count
+    #: offset and bytes of the last record
+    cdef readonly int64_t last_phy, last_size
+    #: the topic that :meth:`end` does not know all of; None when it refused for another reason
+    cdef readonly bytes unknown
+    cdef bytes half_topic, op_text, head, tail
+    cdef object store_host, draw
+    cdef int moves_count
+    cdef Move moves[MAX_MOVES]
+    # of each request: its opaque, and the number of moves up to its end
+    cdef int64_t opaques[MAX_MOVES]
+    cdef int ends[MAX_MOVES]
+    # of a commit the SendTopic, of a rollback too; of a retry (topic of the group, its queues)
+    cdef list targets
+    cdef list queues
+    cdef int64_t numbers[MAX_MOVES]
+    cdef uint8_t* stored
+    cdef Py_ssize_t stored_size, stored_room
+    cdef uint8_t* records
+    cdef Py_ssize_t room
+    cdef uint8_t* keys
+    cdef Py_ssize_t keys_size
+    cdef uint8_t* text
+
+    def __cinit__(self):
+        self.stored = NULL
+        self.text = NULL
+        self.records = NULL
+        self.keys = NULL
+
+    def __init__(self, str half_topic, bytes op_text, around, store_host, draw):
+        self.half_topic = half_topic.encode("ascii")
+        self.op_text = op_text
+        self.head, self.tail = around
+        self.store_host = store_host
+        self.draw = draw
+        self.keys = <uint8_t*>malloc(MAX_MOVES * MAX_KEYS * PENDING)
+        self.text = <uint8_t*>malloc(MAX_PROPERTIES + 16)
+        if self.keys == NULL or self.text == NULL:
+            raise MemoryError
+        self.begin()
+
+    def __dealloc__(self):
+        free(self.stored)
+        free(self.records)
+        free(self.keys)
+        free(self.text)
+
+    def begin(self):
+        """Forget all requests."""
+        self.count = self.moves_count = 0
+        self.stored_size = 0
+        self.targets = []
+        self.queues = []
+        self.unknown = None
+
+    def end(self, bytes data, Py_ssize_t position, read, dict known, op_queue):
+        """
+        Add what the request at ``data[position]`` makes of a half message; return where it ends, 0 for an unusual one.
+
+        ``read(offset)`` returns the bytes at an offset of the log, at least the record there, or None; ``known`` has the
+        SendTopic of each topic by name. A commit needs two queues, a rollback the queue of op messages.
+        """
+        cdef Header header
+        cdef Text body
+        cdef Text found[6]
+        cdef Text group, name
+        cdef Properties plain
+        cdef Stored half
+        cdef int64_t end = 0, table_offset = 0, phy_offset = 0, queue_id = 0
+        cdef SendTopic topic
+        cdef Py_ssize_t target = 0, op
+        cdef bytes key
+        self.unknown = None
+        if not read_texts(data, position, END_TRANSACTION, _END_NAMES, found, &header, &body):
+            return 0
+        if found[0].at == NULL or found[1].at == NULL or not is_boolean(&found[2]):
+            return 0
+        if not digits_in(found[3].at, found[3].size, 9, &end) or end not in (COMMITTED, ROLLED_BACK):
+            return 0
+        if not digits_in(found[4].at, found[4].size, 18, &table_offset):
+            return 0
+        if not digits_in(found[5].at, found[5].size, 18, &phy_offset) or not self._keep(read(phy_offset), phy_offset, &half):
+            return 0
+        if not is_name(half.topic, half.topic_size, PyBytes_AS_STRING(self.half_topic), PyBytes_GET_SIZE(self.half_topic)):
+            return 0
+        if get32(half.record + QUEUE_ID_AT) != 0 or <int64_t>get64(half.record + QUEUE_OFFSET_AT) != table_offset:
+            return 0
+        group.at = find_value(half.text, half.text_size, b"PGROUP", &group.size)
+        name.at = find_value(half.text, half.text_size, b"REAL_TOPIC", &name.size)
+        if group.at == NULL or name.at == NULL or group.size != found[0].size:
+            return 0
+        if not edit_properties(half.text, half.text_size, NULL, 0, self.text, &plain):
+            return 0
+        if memcmp(group.at, found[0].at, group.size) != 0:
+            return 0
+        key = bytes_of(name.at, name.size)
+        topic = <SendTopic>known.get(key)
+        if topic is None:
+            self.unknown = key
+            return 0
+        op = self._enter(op_queue)
+        if op < 0 or self.moves_count + 2 > MAX_MOVES:
+            return 0
+        if end == COMMITTED:
+            name.at = find_value(half.text, half.text_size, b"REAL_QID", &name.size)
+            if not digits_in(name.at, name.size, 9, &queue_id) or queue_id >= PyList_GET_SIZE(topic.queues):
+                return 0
+            # a separator at their end would be lost
+            if find_value(half.text, half.text_size, b"DELAY", &name.size) != NULL or half.text[half.text_size - 1] == 2:
+                return 0
+            queue = <object>PyList_GET_ITEM(topic.queues, <Py_ssize_t>queue_id)
+            if queue is None:
+                self.unknown = key
+                return 0
+            target = self._enter(queue)
+            if target < 0 or target == op:
+                return 0
+            self._add(COMMIT, &half, target, phy_offset)
+        self._add(OP, &half, op, phy_offset)
+        self._request(header.opaque, topic)
+        return body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size
+
+    def back(
+        self, int64_t opaque, data, int64_t phy_offset, int64_t most, int64_t level, SendTopic schedule, tuple delays_ms,
+        bytes retry_topic, Py_ssize_t queues
+    ):
+        """
+        Add the retry of the message at ``phy_offset`` of the log, ``data`` from there on; None for an unusual one.
+
+        Returns the topic that consumers know it by.
+
+        It goes to the queue of its delay level of ``schedule``, and later to one of the ``queues`` of ``retry_topic``.
+        """
+        cdef Stored record
+        cdef Text topic
+        cdef Move* move
+        cdef int64_t times, number
+        cdef Py_ssize_t target
+        self.unknown = None
+        if self.moves_count == MAX_MOVES or not self._keep(data, phy_offset, &record):
             return None
-        at = <const uint8_t*>PyBytes_AS_STRING(<bytes>text)
-        size = PyBytes_GET_SIZE(<bytes>text)
-        if not 0 < size <= (18 if i >= count - wide else 9):
+        times = <int32_t>get32(record.record + RECONSUME_TIMES_AT)
+        if not 0 <= times < most or get32(record.record + SYS_FLAG_AT) & TRANSACTION not in (0, COMMITTED):
             return None
-        value = 0
-        for j in range(size):
-            if at[j] < c'0' or at[j] > c'9':
-                return None
-            value = value * 10 + (at[j] - c'0')
-        found.append(value)
-    return found
+        if level == 0:
+            level = SCHEDULED_RETRY + times
+        number = min(level, <int64_t>len(delays_ms)) - 1
+        if not 0 <= number < PyList_GET_SIZE(schedule.queues):
+            return None
+        queue = <object>PyList_GET_ITEM(schedule.queues, <Py_ssize_t>number)
+        if queue is None:
+            self.unknown = schedule.field[1:]
+            return None
+        target = self._enter(queue)
+        if target < 0:
+            return None
+        topic.at = find_value(record.text, record.text_size, b"RETRY_TOPIC", &topic.size)
+        if topic.at == NULL:
+            topic.at = record.topic
+            topic.size = record.topic_size
+        move = self._add(RETRY, &record, target, phy_offset)
+        move.reconsume = times + 1
+        move.level = level
+        move.delay_ms = delays_ms[number]
+        self._request(opaque, (retry_topic, queues))
+        return (<const char*>topic.at)[:topic.size].decode("ascii")
+
+    def drop(self):
+        """Forget the last request."""
+        self.count -= 1
+        self.moves_count = self.ends[self.count - 1] if self.count else 0
+        self.targets.pop()
+
+    cdef bint _keep(self, data, int64_t phy_offset, Stored* found) except -1:
+        """Keep a copy of the record at the begin of ``data``; False for none, or one that is not plain."""
+        cdef Py_buffer view
+        cdef Py_ssize_t needed
+        cdef uint8_t* grown
+        if data is None:
+            return False
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if not read_record(<const uint8_t*>view.buf, view.len, phy_offset, found):
+                return False
+            needed = self.stored_size + found.size
+            if needed > self.stored_room:
+                grown = <uint8_t*>realloc(self.stored, needed * 2)
+                if grown == NULL:
+                    raise MemoryError
+                self.stored = grown
+                self.stored_room = needed * 2
+            grown = self.stored + self.stored_size
+            memcpy(grown, found.record, found.size)
+            found.topic += grown - found.record
+            found.text += grown - found.record
+            found.record = grown
+        finally:
+            PyBuffer_Release(&view)
+        return True
+
+    cdef Py_ssize_t _enter(self, queue) except -2:
+        """Return which of the batch's queues a queue is; -1 for none, or one whose messages are not shown as it grows."""
+        cdef Py_ssize_t i, count = PyList_GET_SIZE(self.queues)
+        if queue is None:
+            return -1
+        for i in range(count):
+            if <object>PyList_GET_ITEM(self.queues, i) is queue:
+                return i
+        if count == MAX_MOVES:
+            return -1
+        self.numbers[count] = queue.next
+        if <int64_t>queue.end != self.numbers[count]:
+            return -1
+        self.queues.append(queue)
+        return count
+
+    cdef Move* _add(self, int kind, Stored* record, Py_ssize_t queue, int64_t phy_offset) noexcept:
+        cdef Move* move = &self.moves[self.moves_count]
+        self.moves_count += 1
+        self.stored_size = record.record + record.size - self.stored
+        move.kind = kind
+        move.at = record.record - self.stored
+        move.size = record.size
+        move.queue = queue
+        move.phy_offset = phy_offset
+        return move
+
+    cdef int _request(self, int64_t opaque, target) except -1:
+        self.opaques[self.count] = opaque
+        self.ends[self.count] = self.moves_count
+        self.targets.append(target)
+        self.count += 1
+        return 0
+
+    def encode(self, int64_t phy_offset, int64_t room, int64_t store_ms, store_host):
+        """See `SendBatch.encode`."""
+        cdef Py_ssize_t used = 0, keys = 0
+        cdef int request, i = 0, whole = 0
+        cdef Py_ssize_t size
+        self.keys_size = 0
+        for request in range(self.count):
+            for i in range(whole, self.ends[request]):
+                size = self._make(&self.moves[i], <object>PyList_GET_ITEM(self.targets, request), phy_offset, used, room, store_ms)
+                if size < 0:
+                    break
+                used += size
+            else:
+                whole = self.ends[request]
+                keys = self.keys_size
+                continue
+            self.count = request
+            break
+        self.moves_count = whole
+        self.keys_size = keys
+        if whole == 0:
+            return None
+        self.last_phy = self.moves[whole - 1].phy
+        self.last_size = self.moves[whole - 1].new_size
+        used = <Py_ssize_t>(self.last_phy + self.last_size - phy_offset)
+        return bytes_of(self.records, used), self._units(), bytes_of(self.keys, keys)
+
+    cdef Py_ssize_t _make(
+        self, Move* move, target, int64_t phy_offset, Py_ssize_t used, int64_t room, int64_t store_ms
+    ) except -2:
+        """Write one record, its unit and its keys; return its bytes, -1 for one that does not fit or is not plain."""
+        cdef Stored stored
+        cdef bytes field = (<object>PyList_GET_ITEM(self.queues, move.queue)).topic_field
+        cdef uint8_t* out
+        cdef uint8_t* text
+        cdef Properties found
+        cdef Edit edits[MAX_EDITS]
+        cdef uint8_t level[24]
+        cdef uint8_t drawn[24]
+        cdef uint8_t origin[32]
+        cdef int32_t hashes[MAX_KEYS]
+        cdef int edit_count = 0, hash_count, i
+        cdef Py_ssize_t size, body_size, needed, drawn_size = 1
+        cdef uint32_t prefix
+        cdef bytes name
+        stored.record = self.stored + move.at
+        stored.size = move.size
+        stored.body_size = <Py_ssize_t>get32(stored.record + BODY_LENGTH_AT)
+        stored.topic = stored.record + HEAD_BYTES + stored.body_size + 1
+        stored.topic_size = (stored.topic - 1)[0]
+        stored.text = stored.topic + stored.topic_size + 2
+        stored.text_size = stored.record + stored.size - stored.text
+        needed = used + HEAD_BYTES + stored.body_size + 24 + PyBytes_GET_SIZE(field) + 2 + MAX_PROPERTIES + 16
+        if needed > self.room:
+            out = <uint8_t*>realloc(self.records, needed * 2)
+            if out == NULL:
+                raise MemoryError
+            self.records = out
+            self.room = needed * 2
+        out = self.records + used
+        if move.kind == OP:
+            body_size = self._op_head(out, &stored, store_ms)
+        else:
+            body_size = stored.body_size
+            memcpy(out, stored.record, HEAD_BYTES + body_size)
+        memcpy(out + HEAD_BYTES + body_size, PyBytes_AS_STRING(field), PyBytes_GET_SIZE(field))
+        text = out + HEAD_BYTES + body_size + PyBytes_GET_SIZE(field) + 2
+        if move.kind == OP:
+            stored.text = <const uint8_t*>PyBytes_AS_STRING(self.op_text)
+            stored.text_size = PyBytes_GET_SIZE(self.op_text)
+        elif move.kind == RETRY:
+            name = (<tuple>target)[0]
+            drawn[0] = c'0'
+            put_id(origin, stored.record + STORE_HOST_AT, <uint64_t>move.phy_offset)
+            set_edit(&edits[0], b"RETRY_TOPIC", stored.topic, stored.topic_size, True)
+            set_edit(&edits[1], b"ORIGIN_MESSAGE_ID", origin, 32, True)
+            set_edit(&edits[2], b"WAIT", b"false", 5, False)
+            set_edit(&edits[3], b"DELAY", level, put_decimal(level, move.level), False)
+            set_edit(&edits[4], b"REAL_TOPIC", <const uint8_t*>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), False)
+            set_edit(&edits[5], b"REAL_QID", drawn, 1, False)
+            edit_count = 6
+        if not edit_properties(stored.text, stored.text_size, edits, edit_count, text, &found):
+            return -1
+        size = text - out + found.size
+        if used + size + DRAWN_BYTES > room or found.size > MAX_PROPERTIES - DRAWN_BYTES:
+            return -1
+        prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1) * 31 + 35
+        hash_count = hash_keys(prefix, text, &found, hashes, MAX_KEYS)
+        if hash_count < 0:
+            return -1
+        if move.kind == RETRY:
+            # nothing but the disk can refuse the message now
+            drawn_size = put_decimal(drawn, self.draw((<tuple>target)[1]))
+            if drawn_size > 1 or drawn[0] != c'0':
+                edits[5].value_size = drawn_size
+                for i in range(edit_count):
+                    edits[i].done = False
+                edit_properties(stored.text, stored.text_size, edits, edit_count, text, &found)
+                size = text - out + found.size
+            put32(out + RECONSUME_TIMES_AT, <uint32_t>move.reconsume)
+            put64(out + PREPARED_TRANSACTION_OFFSET_AT, 0)
+        elif move.kind == COMMIT:
+            put32(out + SYS_FLAG_AT, get32(out + SYS_FLAG_AT) & ~<uint32_t>TRANSACTION | COMMITTED)
+            put64(out + PREPARED_TRANSACTION_OFFSET_AT, <uint64_t>move.phy_offset)
+        (text - 2)[0] = <uint8_t>(found.size >> 8)
+        (text - 1)[0] = <uint8_t>found.size
+        move.phy = phy_offset + used
+        move.new_size = size
+        move.number = self.numbers[move.queue]
+        self.numbers[move.queue] += 1
+        put32(out + TOTAL_SIZE_AT, <uint32_t>size)
+        put32(out + QUEUE_ID_AT, <uint32_t><int64_t>(<object>PyList_GET_ITEM(self.queues, move.queue)).queue_id)
+        put64(out + QUEUE_OFFSET_AT, <uint64_t>move.number)
+        put64(out + PHYSICAL_OFFSET_AT, <uint64_t>move.phy)
+        put64(out + STORE_TIMESTAMP_AT, <uint64_t>store_ms)
+        move.tags_code = 0
+        if move.kind == RETRY:
+            move.tags_code = store_ms + move.delay_ms
+        elif found.tags_size > 0:
+            move.tags_code = <int32_t>hash_on(0, text + found.tags, found.tags_size)
+        for i in range(hash_count):
+            add_pending(self.keys + self.keys_size, hashes[i], move.phy, store_ms)
+            self.keys_size += PENDING
+        return size
+
+    cdef Py_ssize_t _op_head(self, uint8_t* out, Stored* half, int64_t now) except -1:
+        """Write an op message up to its body, the queue offset of the half message; return the body's length."""
+        cdef Py_ssize_t body_size = put_decimal(out + HEAD_BYTES, <int64_t>get64(half.record + QUEUE_OFFSET_AT))
+        memset(out, 0, HEAD_BYTES)
+        put_host(out + STORE_HOST_AT, self.store_host)
+        memcpy(out + BORN_HOST_AT, out + STORE_HOST_AT, 8)
+        put32(out + MAGIC_CODE_AT, <uint32_t>MAGIC_V1)
+        put32(out + BODY_CRC_AT, crc_of(out + HEAD_BYTES, body_size))
+        put64(out + BORN_TIMESTAMP_AT, <uint64_t>now)
+        put32(out + BODY_LENGTH_AT, <uint32_t>body_size)
+        return body_size
+
+    cdef list _units(self):
+        cdef list found = []
+        cdef Py_ssize_t queue
+        cdef bytearray units
+        cdef uint8_t unit[UNIT]
+        cdef int i
+        cdef int64_t end
+        for queue in range(PyList_GET_SIZE(self.queues)):
+            units = bytearray()
+            end = 0
+            for i in range(self.moves_count):
+                if self.moves[i].queue == queue:
+                    put64(unit, <uint64_t>self.moves[i].phy)
+                    put32(unit + 8, <uint32_t>self.moves[i].new_size)
+                    put64(unit + 12, <uint64_t>self.moves[i].tags_code)
+                    units += bytes_of(unit, UNIT)
+                    end = self.moves[i].phy + self.moves[i].new_size
+            if units:
+                found.append((<object>PyList_GET_ITEM(self.queues, queue), bytes(units), end))
+        return found
+
+    def answers(self, list counted):
+        """
+        Return the frame that answers each encoded request with SUCCESS, and count ends of transactions.
+
+        Topics that had no counts are added to ``counted``.
+        """
+        cdef list answers = []
+        cdef int request, first = 0
+        cdef SendTopic topic
+        for request in range(self.count):
+            answers.append(self._answer(self.opaques[request]))
+            if self.moves[first].kind == COMMIT:
+                topic = <SendTopic>PyList_GET_ITEM(self.targets, request)
+                topic.count(counted, 1, self.moves[first].new_size)
+                topic.commits += 1
+            elif self.moves[first].kind == OP:
+                topic = <SendTopic>PyList_GET_ITEM(self.targets, request)
+                topic.count(counted, 0, 0)
+                topic.rollbacks += 1
+            first = self.ends[request]
+        return answers
 
 
-def make_record(
-    bytes field, int64_t queue_id, int64_t number, int64_t phy, int64_t store_ms, dict pairs, bytes body, int64_t born,
-    born_host, store_host, int64_t flag, int64_t sys_flag, int64_t reconsume, int64_t prepared
-):
-    """
-    Return (record, tags code, index entries of PENDING bytes each) of a message.
+    cdef bytes _answer(self, int64_t opaque):
+        cdef uint8_t number[24]
+        cdef Py_ssize_t digits = put_decimal(number, opaque)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(self.head) + digits + PyBytes_GET_SIZE(self.tail)
+        cdef bytes answer = PyBytes_FromStringAndSize(NULL, 8 + size)
+        cdef uint8_t* out = <uint8_t*>PyBytes_AS_STRING(answer)
+        put32(out, <uint32_t>(4 + size))
+        put32(out + 4, <uint32_t>size)
+        out = add_bytes(out + 8, self.head)
+        memcpy(out, number, digits)
+        add_bytes(out + digits, self.tail)
+        return answer
 
-    None for longer addresses than IPv4's, too many keys, or properties that nearly reach their limit. ``field`` is the topic,
-    of ASCII, behind its length; ``pairs`` are the properties.
-    """
-    cdef Send send
-    cdef Properties found
-    cdef int32_t hashes[MAX_KEYS]
-    cdef uint8_t born_bytes[8]
-    cdef uint8_t store_bytes[8]
-    cdef bytes name, value, record, entries
-    cdef uint8_t* out
-    cdef Py_ssize_t size = 0
-    cdef int i, count = 0, more
-    cdef uint32_t prefix
-    cdef int64_t code = 0
-    if not put_host(born_bytes, born_host) or not put_host(store_bytes, store_host):
-        return None
-    prefix = hash_on(0, <const uint8_t*>PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1) * 31 + 35
-    value = pairs.get(b"UNIQ_KEY")
-    if value is not None:
-        hashes[0] = index_hash(hash_on(prefix, <const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)))
-        count = 1
-    value = pairs.get(b"KEYS")
-    if value is not None:
-        found.unique_size = -1
-        found.keys = 0
-        found.keys_size = PyBytes_GET_SIZE(value)
-        more = hash_keys(
-            prefix, <const uint8_t*>PyBytes_AS_STRING(value), &found, hashes + count, MAX_KEYS - count
-        )
-        if more < 0:
-            return None
-        count += more
-    value = pairs.get(b"TAGS")
-    if value is not None:
-        code = <int32_t>hash_on(0, <const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-    for name, value in pairs.items():
-        size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 2
-    if size > MAX_PROPERTIES - SPARE_PROPERTIES:
-        return None
-    if size:
-        size -= 1
-    send.body = <const uint8_t*>PyBytes_AS_STRING(body)
-    send.body_size = PyBytes_GET_SIZE(body)
-    send.queue_id = queue_id
-    send.flag = flag
-    send.number = number
-    send.phy = phy
-    send.sys_flag = sys_flag
-    send.born = born
-    send.reconsume = reconsume
-    send.size = HEAD_BYTES + send.body_size + PyBytes_GET_SIZE(field) + 2 + size
-    record = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>send.size)
-    out = <uint8_t*>PyBytes_AS_STRING(record)
-    put_head(out, &send, born_bytes, store_bytes, store_ms)
-    put64(out + PREPARED_TRANSACTION_OFFSET_AT, <uint64_t>prepared)
-    out = add_bytes(out + HEAD_BYTES, body)
-    out = add_bytes(out, field)
-    out[0] = <uint8_t>(size >> 8)
-    out[1] = <uint8_t>size
-    out += 2
-    more = 0
-    for name, value in pairs.items():
-        if more:
-            out[0] = 2
-            out += 1
-        more = 1
-        out = add_bytes(out, name)
-        out[0] = 1
-        out = add_bytes(out + 1, value)
-    entries = PyBytes_FromStringAndSize(NULL, count * PENDING)
-    out = <uint8_t*>PyBytes_AS_STRING(entries)
-    for i in range(count):
-        out = add_pending(out, hashes[i], phy, store_ms)
-    return record, code, entries
+
+cdef void put_id(uint8_t* at, const uint8_t* host, uint64_t phy_offset) noexcept nogil:
+    """Write an offset message id, of 32 hex digits."""
+    put_hex(at, get64(host))
+    put_hex(at + 16, phy_offset)
 
 
 cdef inline bint put_host(uint8_t* at, host) except -1:
@@ -1424,7 +2037,7 @@ cdef inline void put_head(
     put32(record + TOTAL_SIZE_AT, <uint32_t>send.size)
     put32(record + MAGIC_CODE_AT, <uint32_t>MAGIC_V1)
     put32(record + BODY_CRC_AT, crc_of(send.body, send.body_size))
-    put32(record + QUEUE_ID_AT, <uint32_t>send.queue_id)
+    put32(record + QUEUE_ID_AT, <uint32_t>send.stored_id)
     put32(record + FLAG_AT, <uint32_t>send.flag)
     put64(record + QUEUE_OFFSET_AT, <uint64_t>send.number)
     put64(record + PHYSICAL_OFFSET_AT, <uint64_t>send.phy)

@@ -110,7 +110,7 @@ class Side:
             count = append_many(sends, store_host)
             self.calls += 1
             self.taken += count
-            self.in_batches += count if sends.is_batch else 0
+            self.in_batches += count if getattr(sends, "is_batch", False) else 0
             return count
 
         store.append_many = counted  # type: ignore[method-assign]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any, AnyStr
 
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.topics import topic
-from rmq.broker.waitinglanes import MAX_TOGETHER, SendBackLane
+from rmq.broker.waitinglanes import MAX_TOGETHER
 from rmq.remoting.channel import Channel
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
@@ -40,9 +41,8 @@ class Two:
         self.taken = dict.fromkeys(CODES, 0)
         table = self.sides[0].table
         lanes: dict[int, Any] = dict(table.chunk_lanes)
-        lanes[310].otherwise = self._counted(310, lanes[310].otherwise)
-        table.chunk_lanes = lanes | {code: self._counted(code, lanes[code]) for code in (36, 37)}
-        self.back: SendBackLane = lanes[36]
+        table.chunk_lanes = lanes | {code: self._counted(code, lanes[code]) for code in CODES}
+        self.lanes = lanes
         self.peers = [Peer(side.table) for side in self.sides]
         self._opaque = 0
         for side in self.sides:
@@ -54,6 +54,7 @@ class Two:
             side.client.ask(37, end_ext(side.client.ask(310, half_ext())))
             for level in range(1, 19):
                 side.client.ask(310, send_ext(props=f"DELAY\x01{level}"))
+        self.taken = dict.fromkeys(CODES, 0)
 
     def _counted(self, code: int, lane: Any) -> Any:
         def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
@@ -320,6 +321,38 @@ class WaitingLaneTests(SynchronousTestCase):
         self.assertGreater(min(two.taken.values()), 120)
         two.end()
 
+    def _together(
+        self, chance: random.Random, two: Two, code: int, make: Callable[[], tuple[dict[str, str], bytes]]
+    ) -> None:
+        """Give requests of several connections to a lane together, to the other broker one after the other."""
+        together, writes, opaque = 0, 0, 1000
+        channel, lane = two.peers[0].protocol.channel, two.lanes[code]
+        for _ in range(40):
+            frames = []
+            for _ in range(chance.choice((1, 2, 16, MAX_TOGETHER + 3))):
+                opaque += 1
+                ext, body = make()
+                frames.append(encode_command(RemotingCommand(code, opaque=opaque, ext_fields=ext, body=body or None)))
+                twice = frames[-1] if code == 310 else frames[-1] * 2  # sends are taken from each as many as there are
+                frames[-1] = mostly(chance, frames[-1], twice, frames[-1][:-1])
+            answers, count = lane.together([(frame, channel) for frame in frames])
+            self.assertEqual(count, sum(answer is not None for answer in answers))
+            self.assertLessEqual(count, len(frames) if code == 310 else MAX_TOGETHER)
+            if count:
+                two.sides[0].table.stats.observe(code, 0.0, count)
+            together += count
+            writes += count > 0
+            for frame, reply in sorted(zip(frames, answers, strict=True), key=lambda pair: pair[1] is None):
+                sent = frame if len(frame) >= 4 + int.from_bytes(frame[:4], "big") else b""
+                for peer in two.peers[reply is not None :] if sent else ():
+                    peer.send(sent)
+                found = [peer.transport.read() for peer in two.peers]
+                self.assertEqual(found[0] if reply is None else reply, found[1], f"seed {SEED}")
+        two.compare()
+        self.assertGreater(together, 5 * writes)
+        self.assertGreater(two.sides[0].one.service.store.end_offset, 65536)
+        two.end()
+
     def test_send_backs_of_several_connections(self) -> None:
         """What several connections send back in one turn takes one write; the bytes are those of one after another."""
         chance = random.Random(SEED)
@@ -329,34 +362,45 @@ class WaitingLaneTests(SynchronousTestCase):
             ext = send_ext(queue_id=number % 4, props=f"TAGS\x01a\x02KEYS\x01k{number} x")
             (answer,) = two.ask(RemotingCommand(310, ext_fields=ext, body=b"x" * chance.randrange(500)))
             places.append(int(answer.ext_fields["msgId"][16:], 16))
-        together, writes, opaque = 0, 0, 1000
-        channel = two.peers[0].protocol.channel
-        for _ in range(40):
-            frames = []
-            for _ in range(chance.choice((1, 2, 16, MAX_TOGETHER + 3))):
-                opaque += 1
-                ext = back_ext(chance.choice(places), delayLevel=str(chance.choice((0, 1, 2, 18))))
-                ext["group"] = mostly(chance, "g", "new", "a b")
-                ext["offset"] = mostly(chance, ext["offset"], "-1", "77")
-                frames.append(encode_command(RemotingCommand(36, opaque=opaque, ext_fields=ext)))
-                frames[-1] = mostly(chance, frames[-1], frames[-1] * 2, frames[-1][:-1])
-            answers, count = two.back.together([(frame, channel) for frame in frames])
-            self.assertEqual(count, sum(answer is not None for answer in answers))
-            self.assertLessEqual(count, MAX_TOGETHER)
-            if count:
-                two.sides[0].table.stats.observe(36, 0.0, count)
-            together += count
-            writes += count > 0
-            for frame, reply in sorted(zip(frames, answers, strict=True), key=lambda pair: pair[1] is None):
-                sent = frame if len(frame) >= 4 + int.from_bytes(frame[:4], "big") else b""
-                for peer in two.peers[reply is not None :]:
-                    peer.send(sent)
-                found = [peer.transport.read() for peer in two.peers]
-                self.assertEqual(found[0] if reply is None else reply, found[1], f"seed {SEED}")
-        two.compare()
-        self.assertGreater(together, 5 * writes)
-        self.assertGreater(two.sides[0].one.service.store.end_offset, 65536)
-        two.end()
+
+        def make() -> tuple[dict[str, str], bytes]:
+            ext = back_ext(chance.choice(places), delayLevel=str(chance.choice((0, 1, 2, 18))))
+            ext["group"] = mostly(chance, "g", "new", "a b")
+            ext["offset"] = mostly(chance, ext["offset"], "-1", "77")
+            return ext, b""
+
+        self._together(chance, two, 36, make)
+
+    def test_ends_of_several_connections(self) -> None:
+        """So do the ends of transactions: commits to the same queue and to others, rollbacks, wrong ones among them."""
+        chance = random.Random(SEED)
+        two = Two(self, mappedFileSizeCommitLog="65536")
+        halves = []
+        for number in range(5):
+            half = half_ext(number % 4, more=f"\x02TAGS\x01a\x02KEYS\x01k{number} x")
+            halves += two.ask(RemotingCommand(310, ext_fields=half, body=b"x" * chance.randrange(500)))
+
+        def make() -> tuple[dict[str, str], bytes]:
+            ext = end_ext(chance.choice(halves), mostly(chance, chance.choice(("8", "12")), "0", "x"))
+            ext["producerGroup"] = mostly(chance, "PG", "other")
+            ext["commitLogOffset"] = mostly(chance, ext["commitLogOffset"], "-1", "77")
+            return ext, b""
+
+        self._together(chance, two, 37, make)
+
+    def test_half_and_delayed_messages_of_several_connections(self) -> None:
+        """So do half messages, delayed ones and ordinary ones among each other."""
+        chance = random.Random(SEED)
+        two = Two(self, mappedFileSizeCommitLog="65536")
+
+        def make() -> tuple[dict[str, str], bytes]:
+            queue, body = chance.randrange(4), b"x" * chance.randrange(500)
+            level = mostly(chance, chance.choice(("1", "2", "18")), "0", "99", "x")
+            delayed = send_ext(queue_id=queue, props=f"DELAY\x01{level}\x02TAGS\x01a")
+            plain = send_ext(queue_id=queue, props="KEYS\x01DELAY TRAN_MSG")
+            return chance.choice((half_ext(queue), half_ext(queue, f=mostly(chance, "4", "0")), delayed, plain)), body
+
+        self._together(chance, two, 310, make)
 
     def test_properties_as_they_are_stored(self) -> None:
         """A committed message has the properties of its half message byte by byte, however Apache ended them."""
@@ -464,5 +508,5 @@ class WaitingLaneTests(SynchronousTestCase):
             one = OneBroker(values)
             lanes: Any = one.service.responders.chunk_lanes
             self.assertEqual([code in lanes for code in (36, 37)], [False, False])
-            self.assertIsNone(getattr(lanes.get(310), "otherwise", None))
+            self.assertIsNone(getattr(lanes.get(310), "delayed", None))
             one.end()

@@ -46,6 +46,8 @@ EXTREMES = (
     0xFFFFFFFF,
 )
 ODD = ("0", "4", "8", "12", "-1", "99999999999", "x", "")
+#: the topics of half messages and of op messages
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 HOST = (b"\x7f\x00\x00\x01", 10911)
 V6 = (bytes(16), 10911)
 NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "CLUSTER", "own", "")
@@ -80,7 +82,8 @@ def properties(rng: random.Random, *, plain: bool) -> str:
     """Return properties, if ``plain`` such as Java clients send."""
     if plain:
         names = rng.sample(("TAGS", "KEYS", "UNIQ_KEY", "own"), k=rng.randrange(5))
-        return "\x02".join(f"{name}\x01{rng.choice(('a', 'x y z', 'k' * 300))}" for name in names)
+        pairs = [f"{name}\x01{rng.choice(('a', 'x y z', 'k' * 300))}" for name in names]
+        return "\x02".join(pairs + rng.choice(([], [], [], ["TRAN_MSG\x01true"], ["DELAY\x01" + rng.choice("0129")])))
     return "\x02".join(f"{rng.choice(NAMES)}\x01{rng.choice(TEXTS)}" for _ in range(rng.randrange(6)))
 
 
@@ -88,7 +91,9 @@ def send(rng: random.Random, *, batch: bool = False) -> bytes:
     """Return the frame of a send."""
     plain = rng.random() < 0.8
     ext = {"a": "PG", "b": rng.choice(("T", "T", "T", "U", "t" * 127)), "c": "TBW102", "d": "4"}
-    ext |= {"e": rng.choice("0000123") if plain else rng.choice(ODD), "f": "0" if plain else rng.choice(ODD)}
+    ext |= {"e": rng.choice("0000123"), "f": rng.choice("00004")}
+    if not plain:
+        ext |= {"e": rng.choice(ODD), "f": rng.choice(ODD)}
     ext |= {
         "g": str(rng.randrange(1 << 41)),
         "h": "0",
@@ -107,13 +112,13 @@ def send(rng: random.Random, *, batch: bool = False) -> bytes:
     return encode_command(RemotingCommand(310, opaque=rng.randrange(1 << 31), ext_fields=ext, body=body or None))
 
 
-def record(rng: random.Random, at: int) -> bytes:
-    """Return a record that lies at ``at``."""
+def record(rng: random.Random, at: int, topic: bytes = b"", text: bytes = b"") -> bytes:
+    """Return a record that lies at ``at``, of any topic and with any properties where they are not given."""
     return encode_record(
-        topic=rng.choice((b"T", b"T", b"U", b"t" * 127)),
-        queue_id=rng.choice((0, 1, 3, 7)),
+        topic=topic or rng.choice((b"T", b"T", b"U", b"t" * 127)),
+        queue_id=0 if topic else rng.choice((0, 1, 3, 7)),
         body=bytes(rng.choice((0, 1, 8, 100, 600))),
-        properties=properties(rng, plain=rng.random() < 0.8).encode(),
+        properties=text or properties(rng, plain=rng.random() < 0.8).encode(),
         born_timestamp=1,
         store_timestamp=rng.choice((0, 1 << 40)),
         born_host=rng.choice((HOST, HOST, V6)),
@@ -135,7 +140,9 @@ def log(rng: random.Random, base: int) -> bytes:
 def sends_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
     around = ('{"code":0,"extFields":{"msgId":"', '","queueId":"', '","queueOffset":"', '"},"opaque":', "}")
-    batches = [module.SendBatch(310, 2000, "DefaultCluster", around, waits, waits) for waits in (False, True)]
+    batches = [module.SendBatch(310, 2000, "DefaultCluster", around, waits, waits) for waits in (False, False, True)]
+    waiting = [module.SendTopic(name, [SimpleNamespace(next=0, end=0), None]) for name in (HALF, "S")]
+    batches[0].park(*waiting, (1000, 5000, 10_000))
 
     def once(rng: random.Random) -> None:
         queues = [SimpleNamespace(next=0, end=0) for _ in range(3)]
@@ -180,24 +187,51 @@ def walk_kind() -> Callable[[random.Random], object]:
 
 def waiting_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
+    batch = module.MoveBatch(HALF, b"WAIT\x01true\x02TAGS\x01d", (b'{"opaque":', b"}"), HOST, lambda queues: queues - 1)
+
+    def queue(topic: str) -> SimpleNamespace:
+        return SimpleNamespace(topic_field=bytes((len(topic),)) + topic.encode(), queue_id=0, next=0, end=0)
+
+    def request(rng: random.Random, code: int, fields: dict[str, str]) -> bytes:
+        for name in rng.sample(sorted(fields), k=rng.choice((0, 0, 0, 1))):
+            fields[name] = rng.choice(ODD)
+        return encode_command(RemotingCommand(code, opaque=rng.randrange(1 << 31), ext_fields=fields))
 
     def once(rng: random.Random) -> None:
-        names = tuple(letter.encode() for letter in rng.sample("abeghijlmx", k=rng.randrange(10)))
-        module.read_fields(damaged(rng, send(rng)), rng.choice((0, 0, 0, 9)), 310, names)
+        module.read_frame(damaged(rng, send(rng)), rng.choice((0, 0, 0, 9)), 310)
         at = rng.choice((0, 1 << 40))
-        data = damaged(rng, record(rng, at))
-        found = module.read_record(rng.choice((data, memoryview(data))), at)
-        text = found[-1] if found is not None else properties(rng, plain=rng.random() < 0.8).encode()
-        pairs = module.read_properties(damaged(rng, text) if rng.random() < 0.5 else text)
-        if pairs is not None:
-            pairs[b"KEYS"] = rng.choice((b"", b" ", b"k", b"k " * rng.randrange(40)))
-            hosts = rng.choice((HOST, HOST, V6)), rng.choice((HOST, HOST, V6))
-            field = rng.choice((b"\x01T", b"\x7f" + b"t" * 127))
-            numbers = [rng.choice((0, -1, (1 << 63) - 1)) for _ in range(4)]
-            body = bytes(rng.choice((0, 1, 8, 600)))
-            module.make_record(field, 1, 2, at, 1 << 40, pairs, body, 1, *hosts, *numbers)
-        digits = [rng.choice((None, b"", b"0", b"9" * rng.randrange(40), b"-1")) for _ in range(rng.randrange(5))]
-        module.read_numbers(tuple(digits), rng.randrange(-1, 7))
+        ops, schedule = queue(OP), module.SendTopic("S", [None, *(queue("S") for _ in range(17))])
+        known = {b"T": module.SendTopic("T", [None, queue("T"), queue("T")])}
+        batch.begin()
+        added = 0
+        for _ in range(rng.choice((1, 1, 3, 80))):
+            half = rng.choice((b"", b"PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x01")) + rng.choice(
+                (b"0", b"1", b"2")
+            )
+            half += rng.choice(
+                (b"", b"\x02KEYS\x01" + b"k " * rng.randrange(40), b"\x02a\x01" + b"x" * 32_700, b"\x02")
+            )
+            data = damaged(rng, record(rng, at, HALF.encode() if rng.random() < 0.9 else b"T", half))
+            ends = {"producerGroup": "PG", "msgId": "0", "commitOrRollback": rng.choice(("8", "12", "0"))}
+            ends |= {"tranStateTableOffset": "0", "commitLogOffset": str(at), "fromTransactionCheck": "false"}
+            where = rng.choice((0, 0, 0, 9))
+            if batch.end(damaged(rng, request(rng, 37, ends)), where, lambda offset, data=data: data, known, ops):
+                added += 1
+                if rng.random() < 0.2:
+                    batch.drop()
+                    added -= 1
+            backs = {"group": "g", "unitMode": "false", "maxReconsumeTimes": "16", "delayLevel": rng.choice("019")}
+            module.read_send_back(damaged(rng, request(rng, 36, backs | {"offset": str(at)})), where)
+            data = damaged(rng, record(rng, at))
+            level = rng.choice((0, 1, 18, 1 << 30))
+            delays = tuple(range(18))
+            if batch.back(
+                1, rng.choice((data, None, memoryview(data))), at, 16, level, schedule, delays, b"%RETRY%g", 9
+            ):
+                added += 1
+        room = rng.choice((*[1 << 30] * 8, 900, 0))
+        if added and batch.encode(rng.choice((0, 1 << 40)), room, 1 << 41, HOST) is not None:
+            assert len(batch.answers([])) <= added
 
     return once
 

@@ -13,6 +13,8 @@ from rmq.wire.record import java_hash
 SUB_ALL = "*"
 TAG = "TAG"
 SQL92 = "SQL92"
+#: memory of a tag's code in a set
+BYTES_PER_TAG = 100
 
 
 class SubscriptionError(ValueError):
@@ -66,6 +68,11 @@ class TagCodes(frozenset[int]):
 
     __slots__ = ()
     __call__ = frozenset.__contains__
+
+
+def filter_bytes(matches: Callable[[int], bool] | None) -> int:
+    """Return about how much memory a matcher takes."""
+    return len(matches) * BYTES_PER_TAG if isinstance(matches, TagCodes) else 0
 
 
 def tag_matcher(subscription: SubscriptionData) -> Callable[[int], bool] | None:

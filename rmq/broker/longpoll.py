@@ -16,8 +16,8 @@ TICK_S = 1.0
 SWEEP_MS = 5_000
 #: queues that are looked at, and pulls that are woken, in one turn of the reactor
 QUEUES_AT_ONCE, WAKE_AT_ONCE = 2000, 500
-#: limit of waiting pulls; a pull beyond it is answered "nothing found" at once
-MAX_HELD = 100_000
+#: limits of waiting pulls and of the memory for what they subscribe to; others are answered at once
+MAX_HELD, MAX_HELD_BYTES = 100_000, 64 << 20
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -37,6 +37,8 @@ class HeldPull:
     channel: Any
     matches: Callable[[int], bool] | None
     wake: Callable[[Any], bytes | None]
+    #: memory for its subscription and ``matches``, where no other pull shares them
+    size_bytes: int = 0
 
 
 class LongPolls:
@@ -56,7 +58,7 @@ class LongPolls:
         self._limit = limit
         self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._channels: dict[object, set[HeldPull]] = {}
-        self._count = 0
+        self._count = self._bytes = 0
         self._swept_ms: int | None = None
 
     def __len__(self) -> int:
@@ -69,14 +71,20 @@ class LongPolls:
 
     def hold(self, pull: HeldPull) -> bool:
         """Add ``pull``; False when the table is full and the caller must answer it."""
-        if self._count >= self._limit:
+        if self._count >= self._limit or self._bytes + pull.size_bytes > MAX_HELD_BYTES:
             self._log.warn(
-                "{limit} pulls wait, which is the limit; further pulls are answered at once", limit=self._limit
+                "{count} pulls wait, with {size_bytes} bytes of subscriptions; further pulls are answered at once, "
+                "the limits are {limit} and {limit_bytes} bytes",
+                count=self._count,
+                size_bytes=self._bytes,
+                limit=self._limit,
+                limit_bytes=MAX_HELD_BYTES,
             )
             return False
         self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._channels.setdefault(pull.channel, set()).add(pull)
         self._count += 1
+        self._bytes += pull.size_bytes
         return True
 
     def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int | None) -> None:
@@ -160,6 +168,7 @@ class LongPolls:
         if not mine:
             del self._channels[pull.channel]
         self._count -= 1
+        self._bytes -= pull.size_bytes
 
 
 def _write(answers: dict[Any, list[bytes]]) -> None:

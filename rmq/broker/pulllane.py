@@ -14,7 +14,7 @@ import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from rmq.broker.filters import TagCodes
+from rmq.broker.filters import TagCodes, filter_bytes
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.longpoll import HeldPull, LongPolls
 from rmq.broker.offsets import ConsumerOffsetTable
@@ -39,8 +39,8 @@ from rmq.wire.compiled import load
 from rmq.wire.extfields import Int32, header_codec
 from rmq.wire.frames import PREFIX
 
-#: limit of known pulls; beyond it all are checked again
-MAX_KNOWN_PULLS = 10_000
+#: limits of known pulls and of the memory for their keys and filters; beyond them all are checked again
+MAX_KNOWN_PULLS, MAX_KNOWN_BYTES = 10_000, 64 << 20
 
 _compiled: Any = load("rmq.store._pick")
 
@@ -120,6 +120,8 @@ class _KnownPull:
     group_config: SubscriptionGroupConfig | None
     #: of the lane, when these were looked at
     terms: object
+    #: memory for its subscription and tags
+    filter_bytes: int
     #: what the statistics do not have yet: how many pulls found messages, how many, their bytes
     found: int = attrs.field(init=False, default=0)
     messages: int = attrs.field(init=False, default=0)
@@ -159,6 +161,9 @@ class PullLane:
     _polls: LongPolls
     _stats: BrokerStats
     _known: dict[bytes, _KnownPull] = attrs.field(init=False, factory=dict)
+    _known_bytes: int = attrs.field(init=False, default=0)
+    #: SQL92 filters of known pulls, by id: many pulls share one
+    _filters: dict[int, PropertyFilter] = attrs.field(init=False, factory=dict)
     #: of configuration, topics and groups, when they were last looked at
     _setup: object = attrs.field(init=False, default=None)
     _topics_version: object = attrs.field(init=False, default=None)
@@ -301,9 +306,18 @@ class PullLane:
             if online is None:
                 return None
             subscription, message_model = online.subscriptions[header.topic], online.message_model
-        if len(self._known) >= MAX_KNOWN_PULLS:
+        # the key is there as bytes, and its texts once more in the header
+        size_bytes = 2 * len(key) + filter_bytes(admitted.matches)
+        if admitted.accepts is not None and id(admitted.accepts) not in self._filters:
+            size_bytes += admitted.accepts.size_bytes
+        if len(self._known) >= MAX_KNOWN_PULLS or self._known_bytes + size_bytes > MAX_KNOWN_BYTES:
             self._count()
             self._known.clear()
+            self._filters.clear()
+            self._known_bytes = 0
+        if admitted.accepts is not None:
+            self._filters[id(admitted.accepts)] = admitted.accepts
+        self._known_bytes += size_bytes
         usual, old = (self._responder.suggested_broker(is_old, admitted.group) for is_old in (False, True))
         pull = self._known[key] = _KnownPull(
             header,
@@ -322,6 +336,7 @@ class PullLane:
             topic,
             self._groups.get(header.consumer_group),
             self._terms,
+            len(header.subscription or "") + filter_bytes(admitted.matches),
         )
         return pull
 
@@ -340,6 +355,7 @@ class PullLane:
                 channel=channel,
                 matches=pull.codes,
                 wake=self._again,
+                size_bytes=pull.filter_bytes,
                 known=pull,
                 opaque=opaque,
                 started_s=channel.last_active_s,

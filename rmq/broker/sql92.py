@@ -27,6 +27,8 @@ from rmq.wire.record import find_marked, property_mark
 
 #: limits of an expression, which is evaluated for hundreds of messages of one pull; Apache has none
 MAX_LENGTH, MAX_OPERATORS = 1 << 16, 500
+#: memory of a compiled expression, long or short
+BYTES_PER_CHARACTER = 110
 #: characters of the compiled expressions that are kept
 MAX_KEPT = 1 << 16
 
@@ -110,6 +112,11 @@ class Sql92:
     program: bytes | None
     _evaluate: Evaluate
 
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return len(self.expression) * BYTES_PER_CHARACTER
+
     def __call__(self, properties: str) -> bool:
         try:
             return self._evaluate(properties) is True
@@ -142,8 +149,6 @@ def _compile(expression: str) -> Sql92:
 class KeptExpressions:
     """
     Compiles expressions and keeps those used last, as many as have MAX_KEPT characters together.
-
-    A compiled expression takes about 110 bytes for each of its characters.
     """
 
     def __init__(self) -> None:

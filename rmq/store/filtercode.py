@@ -32,6 +32,10 @@ class PropertyFilter(Protocol):
     def program(self) -> bytes | None:
         """What answers the same for the most usual properties; None when only the call can tell."""
 
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+
     def __call__(self, properties: str, /) -> bool: ...
 
 

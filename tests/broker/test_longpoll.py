@@ -6,6 +6,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import longpoll
 from rmq.broker.longpoll import QUEUES_AT_ONCE, SWEEP_MS, WAKE_AT_ONCE, HeldPull, LongPolls
 from tests.seeds import SEED
 
@@ -207,6 +208,27 @@ class LongPollTests(SynchronousTestCase):
         pulls.table.arrived("T", 0, 1, None)
         self.assertTrue(pulls.hold("c", queue_id=2))
         self.flushLoggedErrors()
+
+    def test_limit_of_memory(self) -> None:
+        """Nor do more pulls wait than there is room for what they subscribe to."""
+        self.patch(longpoll, "MAX_HELD_BYTES", 1000)
+        polls = LongPolls(lambda topic, queue_id: 0)
+
+        def pull(size_bytes: int) -> HeldPull:
+            return HeldPull(
+                topic="T",
+                queue_id=0,
+                from_offset=0,
+                deadline_ms=9,
+                channel=1,
+                matches=None,
+                wake=lambda _: None,
+                size_bytes=size_bytes,
+            )
+
+        self.assertEqual([polls.hold(pull(size)) for size in (500, 500, 1, 0)], [True, True, False, True])
+        list(polls.tick(10))
+        self.assertTrue(polls.hold(pull(1000)))
 
     def test_stop_ends_every_wait(self) -> None:
         """A broker that stops leaves no pull without an end."""

@@ -201,6 +201,29 @@ class PullLaneTests(LaneCase):
         self.assertEqual(self.taken, 8)
         self.assertEqual(self.sides[0].service.stats.gets_found.total, 8)
 
+    def test_memory_of_known_pulls_is_bounded(self) -> None:
+        """So do not other subscriptions, of long expressions or of many tags; pulls that share one keep it once."""
+        self.patch(pulllane, "MAX_KNOWN_BYTES", 300_000)
+        client = self.sides[0].connect()
+        kept = 0
+
+        def pull(subscription: str, **ext: str) -> None:
+            nonlocal kept
+            code = client.ask(11, pull_ext() | {"subscription": subscription, **ext}).code
+            self.assertIn(code, (0, 20))
+            self.assertLessEqual(self.lane._known_bytes, 300_000)
+            kept = len(self.lane._known)
+
+        for number in range(20):
+            pull(f"a = '{number:0500}'", expressionType="SQL92")
+        self.assertLess(kept, 6)
+        for number in range(20):
+            pull("||".join(f"{number}-{tag}" for tag in range(500)))
+        self.assertLess(kept, 6)
+        for number in range(100):
+            pull(f"a = '{0:0500}'", expressionType="SQL92", maxMsgNums=str(number + 1))
+        self.assertGreater(kept, 90)
+
     def test_answers_that_are_kept_together_are_bounded(self) -> None:
         """Of many pulls in one piece only as many are answered at a time as may be kept in memory."""
         peer = Peer(self.sides[0].service.responders)

@@ -37,6 +37,7 @@ class BrokenFilter:
     """A filter with a bug."""
 
     program = None
+    size_bytes = 0
 
     def __call__(self, properties: str) -> bool:
         raise Planted("here")

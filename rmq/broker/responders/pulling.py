@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.consumerfilters import compile_filter
-from rmq.broker.filters import SubscriptionError, is_tag_type, parse_subscription, tag_matcher
+from rmq.broker.filters import SubscriptionError, filter_bytes, is_tag_type, parse_subscription, tag_matcher
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.longpoll import SWEEP_MS, HeldPull, LongPolls
 from rmq.broker.offsets import ConsumerOffsetTable
@@ -353,6 +353,7 @@ class PullResponder:
             channel=request.channel,
             matches=admitted.matches,
             wake=lambda _: woken.callback(None),
+            size_bytes=len(header.subscription or "") + filter_bytes(admitted.matches),
         )
         if not self._polls.hold(held):
             return reply

@@ -32,7 +32,9 @@ Generated from the code by `python docs/make_compatibility.py`. A code that is i
 it; both roles answer unknown codes with code 3 (REQUEST_CODE_NOT_SUPPORTED), never with silence.
 
 Peers that the tests in `tests/real` run against: Java clients, brokers, slaves and `mqadmin` 4.9.7 and 5.3.3, clients
-for Go (rocketmq-client-go 2.1.2) and Node.js (ali-ons 3.12.0).
+for Go (rocketmq-client-go 2.1.2) and Node.js (ali-ons 3.12.0), and the library for C++ and Python (`librocketmq.so` of
+rocketmq-python-cvs 2.1.0.3, which is 64-bit Linux only; it sends, consumes, retries, delays, broadcasts, signs and
+keeps order).
 """
 
 #: what codes of 5.x need that this broker does not have

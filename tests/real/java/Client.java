@@ -21,7 +21,9 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -354,7 +356,10 @@ public class Client {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(member);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        String from = command.getString("from");
+        consumer.setConsumeFromWhere(from == null ? ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET : ConsumeFromWhere.CONSUME_FROM_TIMESTAMP);
+        if (from != null) consumer.setConsumeTimestamp(from);
+        if (command.getBooleanValue("broadcast")) broadcast(consumer);
         consumer.setPollNameServerInterval(2000);
         consumer.setHeartbeatBrokerInterval(5000);
         consumer.setConsumeThreadMin(2);
@@ -362,16 +367,40 @@ public class Client {
         String sql = command.getString("sql");
         if (sql == null) consumer.subscribe(command.getString("topic"), command.getString("expression"));
         else consumer.subscribe(command.getString("topic"), MessageSelector.bySql(sql));
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            for (MessageExt m : messages) {
-                JSONObject event = describe(m, "got");
-                event.put("member", member);
-                emit(event);
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        int pauseMs = command.getIntValue("pauseMs");
+        if (command.getBooleanValue("order")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                got(messages, member, pauseMs);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                got(messages, member, pauseMs);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         CONSUMERS.put(member, consumer);
         consumer.start();
+    }
+
+    /** The package of MessageModel is another one in 5.x. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
+        Class model = consumer.getMessageModel().getClass();
+        DefaultMQPushConsumer.class.getMethod("setMessageModel", model).invoke(consumer, Enum.valueOf(model, "BROADCASTING"));
+    }
+
+    static void got(List<MessageExt> messages, String member, int pauseMs) {
+        for (MessageExt m : messages) {
+            JSONObject event = describe(m, "got");
+            event.put("member", member);
+            emit(event);
+        }
+        try {
+            Thread.sleep(pauseMs);
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     static synchronized DefaultMQPullConsumer reader() throws Exception {

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ha": {"store", "runtime", "wire"},
     "namesrv": {"errors", "remoting", "runtime", "wire"},
     "broker": {"errors", "ha", "store", "remoting", "runtime", "wire"},
-    "sim": {"broker", "errors", "namesrv", "ha", "store", "remoting", "runtime", "wire"},
+    "sim": {"broker", "client", "errors", "namesrv", "ha", "store", "remoting", "runtime", "tx", "wire"},
     # the servers for `config check`, which reads their files with their own code
     "admin": {"broker", "client", "errors", "namesrv", "remoting", "runtime", "store", "tx", "wire"},
     "local": {"runtime"},

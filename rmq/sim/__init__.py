@@ -6,7 +6,8 @@ Read in this order:
 * `world`: simulated time, one seed, one trace
 * `node`: a machine and its process; `net`, `transport`: the network; `disk`, `inode`: disks that lose power
 * `cluster`: NameServers and brokers on such machines
-* `workload`, `consumer`: producers, some with transactions, and consumers; `history`: what they sent and received
+* `workload`: producers, some with transactions, and consumers, all over `rmq.client`; `readers`: who looks at copies;
+  `history`: what they sent and received
 * `faults`: what may fail, and plans of it; `scenario`: one run from start to verdict
 * `checkers`, `lookups`: the invariants, one function each
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import logging
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -41,6 +42,19 @@ class Lines:
             return
         now_s = self.run.world.now_s
         print(f"{now_s:10.3f} {level.name:8} {event.get('log_namespace', '')} {formatEvent(event)}")
+
+
+class ClientLines(logging.Handler):
+    """What clients log, which is with `logging`, among the other lines."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = LogLevel.levelWithName({"WARNING": "warn"}.get(record.levelname, record.levelname.lower()))
+        text = record.getMessage()
+        self._lines({"log_level": level, "log_namespace": record.name, "log_format": "{text}", "text": text})
 
 
 def seed_range(text: str) -> range:
@@ -74,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     options = arguments_of(arguments)
     lines = Lines(options.log)
     globalLogBeginner.beginLoggingTo([lines], redirectStandardIO=False, discardBuffer=True)
+    logging.getLogger("rmq.client").addHandler(ClientLines(lines))
     if options.seeds is not None or options.hours is not None:
         return campaign(options, lines)
     run = Run(options.seed, plan=options.plan or "all", chaos_s=options.seconds or CHAOS_S)

@@ -331,9 +331,18 @@ def seen_is_true(history: History) -> Iterator[str]:
             yield f"{seen.consumer} got {seen.key} from {seen.group} {seen.topic}:{seen.queue_id} with other contents"
 
 
+def handled(history: History) -> set[str]:
+    """
+    Return the keys of messages whose handler has ended.
+
+    A message whose handler died with its process comes again, unless an offset has passed it: that must not be.
+    """
+    return {each.key for each in history.seen if each.is_handled}
+
+
 def undelivered(history: History, losses: Losses) -> list[Sent]:
-    """Return the acknowledged messages that no consumer has got, and that no fault may have taken."""
-    seen = {each.key for each in history.seen}
+    """Return the acknowledged messages that no handler has done, and that no fault may have taken."""
+    seen = handled(history)
     return [
         sent
         for sent in history.acked
@@ -400,7 +409,7 @@ def commits_are_stored(history: History, copies: Mapping[str, Mapping[Queue, Cop
 
 def commits_are_consumed(history: History, losses: Losses) -> Iterator[str]:
     """Each committed transaction was consumed; where lost numbers were used again, consumers may have passed it."""
-    seen = {each.key for each in history.seen}
+    seen = handled(history)
     for transaction in committed(history, losses):
         sent = transaction.sent
         if sent.key not in seen and not losses.of_master(sent.group):

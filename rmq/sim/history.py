@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import attrs
 
-from rmq.wire.record import PROPERTY_TAGS, PROPERTY_UNIQ_KEY, Record, encode_properties, find_property
-
-PROPERTY_WAIT = "WAIT"
+from rmq.client.types import Message
+from rmq.wire.record import PROPERTY_KEYS, Record, find_property, split_keys
 
 
 @attrs.frozen(kw_only=True)
@@ -64,9 +63,9 @@ class Transaction:
             self.state, self.decided_s = state, now_s
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(eq=False, kw_only=True)
 class Seen:
-    """One message as a consumer got it."""
+    """One message as a consumer got it; ``is_handled`` when its handler has ended before its process did."""
 
     key: str
     group: str
@@ -76,6 +75,7 @@ class Seen:
     body: bytes
     at_s: float
     consumer: str
+    is_handled: bool = False
 
 
 class History:
@@ -118,17 +118,25 @@ class Copy:
     records: list[Record]
 
 
-def properties_of(sent: Sent) -> str:
-    """Return the properties that a message is sent with."""
-    pairs = {PROPERTY_UNIQ_KEY: sent.key, "KEYS": f"k{len(sent.body) % 7}", PROPERTY_TAGS: sent.tag}
-    if not sent.waits:
-        pairs[PROPERTY_WAIT] = "false"
-    return encode_properties(pairs)
+def shared_key(sent: Sent) -> str:
+    """Return the key that a message has together with every seventh, or so."""
+    return f"k{len(sent.body) % 7}"
+
+
+def message_of(sent: Sent) -> Message:
+    """Return a message as a program gives it to its client."""
+    keys = (sent.key, shared_key(sent))
+    return Message(sent.topic, sent.body, tags=sent.tag, keys=keys, wait_store_ok=sent.waits)
+
+
+def keys_of(record: Record) -> list[str]:
+    """Return the keys of a stored message: its own and a shared one."""
+    return split_keys(find_property(record.properties.decode("utf-8", "replace"), PROPERTY_KEYS))
 
 
 def key_of(record: Record) -> str:
-    """Return the unique key of a stored message, empty without one."""
-    return find_property(record.properties.decode("utf-8", "replace"), PROPERTY_UNIQ_KEY) or ""
+    """Return the own key of a stored message, empty without one."""
+    return next(iter(keys_of(record)), "")
 
 
 def same(sent: Sent, record: Record) -> bool:

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from rmq.remoting.client import Refused
-from rmq.sim.consumer import Observer
-from rmq.sim.history import Copy, key_of
-from rmq.sim.workload import ASK_TIMEOUT_MS
+from rmq.sim.history import Copy, keys_of
+from rmq.sim.readers import ASK_TIMEOUT_MS, Observer
 from rmq.wire.api.offsets import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader
 from rmq.wire.api.pulling import QUERY_MESSAGE, QueryMessageHeader
 from rmq.wire.codes import ResponseCode
-from rmq.wire.record import PROPERTY_KEYS, Record, decode_records, find_property
+from rmq.wire.record import PROPERTY_UNIQ_KEY, Record, decode_records, find_property
 
 #: so many messages of a broker are looked for by key, and so many moments in each of its queues
 KEYS = 12
@@ -29,18 +28,14 @@ async def wrong_lookups(observer: Observer, name: str, addr: str, copies: Iterab
     wrong = []
     by_keys: dict[tuple[str, str], list[int]] = {}
     for record in records:
-        for key in (key_of(record), keys_of(record)):
+        for key in names_of(record):
             by_keys.setdefault((record.topic, key), []).append(record.phy_offset)
     for record in rng.sample(records, min(KEYS, len(records))):
-        found = await by_key(observer, addr, record.topic, key_of(record))
-        same = by_keys[record.topic, key_of(record)]  # more than one where a transaction was committed twice
-        if places(found) != same[-MAX_FOUND:]:
-            wrong.append(f"{name} finds {places(found)} by the key {key_of(record)}, which is at {record.phy_offset}")
-        shared = keys_of(record)
-        found = await by_key(observer, addr, record.topic, shared)
-        same = by_keys[record.topic, shared]
-        if places(found) != same[-MAX_FOUND:]:
-            wrong.append(f"{name} finds {places(found)} by the key {shared}, the newest are {same[-MAX_FOUND:]}")
+        for key in names_of(record):
+            found = await by_key(observer, addr, record.topic, key)
+            same = by_keys[record.topic, key]  # more than one where many share it, or a transaction was committed twice
+            if places(found) != same[-MAX_FOUND:]:
+                wrong.append(f"{name} finds {places(found)} by the key {key}, the newest are {same[-MAX_FOUND:]}")
     if records and (found := await by_key(observer, addr, records[0].topic, "never sent")):
         wrong.append(f"{name} finds {places(found)} by a key that nobody ever sent")
     for copy in served:
@@ -56,9 +51,10 @@ async def wrong_lookups(observer: Observer, name: str, addr: str, copies: Iterab
     return wrong
 
 
-def keys_of(record: Record) -> str:
-    """Return the key that many messages share."""
-    return find_property(record.properties.decode("utf-8", "replace"), PROPERTY_KEYS) or ""
+def names_of(record: Record) -> list[str]:
+    """Return what a message is found by: its keys, and the id that the client gave it."""
+    unique = find_property(record.properties.decode("utf-8", "replace"), PROPERTY_UNIQ_KEY)
+    return list(dict.fromkeys([*keys_of(record), *([unique] if unique else [])]))
 
 
 def places(records: Sequence[Record]) -> list[int]:

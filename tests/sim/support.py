@@ -10,13 +10,13 @@ import attrs
 from rmq.sim.checkers import Losses, PowerLoss, Queue
 from rmq.sim.cluster import ROOT, GroupOptions, LogImage, Options
 from rmq.sim.disk import SimDisk
-from rmq.sim.history import Ack, Copy, History, Seen, Sent, properties_of
+from rmq.sim.history import Ack, Copy, History, Seen, Sent, shared_key
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
 from rmq.store import layout
 from rmq.store.config import BrokerRole, FlushDiskType
-from rmq.wire.record import Record, decode_record, encode_record
+from rmq.wire.record import Record, decode_record, encode_properties, encode_record
 
 ASYNC_MASTER, SYNC_MASTER = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER
 ASYNC_FLUSH, SYNC_FLUSH = FlushDiskType.ASYNC_FLUSH, FlushDiskType.SYNC_FLUSH
@@ -113,8 +113,14 @@ def seen(sent: Sent, **changes: Any) -> Seen:
         body=sent.body,
         at_s=2.0,
         consumer="consumer-0",
+        is_handled=True,
     )
     return attrs.evolve(plain, **changes)
+
+
+def properties_of(sent: Sent) -> str:
+    """Return the properties of a message, whose id is its own key."""
+    return encode_properties({"UNIQ_KEY": sent.key, "KEYS": f"{sent.key} {shared_key(sent)}", "TAGS": sent.tag})
 
 
 def frame(sent: Sent, **changes: Any) -> bytes:

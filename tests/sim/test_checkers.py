@@ -266,7 +266,7 @@ OTHERS: list[dict[str, Any]] = [
     {"topic": b"events"},
     {"queue_id": 1},
     {"body": b"other"},
-    {"properties": b"UNIQ_KEY\x01other"},
+    {"properties": b"KEYS\x01other"},
 ]
 
 
@@ -609,6 +609,8 @@ class DeliveryTests(SynchronousTestCase):
         self.assertEqual(checkers.undelivered(history, losses()), [sent])
         text = "m was acknowledged at broker-a orders:0@0 (log 70) and never consumed"
         self.assertEqual(list(checkers.delivered(history, losses())), [text])
+        history.seen.append(seen(sent, is_handled=False))
+        self.assertEqual(checkers.undelivered(history, losses()), [sent], "an offset has passed a handler that died")
         history.seen.append(seen(sent))
         self.assertEqual(checkers.undelivered(history, losses()), [])
         self.assertEqual(list(checkers.delivered(history, losses())), [])

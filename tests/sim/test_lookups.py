@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting.client import Refused
 from rmq.sim import lookups
-from rmq.sim.history import Copy, key_of
+from rmq.sim.history import Copy, keys_of
 from rmq.wire.api.offsets import SEARCH_OFFSET_BY_TIMESTAMP
 from rmq.wire.api.pulling import QUERY_MESSAGE
 from rmq.wire.codes import ResponseCode
@@ -40,7 +40,7 @@ class Broker:
     Ten messages in each of two queues, one every 10 s, and honest answers about them but for a planted lie.
 
     It is asked through ``remoting``, as the observer of a run asks. Each body is one byte longer than the one before,
-    so a key that messages share is that of every seventh (see `properties_of`).
+    so a key that messages share is that of every seventh (see `shared_key`).
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Broker:
             each
             for each in self.records
             if each.topic == header.topic
-            and header.key in (key_of(each), lookups.keys_of(each))
+            and header.key in keys_of(each)
             and header.begin_timestamp <= each.store_timestamp <= header.end_timestamp
         ]
         return self.lies.get(header.key, list)(records[-header.max_num :])
@@ -127,12 +127,12 @@ class LookUpTests(SynchronousTestCase):
             self.broker.lies = {"m4": lie}
             self.assertEqual(
                 self.broker.judge([copy_of(only, min_offset=2)]),
-                [f"broker-a-0 finds {places} by the key m4, which is at 4000"],
+                [f"broker-a-0 finds {places} by the key m4, the newest are [4000]"],
             )
 
     def test_shared_key(self) -> None:
         """A key of many messages finds the newest of them, in the order of the log; fewer or others are found."""
-        (key,) = {lookups.keys_of(each) for each in self.broker.records[6::7]}
+        (key,) = {keys_of(each)[1] for each in self.broker.records[6::7]}
         newest = [6000, 13000]
         self.find()
         others: list[tuple[Lie, list[int]]] = [
@@ -149,7 +149,7 @@ class LookUpTests(SynchronousTestCase):
         sent = [message(f"n{number}", offset=number, phy=1000 * number) for number in range(9)]
         self.broker.records = [decode_record(frame(each)) for each in sent]
         self.broker.frames = {1000 * number: frame(each) for number, each in enumerate(sent)}
-        (key,) = {lookups.keys_of(each) for each in self.broker.records}
+        (key,) = {keys_of(each)[1] for each in self.broker.records}
         copies = [copy_of(*self.broker.records)]
         self.assertEqual([text for text in self.broker.judge(copies) if key in text], [])
         self.broker.lies = {key: lambda found: self.broker.records[:8]}
@@ -214,10 +214,17 @@ class PartTests(SynchronousTestCase):
         self.assertEqual(result_of(asked), 2)
 
     def test_keys_of(self) -> None:
-        """The shared key is the KEYS property, not the unique one; empty without one."""
+        """A message has its own key and the shared one in KEYS; none without the property."""
         sent = message("m", body=b"x" * 9)
-        self.assertEqual(lookups.keys_of(decode_record(frame(sent))), "k2")
-        self.assertEqual(lookups.keys_of(decode_record(frame(sent, properties=b"UNIQ_KEY\x01m"))), "")
+        self.assertEqual(keys_of(decode_record(frame(sent))), ["m", "k2"])
+        self.assertEqual(keys_of(decode_record(frame(sent, properties=b"UNIQ_KEY\x01m"))), [])
+
+    def test_names_of(self) -> None:
+        """A message is looked for by its keys and by its id, each once."""
+        sent = message("m", body=b"x" * 9)
+        self.assertEqual(lookups.names_of(decode_record(frame(sent))), ["m", "k2"])
+        own = b"UNIQ_KEY\x01id\x02KEYS\x01m k2"
+        self.assertEqual(lookups.names_of(decode_record(frame(sent, properties=own))), ["m", "k2", "id"])
 
     def test_places(self) -> None:
         """Records are told by their offsets in the log, in the order that they came in."""

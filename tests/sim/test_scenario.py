@@ -22,8 +22,8 @@ from rmq.remoting.client import RequestFailed
 from rmq.runtime.disk.files import DiskError
 from rmq.sim import checkers, scenario
 from rmq.sim.cluster import ROOT, LogImage, Member
-from rmq.sim.consumer import Observer
 from rmq.sim.history import Copy, Sent, Transaction
+from rmq.sim.readers import Observer
 from rmq.sim.scenario import Failures, Run
 from rmq.sim.world import SimError
 from rmq.store import layout
@@ -330,7 +330,7 @@ class JudgementTests(RunCase):
 
             found = self.violations("check", keys)
             self.assertEqual(len(found), scenario.MAX_REPORTED + 1)
-            self.assertRegex(found[0], rf"^{name} finds \[\] by the key producer-0\.1-\d+, which is at \d+$")
+            self.assertRegex(found[0], rf"^{name} finds \[\] by the key producer-0\.1-\d+, the newest are \[\d+\]$")
 
             def times(run: Run, number: int = number) -> None:
                 self.patch(run.cluster.members[number].broker.store, "offset_by_time", lambda *given: 999)

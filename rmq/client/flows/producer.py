@@ -55,7 +55,8 @@ class Producer:
         self._faults = Faults() if settings.fault_latency else None
         self._in_flight = 0
         self._less = instance.host.gate()
-        self._topics: set[str] = set()
+        #: in the order of their use
+        self._topics: dict[str, None] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
         self._closed = False
 
@@ -295,14 +296,14 @@ class Producer:
         queues = self._queues.get(topic)
         if queues:
             return queues
-        self._topics.add(topic)
+        self._topics[topic] = None
         host = self._instance.host
         deadline = host.seconds() + timeout_s
         try:
             queues = publish_queues(topic, await self._instance.route(topic, timeout_s))
         except NoRoute as error:
             default = self._settings.default_topic
-            self._topics.add(default)
+            self._topics[default] = None
             left = deadline - host.seconds()
             try:
                 route = await self._instance.fetch_route(default, left)

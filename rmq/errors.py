@@ -80,7 +80,9 @@ class NotDelivered(RocketMqError):
     """
 
     def __init__(self, topic: str, attempts: Sequence[tuple[str, RequestFailed]]) -> None:
-        tried = "; ".join(f"{broker}: {error}" for broker, error in attempts) or "no time was left for a try"
+        tried = (
+            "; ".join(dict.fromkeys(f"{broker}: {error}" for broker, error in attempts)) or "no time was left for a try"
+        )
         super().__init__(f"a message for topic {topic} was not delivered: {tried}")
         self.attempts = tuple(attempts)
         self.may_be_stored = any(not isinstance(error, Refused) for _, error in attempts)

@@ -71,7 +71,8 @@ class SendStatus(enum.Enum):
 class SendResult:
     """
     Where a message lies. ``message_id`` was made by the producer, ``offset_message_id`` by the broker; for a batch both
-    join the ids of all messages with commas, and ``queue_offset`` is that of the first.
+    join the ids of all messages with commas, and ``queue_offset`` is that of the first. ``half`` is the message of a
+    transaction that has begun.
 
     Java: SendResult
     """
@@ -82,6 +83,7 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    half: Message | None = attrs.field(default=None, repr=False)
 
 
 class NotDurable(RocketMqError):

@@ -112,6 +112,14 @@ class SendTests(FlowCase):
         assert isinstance(error, NotDelivered)
         self.assertTrue(error.attempts and error.may_be_stored)
 
+    def test_unknown_broker(self) -> None:
+        """A queue of a broker that no route has is NotDelivered after all tries, with the reason once."""
+        sender = producer(self.sim.client())
+        queue = MessageQueue(topic="T", broker_name="gone", queue_id=0)
+        error = self.failureOf(sender.send(Message("T", b"x"), queue=queue), NotDelivered)
+        assert isinstance(error, NotDelivered)
+        self.assertEqual((len(error.attempts), str(error).count("no address of broker gone")), (3, 1))
+
     def test_room(self) -> None:
         """A send beyond max_in_flight waits for one of the others."""
         self.make_topic()

@@ -6,9 +6,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.client.core import traces
 from rmq.client.flows import tracing
+from rmq.client.flows.litepull import pull_consumer
 from rmq.client.flows.tracing import Tracer
 from rmq.client.flows.transactions import Outcome, transaction_producer
-from rmq.client.settings import ProducerSettings
+from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from tests.client.cluster import Inbox, consumer, producer
 from tests.client.test_flows import FlowCase
@@ -70,8 +71,11 @@ class LineTests(SynchronousTestCase):
 
     def test_ended(self) -> None:
         """The end of a transaction names its state and whether a broker had asked."""
-        line = traces.ended("G", "T", "ID", "TX", 8, broker_addr="b:1", from_check=True, now_ms=5)
-        expected = ["EndTransaction", "5", "", "G", "T", "ID", "null", "null", "b:1", "2", "TX", "COMMIT_MESSAGE"]
+        line = traces.ended(
+            "G", "T", "ID", "TX", 8, tags="A", keys="k1 k2", broker_addr="b:1", from_check=True, now_ms=5
+        )
+        self.assertEqual(line.keys, {"ID", "k1", "k2"})
+        expected = ["EndTransaction", "5", "", "G", "T", "ID", "A", "k1 k2", "b:1", "2", "TX", "COMMIT_MESSAGE"]
         self.assertEqual(fields(line), [*expected, "true"])
 
 
@@ -126,12 +130,34 @@ class TraceTests(FlowCase):
     def test_transactions(self) -> None:
         """A half message and its end are traced."""
         made = transaction_producer(self.client, "TG", lambda message: Outcome.COMMIT, ProducerSettings())
-        result = self.sim.run(made.begin(Message("T", b"x")))
+        result = self.sim.run(made.begin(Message("T", b"x", tags="A", keys=("k", "l"))))
         self.sim.run(made.end(result, Outcome.ROLLBACK))
         self.until(lambda: self.of("EndTransaction"))
         self.assertEqual(self.of("Pub")[0][11], "1")
         (end,) = self.of("EndTransaction")
-        self.assertEqual((end[3:6], end[11:]), (["TG", "T", result.message_id], ["ROLLBACK_MESSAGE", "false"]))
+        self.assertEqual(
+            (end[3:8], end[11:]), (["TG", "T", result.message_id, "A", "k l"], ["ROLLBACK_MESSAGE", "false"])
+        )
+
+    def test_check_of_a_transaction(self) -> None:
+        """An end that a broker had to ask for has tags and keys of the message, too."""
+        made = transaction_producer(self.client, "TG", lambda message: Outcome.COMMIT, ProducerSettings())
+        self.sim.run(made.begin(Message("T", b"x", tags="A", keys=("k",))))
+        self.until(lambda: self.of("EndTransaction"), 300)
+        (end,) = self.of("EndTransaction")
+        self.assertEqual((end[6:8], end[11:]), (["A", "k"], ["COMMIT_MESSAGE", "true"]))
+
+    def test_pull_consumers(self) -> None:
+        """Messages that a pull consumer gave away are traced as consumed."""
+        result = self.sim.run(producer(self.client).send(Message("T", b"hello", keys=("k",))))
+        settings = PullSettings(consume_from=From.FIRST)
+        puller = self.sim.run(pull_consumer(self.client, "Pull", {"T": "*"}, settings))
+        self.assertEqual(len(self.sim.run(puller.getmany(timeout_s=30))), 1)
+        self.sim.run(self.client.close())
+        self.until(lambda: self.of("SubAfter"))
+        (before,), (after,) = self.of("SubBefore"), self.of("SubAfter")
+        self.assertEqual((before[3], before[5], before[7]), ("Pull", result.message_id, "k"))
+        self.assertEqual((after[1], after[2], after[4], after[8]), (before[4], result.message_id, "true", "Pull"))
 
     def test_close_sends_what_waits(self) -> None:
         """A close does not lose the traces of the last moment."""

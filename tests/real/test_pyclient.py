@@ -65,6 +65,7 @@ def test_examples(document: str, site: Site) -> None:
         prints = ("print(message", "print((await received", "print(reply")
         shown = "b'hello" in done.stdout or not any(text in example for text in prints)
         assert shown, f"{example}\n{done.stdout}{done.stderr}"
+        assert "print(kind" not in example or "Pub True True" in done.stdout, f"{example}\n{done.stdout}{done.stderr}"
         assert "Warning" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert len(examples(document)) >= (3 if document == "README.md" else 8)
 

@@ -153,13 +153,15 @@ def ended(
     transaction_id: str | None,
     state: int,
     *,
+    tags: str | None,
+    keys: str | None,
     broker_addr: str,
     from_check: bool,
     now_ms: int,
 ) -> Line:
-    """Return the line of the end of a transaction. Tags and keys are those of its first line, and not repeated."""
-    head = ("EndTransaction", now_ms, "", group, topic, message_id, None, None, broker_addr)
-    return _line(message_id, None, *head, COMMIT, transaction_id, _STATES.get(state, "UNKNOW"), from_check)
+    """Return the line of the end of a transaction."""
+    head = ("EndTransaction", now_ms, "", group, topic, message_id, tags, keys, broker_addr)
+    return _line(message_id, keys, *head, COMMIT, transaction_id, _STATES.get(state, "UNKNOW"), from_check)
 
 
 def _is_traced(message: ReceivedMessage) -> bool:

@@ -10,14 +10,14 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from ipaddress import ip_address
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
 from rmq.client.host import Gate, Host
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings
-from rmq.client.types import CloseReport, Credentials, ReceivedMessage, SendResult
+from rmq.client.types import CloseReport, Credentials, ReceivedMessage
 from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
 from rmq.wire.api.clients import (
     HEART_BEAT,
@@ -35,6 +35,9 @@ from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
 from rmq.wire.record import MAGIC_V1, Record, decode_properties
+
+if TYPE_CHECKING:
+    from rmq.client.flows.tracing import Tracer
 
 H = TypeVar("H")
 B = TypeVar("B")
@@ -63,38 +66,6 @@ class Part(Protocol):
 
     def routes_changed(self) -> None: ...
     async def close(self) -> CloseReport: ...
-
-
-class Traces(Protocol):
-    """The traces of a client: `rmq.client.flows.tracing.Tracer`."""
-
-    def published(
-        self,
-        group: str,
-        result: SendResult,
-        properties: dict[str, str],
-        answer: dict[str, str],
-        *,
-        broker_addr: str,
-        body_bytes: int,
-        began_ms: int,
-    ) -> None: ...
-    def before(self, group: str, messages: Sequence[ReceivedMessage]) -> tuple[str, int]: ...
-    def after(
-        self, group: str, messages: Sequence[ReceivedMessage], begun: tuple[str, int], error: Exception | None
-    ) -> None: ...
-    def ended(
-        self,
-        group: str,
-        topic: str,
-        message_id: str,
-        transaction_id: str | None,
-        state: int,
-        *,
-        broker_addr: str,
-        from_check: bool,
-    ) -> None: ...
-    async def flush(self) -> None: ...
 
 
 class Awaited:
@@ -153,7 +124,7 @@ class Instance:
         self._beat = host.gate()
         self.closed = False
         #: set by `rmq.client.flows.tracing.with_traces`, where the settings ask for it
-        self.tracer: Traces | None = None
+        self.tracer: Tracer | None = None
         self._report = CloseReport()
         self._ended = host.gate()
         self._loops = [
@@ -188,6 +159,7 @@ class Instance:
     def sibling(self, suffix: str) -> Instance:
         """Return another client over the same host, which ends with this one."""
         made = Instance(self.host, self.namesrvs, self._credentials, self.settings, suffix, self.observers)
+        made.tracer = self.tracer
         self._siblings.append(made)
         return made
 
@@ -403,10 +375,10 @@ class Instance:
         try:
             for part in list(self.parts):
                 report = report.plus(await part.close())
-            if self.tracer is not None:
-                await self.tracer.flush()
             for sibling in self._siblings:
                 report = report.plus(await sibling.close())
+            if self.tracer is not None:
+                await self.tracer.flush()
             await self._unregister()
         finally:
             for loop in self._loops:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from rmq.client.core.routes import check_topic, wrap
 from rmq.client.core.subscription import subscription
 from rmq.client.flows.instance import Instance
-from rmq.client.flows.member import Held, Member
+from rmq.client.flows.member import Held, Member, queue_header, search_header
 from rmq.client.observers import How
 from rmq.client.settings import PullSettings
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
@@ -22,8 +22,6 @@ from rmq.wire.api.offsets import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     SEARCH_OFFSET_BY_TIMESTAMP,
-    QueueHeader,
-    SearchOffsetHeader,
 )
 
 
@@ -84,6 +82,10 @@ class PullConsumer(Member):
             if not held.dropped and held.process.holds(message):
                 self._taken.append((held, message))
                 found.append(message)
+        if self._instance.tracer is not None and found:
+            # Java's client, too, takes them for consumed when it has given them away
+            begun = self._instance.tracer.before(self._group, found)
+            self._instance.tracer.after(self._group, found, begun, None)
         return found
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
@@ -111,21 +113,21 @@ class PullConsumer(Member):
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go back to the first message that the broker has."""
         queue = self._mine(queue).queue
-        header = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+        header = queue_header(queue)
         addr = self._instance.master(queue.broker_name)
         await self.seek(queue, (await self._instance.ask(addr, GET_MIN_OFFSET, header, None)).header.offset)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Skip what is there."""
         queue = self._mine(queue).queue
-        header = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+        header = queue_header(queue)
         addr = self._instance.master(queue.broker_name)
         await self.seek(queue, (await self._instance.ask(addr, GET_MAX_OFFSET, header, None)).header.offset)
 
     async def seek_to_time(self, queue: MessageQueue, at_ms: int) -> None:
         """Go to the first message stored at a time (epoch milliseconds) or later."""
         queue = self._mine(queue).queue
-        header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=at_ms)
+        header = search_header(queue, at_ms)
         addr = self._instance.master(queue.broker_name)
         await self.seek(queue, (await self._instance.ask(addr, SEARCH_OFFSET_BY_TIMESTAMP, header, None)).header.offset)
 

@@ -370,7 +370,11 @@ class Member:
     def _offset_header(self, held: Held, offset: int) -> UpdateConsumerOffsetHeader:
         queue = held.queue
         return UpdateConsumerOffsetHeader(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
         )
 
     async def _first_offset(self, queue: MessageQueue) -> int:
@@ -381,16 +385,18 @@ class Member:
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         settings = self._pulling
         addr = self._instance.master(queue.broker_name)
-        header = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+        header = queue_header(queue)
         if settings.consume_from is From.FIRST or (is_retry and settings.consume_from is From.LAST):
             return 0
         if settings.consume_from is From.LAST or is_retry:
             return (await self._instance.ask(addr, GET_MAX_OFFSET, header, None)).header.offset
-        search = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=settings.consume_from_ms or 0)
+        search = search_header(queue, settings.consume_from_ms or 0)
         return (await self._instance.ask(addr, SEARCH_OFFSET_BY_TIMESTAMP, search, None)).header.offset
 
     async def _stored_offset(self, queue: MessageQueue) -> int | None:
-        header = QueryConsumerOffsetHeader(consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id)
+        header = QueryConsumerOffsetHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
         try:
             addr = self._instance.master(queue.broker_name)
             response = await self._instance.ask(addr, QUERY_CONSUMER_OFFSET, header, None)
@@ -483,6 +489,7 @@ class Member:
             subscription=data.sub_string if self._is_lite else None,
             sub_version=0 if self._is_lite else data.sub_version,
             expression_type=data.expression_type,
+            bname=queue.broker_name,
         )
         addr = self._instance.broker_addr(queue.broker_name, held.broker_id, any_id=True)
         return await self._instance.ask(addr, PULL_MESSAGE, header, None, settings.answer_s)
@@ -613,3 +620,13 @@ class Member:
 
 async def _nothing() -> bytes | None:
     return None
+
+
+def queue_header(queue: MessageQueue) -> QueueHeader:
+    """Return what names a queue in a request about its ends."""
+    return QueueHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+
+
+def search_header(queue: MessageQueue, at_ms: int) -> SearchOffsetHeader:
+    """Return the question which offset of a queue was stored at a time (epoch milliseconds)."""
+    return SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=at_ms, bname=queue.broker_name)

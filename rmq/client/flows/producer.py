@@ -287,6 +287,7 @@ class Producer:
             reconsume_times=out.reconsume_times,
             max_reconsume_times=out.max_reconsume_times,
             batch=out.is_batch,
+            bname=queue.broker_name,
         )
 
     # queues

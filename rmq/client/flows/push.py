@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -163,6 +163,7 @@ class PushConsumer(Member):
         for worker in self._workers:
             if worker.running is not None:
                 await worker.running.wait()
+        await self._sender.close()
         report = await self._write_all()
         if self in self._instance.parts and not self._instance.closed:
             self._instance.parts.remove(self)
@@ -306,6 +307,7 @@ class PushConsumer(Member):
             origin_msg_id=message.message_id,
             origin_topic=message.record.topic,
             max_reconsume_times=self._max_reconsume_times,
+            bname=message.queue.broker_name,
         )
         try:
             addr = self._instance.master(message.queue.broker_name)
@@ -327,6 +329,13 @@ class PushConsumer(Member):
         if not held.dropped and not self._closed:
             self._tell_settled(held, 1, How.RETRIED)
             self._deliver(held, [message])
+
+    def topics(self) -> Iterable[str]:
+        return [*super().topics(), *self._sender.topics()]
+
+    def routes_changed(self) -> None:
+        super().routes_changed()
+        self._sender.routes_changed()
 
     # what tools ask
 

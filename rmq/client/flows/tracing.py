@@ -105,6 +105,8 @@ class Tracer:
         transaction_id: str | None,
         state: int,
         *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
         broker_addr: str,
         from_check: bool,
     ) -> None:
@@ -115,6 +117,8 @@ class Tracer:
             message_id,
             transaction_id,
             state,
+            tags=tags,
+            keys=" ".join(keys) or None,
             broker_addr=broker_addr,
             from_check=from_check,
             now_ms=self._instance.host.wall_ms(),

@@ -80,7 +80,7 @@ class TransactionProducer(Producer):
             await self.end(result, Outcome.ROLLBACK)
             broker = result.queue.broker_name
             raise NotDelivered(out.topic, [(broker, Refused(result.status.value, result.status.name, broker))])
-        return result
+        return attrs.evolve(result, half=message)
 
     async def end(self, result: SendResult, how: Outcome) -> None:
         """Say how a transaction ended, one-way: a broker that does not hear it asks."""
@@ -91,6 +91,7 @@ class TransactionProducer(Producer):
             commit_or_rollback=how.value,
             msg_id=result.message_id,
             transaction_id=result.transaction_id,
+            bname=result.queue.broker_name,
         )
         try:
             addr = self._instance.broker_addr(result.queue.broker_name)
@@ -98,9 +99,11 @@ class TransactionProducer(Producer):
         except RequestFailed as error:
             _log.info("the end of transaction %s was not sent: %s; the broker will ask", result.message_id, error)
         else:
-            self._trace_end(result.queue.topic, header, addr)
+            self._trace_end(result.queue.topic, header, addr, result.half)
 
-    def _trace_end(self, topic: str, end: EndTransactionHeader, addr: str) -> None:
+    def _trace_end(
+        self, topic: str, end: EndTransactionHeader, addr: str, message: Message | ReceivedMessage | None
+    ) -> None:
         if self._instance.tracer is not None:
             self._instance.tracer.ended(
                 self._group,
@@ -108,6 +111,8 @@ class TransactionProducer(Producer):
                 end.msg_id or "",
                 end.transaction_id,
                 end.commit_or_rollback,
+                tags=None if message is None else message.tags,
+                keys=() if message is None else message.keys,
                 broker_addr=addr,
                 from_check=end.from_transaction_check,
             )
@@ -143,7 +148,7 @@ class TransactionProducer(Producer):
         except RequestFailed as failure:
             _log.info("the end of transaction %s was not sent: %s", message.message_id, failure)
         else:
-            self._trace_end(message.topic, end, addr)
+            self._trace_end(message.topic, end, addr, message)
 
 
 class Transaction:

@@ -22,6 +22,7 @@ class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
+    bname: str | None = None
 
 
 class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -35,6 +36,7 @@ class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     topic: str
     queue_id: Int32
     commit_offset: Int64
+    bname: str | None = None
 
 
 class CloneGroupOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -60,6 +62,7 @@ class QueueHeader(msgspec.Struct, rename="camel", kw_only=True):
 
     topic: str
     queue_id: Int32
+    bname: str | None = None
 
 
 class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
@@ -72,6 +75,7 @@ class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     topic: str
     queue_id: Int32
     timestamp: Int64
+    bname: str | None = None
 
 
 class OffsetReply(msgspec.Struct, rename="camel", kw_only=True):

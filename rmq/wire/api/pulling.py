@@ -39,6 +39,7 @@ class PullMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     subscription: str | None = None
     sub_version: Int64
     expression_type: str | None = None
+    bname: str | None = None
 
 
 class PullMessageReply(msgspec.Struct, rename="camel", kw_only=True):

@@ -18,6 +18,7 @@ class SendMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     What a producer says about one message, or about a batch in the body.
 
     ``queue_id`` below 0 lets the broker choose; times are epoch milliseconds; ``properties`` is encoded as stored.
+    ``bname``, here and in other requests about a queue, is the broker's name, which brokers do not read.
     Java: SendMessageRequestHeader
     """
 
@@ -34,6 +35,7 @@ class SendMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
+    bname: str | None = None
 
 
 #: Field of SendMessageV2Header -> its one letter on the wire.
@@ -51,6 +53,7 @@ SEND_V2_LETTERS = {
     "unit_mode": "k",
     "max_reconsume_times": "l",
     "batch": "m",
+    "bname": "n",
 }
 
 
@@ -74,6 +77,7 @@ class SendMessageV2Header(SendMessageHeader, rename=SEND_V2_LETTERS, kw_only=Tru
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
+    bname: str | None = None
 
 
 class SendMessageReply(msgspec.Struct, rename="camel", kw_only=True):
@@ -128,6 +132,7 @@ class SendBackHeader(msgspec.Struct, rename="camel", kw_only=True):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+    bname: str | None = None
 
 
 #: Beside 0: stored, but not flushed or not replicated in time.

@@ -24,6 +24,7 @@ class EndTransactionHeader(msgspec.Struct, rename="camel", kw_only=True):
     from_transaction_check: bool = False
     msg_id: str
     transaction_id: str | None = None
+    bname: str | None = None
 
 
 class CheckTransactionStateHeader(msgspec.Struct, rename="camel", kw_only=True):

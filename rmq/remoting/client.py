@@ -6,7 +6,7 @@ Java: NettyRemotingClient
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from twisted.application.service import Service
@@ -249,8 +249,9 @@ class _Dial:
         if len(self._waiting) >= MAX_WAITING_FOR_DIAL:
             text = f"{len(self._waiting)} requests wait for the connection to {self.addr} already"
             return fail(Unreachable(self.addr, text))
-        waiting: Deferred[Channel] = Deferred(lambda gone: self._waiting.pop(gone, None))
-        self._waiting[waiting] = None
+        others = self._waiting
+        waiting: Deferred[Channel] = Deferred(lambda gone: others.pop(gone, None))
+        others[waiting] = None
         return waiting
 
     def made(self, channel: Channel) -> None:
@@ -265,9 +266,13 @@ class _Dial:
         if self.connecting is not None:
             self.connecting.cancel()
 
-    def _take(self) -> list[Deferred[Channel]]:
-        taken, self._waiting = list(self._waiting), {}
-        return taken
+    def _take(self) -> Iterator[Deferred[Channel]]:
+        """Yield all that wait, each when its turn comes: one that has been told may cancel others."""
+        taken, self._waiting = self._waiting, {}
+        while taken:
+            one = next(iter(taken))
+            del taken[one]
+            yield one
 
 
 class _Outgoing(Factory):

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import msgspec
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone, ConnectionRefusedError
 from twisted.internet.interfaces import IProtocol
 from twisted.internet.task import Clock
@@ -223,6 +223,16 @@ class InvokeTests(ClientCase):
         self.dials[0].accept()
         self.assertEqual(len(self.dials[0].received()), 1)
         self.assertNoResult(second)
+
+    def test_giving_up_when_told(self) -> None:
+        """A caller that hears of a failed dial may give up what others wait for, at that moment."""
+        first, second, third = self.ask(), self.ask(), self.ask()
+        failures: list[Failure] = []
+        first.addErrback(lambda failure: (failures.append(failure), second.cancel())[0])
+        second.addErrback(failures.append)
+        self.dials[0].refuse()
+        self.assertEqual([failure.type for failure in failures], [Unreachable, CancelledError])
+        self.failureResultOf(third, Unreachable)
 
     def test_bad_addresses(self) -> None:
         """An address that is none fails by itself, without a dial."""

@@ -61,7 +61,8 @@ class AsyncioConnections:
         if link is None:
             began = self.host.seconds()
             try:
-                link = await asyncio.wait_for(self._dial(addr), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    link = await self._dial(addr)
             except TimeoutError:
                 text = f"{addr} could not be asked for request {contract.code} within {timeout_s:g} s: still dialling"
                 raise RequestTimeout(addr, text) from None
@@ -107,8 +108,9 @@ class AsyncioConnections:
         host, _, port = addr.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
-            making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=self._tls)
-            _, link = await asyncio.wait_for(making, CONNECT_TIMEOUT_S)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=self._tls)
+                _, link = await making
         except TimeoutError:
             raise Unreachable(addr, f"cannot connect to {addr}: no connection within {CONNECT_TIMEOUT_S:g} s") from None
         except (OSError, ValueError) as error:

@@ -66,8 +66,10 @@ class AsyncioHost:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=error)
 
-    def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Coroutine[Any, Any, T]:
-        return asyncio.wait_for(waiting, seconds)
+    async def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> T:
+        # not wait_for: before Python 3.12 it forgets a cancellation that meets the end of the wait
+        async with asyncio.timeout(seconds):
+            return await waiting
 
     async def call(self, handler: Callable[[Any], Any], argument: object) -> object:
         """Await a coroutine function; run a plain function in a thread."""

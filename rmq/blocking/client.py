@@ -274,9 +274,13 @@ class Received:
         self._timeout_s = timeout_s
 
     def __enter__(self) -> ReceivedMessage:
-        self._delivery: Delivery = self._run(asyncio.wait_for(self._consumer.receive(), self._timeout_s))
+        self._delivery: Delivery = self._run(self._receive())
         message: ReceivedMessage = self._run(self._delivery.__aenter__())
         return message
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return bool(self._run(self._delivery.__aexit__(kind, error, trace)))
+
+    async def _receive(self) -> Delivery:
+        async with asyncio.timeout(self._timeout_s):
+            return await self._consumer.receive()

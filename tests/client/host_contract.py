@@ -111,6 +111,32 @@ class Contract(SynchronousTestCase):
 
         self.run_on_host(scenario)
 
+    def test_cancelling_at_the_end_of_a_wait(self) -> None:
+        """A cancellation is not forgotten when what was waited for comes at the same moment."""
+
+        async def scenario(host: Host) -> None:
+            gate = host.gate()
+
+            async def passing() -> None:
+                await gate.wait()
+
+            async def rounds() -> None:
+                while True:
+                    await host.within(passing(), 1000)
+                    gate.shut()
+
+            running = host.spawn(rounds(), name="rounds")
+            await host.sleep(1)
+            gate.open()
+            running.cancel()
+
+            async def ended() -> None:
+                await running.wait()
+
+            await host.within(ended(), 10)
+
+        self.run_on_host(scenario)
+
     def test_cancelling(self) -> None:
         """A cancelled coroutine gets CANCELLED where it waits; waiting for its end never fails."""
         seen: list[str] = []

@@ -160,6 +160,13 @@ class PullTests(KindCase):
         self.sim.run(made.close())
         self.assertEqual(sum(self.committed(group="PG2").values()), 9)
 
+    def test_topic_comes_later(self) -> None:
+        """A consumer of a topic that is unknown yet has its first message within seconds of the topic."""
+        made = self.sim.run(pull_consumer(self.client, "PG3", {"Late": "*"}, PullSettings(consume_from=From.FIRST)))
+        self.assertEqual(self.sim.run(made.getmany(timeout_s=2)), [])
+        self.sim.run(self.sender.send(Message("Late", b"x")))
+        self.assertEqual(len(self.sim.run(made.getmany(timeout_s=10))), 1)
+
     def test_own_commits(self) -> None:
         """Without auto_commit nothing is acknowledged but by commit."""
         self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))

@@ -159,6 +159,15 @@ class TraceTests(FlowCase):
         self.assertEqual((before[3], before[5], before[7]), ("Pull", result.message_id, "k"))
         self.assertEqual((after[1], after[2], after[4], after[8]), (before[4], result.message_id, "true", "Pull"))
 
+    def test_readers_of_traces(self) -> None:
+        """A traced client that reads the traces does not trace that: there would be no end."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox, {"Traces": "*"}, group="Own").start())
+        self.sim.run(producer(self.client).send(Message("T", b"hello")))
+        self.until(lambda: inbox.got)
+        self.sim.pass_s(10)
+        self.assertEqual((len(inbox.got), [line[0] for line in self.lines()]), (1, ["Pub"]))
+
     def test_close_sends_what_waits(self) -> None:
         """A close does not lose the traces of the last moment."""
         self.sim.run(producer(self.client).send(Message("T", b"hello")))

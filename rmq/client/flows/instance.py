@@ -268,7 +268,9 @@ class Instance:
             for known in self.routes.values():
                 for name, broker_id, addr in broker_addrs(known):
                     brokers.setdefault(name, {})[broker_id] = addr
-            self.brokers = brokers
+            if brokers != self.brokers:
+                self.brokers = brokers
+                self.beat()
             for part in self.parts:
                 part.routes_changed()
 

@@ -84,18 +84,21 @@ class Tracer:
     def before(self, group: str, messages: Sequence[ReceivedMessage]) -> tuple[str, int]:
         """A handler gets messages; return what :meth:`after` needs."""
         request_id, now_ms = self._instance.unique_id(), self._instance.host.wall_ms()
-        self._add(traces.before(self._plain(group), messages, request_id=request_id, now_ms=now_ms))
+        self._add(traces.before(self._plain(group), self._others(messages), request_id=request_id, now_ms=now_ms))
         return request_id, now_ms
 
     def after(
         self, group: str, messages: Sequence[ReceivedMessage], begun: tuple[str, int], error: Exception | None
     ) -> None:
         """A handler has ended."""
-        now_ms = self._instance.host.wall_ms()
+        now_ms, others = self._instance.host.wall_ms(), self._others(messages)
         request_id, began_ms = begun
-        self._add(
-            traces.after(self._plain(group), messages, error, request_id=request_id, began_ms=began_ms, ended_ms=now_ms)
-        )
+        if others:
+            self._add(
+                traces.after(
+                    self._plain(group), others, error, request_id=request_id, began_ms=began_ms, ended_ms=now_ms
+                )
+            )
 
     def ended(
         self,
@@ -124,6 +127,10 @@ class Tracer:
             now_ms=self._instance.host.wall_ms(),
         )
         self._add([line])
+
+    def _others(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Leave out traces: those of a program that reads traces would never end."""
+        return [message for message in messages if message.record.topic != self._topic]
 
     def _plain(self, name: str) -> str:
         return name.removeprefix(f"{self._instance.settings.namespace}%")

@@ -51,7 +51,9 @@ class LineTests(SynchronousTestCase):
     def test_read(self) -> None:
         """What is written is read; what a line lacks or has as null is absent; older and unknown lines do no harm."""
         line = self.published({"KEYS": "k1 k2"}, REGION)
-        ended = traces.ended("G", "T", "ID", "TX", 8, broker_addr="b:1", from_check=True, now_ms=5)
+        ended = traces.ended(
+            "G", "T", "ID", "TX", 8, tags=None, keys=None, broker_addr="b:1", from_check=True, now_ms=5
+        )
         assert line is not None
         (sent, end) = traces.read(line.text + ended.text + "Recall\x01whatever\x02")
         expected = {"kind": "Pub", "time_ms": 100, "region": "R", "group": "G", "topic": "T", "message_id": "ID"}

@@ -228,8 +228,13 @@ class InvokeTests(ClientCase):
         """A caller that hears of a failed dial may give up what others wait for, at that moment."""
         first, second, third = self.ask(), self.ask(), self.ask()
         failures: list[Failure] = []
-        first.addErrback(lambda failure: (failures.append(failure), second.cancel())[0])
-        second.addErrback(failures.append)
+
+        def told(failure: Failure) -> None:
+            failures.append(failure)
+            second.cancel()
+
+        first.addErrback(told)
+        second.addErrback(lambda failure: failures.append(failure))
         self.dials[0].refuse()
         self.assertEqual([failure.type for failure in failures], [Unreachable, CancelledError])
         self.failureResultOf(third, Unreachable)

@@ -267,7 +267,7 @@ class _Dial:
             self.connecting.cancel()
 
     def _take(self) -> Iterator[Deferred[Channel]]:
-        """Yield all that wait, each when its turn comes: one that has been told may cancel others."""
+        """Yield all that wait, each when its turn comes: a callback may cancel others."""
         taken, self._waiting = self._waiting, {}
         while taken:
             one = next(iter(taken))

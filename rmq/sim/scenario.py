@@ -245,7 +245,7 @@ class Run:
         nodes = self.cluster.nodes
         undo_all(nodes)
         if not ERROR_KINDS.isdisjoint(self.kinds):
-            # an error that one file of a folder met is told to another one at its next sync, which may end a broker
+            # an error that one file of a folder met comes out at the next sync of another one, which may end a broker
             self.world.run_for(ERRORS_SHOW_S)
             undo_all(nodes)
         self.world.run_until(lambda: all(runs(node) for node in nodes), STOP_S, "that everyone runs after healing")

@@ -36,7 +36,7 @@ from rmq.admin.command import (
     addresses,
 )
 from rmq.admin.contexts import ContextError, Contexts
-from rmq.admin.names import ALIASES, INSTEAD, NOUNS
+from rmq.admin.names import ALIASES, INSTEAD, NOT_HERE, NOUNS
 from rmq.admin.overview import DESCRIPTION, EXIT_USAGE, UsageParser, overview
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
 from rmq.remoting.acl import parse_credentials
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _help(*rest)
     if word == "completion":
         _completion(rest)
-    if word in INSTEAD:
+    if word in INSTEAD or word in NOT_HERE:
         _refer(word)
     parser = _parser_of(word, as_noun=rest[:1] in ([], ["-h"], ["--help"]) or not rest[0].startswith("-"))
     options = parser.parse_args(rest if word in ALIASES or word in NOUNS else arguments)
@@ -159,7 +159,7 @@ def _commands_of(noun: str) -> dict[str, Command]:
 
 def _help(*words: str) -> NoReturn:
     """Print the help of a command by any of its names, and end the process."""
-    if words[0] in INSTEAD:
+    if words[0] in INSTEAD or words[0] in NOT_HERE:
         _refer(words[0])
     name = ALIASES.get(words[0], " ".join(words))
     one = _commands_of(name.partition(" ")[0]).get(name) if name.partition(" ")[0] in NOUNS else None
@@ -173,8 +173,9 @@ def _help(*words: str) -> NoReturn:
 
 
 def _refer(word: str) -> NoReturn:
-    """Say what does the work of a name of mqadmin that is not here, and end the process."""
-    print(f"rmq-admin: {word} of mqadmin is here: rmq-admin {INSTEAD[word]}", file=sys.stderr)
+    """Say what does the work of a name of mqadmin that is no alias, or why nothing does; end the process."""
+    here = f"is here: rmq-admin {INSTEAD[word]}" if word in INSTEAD else f"is not here: {NOT_HERE[word]}"
+    print(f"rmq-admin: {word} of mqadmin {here}", file=sys.stderr)
     sys.exit(EXIT_USAGE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -24,6 +25,8 @@ from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerData, HeartbeatData
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.codes import RequestCode
+from rmq.wire.exchange import Response
+from tests.admin import schema
 from tests.admin.test_names import ended
 from tests.broker.harness import RawClient, send_ext
 from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, options
@@ -58,7 +61,22 @@ class ClusterCase(SynchronousTestCase):
 
         options = parse(arguments if "-n" in arguments else [*arguments, "-n", self.namesrv])
         asked = run(platform_for(self.machine), options, self.terminal(typed, lines))
-        return self.world.settle(Deferred.fromCoroutine(asked))
+        before = len(self.emitted)
+        result = self.world.settle(Deferred.fromCoroutine(asked))
+        if options.output == "json":
+            self.check_json(options, result.out, self.emitted[before:])
+        return result
+
+    def check_json(self, options: argparse.Namespace, out: str, emitted: Sequence[str]) -> None:
+        """Compare what a command printed with docs/admin-schema.json."""
+        name = options.command
+        of_lines = "dry run" if getattr(options, "dry_run", False) else name
+        found = [one for line in emitted for one in schema.mistakes(of_lines, json.loads(line))]
+        if out:
+            whole = json.loads(out)
+            parts = whole if name in schema.BY_LINES else [whole]
+            found += [one for part in parts for one in schema.mistakes(name, part)]
+        self.assertEqual(found, [])
 
     def terminal(self, typed: str | None = None, lines: Sequence[bytes] = ()) -> Terminal:
         def ask(text: str, name: str) -> bool:
@@ -282,6 +300,24 @@ class GroupTests(ClusterCase):
         said = self.fails(64, "group", "reset", "G", "orders", "--yes", "--queue", "broker-a:7", "--to", "end")
         self.assertIn("no queue broker-a:7; queues: broker-a:0, broker-a:1", said)
         self.fails(4, "group", "reset", "G", "orders", "--queue", "broker-a:0", "--to", "1")
+
+    def test_reset_of_a_queue_by_the_broker(self) -> None:
+        """A broker of 5.x that resets by itself is asked to, also while members are online."""
+        member = self.join("G", "orders")
+        self.commit("G", "orders", 3, 2)
+        asked = RemotingClient.invoke
+
+        def invoke(client: RemotingClient, addr: str, contract: Any, *more: Any, **settings: Any) -> Deferred[Any]:
+            if contract.code == RequestCode.GET_BROKER_CONFIG:
+                return succeed(Response(None, b"useServerSideResetOffset=true\n", 0, None, {}))
+            return asked(client, addr, contract, *more, **settings)
+
+        self.patch(RemotingClient, "invoke", invoke)
+        self.assertEqual(self.reset("--queue", "broker-a:0", "--to", "1"), {0: (3, 1)})
+        self.world.run_until(lambda: member.requests(220), 5, "the reset at the member")
+        (pushed,) = member.requests(220)
+        self.assertIn(b'"queueId":0', pushed.body or b"")
+        self.assertNotIn(b'"queueId":1', pushed.body or b"")
 
     def test_clone(self) -> None:
         """A group takes over the offsets of another."""

@@ -40,7 +40,9 @@ from rmq.admin.lookups import (
 )
 from rmq.admin.times import EARLIEST_MS, parse_time, time_text
 from rmq.errors import Refused, RequestFailed
+from rmq.runtime.properties import decode_properties
 from rmq.wire import fastjson
+from rmq.wire.api.admin import GET_BROKER_CONFIG
 from rmq.wire.api.clients import GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, ConsumerGroupHeader
 from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmq.wire.api.forwarding import (
@@ -411,12 +413,14 @@ async def _reset_queues(call: Call, brokers: Mapping[str, str], goal: Goal, chos
     """
     Write the offsets of some queues.
 
-    WrongUse while the group has members: they would write theirs again, and brokers before 5.x reset all queues.
+    WrongUse while the group has members at a broker that does not reset by itself, as 5.x does: they would write theirs
+    again, and a broker before 5.x that is asked to reset one queue resets all.
     """
     options = call.options
     wanted = {name: addr for name, addr in brokers.items() if any(one.startswith(f"{name}:") for one in chosen)}
+    resetting = [addr for addr in wanted.values() if await _resets_by_itself(call, addr)]
     for name, addr in wanted.items():
-        if await connection_at(call, addr, options.group) is not None:
+        if addr not in resetting and await connection_at(call, addr, options.group) is not None:
             raise WrongUse(f"group {options.group} has members at broker {name}: stop them, or reset all queues")
     tables = {addr: await _ends_of(call, addr) for addr in brokers.values()}
     known = {f"{queue.broker_name}:{queue.queue_id}" for table in tables.values() for queue in table}
@@ -429,8 +433,14 @@ async def _reset_queues(call: Call, brokers: Mapping[str, str], goal: Goal, chos
     moved: dict[MessageQueue, tuple[int | None, int]] = {}
     for addr in wanted.values():
         table = {queue: at for queue, at in tables[addr].items() if f"{queue.broker_name}:{queue.queue_id}" in chosen}
-        moved.update(await _write_offsets(call, addr, goal, table))
+        moved.update(await _write_offsets(call, addr, goal, table, by_broker=addr in resetting))
     return _resets(moved)
+
+
+async def _resets_by_itself(call: Call, addr: str) -> bool:
+    """Does a broker of 5.x hold an offset that was reset until a member has pulled from there?"""
+    config = decode_properties((await call.invoke(addr, GET_BROKER_CONFIG, None, None)).body, addr)
+    return config.get("useServerSideResetOffset") == "true"
 
 
 @attrs.frozen
@@ -488,9 +498,13 @@ async def _ends_of(call: Call, addr: str) -> dict[MessageQueue, TopicOffset]:
 
 
 async def _write_offsets(
-    call: Call, addr: str, goal: Goal, table: Mapping[MessageQueue, TopicOffset]
+    call: Call, addr: str, goal: Goal, table: Mapping[MessageQueue, TopicOffset], *, by_broker: bool = False
 ) -> dict[MessageQueue, tuple[int | None, int]]:
-    """Commit where a group without members goes on; an offset that the queue does not have becomes its nearest."""
+    """
+    Commit where a group without members goes on; an offset that the queue does not have becomes its nearest.
+
+    ``by_broker``: the broker resets each queue, as it ignores commits while it holds an earlier reset.
+    """
     options = call.options
     force = options.force == "true"
     stats = ConsumeStatsHeader(consumer_group=options.group, topic=options.topic)
@@ -514,7 +528,18 @@ async def _write_offsets(
         commit = UpdateConsumerOffsetHeader(
             consumer_group=options.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=new
         )
-        await call.change(addr, UPDATE_CONSUMER_OFFSET, commit, None)
+        if by_broker:
+            header = ResetOffsetHeader(
+                topic=queue.topic,
+                group=options.group,
+                timestamp=_END,
+                is_force=force,
+                queue_id=queue.queue_id,
+                offset=new,
+            )
+            await call.change(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)
+        else:
+            await call.change(addr, UPDATE_CONSUMER_OFFSET, commit, None)
         moved[queue] = old, new
     return moved
 

@@ -195,15 +195,24 @@ class Servers:
 
     def _start_on_free_port(self, start: Callable[[int, int], None], node: str) -> None:
         """Call ``start(number of the try, port)`` until the ports are free: another program may have one of them."""
-        tries = [self._layout.port] if self._layout.port else self._rng.sample(PORTS, PORT_TRIES)
-        for number, port in enumerate(tries):
+        port = self._layout.port
+        tries = [(self._last_try(node), port)] if port else list(enumerate(self._rng.sample(PORTS, PORT_TRIES)))
+        for number, port in tries:
             try:
                 start(number, port)
             except CannotListenError as error:
-                if number + 1 == len(tries):
-                    raise ServersError(f"no free port for {node}: {error}") from error
+                failure = error
             else:
                 return
+        raise ServersError(f"no free port for {node}: {failure}") from failure
+
+    def _last_try(self, node: str) -> int:
+        """Return the number of the try that found ports when the server started before, 0 if it did not."""
+        return max(n for n in range(PORT_TRIES) if n == 0 or os.path.isdir(self._folder(node, n)))
+
+    def _folder(self, node: str, number: int) -> str:
+        # A start that failed may still hold the folder.
+        return os.path.join(self._root, f"{node}.{number}" if number else node)
 
     def _start_namesrv(self, number: int, port: int) -> None:
         folder = os.path.join(self._root, "namesrv")
@@ -222,11 +231,9 @@ class Servers:
 
     def _start_broker(self, node: str, name: str, broker_id: int, number: int, port: int) -> None:
         disk = FillableDisk(self._reactor)
-        # A start that failed may still hold the folder.
-        folder = os.path.join(self._root, f"{node}.{number}" if number else node)
         service = build_broker(
             self._platform(disk),
-            self._setup(name, broker_id, port, folder),
+            self._setup(name, broker_id, port, self._folder(node, number)),
             host_address=HOST,
             host_name=name,
             on_fatal=self._on_fatal,

@@ -15,7 +15,7 @@ import pytest
 
 from rmq.blocking import Client, Message, SendStatus
 from rmq.errors import NotDelivered
-from rmq.testing import Cluster, ServerFailed, cluster, isolated_cluster
+from rmq.testing import Cluster, IsolatedCluster, ServerFailed, cluster, isolated_cluster
 from rmq.testing.server import layout_of, parser
 from rmq.testing.servers import Layout, ServersError
 
@@ -173,6 +173,18 @@ def test_isolated() -> None:
         mq.restart("namesrv")
         bodies = [message.body for message in mq.messages(topic)]
         assert {b"before", b"after the pause", b"after the kill"} <= set(bodies) and b"lost" not in bodies
+
+
+def test_the_folder_of_a_later_try(rmq_isolated: IsolatedCluster) -> None:
+    """A broker whose first ports were taken has its files in another folder, and finds them when it starts again."""
+    topic = rmq_isolated.topic(queues=1)
+    with rmq_isolated.client() as client:
+        client.producer().send(Message(topic, b"kept"))
+    rmq_isolated.kill("broker-a")
+    folder = Path(rmq_isolated.dir)
+    (folder / "broker-a").rename(folder / "broker-a.3")
+    rmq_isolated.start("broker-a")
+    assert [message.body for message in rmq_isolated.messages(topic)] == [b"kept"]
 
 
 def test_servers_import_no_kit() -> None:

@@ -102,8 +102,8 @@ class _Lane(Generic[K]):
             if answer is None:
                 break
             if not asked.is_one_way:
-                answers.append(answer)
-                collected += len(answer)
+                answers.append(answer or done(parts[2]))
+                collected += len(answers[-1])
             count += 1
             position = stop
         return position, count
@@ -132,11 +132,12 @@ class _Lane(Generic[K]):
         raise NotImplementedError
 
     def answer(self, what: K, opaque: int, *numbers: int) -> bytes | None:
-        """Return the frame of the answer; None, with nothing done, for the responder."""
+        """Return the frame of the answer, b"" for one without fields; None, with nothing done, for the responder."""
         raise NotImplementedError
 
 
-_Queue = tuple[str, str, int]
+#: a place of `ConsumerOffsetTable`
+_Queue = tuple[str, int]
 
 
 class QueryLane(_Lane[_Queue]):
@@ -149,14 +150,14 @@ class QueryLane(_Lane[_Queue]):
         self._offsets = offsets
 
     def what(self, header: Any) -> _Queue:
-        return header.consumer_group, header.topic, header.queue_id
+        return self._offsets.place(header.consumer_group, header.topic, header.queue_id)
 
     def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes | None:
-        offset = self._offsets.query(*what)
+        offset = self._offsets.at(*what)
         return None if offset is None or offset < 0 else _frame(_OFFSET % (offset, opaque))
 
 
-class CommitLane(_Lane[_Queue]):
+class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
     """Take commits, also one-way ones."""
 
     contract = UPDATE_CONSUMER_OFFSET
@@ -170,12 +171,15 @@ class CommitLane(_Lane[_Queue]):
     def numbers(self, header: Any) -> tuple[int, ...]:
         return (header.commit_offset,)
 
-    def what(self, header: Any) -> _Queue:
-        return header.consumer_group, header.topic, header.queue_id
+    def what(self, header: Any) -> tuple[str, str, int, _Queue]:
+        queue = header.consumer_group, header.topic, header.queue_id
+        return *queue, self._offsets.place(*queue)
 
-    def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes:
-        self._offsets.commit(*what, *numbers)
-        return done(opaque)
+    def answer(self, what: tuple[str, str, int, _Queue], opaque: int, *numbers: int) -> bytes:
+        group, topic, queue_id, place = what
+        if not self._offsets.commit_higher(*place, *numbers):
+            self._offsets.commit(group, topic, queue_id, *numbers)
+        return b""
 
 
 class MembersLane(_Lane[list[Any]]):

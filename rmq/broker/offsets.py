@@ -147,11 +147,34 @@ class ConsumerOffsetTable:
 
         Java: ConsumerOffsetManager#commitOffset
         """
-        queue_id = self._queue_of(group, queue_id)
+        key, queue_id = self.place(group, topic, queue_id)
+        if not self.commit_higher(key, queue_id, offset):
+            self._commit(group, topic, queue_id, offset)
+
+    def place(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
+        """Return where the table has the offset of a queue, for :meth:`commit_higher` and :meth:`at`."""
+        return _key(topic, group), self._queue_of(group, queue_id)
+
+    def commit_higher(self, key: str, queue_id: int, offset: int) -> bool:
+        """Set an offset that is there and not higher; False, and nothing done, for any other."""
+        queues = self._offsets.get(key)
+        before = None if queues is None else queues.get(queue_id)
+        if queues is None or before is None or offset < before:
+            return False
+        if offset != before:
+            queues[queue_id] = offset
+            self._unsaved = True
+        return True
+
+    def at(self, key: str, queue_id: int) -> int | None:
+        """Return the offset at a :meth:`place`, as :meth:`query` does."""
+        queues = self._offsets.get(key)
+        return None if queues is None else queues.get(queue_id)
+
+    def _commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset that is new, or lower than before."""
         queues = self._offsets.setdefault(_key(topic, group), {})
         before = queues.get(queue_id)
-        if before == offset:
-            return
         if before is None and (len(self._offsets) > MAX_PAIRS or len(queues) >= MAX_QUEUES_OF_A_PAIR):
             self._drop(group, topic, queue_id)
             return
@@ -195,7 +218,7 @@ class ConsumerOffsetTable:
 
         Java: ConsumerOffsetManager#queryOffset, which has -1 for None
         """
-        return self._offsets.get(_key(topic, group), {}).get(self._queue_of(group, queue_id))
+        return self.at(*self.place(group, topic, queue_id))
 
     def _queue_of(self, group: str, queue_id: int) -> int:
         """Java: LmqConsumerOffsetManager#commitOffset, which does without the id"""

@@ -63,6 +63,7 @@ cdef enum:
 #: see Spinning
     FEWEST = 16
     MOST = 4096
+    RECENT = 4
 
 cdef char _received[BUFFER_BYTES]
 
@@ -114,11 +115,12 @@ cdef class Spinning:
     """
     Decides whether a wait for events asks again and again at first, instead of sleeping at once.
 
-    Falling asleep and being woken takes longer than a small request, and the peer waits for it. So where events come soon after each
-    other, as from one client that asks, waits for the answer and asks again, a wait does not sleep for the first ``limit_ns`` (0:
-    never so). That begins after 16 waits in a row that took no longer, and ends with the first one that does; each end doubles
-    the number of waits that the next beginning takes, up to 4,096, and 16 successes halve it. So hardly any time is lost where
-    events come by chance, or where the peer needs this core.
+    Falling asleep and being woken takes longer than a small request, and the peer waits for it. So where a few connections ask
+    again as soon as they are answered, a wait does not sleep for the first ``limit_ns`` (0: never so). That begins after 16 waits
+    in a row that took no longer and whose events were of connections that had one of the last 4 events before. It ends with the
+    first wait that is not so; if that one took longer, the next beginning takes twice as many waits, up to 4,096, and 16
+    successes halve that. So hardly any time is lost where events come by chance, where many connections keep the process
+    busy, or where the peer needs this core.
     """
 
     cdef readonly long limit_ns
@@ -127,20 +129,23 @@ cdef class Spinning:
     #: so many short waits in a row begin it
     cdef readonly long needed
     cdef long short_waits
+    #: descriptors of the last events
+    cdef int recent[RECENT]
+    cdef unsigned int next
 
     def __init__(self, long limit_ns):
         self.limit_ns = limit_ns
         self.needed = FEWEST
 
-    def note(self, long waited_ns):
-        """Note how long a wait took, in nanoseconds, asleep or not."""
-        self._note(waited_ns)
+    def note(self, long waited_ns, int fd):
+        """Note how long a wait took, in nanoseconds, asleep or not, and the descriptor that ended it."""
+        self._note(waited_ns, self._is_recent(fd))
 
-    cdef void _note(self, long waited_ns) noexcept nogil:
-        if waited_ns > self.limit_ns:
-            if self.on:
-                self.on = False
+    cdef void _note(self, long waited_ns, bint recent) noexcept nogil:
+        if waited_ns > self.limit_ns or not recent:
+            if self.on and waited_ns > self.limit_ns:
                 self.needed = min(2 * self.needed, MOST)
+            self.on = False
             self.short_waits = 0
             return
         self.short_waits += 1
@@ -152,10 +157,22 @@ cdef class Spinning:
             self.needed = max(self.needed // 2, FEWEST)
             self.short_waits = 0
 
+    cdef bint _is_recent(self, int fd) noexcept nogil:
+        """Whether one of the last events was of this descriptor; this one is the last from now on."""
+        cdef int number
+        cdef bint found = False
+        for number in range(RECENT):
+            found = found or self.recent[number] == fd
+        self.recent[self.next % RECENT] = fd
+        self.next += 1
+        return found
+
     cdef int wait(self, int epoll_fd, epoll_event *events, int most, int wait_ms) noexcept nogil:
         """Wait as epoll_wait(2) does."""
         cdef int count = 0
         cdef long began, waited = 0
+        cdef bint recent = True
+        cdef int number
         if self.limit_ns == 0:
             return epoll_wait(epoll_fd, events, most, wait_ms)
         began = _now_ns()
@@ -166,7 +183,12 @@ cdef class Spinning:
         if count == 0:
             count = epoll_wait(epoll_fd, events, most, wait_ms)
             waited = _now_ns() - began
-        self._note(waited)
+        if count > RECENT:
+            recent = False
+        else:
+            for number in range(count):
+                recent = self._is_recent(events[number].data.fd) and recent
+        self._note(waited, recent)
         return count
 
 

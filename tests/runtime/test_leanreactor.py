@@ -16,7 +16,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import attrs
@@ -802,13 +803,14 @@ class SpinningTests(LeanCase):
         super().setUp()
         self.spinning = leanreactor._compiled.Spinning(1000)
 
-    def note(self, *waits: int) -> bool:
-        for wait in waits:
-            self.spinning.note(wait)
+    def note(self, *waits: int, fds: Sequence[int] = (7,)) -> bool:
+        for wait, fd in zip(waits, cycle(fds), strict=False):
+            self.spinning.note(wait, fd)
         return bool(self.spinning.on)
 
     def test_begins_and_ends(self) -> None:
         """Sixteen short waits in a row begin it, the first long one ends it, and what follows takes twice as many."""
+        self.note(0)
         self.assertFalse(self.note(*[1000] * 15))
         self.assertFalse(self.note(1001, *[1000] * 15))
         self.assertTrue(self.note(0))
@@ -823,6 +825,14 @@ class SpinningTests(LeanCase):
         self.assertEqual(self.spinning.needed, 4096)
         self.note(*[1] * (4096 + 8 * 16))
         self.assertEqual((self.spinning.on, self.spinning.needed), (True, 16))
+
+    def test_few_connections(self) -> None:
+        """Events of more than four connections in turn do not begin it, and end it at no cost for the next."""
+        self.assertFalse(self.note(*[0] * 100, fds=range(5)))
+        self.assertTrue(self.note(*[0] * 20, fds=range(4)))
+        self.assertFalse(self.note(0, fds=[9]))
+        self.assertEqual(self.spinning.needed, 16)
+        self.assertTrue(self.note(*[0] * 17, fds=[9]))
 
     def test_never(self) -> None:
         """With a limit of nothing, as on a lone core, waits sleep at once."""
@@ -847,8 +857,8 @@ class SpinningTests(LeanCase):
         self.assertTrue(lean.spinning.on)
         self.assertEqual(self.protocol.received, b"x" * 20)
         lean = self.lean(1000)
-        for _ in range(16):
-            lean.spinning.note(0)
+        for _ in range(17):
+            lean.spinning.note(0, 7)
         before = time.monotonic()
         self.reactor.doIteration(0.05)
         self.assertGreaterEqual(time.monotonic() - before, 0.05)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from rmq.admin.command import (
     COMMANDS,
     DEFAULT_NAMESRV,
     DIFFERENT,
+    NAMESRV,
     OK,
     REFUSED,
     UNASKED,
@@ -71,17 +73,32 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     word, *rest = arguments or [""]
     if word == "help" and rest:
         _help(*rest)
-    if word == "completion":
-        _completion(rest)
     if word in INSTEAD or word in NOT_HERE:
         _refer(word)
     parser = _parser_of(word, as_noun=rest[:1] in ([], ["-h"], ["--help"]) or not rest[0].startswith("-"))
     options = parser.parse_args(rest if word in ALIASES or word in NOUNS else arguments)
+    if getattr(options, "typed", None) is not None and options.kind != "contexts":
+        _take(options, options.typed)
     try:
         _complete(options, os.environ)
     except (ContextError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     return options
+
+
+def _take(options: argparse.Namespace, line: str) -> None:
+    """Take from a command line that is being typed which servers it is for."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a quotation that is still open
+        words = line.split()
+    parser = UsageParser(add_help=False, allow_abbrev=False)
+    NAMESRV.add(parser)
+    _add_access(parser)
+    found, _ = parser.parse_known_args(words)
+    for name, value in vars(found).items():
+        if value is not None:
+            setattr(options, name, value)
 
 
 def _complete(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
@@ -179,19 +196,6 @@ def _refer(word: str) -> NoReturn:
     sys.exit(EXIT_USAGE)
 
 
-def _completion(arguments: Sequence[str]) -> NoReturn:
-    """Print what a shell needs to complete commands and options, and end the process."""
-    parser = UsageParser(prog="rmq-admin completion", description='For bash: eval "$(rmq-admin completion bash)"')
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
-    shell = parser.parse_args(arguments).shell
-    try:
-        import shtab
-    except ImportError:
-        parser.error("completion needs an extra: pip install 'txrocketmq[completion]'")
-    print(shtab.complete(whole_parser(), shell))
-    sys.exit(OK)
-
-
 def _described(one: Command) -> dict[str, Any]:
     text = f"{one.help[0].upper()}{one.help[1:]}."
     return {"description": text, "epilog": _EXITS, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -219,19 +223,24 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
     if one.changes:
         parser.add_argument("--yes", action="store_true", help="change without asking")
         parser.add_argument("--dry-run", action="store_true", help="print the requests that would change something")
+    _add_access(parser)
+    parser.set_defaults(command=one.name, as_mqadmin=mqadmin)
+    if mqadmin and one.changes:
+        parser.set_defaults(yes=True)  # mqadmin never asks
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how servers are reached, besides their addresses."""
     parser.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", help=f"for each answer (default: {DEFAULT_TIMEOUT_S:g})"
     )
-    parser.add_argument("--context", metavar="NAME", help="take addresses and accounts from this context")
+    parser.add_argument("--context", metavar="CONTEXT", help="take addresses and accounts from this context")
     parser.add_argument("--tlsConfig", metavar="FILE", help="dial with TLS, by the tls.client.* keys of this file")
     parser.add_argument(
         "--aclTools",
         metavar="FILE",
         help="sign requests with the account of this tools.yml (default: $ROCKETMQ_HOME/conf/tools.yml, if there)",
     )
-    parser.set_defaults(command=one.name, as_mqadmin=mqadmin)
-    if mqadmin and one.changes:
-        parser.set_defaults(yes=True)  # mqadmin never asks
 
 
 @attrs.frozen

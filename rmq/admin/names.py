@@ -35,6 +35,7 @@ NOUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "route": (("explain", "routediff", "routedump"), "what NameServers know: explain, diff, dump"),
     "ha": (("hastatus",), "replication: status"),
     "context": (("context",), "clusters with a name, for this user: add, list, show, use, remove"),
+    "completion": (("completion",), "completion of shells: bash, zsh, fish; the names that it offers: names"),
     "config": (("config",), "property files of servers: check"),
 }
 

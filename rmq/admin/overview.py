@@ -32,5 +32,4 @@ def overview() -> argparse.ArgumentParser:
     for noun, (_, text) in NOUNS.items():
         nouns.add_parser(noun, help=text)
     nouns.add_parser("help", help="NAME: the command for a name of mqadmin")
-    nouns.add_parser("completion", help="print the completion of a shell: bash, zsh, fish")
     return parser

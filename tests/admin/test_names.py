@@ -14,7 +14,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.admin.command import COMMANDS
 from rmq.admin.main import parse
 from rmq.admin.names import ALIASES, INSTEAD, NOT_HERE, NOUNS
-from tests.needs import need_extra
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -108,26 +107,3 @@ class StartTests(SynchronousTestCase):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.assertIn("usage: rmq-admin", done.stdout)
         self.assertEqual(done.stdout.splitlines()[-1], "[]")
-
-
-class CompletionTests(SynchronousTestCase):
-    def test_bash_completes(self) -> None:
-        """bash completes nouns, verbs and options with what `completion bash` prints."""
-        need_extra("completion")
-        status, text = ended("completion", "bash")
-        self.assertEqual(status, 0)
-        script = (
-            text + '\nwords() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _shtab_rmq_admin; echo "${COMPREPLY[@]}"; }\n'
-        )
-        script += "\nwords rmq-admin clus\nwords rmq-admin topic cr\nwords rmq-admin config check --outp\n"
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout.splitlines(), ["cluster", "create", "--output"])
-
-    def test_other_shells(self) -> None:
-        """Each shell gets a text of its own; an unknown one is wrong use."""
-        need_extra("completion")
-        for shell, part in (("zsh", "#compdef rmq-admin"), ("fish", "complete -c rmq-admin")):
-            status, text = ended("completion", shell)
-            self.assertEqual(status, 0)
-            self.assertIn(part, text)
-        self.assertEqual(ended("completion", "ksh")[0], 64)

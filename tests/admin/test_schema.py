@@ -46,6 +46,7 @@ QUESTIONS: list[tuple[str, ...]] = [
     ("route", "explain", "-t", "orders"),
     ("route", "dump"),
     ("dlq", "list"),
+    ("completion", "names", "topics"),
     ("consume", "orders", "-g", "G2", "--from", "begin", "--count", "1"),
 ]
 

@@ -7,7 +7,8 @@ import os
 from rmq.admin.command import Call, Outcome, addresses, argument, command, tabular
 from rmq.admin.contexts import Context, Contexts
 
-NAME = argument("name", metavar="NAME")
+NEW = argument("name", metavar="NAME")
+NAME = argument("name", metavar="CONTEXT")
 
 
 def _contexts() -> Contexts:
@@ -17,7 +18,7 @@ def _contexts() -> Contexts:
 @command(
     "context add",
     "write a context, or replace it: options that commands then take from it",
-    NAME,
+    NEW,
     argument("-n", "--namesrvAddr", dest="namesrv", required=True, type=addresses, metavar="HOST:PORT[;...]"),
     argument("-c", "--clusterName", metavar="CLUSTER", help="the cluster that commands mean without -c"),
     argument("--read-only", action="store_true", help="refuse every command that changes something"),

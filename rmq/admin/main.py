@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -53,6 +54,10 @@ from rmq.wire.signing import Credentials
 
 DEFAULT_TIMEOUT_S = 5.0
 
+#: as shells have it for a command that a signal ended: 128 and its number
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
 _EXITS = f"""\
 exit status:
   {OK}   done: all servers answered, nothing is missing
@@ -61,6 +66,8 @@ exit status:
   {UNASKED}   a server did not answer
   {UNCONFIRMED}   a change was not confirmed, nothing was sent
   {EXIT_USAGE}  wrong arguments
+  {EXIT_INTERRUPTED} ended by Ctrl-C
+  {EXIT_TERMINATED} ended by SIGTERM
 """
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
 
 from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
 from rmq.runtime.platform import real_platform
 
-#: as shells have it for a command that Ctrl-C ended
-EXIT_INTERRUPTED = 130
+#: what ends a command: Ctrl-C and what service managers send; the exit status is 128 and the number
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> None:
@@ -26,17 +28,34 @@ def main() -> None:
     results: list[Result] = []
 
     def ask(reactor: Any) -> Deferred[None]:
-        asked = run(real_platform(reactor), options, TERMINAL)
-        return Deferred.fromCoroutine(asked).addCallback(results.append)
+        asked = Deferred.fromCoroutine(run(real_platform(reactor), options, TERMINAL))
+        received: list[int] = []
+
+        def interrupt(number: int, frame: object) -> None:
+            """Cancel the command, so that a consumer leaves its group; at the second signal leave at once."""
+            if received:
+                _leave(number)
+            received.append(number)
+            reactor.callFromThread(asked.cancel)
+
+        def ended(result: Result | Failure) -> Failure | None:
+            if received:
+                _leave(received[0])
+            if isinstance(result, Failure):
+                return result
+            results.append(result)
+            return None
+
+        for number in SIGNALS:
+            reactor.callWhenRunning(signal.signal, number, interrupt)
+        return asked.addBoth(ended)
 
     try:
         react(ask)
     except SystemExit as ended:
         if ended.code:
             raise
-    if not results:
-        sys.exit(EXIT_INTERRUPTED)
-    result = results[0]
+    (result,) = results
     if result.err:
         print(result.err, file=sys.stderr)
     try:
@@ -47,12 +66,17 @@ def main() -> None:
     sys.exit(result.status)
 
 
+def _leave(number: int) -> NoReturn:
+    """End the process at once: a thread that waits for a line of standard input would keep it."""
+    os._exit(128 + number)
+
+
 def emit(text: str) -> None:
     """Print a line at once; ends the process when nobody reads any more."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os._exit(EXIT_INTERRUPTED)
+        _leave(signal.SIGINT)
 
 
 def confirmed(text: str, name: str) -> bool:
@@ -61,7 +85,14 @@ def confirmed(text: str, name: str) -> bool:
         return False
     print(text, file=sys.stderr)
     print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == name
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip() == name
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        _leave(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def execute(line: str, data: bytes, variables: Mapping[str, str]) -> Deferred[int]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.otherclients import LONG_NAMES
 from tests.real.probe import (
     PULL,
     SEND,
@@ -50,6 +51,21 @@ def send_template(path: Path, topic: str, body_bytes: int) -> Path:
     return _write(path, _header(SEND, fields), [_noise(body_bytes)], 1)
 
 
+def go_template(path: Path, topic: str, body_bytes: int) -> Path:
+    """SEND_MESSAGE of one message, whose fields have long names, as Go's client sends it."""
+    properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA")
+    fields = {**send_fields(topic, 0, properties), "e": "@Q@", "g": "@T@"}
+    return _write(
+        path, _header(10, {LONG_NAMES[name]: value for name, value in fields.items()}), [_noise(body_bytes)], 1
+    )
+
+
+def cpp_template(path: Path, topic: str, group: str, count: int) -> Path:
+    """:func:`pull_template` with numbers without quotes and a signature, as C++ clients send it."""
+    header = _header(PULL, {**_pull(topic, group, count), "AccessKey": "", "Signature": "p+MLMmSDsHiXHTD9zaSVVzuv09w="})
+    return _write(path, header.replace('"@Q@"', "@Q@").replace(f'"{count}"', str(count)), [], 1)
+
+
 def batch_template(path: Path, topic: str, count: int, body_bytes: int) -> Path:
     """SEND_BATCH_MESSAGE of ``count`` messages as a 4.9.7 producer sends it, its queue chosen in turn."""
     fields = {**send_fields(topic, 0, "", batch=True), "e": "@Q@", "g": "@T@"}
@@ -86,7 +102,17 @@ def end_template(path: Path) -> Path:
 
 def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
     """PULL_MESSAGE as a 4.9.7 push consumer asks again and again for the first messages of a queue, chosen in turn."""
-    fields = {"consumerGroup": group, "topic": topic, "queueId": "@Q@", "queueOffset": 0, "maxMsgNums": count}
+    return _write(path, _header(PULL, _pull(topic, group, count)), [], 1)
+
+
+def _pull(topic: str, group: str, count: int) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": "@Q@",
+        "queueOffset": 0,
+        "maxMsgNums": count,
+    }
     fields |= {
         "sysFlag": 2,
         "commitOffset": 0,
@@ -94,7 +120,7 @@ def pull_template(path: Path, topic: str, group: str, count: int) -> Path:
         "subVersion": 1,
         "expressionType": "TAG",
     }
-    return _write(path, _header(PULL, fields), [], 1)
+    return fields
 
 
 def plain_template(path: Path, code: int, fields: Mapping[str, object], body: bytes = b"") -> Path:

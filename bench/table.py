@@ -44,8 +44,10 @@ from bench.frames import (
     GROWING_MARK,
     PretendedBrokers,
     batch_template,
+    cpp_template,
     end_template,
     fixed_frames,
+    go_template,
     half_template,
     held_pull_template,
     plain_template,
@@ -318,6 +320,8 @@ def pull_rows() -> list[Row]:
         make = partial(pull_template, topic=FILLED, group=group, count=BATCH)
         for shape in ("c1d1", "c16d1"):
             rows.append(load(f"pull {BATCH} x 256 B{what} {shape}", make, wanted, BATCH * RECORD_BYTES))
+    cpp = partial(cpp_template, topic=FILLED, group="all", count=BATCH)
+    rows.append(load(f"pull {BATCH} x 256 B by C++ c16d1", cpp, asked(2.0, 0.4), BATCH * RECORD_BYTES))
     return rows
 
 
@@ -421,6 +425,7 @@ GROUPS_OF_ROWS = (
                 None,
                 lambda stage: ("end", stage.file(end_template)),
             ),
+            load("send 100 B by Go c16d16", partial(go_template, topic=SENT, body_bytes=100), asked(1.0, 0.6), 90),
             *send_rows("send", {"c1d1": kept(1.28, 0.27), "c64d1": kept(1.49, 0.44), "c16d16": kept(3.5, 0.18)}),
         ),
     ),

@@ -161,7 +161,7 @@ class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
     """Take commits, also one-way ones."""
 
     contract = UPDATE_CONSUMER_OFFSET
-    names = (b'"commitOffset":"',)
+    names = (b"commitOffset",)
     takes_one_way = True
 
     def __init__(self, offsets: ConsumerOffsetTable) -> None:

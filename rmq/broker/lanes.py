@@ -64,7 +64,7 @@ def add_send_lane(
     at_once = answers_at_once(config)
     if _compiled is None or config.is_slave or config.enable_multi_dispatch or not (at_once or store.can_wait_for):
         return
-    for lane in SendLane, BatchLane:
+    for lane in SendLane, LongNamesLane, BatchLane:
         later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)
         table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))
 
@@ -117,7 +117,7 @@ class SendLane:
         self.counted: list[Any] = []
         stats.sources.append(self._count)
         #: see :class:`rmq.remoting.responders.TurnLane`
-        self.together = self._together if self.code == SendLane.code else None
+        self.together = None if self.code == BatchLane.code else self._together
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
@@ -235,6 +235,12 @@ class SendLane:
             for name, ends in ((TOPIC_COMMIT_NUMS, commits), (TOPIC_ROLLBACK_NUMS, rollbacks)):
                 if ends:
                     self._stats.counter(name, topic.name).add(ends, ends)
+
+
+class LongNamesLane(SendLane):
+    """Store single messages whose fields have long names (10): Go's client sends them so."""
+
+    code = int(RequestCode.SEND_MESSAGE)
 
 
 class BatchLane(SendLane):

@@ -58,7 +58,7 @@ _CODEC = header_codec(PullMessageHeader)
 #: a longer answer may exceed the frame limit; the responder refuses it
 MAX_LANE_BYTES = 8 << 20
 #: what differs between the pulls of a consumer, beside the opaque
-_NUMBERS = b'"queueId":"', b'"queueOffset":"', b'"commitOffset":"'
+_NUMBERS = b"queueId", b"queueOffset", b"commitOffset"
 
 
 def add_pull_lane(

@@ -15,7 +15,7 @@ from typing import Any
 
 from rmq.broker.consumerlanes import AROUND_DONE
 from rmq.broker.groups import SubscriptionGroupTable
-from rmq.broker.lanes import SendLane, answers_at_once
+from rmq.broker.lanes import LongNamesLane, SendLane, answers_at_once
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
@@ -54,10 +54,12 @@ def add_waiting_lanes(
     """Add the lanes to a table that has the lane of sends, where puts are answered at once."""
     config = settings.setup.store
     sends: Any = table.chunk_lanes.get(SendLane.code)
-    if sends is None or not answers_at_once(config):
+    others: Any = table.chunk_lanes.get(LongNamesLane.code)
+    if sends is None or others is None or not answers_at_once(config):
         return
     delays_ms = delay_levels(config.message_delay_level)
-    sends.park(delays_ms)
+    for lane in sends, others:
+        lane.park(delays_ms)
     moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, settings.setup.store_host, rng.randrange)
     stored = StoredRecords(store)
     table.add_chunk_lane(EndLane(settings, store, stored, sends, moves))

@@ -25,6 +25,7 @@ cdef enum:
     MAX_FRAME = 16 * 1024 * 1024 - 4
     MAX_DIGITS = 18
     MAX_NAMES = 3
+    MAX_FIELDS = 32
     HEAD_ROOM = 400
     MAX_RECORDS = 1024
     MAX_CODES = 64
@@ -538,111 +539,251 @@ cdef object pick_from(
     return data, total, count, queue_offset, low, high, is_old
 
 
-cdef struct Number:
+cdef char* put_text(char* out, const char* text, Py_ssize_t size) noexcept nogil:
+    memcpy(out, text, size)
+    return out + size
+
+
+cdef struct Token:
+    # of a string without its quotes
     const char* start
-    const char* stop
-    int64_t value
+    Py_ssize_t size
+    bint is_text
+    bint escaped
 
 
-cdef bint find_number(
-    const char* header, const char* end, const char* name, Py_ssize_t name_size, bint quoted, Number* found
-) noexcept nogil:
-    """Find the number behind the only occurrence of ``name``; False when there is another one, or no plain number."""
-    cdef const char* at = <const char*>memmem(header, end - header, name, name_size)
-    cdef bint negative = False
-    if at == NULL or memmem(at + 1, end - at - 1, name, name_size) != NULL:
-        return False
-    at += name_size
-    found.start = at
-    found.value = 0
-    if at < end and at[0] == c'-':
-        negative = True
+cdef struct Field:
+    Token name, value
+
+
+cdef inline const char* skip(const char* at, const char* end) noexcept nogil:
+    while at < end and (at[0] == c' ' or at[0] == c'\n' or at[0] == c'\t' or at[0] == c'\r'):
         at += 1
-    if at == end or (at[0] == c'0' and (negative or (at + 1 < end and c'0' <= at[1] <= c'9'))):
+    return at
+
+
+cdef const char* read_token(const char* at, const char* end, Token* token) noexcept nogil:
+    """Read a string, a number or a word; return what follows, behind blanks, or NULL for anything else."""
+    token.escaped = False
+    token.is_text = at < end and at[0] == c'"'
+    if token.is_text:
+        at += 1
+        token.start = at
+        while True:
+            while at < end and at[0] != c'"' and at[0] != c'\\':
+                at += 1
+            if at >= end:
+                return NULL
+            if at[0] == c'"':
+                break
+            token.escaped = True
+            at += 2
+        token.size = at - token.start
+        at += 1
+    else:
+        token.start = at
+        while at < end and (c'0' <= at[0] <= c'9' or c'a' <= at[0] <= c'z' or at[0] == c'-' or at[0] == c'.'):
+            at += 1
+        token.size = at - token.start
+        if token.size == 0:
+            return NULL
+    return skip(at, end)
+
+
+cdef const char* read_member(const char* at, const char* end, Field* field) noexcept nogil:
+    """Read a name; return where its value begins, or NULL."""
+    at = read_token(at, end, &field.name)
+    if at == NULL or not field.name.is_text or field.name.escaped or at >= end or at[0] != c':':
+        return NULL
+    return skip(at + 1, end)
+
+
+cdef inline bint is_named(const Field* field, const char* name, Py_ssize_t size) noexcept nogil:
+    return field.name.size == size and memcmp(field.name.start, name, size) == 0
+
+
+cdef bint whole_in(const Token* token, int64_t* value) noexcept nogil:
+    """Read a whole number that is written plainly, with up to 18 digits."""
+    cdef const char* at = token.start
+    cdef const char* end = at + token.size
+    cdef bint negative = at < end and at[0] == c'-'
+    cdef int64_t found = 0
+    at += negative
+    if at == end or end - at > MAX_DIGITS or (at[0] == c'0' and (negative or end - at > 1)):
         return False
-    while at < end and c'0' <= at[0] <= c'9':
-        if at - found.start >= MAX_DIGITS + negative:
+    while at < end:
+        if not c'0' <= at[0] <= c'9':
             return False
-        found.value = found.value * 10 + (at[0] - c'0')
+        found = found * 10 + (at[0] - c'0')
         at += 1
-    if at == end or at == found.start + negative:
-        return False
-    if at[0] != c'"' if quoted else at[0] != c',' and at[0] != c'}':
-        return False
-    if negative:
-        found.value = -found.value
-    found.stop = at
+    value[0] = -found if negative else found
     return True
+
+
+cdef inline int compare_names(const Field* left, const Field* right) noexcept nogil:
+    if left.name.size != right.name.size:
+        return -1 if left.name.size < right.name.size else 1
+    return memcmp(left.name.start, right.name.start, left.name.size)
+
+
+cdef const char* read_fields(
+    const char* at, const char* end, tuple names, int64_t* numbers, Field* fields, Field** in_order, int* count
+):
+    """
+    Read the extFields behind their brace into ``fields``; return where the closing one is, or NULL.
+
+    ``in_order`` sorts them. The signature is left out, and so are those of ``names``, whose ``numbers`` must all be there.
+    """
+    cdef Field* field
+    cdef int i, wanted = <int>len(names), seen = 0
+    cdef bytes name
+    cdef bint signed = False
+    at = skip(at, end)
+    if at < end and at[0] == c'}':
+        return at if wanted == 0 else NULL
+    while count[0] < MAX_FIELDS:
+        field = &fields[count[0]]
+        at = read_member(at, end, field)
+        if at == NULL:
+            return NULL
+        at = read_token(at, end, &field.value)
+        if at == NULL:
+            return NULL
+        for i in range(wanted):
+            name = <bytes>names[i]
+            if is_named(field, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
+                break
+        else:
+            i = wanted
+        if i < wanted:
+            if seen >> i & 1 or not whole_in(&field.value, &numbers[i]):
+                return NULL
+            seen |= 1 << i
+        elif is_named(field, b"Signature", 9) and field.value.is_text and not field.value.escaped:
+            if signed:
+                return NULL
+            signed = True
+        else:
+            i = count[0]
+            while i > 0 and compare_names(in_order[i - 1], field) > 0:
+                in_order[i] = in_order[i - 1]
+                i -= 1
+            if i > 0 and compare_names(in_order[i - 1], field) == 0:
+                return NULL
+            in_order[i] = field
+            count[0] += 1
+        if at >= end:
+            return NULL
+        if at[0] == c'}':
+            return at if seen == (1 << wanted) - 1 else NULL
+        if at[0] != c',':
+            return NULL
+        at = skip(at + 1, end)
+    return NULL
 
 
 def split(bytes data, Py_ssize_t position, tuple names):
     """
-    Cut the frame of a request at ``data[position]`` into (header without its numbers, where the frame ends, opaque, the
-    number behind each of ``names``); None when it is not whole, its header is not JSON, or a number is not written plainly.
+    Cut the frame of a request at ``data[position]`` into (what its header says beside its numbers, where the frame ends,
+    opaque, the number of each of ``names``); None when it is not whole, its header is not plain JSON, or a number is not there.
 
-    ``names`` are at most three, with what is written between name and digits: ``"queueOffset":"``. Requests whose headers
-    are equal without these numbers differ in nothing else. Bytes behind the header are not looked at.
+    ``names`` are at most three names of extFields. Requests whose first parts are equal differ in nothing but these numbers,
+    the order of the extFields (Go's clients draw it for each request) and the signature, which C++ clients
+    make although nobody asks for it. Bytes behind the header are not looked at.
     """
     cdef const char* chunk = PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
-    cdef int64_t length, word
-    cdef const char* header
-    cdef const char* end
-    cdef Number found[MAX_NAMES + 1]
-    cdef Number* numbers[MAX_NAMES + 1]
-    cdef Number* moved
-    cdef int i, j, count = <int>len(names)
-    cdef bytes key, name
-    cdef char* out
+    cdef int64_t length, word, opaque = 0
+    cdef int64_t numbers[MAX_NAMES]
+    cdef Field fields[MAX_FIELDS]
+    cdef Field* in_order[MAX_FIELDS]
+    cdef Field member
+    cdef int i, count = 0
     cdef const char* at
-    if left <= 8 or count > MAX_NAMES:
+    cdef const char* end
+    cdef Py_ssize_t size
+    # what of the header is left out: the opaque's digits and the extFields, either first
+    cdef const char* cut[4]
+    cdef int cuts = 0
+    cdef bint has_opaque = False, has_fields = False
+    cdef bytes key
+    cdef char* out
+    if left <= 8 or len(names) > MAX_NAMES:
         return None
     length = <int32_t>get32(<const uint8_t*>chunk)
     word = get32(<const uint8_t*>chunk + 4)
     if word > MAX_HEADER or length < 4 + word or length > MAX_FRAME or length > left - 4:
         return None
-    header = chunk + 8
-    end = header + word
-    if (
-        not find_number(header, end, b'"opaque":', 9, False, &found[count])
-        or not -(1 << 31) <= found[count].value < 1 << 31
-    ):
+    at = chunk + 8
+    end = at + word
+    if word == 0 or at[0] != c'{':
         return None
-    for i in range(count):
-        name = names[i]
-        if not find_number(header, end, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), True, &found[i]):
+    at = skip(at + 1, end)
+    while True:
+        at = read_member(at, end, &member)
+        if at == NULL:
             return None
-    for i in range(count + 1):
-        numbers[i] = &found[i]
-        for j in range(i, 0, -1):
-            if numbers[j].start < numbers[j - 1].start:
-                moved = numbers[j]
-                numbers[j] = numbers[j - 1]
-                numbers[j - 1] = moved
-    length += position + 4
-    word = end - header
-    for i in range(count + 1):
-        word -= numbers[i].stop - numbers[i].start
-    key = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>word)
+        if is_named(&member, b"extFields", 9):
+            if has_fields or at >= end or at[0] != c'{':
+                return None
+            has_fields = True
+            cut[cuts] = at + 1
+            at = read_fields(at + 1, end, names, numbers, fields, in_order, &count)
+            if at == NULL:
+                return None
+            cut[cuts + 1] = at
+            cuts += 2
+            at = skip(at + 1, end)
+        else:
+            at = read_token(at, end, &member.value)
+            if at == NULL:
+                return None
+            if is_named(&member, b"opaque", 6):
+                if (
+                    has_opaque
+                    or member.value.is_text
+                    or not whole_in(&member.value, &opaque)
+                    or not -(1 << 31) <= opaque < 1 << 31
+                ):
+                    return None
+                has_opaque = True
+                cut[cuts] = member.value.start
+                cut[cuts + 1] = member.value.start + member.value.size
+                cuts += 2
+        if at >= end:
+            return None
+        if at[0] == c'}':
+            break
+        if at[0] != c',':
+            return None
+        at = skip(at + 1, end)
+    if not has_opaque or (len(names) and not has_fields) or skip(at + 1, end) != end:
+        return None
+    size = <Py_ssize_t>word
+    for i in range(0, cuts, 2):
+        size -= cut[i + 1] - cut[i]
+    for i in range(count):
+        size += in_order[i].name.size + in_order[i].value.size + (4 if in_order[i].value.is_text else 3)
+    key = PyBytes_FromStringAndSize(NULL, size)
     out = PyBytes_AS_STRING(key)
-    at = header
-    for i in range(count + 1):
-        memcpy(out, at, numbers[i].start - at)
-        out += numbers[i].start - at
-        at = numbers[i].stop
-    memcpy(out, at, end - at)
-    if count == 3:
-        return key, length, found[3].value, found[0].value, found[1].value, found[2].value
-    if count == 2:
-        return key, length, found[2].value, found[0].value, found[1].value
-    if count == 1:
-        return key, length, found[1].value, found[0].value
-    return key, length, found[0].value
-
-
-cdef char* put_text(char* out, const char* text, Py_ssize_t size) noexcept nogil:
-    memcpy(out, text, size)
-    return out + size
+    at = chunk + 8
+    for i in range(0, cuts, 2):
+        out = put_text(out, at, cut[i] - at)
+        at = cut[i + 1]
+    out = put_text(out, at, end - at)
+    for i in range(count):
+        out = put_text(out, in_order[i].name.start, in_order[i].name.size)
+        out = put_text(out, b'":"', 3 if in_order[i].value.is_text else 2)
+        out = put_text(out, in_order[i].value.start, in_order[i].value.size)
+        out = put_text(out, b'"', 1)
+    length += position + 4
+    if len(names) == 3:
+        return key, length, opaque, numbers[0], numbers[1], numbers[2]
+    if len(names) == 2:
+        return key, length, opaque, numbers[0], numbers[1]
+    if len(names) == 1:
+        return key, length, opaque, numbers[0]
+    return key, length, opaque
 
 
 cdef char* put_number(char* out, int64_t value) noexcept nogil:

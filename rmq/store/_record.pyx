@@ -47,6 +47,7 @@ cdef enum:
     TRANSACTION = 0xC               # sysFlag
     COMMITTED = 8
     ROLLED_BACK = 12
+    SEND_MESSAGE = 10
     END_TRANSACTION = 37
     CONSUMER_SEND_MSG_BACK = 36
     SCHEDULED_RETRY = 3             # the level of the first retry
@@ -156,7 +157,7 @@ cdef inline int32_t index_hash(uint32_t value) noexcept nogil:
     return <int32_t>(0u - value) if value > 0x80000000u else 0
 
 
-# ---- the header of a send, as Java clients write it ----
+# ---- the header of a send, as clients write it ----
 
 cdef struct Send:
     int64_t opaque
@@ -240,12 +241,41 @@ cdef inline bint is_int32(int64_t value) noexcept nogil:
     return -2147483648LL <= value <= 2147483647LL
 
 
-cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, bint is_batch) noexcept nogil:
-    """Read the fields of a send behind their opening brace; return what follows the closing one, or NULL."""
+cdef inline uint8_t letter_of(const uint8_t* name, Py_ssize_t size) noexcept nogil:
+    """Return the name that a field of SEND_MESSAGE has in SEND_MESSAGE_V2; 0 for others."""
+    if size == 4:
+        return c'h' if memcmp(name, b"flag", 4) == 0 else 0
+    if size == 5:
+        return c'b' if memcmp(name, b"topic", 5) == 0 else c'm' if memcmp(name, b"batch", 5) == 0 else 0
+    if size == 7:
+        return c'e' if memcmp(name, b"queueId", 7) == 0 else c'f' if memcmp(name, b"sysFlag", 7) == 0 else 0
+    if size == 8:
+        return c'k' if memcmp(name, b"unitMode", 8) == 0 else 0
+    if size == 10:
+        return c'i' if memcmp(name, b"properties", 10) == 0 else 0
+    if size == 12:
+        return c'c' if memcmp(name, b"defaultTopic", 12) == 0 else 0
+    if size == 13:
+        return c'a' if memcmp(name, b"producerGroup", 13) == 0 else c'g' if memcmp(name, b"bornTimestamp", 13) == 0 else 0
+    if size == 14:
+        return c'j' if memcmp(name, b"reconsumeTimes", 14) == 0 else 0
+    if size == 17:
+        return c'l' if memcmp(name, b"maxReconsumeTimes", 17) == 0 else 0
+    if size == 21:
+        return c'd' if memcmp(name, b"defaultTopicQueueNums", 21) == 0 else 0
+    return 0
+
+
+cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, bint is_long, bint is_batch) noexcept nogil:
+    """
+    Read the fields of a send behind their opening brace; return what follows the closing one, or NULL.
+
+    ``is_long``: they have the names of SEND_MESSAGE, not the letters of SEND_MESSAGE_V2.
+    """
     cdef const uint8_t* key
     cdef const uint8_t* value
     cdef Py_ssize_t key_size
-    cdef bint escaped
+    cdef bint escaped, is_text
     cdef uint32_t seen = 0, bit
     cdef int64_t number = 0
     cdef uint8_t letter
@@ -266,16 +296,27 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
         if p >= end or p[0] != c':':
             return NULL
         p = skip(p + 1, end)
-        if p >= end or p[0] != c'"':
+        if p >= end:
             return NULL
-        value = p + 1
-        p = text_end(value, end, &escaped)
-        if p == NULL:
-            return NULL
-        letter = key[0] if key_size == 1 else 0
+        is_text = p[0] == c'"'
+        if is_text:
+            value = p + 1
+            p = text_end(value, end, &escaped)
+            if p == NULL:
+                return NULL
+        else:
+            value = p
+            while p < end and (c'0' <= p[0] <= c'9' or c'a' <= p[0] <= c'z' or p[0] == c'-'):
+                p += 1
+            if p == value:
+                return NULL
+        if is_long:
+            letter = letter_of(key, key_size)
+        else:
+            letter = key[0] if key_size == 1 else 0
         if c'a' <= letter <= c'm':
             bit = <uint32_t>1 << (letter - c'a')
-            if seen & bit or (escaped and letter != c'i'):
+            if seen & bit or (escaped and letter != c'i') or (not is_text and (letter <= c'c' or letter == c'i')):
                 return NULL
             seen |= bit
             if letter == c'b':
@@ -289,7 +330,8 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
                 if p - value != 4 or memcmp(value, b"true", 4) != 0:
                     return NULL
             elif letter == c'k' or letter == c'm':
-                if p - value != 5 or memcmp(value, b"false", 5) != 0:
+                # C++ clients write 0
+                if not (p - value == 5 and memcmp(value, b"false", 5) == 0 or p - value == 1 and value[0] == c'0'):
                     return NULL
             elif letter != c'a' and letter != c'c':
                 if not number_in(value, p, &number) or (letter != c'g' and not is_int32(number)):
@@ -306,7 +348,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
                     send.reconsume = number
         elif escaped:
             return NULL
-        p = skip(p + 1, end)
+        p = skip(p + is_text, end)
         if p >= end:
             return NULL
         if p[0] == c'}':
@@ -443,7 +485,7 @@ cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* 
     header.seen = 0
     if read_members(&p, end, code, &header) != AT_FIELDS:
         return False
-    p = read_ext(p, end, send, is_batch)
+    p = read_ext(p, end, send, code == SEND_MESSAGE, is_batch)
     if p == NULL or read_members(&p, end, code, &header) != AT_END:
         return False
     send.opaque = header.opaque

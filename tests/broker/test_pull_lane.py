@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import permutations
 from typing import Any, cast
 
 import msgspec
@@ -16,6 +17,7 @@ from rmq.wire.frames import PREFIX
 from rmq.wire.record import decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext, setup_of
 from tests.needs import need_compiled
+from tests.otherclients import as_others_write
 from tests.remoting.peer import Peer
 from tests.seeds import SEED
 
@@ -96,7 +98,7 @@ class PullLaneTests(LaneCase):
                 opaque += 1
                 command = random_pull(chance)
                 command.opaque = opaque
-                stream += encode_command(command)
+                stream += as_others_write(chance, command)
             cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
             for peer in peers:
                 for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
@@ -427,9 +429,31 @@ class SplitTests(SynchronousTestCase):
         self.assertEqual(len({parts[0] for parts in found}), 1)
         self.assertEqual([parts[2:] for parts in found], numbers)
         self.assertEqual([parts[1] for parts in found], [6 + len(frame) for frame in frames])
-        other = b'{"opaque":1,"extFields":{"commitOffset":"4","x":"y","queueOffset":"3","queueId":"2"}}'
-        self.assertEqual(self.split(self.frame(other), 0)[2:], (1, 2, 3, 4))
-        self.assertNotEqual(self.split(self.frame(other), 0)[0], found[0][0])
+        keys = {
+            self.split(self.frame(b'{"opaque":%d,"extFields":{%s}}' % (number, b",".join(fields))), 0)[0]
+            for number, fields in enumerate(
+                permutations((b'"queueId":"2"', b'"queueOffset":3', b'"x":"y"', b'"commitOffset": "4"', b'"abc": 5 '))
+            )
+        }
+        self.assertEqual(len(keys), 1, "in any order, with or without quotes and blanks")
+
+    def test_what_makes_a_difference(self) -> None:
+        """Every other byte of a header counts, but for the signature, which C++ clients make for each request."""
+        text = b'{"opaque":1,"extFields":{"queueId":"1","queueOffset":"2","commitOffset":"3",%s},"flag":0}'
+        plain = self.split(self.frame(text % b'"a":"b","cd":"e"'), 0)[0]
+        signed = [text % (b'"Signature":"%s","cd":"e","a":"b"' % each) for each in (b"", b"p+M/=")]
+        self.assertEqual({self.split(self.frame(each), 0)[0] for each in signed}, {plain})
+        others = [
+            b'"a":"b","cd":e',
+            b'"a":"be","cd":""',
+            b'"a":"b"',
+            b'"a":"b","c":"de"',
+            b'"ab":"","cd":"e"',
+            b'"a":"b","cd":"e","Signature":1',
+        ]
+        keys = {self.split(self.frame(text % each), 0)[0] for each in others} | {plain}
+        keys.add(self.split(self.frame(text.replace(b"0}", b"1}") % b'"a":"b","cd":"e"'), 0)[0])
+        self.assertEqual(len(keys), len(others) + 2)
 
     def test_what_is_left_alone(self) -> None:
         """Numbers that are missing, twice there, too long or not plain, and frames that are not whole."""
@@ -442,8 +466,18 @@ class SplitTests(SynchronousTestCase):
             (b'"opaque":1', b'"opaque":01'),
             (b'"opaque":1', b'"opaque":1.5'),
             (b'"opaque":1', b'"opaque":-'),
+            (b'"opaque":1', b'"opaque":1}'),
+            (b'"opaque":1', b'"opaque":{}'),
+            (b'"opaque":1', b'"extFields":{},"opaque":1'),
             (b'"opaque":1', b'"opaque":2147483648'),
-            (b'"queueOffset":"2"', b'"queueOffset":2'),
+            (b'"queueOffset":"2"', b'"queueOffset":2.0'),
+            (b'"queueOffset":"2"', b'"queueOffset":[2]'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2",'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2""a":"b"'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2","a":"b","a":"b"'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2","\\u0061":"b"'),
+            (b'"queueOffset":"2"', b'"queueOffset":"2",' + b",".join(b'"a%d":1' % each for each in range(33))),
             (b'"queueOffset":"2"', b'"queueOffset":"2 "'),
             (b'"queueOffset":"2"', b'"queueOffset":"1000000000000000000"'),
             (b'"queueOffset":"2"', b'"queueOffset":"-0"'),

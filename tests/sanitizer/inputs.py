@@ -25,6 +25,7 @@ from rmq.store.layout import CQ_UNIT
 from rmq.wire.command import RemotingCommand, encode_command
 from rmq.wire.compiled import load
 from rmq.wire.record import BatchEntry, encode_batch, encode_record
+from tests.otherclients import LONG_NAMES, as_others_write
 
 EXTREMES = (
     0,
@@ -109,7 +110,11 @@ def send(rng: random.Random, *, batch: bool = False) -> bytes:
             BatchEntry(bytes(rng.choice(sizes[:6])), properties(rng, plain=plain)) for _ in range(rng.randrange(6))
         ]
         body = damaged(rng, encode_batch(entries))
-    return encode_command(RemotingCommand(310, opaque=rng.randrange(1 << 31), ext_fields=ext, body=body or None))
+    code = 310
+    if rng.random() < 0.2:
+        code, ext = 10, {LONG_NAMES[letter]: value for letter, value in ext.items()}
+    command = RemotingCommand(code, opaque=rng.randrange(1 << 31), ext_fields=ext, body=body or None)
+    return as_others_write(rng, command)
 
 
 def record(rng: random.Random, at: int, topic: bytes = b"", text: bytes = b"") -> bytes:
@@ -140,7 +145,8 @@ def log(rng: random.Random, base: int) -> bytes:
 def sends_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
     around = ('{"code":0,"extFields":{"msgId":"', '","queueId":"', '","queueOffset":"', '"},"opaque":', "}")
-    batches = [module.SendBatch(310, 2000, "DefaultCluster", around, waits, waits) for waits in (False, False, True)]
+    kinds = ((310, False), (310, False), (310, True), (10, False))
+    batches = [module.SendBatch(code, 2000, "DefaultCluster", around, waits, waits) for code, waits in kinds]
     waiting = [module.SendTopic(name, [SimpleNamespace(next=0, end=0), None]) for name in (HALF, "S")]
     batches[0].park(*waiting, (1000, 5000, 10_000))
 
@@ -292,8 +298,8 @@ def pick_kind() -> Callable[[random.Random], object]:
             "queueId": numbers[2],
             "topic": rng.choice(("T", '"opaque":1')),
         }
-        frame = encode_command(RemotingCommand(11, opaque=rng.randrange(1 << 31), ext_fields=ext))
-        names = (b'"queueOffset":"', b'"commitOffset":"', b'"queueId":"')[: rng.randrange(4)]
+        frame = as_others_write(rng, RemotingCommand(11, opaque=rng.randrange(1 << 31), ext_fields=ext))
+        names = (b"queueOffset", b"commitOffset", b"queueId")[: rng.randrange(4)]
         module.split(damaged(rng, frame), rng.choice((0, 0, 0, 9)), names)
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
 
@@ -327,7 +333,13 @@ def questions_kind() -> Callable[[random.Random], object]:
         after = rest[rest.index(b",") :]
         settings, routes = SimpleNamespace(namesrv=1), SimpleNamespace(version=1)
         known = module.KnownQuestions(
-            {before + b'"opaque":' + after: "q"}, {"q": (b"head", b"rest" * 9)}, routes, settings, 300, 11, 1 << 20
+            {before + b'"opaque":' + after: "q"},
+            {"q": (b"head", b"rest" * 9)},
+            routes,
+            settings,
+            300,
+            b"2147483647",
+            1 << 20,
         )
         known.fresh(1, 1)
         known.whole(damaged(rng, frame * rng.choice((1, 1, 3, 70))))

@@ -219,6 +219,27 @@ cdef inline const uint8_t* text_end(const uint8_t* p, const uint8_t* end, bint* 
     return NULL
 
 
+cdef inline const uint8_t* read_value(
+    const uint8_t* p, const uint8_t* end, const uint8_t** value, Py_ssize_t* size, bint* is_text, bint* escaped
+) noexcept nogil:
+    """Read a string, which must be of ASCII, a number or a word at p; return what follows, or NULL."""
+    escaped[0] = False
+    is_text[0] = p < end and p[0] == c'"'
+    p += is_text[0]
+    value[0] = p
+    if is_text[0]:
+        p = text_end(p, end, escaped)
+        if p == NULL:
+            return NULL
+    else:
+        while p < end and (c'0' <= p[0] <= c'9' or c'a' <= p[0] <= c'z' or p[0] == c'-'):
+            p += 1
+        if p == value[0]:
+            return NULL
+    size[0] = p - value[0]
+    return p + is_text[0]
+
+
 cdef inline bint number_in(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
     """Read a whole number that has its plain form and up to 18 digits."""
     cdef bint negative = False
@@ -274,7 +295,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
     """
     cdef const uint8_t* key
     cdef const uint8_t* value
-    cdef Py_ssize_t key_size
+    cdef Py_ssize_t key_size, size
     cdef bint escaped, is_text
     cdef uint32_t seen = 0, bit
     cdef int64_t number = 0
@@ -296,20 +317,9 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
         if p >= end or p[0] != c':':
             return NULL
         p = skip(p + 1, end)
-        if p >= end:
+        p = read_value(p, end, &value, &size, &is_text, &escaped)
+        if p == NULL:
             return NULL
-        is_text = p[0] == c'"'
-        if is_text:
-            value = p + 1
-            p = text_end(value, end, &escaped)
-            if p == NULL:
-                return NULL
-        else:
-            value = p
-            while p < end and (c'0' <= p[0] <= c'9' or c'a' <= p[0] <= c'z' or p[0] == c'-'):
-                p += 1
-            if p == value:
-                return NULL
         if is_long:
             letter = letter_of(key, key_size)
         else:
@@ -321,20 +331,20 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
             seen |= bit
             if letter == c'b':
                 send.topic = value
-                send.topic_size = p - value
+                send.topic_size = size
             elif letter == c'i':
                 send.raw = value
-                send.raw_size = p - value
+                send.raw_size = size
                 send.escaped = escaped
             elif letter == c'm' and is_batch:
-                if p - value != 4 or memcmp(value, b"true", 4) != 0:
+                if size != 4 or memcmp(value, b"true", 4) != 0:
                     return NULL
             elif letter == c'k' or letter == c'm':
                 # C++ clients write 0
-                if not (p - value == 5 and memcmp(value, b"false", 5) == 0 or p - value == 1 and value[0] == c'0'):
+                if not (size == 5 and memcmp(value, b"false", 5) == 0 or size == 1 and value[0] == c'0'):
                     return NULL
             elif letter != c'a' and letter != c'c':
-                if not number_in(value, p, &number) or (letter != c'g' and not is_int32(number)):
+                if not number_in(value, value + size, &number) or (letter != c'g' and not is_int32(number)):
                     return NULL
                 if letter == c'e':
                     send.queue_id = number
@@ -348,7 +358,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
                     send.reconsume = number
         elif escaped:
             return NULL
-        p = skip(p + is_text, end)
+        p = skip(p, end)
         if p >= end:
             return NULL
         if p[0] == c'}':
@@ -1411,7 +1421,7 @@ cdef bint read_texts(
     Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
 
     Writes the value of each field of ``names``, NULL where one is absent, and the body. False when the frame is not whole,
-    its values are not all strings of ASCII, those that are looked for without escapes, or a name is there twice.
+    its values are not all numbers or strings of ASCII, those that are looked for without escapes, or a name is there twice.
     """
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
@@ -1434,7 +1444,7 @@ cdef bint read_texts(
     header.seen = 0
     reached = read_members(&p, end, code, header)
     if reached == AT_FIELDS:
-        p = _read_strings(p, end, names, found)
+        p = _read_fields(p, end, names, found)
         if p == NULL:
             return False
         reached = read_members(&p, end, code, header)
@@ -1443,12 +1453,12 @@ cdef bint read_texts(
     return reached == AT_END and header.seen & (CODE | OPAQUE) == CODE | OPAQUE
 
 
-cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple names, Text* found) noexcept:
+cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple names, Text* found) noexcept:
     """Read fields behind their opening brace; return what follows the closing one, or NULL."""
     cdef const uint8_t* key
     cdef const uint8_t* value
-    cdef Py_ssize_t size, i
-    cdef bint escaped
+    cdef Py_ssize_t size, value_size, i
+    cdef bint escaped, quoted
     cdef bytes name
     p = skip(p, end)
     if p < end and p[0] == c'}':
@@ -1465,10 +1475,7 @@ cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple na
         if p >= end or p[0] != c':':
             return NULL
         p = skip(p + 1, end)
-        if p >= end or p[0] != c'"':
-            return NULL
-        value = p + 1
-        p = text_end(value, end, &escaped)
+        p = read_value(p, end, &value, &value_size, &quoted, &escaped)
         if p == NULL or escaped:
             return NULL
         for i in range(len(names)):
@@ -1477,9 +1484,9 @@ cdef const uint8_t* _read_strings(const uint8_t* p, const uint8_t* end, tuple na
                 if found[i].at != NULL:
                     return NULL
                 found[i].at = value
-                found[i].size = p - value
+                found[i].size = value_size
                 break
-        p = skip(p + 1, end)
+        p = skip(p, end)
         if p >= end:
             return NULL
         if p[0] == c'}':
@@ -1494,7 +1501,7 @@ cdef inline bint is_text(Text* text, const char* other) noexcept nogil:
 
 
 cdef inline bint is_boolean(Text* text) noexcept nogil:
-    return text.at == NULL or is_text(text, b"false") or is_text(text, b"true")
+    return text.at == NULL or is_text(text, b"false") or is_text(text, b"true") or is_text(text, b"0")
 
 
 cdef inline bytes bytes_of(const uint8_t* at, Py_ssize_t size):
@@ -1506,7 +1513,7 @@ def read_frame(bytes data, Py_ssize_t position, int64_t code):
     Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
 
     Returns (where the body begins, where the frame ends, opaque, version, language). None when the frame is not whole, or
-    its values are not all strings of ASCII.
+    its values are not all numbers or strings of ASCII.
     """
     cdef Header header
     cdef Text body

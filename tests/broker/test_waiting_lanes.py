@@ -18,6 +18,7 @@ from rmq.wire.record import PROPERTY_REAL_QUEUE_ID, decode_record
 from tests.broker.harness import OneBroker, heartbeat, send_ext
 from tests.broker.test_lanes import Side
 from tests.needs import need_compiled
+from tests.otherclients import as_others_write
 from tests.remoting.peer import Peer, RecordingTransport
 from tests.seeds import SEED
 
@@ -39,6 +40,7 @@ class Two:
         self._test = test
         self.sides = [Side(with_lane=with_lane, values=values) for with_lane in (True, False)]
         self.taken = dict.fromkeys(CODES, 0)
+        self._writer = random.Random(SEED)
         table = self.sides[0].table
         lanes: dict[int, Any] = dict(table.chunk_lanes)
         table.chunk_lanes = lanes | {code: self._counted(code, lanes[code]) for code in CODES}
@@ -71,7 +73,7 @@ class Two:
         for command in commands:
             self._opaque += 1
             command.opaque = self._opaque
-            stream += encode_command(command)
+            stream += as_others_write(self._writer, command)
         found = []
         for peer in self.peers:
             for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
@@ -332,7 +334,8 @@ class WaitingLaneTests(SynchronousTestCase):
             for _ in range(chance.choice((1, 2, 16, MAX_TOGETHER + 3))):
                 opaque += 1
                 ext, body = make()
-                frames.append(encode_command(RemotingCommand(code, opaque=opaque, ext_fields=ext, body=body or None)))
+                command = RemotingCommand(code, opaque=opaque, ext_fields=ext, body=body or None)
+                frames.append(as_others_write(chance, command))
                 twice = frames[-1] if code == 310 else frames[-1] * 2  # sends are taken from each as many as there are
                 frames[-1] = mostly(chance, frames[-1], twice, frames[-1][:-1])
             answers, count = lane.together([(frame, channel) for frame in frames])

@@ -223,10 +223,10 @@ class MetadataSync(Service):
         table = response.body.offset_table
         if not self._offsets_to_master:
             self._offsets.merge(table)
-            self._offsets.persist()
+            await self._offsets.persist_in_turns()
             return
         newer = self._offsets.follow(table)
-        self._offsets.persist()
+        await self._offsets.persist_in_turns()
         await self._offset_push.offer(master, newer, table, lambda: self._is_current(master))
 
     async def _sync_delay_offsets(self, master: str) -> None:

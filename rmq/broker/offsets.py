@@ -7,7 +7,7 @@ Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 import msgspec
@@ -15,12 +15,13 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.tables import next_version
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import map_in_turns, now_ms, slices_of
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.store.multidispatch import is_lmq
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
+from rmq.wire.api.replication import AllConsumerOffset
 
 FILE_NAME = "consumerOffset.json"
 #: replaces it with enableLmq
@@ -31,6 +32,10 @@ TOPIC_GROUP_SEPARATOR = "@"
 #: pairs of a topic and a group, and queues of a pair: commits of others are dropped, whatever names clients invent
 MAX_PAIRS = 1_000_000
 MAX_QUEUES_OF_A_PAIR = 65_536
+#: pairs that are written, copied or sent in one turn of the reactor
+PAIRS_AT_ONCE = 1000
+#: how a file without a version begins
+_HEAD = b'{"offsetTable":{'
 
 OffsetMap = Mapping[str, Mapping[int, int]]
 
@@ -83,7 +88,8 @@ class ConsumerOffsetTable:
         self._clock = clock
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._offsets: dict[str, dict[int, int]] = {}
-        self._unsaved = False
+        #: how often something has changed, and the number of the last change that is in the file
+        self._changes = self._saved_changes = 0
         self._has_dropped = False
         self._own_path = os.path.join(directory, OWN_FILE_NAME)
         self._own: dict[str, dict[int, int]] = {}
@@ -106,7 +112,7 @@ class ConsumerOffsetTable:
             for key, offset in (found.lmq_offset_table or {}).items():
                 self._offsets[key] = {0: offset}
             self._version = found.data_version or self._version
-            self._unsaved = False
+            self._saved_changes = self._changes
 
     def _read(self, path: str) -> _OffsetFile | None:
         return read_state(self._disk, path, lambda data: fastjson.decode(data, _OffsetFile))
@@ -126,20 +132,45 @@ class ConsumerOffsetTable:
 
     def persist(self) -> None:
         """Write the file if anything has changed since; DiskError when that fails, and the next call tries again."""
+        self._persist_own()
+        if self._changes != self._saved_changes:
+            self._write([self._piece(keys) for keys in self._slices()], self._changes)
+
+    async def persist_in_turns(self) -> None:
+        """As :meth:`persist`, in slices; what changes meanwhile may be in the file, and is written again."""
+        self._persist_own()
+        changes = self._changes
+        if changes != self._saved_changes:
+            pieces = await map_in_turns(self._clock, self._piece, self._slices())
+            if self._saved_changes < changes:  # else it was written as a whole meanwhile
+                self._write(pieces, changes)
+
+    def _persist_own(self) -> None:
         if self._own_unsaved:
             own = _OffsetFile(offset_table=self._own)
             write_state(self._disk, self._own_path, own.encode())
             self._own_unsaved = False
-        if not self._unsaved:
-            return
-        version = next_version(self._version, now_ms(self._clock))
-        file = _OffsetFile(data_version=version, offset_table=self._offsets)
+
+    def _slices(self) -> list[Sequence[str]]:
+        return slices_of(sorted(self._offsets), PAIRS_AT_ONCE)
+
+    def _piece(self, keys: Sequence[str]) -> tuple[bytes, dict[str, int]]:
+        """Return the entries of some pairs as the file has them, and those of light message queues."""
+        table = {key: queues for key in keys if (queues := self._offsets.get(key)) is not None}
+        light: dict[str, int] = {}
         if self._lmq:
-            light = {key: queues[0] for key, queues in self._offsets.items() if 0 in queues and is_lmq(_parts(key)[1])}
-            file.lmq_offset_table = light
-            file.offset_table = {key: queues for key, queues in self._offsets.items() if key not in light}
-        write_state(self._disk, self.path, file.encode())
-        self._version, self._unsaved = version, False
+            light = {key: queues[0] for key, queues in table.items() if 0 in queues and is_lmq(_parts(key)[1])}
+            table = {key: queues for key, queues in table.items() if key not in light}
+        return _OffsetFile(offset_table=table).encode()[len(_HEAD) : -2], light
+
+    def _write(self, pieces: Sequence[tuple[bytes, dict[str, int]]], changes: int) -> None:
+        version = next_version(self._version, now_ms(self._clock))
+        file = _OffsetFile(data_version=version)
+        if self._lmq:
+            file.lmq_offset_table = {key: offset for _, light in pieces for key, offset in light.items()}
+        table = b",".join(piece for piece, _ in pieces if piece)
+        write_state(self._disk, self.path, b"".join((file.encode()[:-2], table, b"}}")))
+        self._version, self._saved_changes = version, changes
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """
@@ -163,7 +194,7 @@ class ConsumerOffsetTable:
             return False
         if offset != before:
             queues[queue_id] = offset
-            self._unsaved = True
+            self._changes += 1
         return True
 
     def at(self, key: str, queue_id: int) -> int | None:
@@ -188,7 +219,7 @@ class ConsumerOffsetTable:
                 offset=offset,
             )
         queues[queue_id] = offset
-        self._unsaved = True
+        self._changes += 1
 
     def _drop(self, group: str, topic: str, queue_id: int) -> None:
         if not self._offsets[_key(topic, group)]:
@@ -228,6 +259,16 @@ class ConsumerOffsetTable:
         """Return the offsets of a group in a topic, by queue id; a live table."""
         return self._offsets.get(_key(topic, group), {})
 
+    async def encode_in_turns(self) -> bytes:
+        """Return all offsets as a slave gets them, `AllConsumerOffset` as fastjson writes it; made in slices."""
+
+        def piece(keys: Sequence[str]) -> bytes:
+            return fastjson.encode({key: self._offsets[key] for key in keys if key in self._offsets})
+
+        around = fastjson.encode(AllConsumerOffset(data_version=self.data_version))
+        pieces = await map_in_turns(self._clock, piece, self._slices())
+        return b"".join((around[:-2], b",".join(piece[1:-1] for piece in pieces if len(piece) > 2), b"}}"))
+
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy of all offsets by ``topic@group`` and queue id."""
         return {key: dict(queues) for key, queues in self._offsets.items()}
@@ -241,7 +282,7 @@ class ConsumerOffsetTable:
         for key, queues in table.items():
             if self._offsets.get(key) != queues:
                 self._offsets[key] = dict(queues)
-                self._unsaved = True
+                self._changes += 1
 
     def follow(self, table: OffsetMap) -> list[OwnOffset]:
         """
@@ -330,7 +371,8 @@ class ConsumerOffsetTable:
         for key in keys:
             del self._offsets[key]
             self._own.pop(key, None)
-            self._unsaved = self._own_unsaved = True
+            self._changes += 1
+            self._own_unsaved = True
 
 
 def _key(topic: str, group: str) -> str:

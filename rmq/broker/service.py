@@ -280,9 +280,9 @@ class BrokerService(MultiService):
                 "persistence of consumer offsets",
                 broker.flush_consumer_offset_interval / 1000,
                 FIRST_PERSIST_S,
-                self.offsets.persist,
+                self.offsets.persist_in_turns,
             ),
-            ("folding of topics and groups", FOLD_S, None, self._fold),
+            ("folding of topics and groups", FOLD_S, None, self._fold_in_turns),
             ("flow control", FLOW_SAMPLE_S, None, self.flow.sample),
             ("persistence of consumer filters", FILTER_PERSIST_S, None, self.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
@@ -463,6 +463,10 @@ class BrokerService(MultiService):
     def _fold(self) -> None:
         self.topics.fold()
         self.groups.fold()
+
+    async def _fold_in_turns(self) -> None:
+        await self.topics.fold_in_turns()
+        await self.groups.fold_in_turns()
 
     def _expire_sessions(self) -> None:
         now = steady_ms(self.clock)

@@ -21,7 +21,7 @@ import msgspec
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.runtime.clock import now_ms
+from rmq.runtime.clock import map_in_turns, now_ms, slices_of
 from rmq.runtime.disk.files import Disk, DiskError
 from rmq.runtime.disk.statefile import read_state, write_state
 from rmq.wire import fastjson
@@ -74,8 +74,12 @@ class Shape(Generic[C, W]):
         return entry if self.name_of(entry) == name else msgspec.structs.replace(entry, **{self.name: name})
 
 
+#: the end of a file behind its last entry
+_TAIL = b"\n }\n}"
 #: smaller tables are written whole: Apache's broker and tools, which read no journal, find all of them at any moment
 JOURNAL_FROM_ENTRIES = 1000
+#: so many entries are written in one turn of the reactor
+ENTRIES_AT_ONCE = 500
 #: a longer journal is folded at once
 MAX_JOURNAL_BYTES = 16 << 20
 
@@ -133,6 +137,8 @@ class VersionedTable(Generic[C, W]):
         self._journal_end = 0
         #: the version that file and journal have; None while they lack something
         self._saved: DataVersion | None = None
+        #: how often the file was written
+        self._saves = 0
         self._is_fold_late = False
 
     def __len__(self) -> int:
@@ -190,10 +196,30 @@ class VersionedTable(Generic[C, W]):
 
     def fold(self) -> None:
         """Write the file if the journal, or only memory, has more; what the disk refuses is tried the next time."""
-        if self._journal_end == 0 and self._saved == self.data_version:
+        if self._is_unfolded:
+            self._fold(lambda: self._save(self.data_version, self._entries))
+
+    async def fold_in_turns(self) -> None:
+        """As :meth:`fold`, in slices: what changes meanwhile stays in the journal, which continues the older file."""
+        if not self._is_unfolded:
             return
+        version, entries, saves = self.data_version, dict(self._entries), self._saves
+        pieces = await map_in_turns(self._clock, self._piece, self._slices(entries))
+        if self._saves == saves:  # else the file is newer
+            self._fold(lambda: self._write_slices(version, pieces))
+
+    def _write_slices(self, version: DataVersion, pieces: Sequence[bytes]) -> None:
+        self._write(version, pieces)
+        if version is self.data_version:
+            self._delete_journal(version)
+
+    @property
+    def _is_unfolded(self) -> bool:
+        return self._journal_end != 0 or self._saved != self.data_version
+
+    def _fold(self, write: Callable[[], None]) -> None:
         try:
-            self._save(self.data_version, self._entries)
+            write()
         except DiskError as error:
             if not self._is_fold_late:
                 self._log.error(
@@ -317,9 +343,36 @@ class VersionedTable(Generic[C, W]):
 
     def _save(self, version: DataVersion, entries: dict[str, C]) -> None:
         """Replace the file; the journal, which it then has, goes."""
-        members = self._strange.added_to(self._shape.wrap(version, entries))
         self._saved = None
-        write_state(self._disk, self.path, msgspec.json.format(msgspec.json.encode(members), indent=1))
+        self._write(version, [self._piece(one) for one in self._slices(entries)])
+        self._delete_journal(version)
+
+    def _slices(self, entries: dict[str, C]) -> list[dict[str, C]]:
+        """Cut entries into what one turn of the reactor writes."""
+        return [dict(one) for one in slices_of(list(entries.items()), ENTRIES_AT_ONCE)]
+
+    def _piece(self, entries: dict[str, C]) -> bytes:
+        """Return the lines of some entries in the file."""
+        members = self._strange.added_to(self._shape.wrap(self.data_version, entries))
+        table = {self._shape.member: members[self._shape.member]}
+        return msgspec.json.format(msgspec.json.encode(table), indent=1)[len(self._head) : -len(_TAIL)]
+
+    @property
+    def _head(self) -> bytes:
+        return b'{\n "%b": {\n' % self._shape.member.encode()
+
+    def _write(self, version: DataVersion, pieces: Sequence[bytes]) -> None:
+        """Replace the file by a version."""
+        members = self._strange.added_to(self._shape.wrap(version, {}))
+        around = msgspec.json.format(msgspec.json.encode(members), indent=1)
+        if pieces:
+            before, empty, behind = around.partition(b'\n "%b": {}' % self._shape.member.encode())
+            around = b"".join((before, empty[:-1], b"\n", b",\n".join(pieces), b"\n }", behind))
+        write_state(self._disk, self.path, around)
+        self._saves += 1
+
+    def _delete_journal(self, version: DataVersion) -> None:
+        """The file has all up to a version, which is the last one: the journal goes."""
         self._saved = version
         if self._journal_end or self._disk.exists(self._journal_path):
             # Should it come back after a power failure: the file has its last version.

@@ -9,14 +9,17 @@ process has (see :mod:`rmq.runtime.platform`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def now_ms(clock: IReactorTime) -> int:
@@ -46,6 +49,21 @@ async def in_turns(clock: IReactorTime, slices: Iterable[object]) -> None:
     """Do work that comes in slices, one in each turn of the reactor."""
     for _ in slices:
         await turn(clock)
+
+
+async def map_in_turns(clock: IReactorTime, make: Callable[[T], R], slices: Sequence[T]) -> list[R]:
+    """Return what ``make`` returns for each slice, one made in each turn of the reactor, the first one at once."""
+    made: list[R] = []
+    for one in slices:
+        if made:
+            await turn(clock)
+        made.append(make(one))
+    return made
+
+
+def slices_of(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """Cut a sequence into slices of ``most`` items; the last one may be shorter."""
+    return [items[at : at + most] for at in range(0, len(items), most)]
 
 
 class DeadlineTimer:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 
+from twisted.internet.defer import Deferred
+
 from rmq.broker import offsets as offsets_module
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.runtime.disk.files import DiskError
 from rmq.runtime.disk.statefile import StateFileError
+from rmq.wire import fastjson
+from rmq.wire.api.replication import AllConsumerOffset
 from tests.broker.test_tables import TableCase
 from tests.store.support import log_events
 
@@ -135,6 +139,46 @@ class PersistTests(OffsetCase):
         self.offsets.persist()
         self.assertNotEqual(self.offsets.data_version, version)
         self.assertEqual(self.load().snapshot(), {})
+
+    def test_in_turns(self) -> None:
+        """Written in slices it is the same file; a change meanwhile is saved the next time, never undone."""
+        for number in range(10):
+            self.offsets.commit("g", f"T{number}", 0, 1)
+        self.offsets.commit("gü", "T", 0, 1)
+        self.offsets.persist()
+        whole = self.members(FILE)
+        self.patch(offsets_module, "PAIRS_AT_ONCE", 3)
+        self.offsets.commit("g", "T0", 0, 2)
+        self.done(self.offsets.persist_in_turns())
+        whole["offsetTable"]["T0@g"]["0"] = 2
+        self.assertEqual(self.members(FILE)["offsetTable"], whole["offsetTable"])
+        self.assertEqual(self.members(FILE)["dataVersion"]["counter"], whole["dataVersion"]["counter"] + 1)
+        for later in (self.offsets.persist_in_turns, None):
+            self.offsets.commit("g", "T0", 0, self.offsets.query("g", "T0", 0) or 0)
+            self.offsets.commit("g", "T1", 0, 5 if later else 6)
+            saving = Deferred.fromCoroutine(self.offsets.persist_in_turns())
+            self.offsets.commit("g", "T0", 0, 7 if later else 8)
+            if later is None:
+                self.offsets.persist()
+            while not saving.called:
+                self.clock.advance(0)
+            self.assertEqual(self.load().query("g", "T0", 0), 2 if later else 8)
+            if later is not None:
+                self.done(later())
+                self.assertEqual(self.load().query("g", "T0", 0), 7)
+
+    def test_answer_to_slaves(self) -> None:
+        """The answer that is made in slices is what fastjson writes of the table."""
+        self.patch(offsets_module, "PAIRS_AT_ONCE", 3)
+        for pairs in (0, 1, 3, 10):
+            for number in range(pairs):
+                self.offsets.commit("gü", f"T{number}", number, number)
+            answers: list[bytes] = []
+            ended = Deferred.fromCoroutine(self.offsets.encode_in_turns()).addCallback(answers.append)
+            while not ended.called:
+                self.clock.advance(0)
+            table = AllConsumerOffset(data_version=self.offsets.data_version, offset_table=self.offsets.snapshot())
+            self.assertEqual(answers, [fastjson.encode(table)])
 
     def test_failed_write_is_tried_again(self) -> None:
         """A disk that refuses costs nothing but time."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -35,6 +36,13 @@ class TableCase(SynchronousTestCase):
         self.disk = RealDisk(self.clock)
         self.directory = os.path.abspath(self.mktemp())
         self.changes: list[Sequence[str]] = []
+
+    def done(self, work: Coroutine[Deferred[Any], Any, None]) -> None:
+        """Do work that takes turns."""
+        ended = Deferred.fromCoroutine(work)
+        while not ended.called:
+            self.clock.advance(0)
+        self.successResultOf(ended)
 
     def path(self, name: str = "topics.json") -> str:
         return os.path.join(self.directory, name)
@@ -245,6 +253,69 @@ class FileTests(TableCase):
         found = self.members("subscriptionGroup.json")
         self.assertEqual(found["subscriptionGroupTable"], expected["subscriptionGroupTable"])
         self.assertEqual(found["forbiddenTable"], {})
+
+    def test_folded_in_turns(self) -> None:
+        """A table that is written in slices is the same file, and no change meanwhile is lost at any moment."""
+        self.patch(tables, "JOURNAL_FROM_ENTRIES", 0)
+        table = self.table()
+        for number in range(10):
+            table.put(topic(f"T{number}", 4))
+        table.fold()
+        whole = Path(self.path()).read_bytes()
+        self.patch(tables, "ENTRIES_AT_ONCE", 3)
+        table.put(topic("T0", 4))
+        self.done(table.fold_in_turns())
+        self.assertEqual(
+            json.loads(Path(self.path()).read_bytes())["topicConfigTable"], json.loads(whole)["topicConfigTable"]
+        )
+        self.assertEqual(len(Path(self.path()).read_bytes().split(b"\n")), len(whole.split(b"\n")))
+        self.assertFalse(os.path.exists(self.path("topics.json.journal")))
+        table.put(topic("T1", 5))
+        folding = Deferred.fromCoroutine(table.fold_in_turns())
+        table.put(topic("T2", 6))
+        table.delete("T9")
+        table.put(topic("New", 1))
+        expected = table.snapshot()
+        while not folding.called:
+            self.clock.advance(0)
+        self.assertTrue(os.path.exists(self.path("topics.json.journal")))
+        self.assertEqual(self.members()["topicConfigTable"]["T1"]["readQueueNums"], 5)
+        self.assertIn("T9", self.members()["topicConfigTable"])
+        self.assertEqual(self.table().snapshot(), expected)
+
+    def test_slices_that_cannot_be_written(self) -> None:
+        """A disk that refuses the slices costs nothing: file and journal have all, and the next fold writes it."""
+        self.patch(tables, "JOURNAL_FROM_ENTRIES", 0)
+        self.patch(tables, "ENTRIES_AT_ONCE", 3)
+        table = self.table()
+        for number in range(10):
+            table.put(topic(f"T{number}", 4))
+        self.break_disk()
+        folding = Deferred.fromCoroutine(table.fold_in_turns())
+        table.put(topic("T2", 6))
+        while not folding.called:
+            self.clock.advance(0)
+        os.rmdir(self.path("topics.json.tmp"))
+        self.assertEqual(self.table().snapshot(), table.snapshot())
+        self.done(table.fold_in_turns())
+        self.assertEqual(self.members()["topicConfigTable"]["T2"]["readQueueNums"], 6)
+        self.assertFalse(os.path.exists(self.path("topics.json.journal")))
+
+    def test_a_whole_file_meanwhile(self) -> None:
+        """Slices never replace a file that was written after they were begun."""
+        self.patch(tables, "JOURNAL_FROM_ENTRIES", 0)
+        self.patch(tables, "ENTRIES_AT_ONCE", 3)
+        table = self.table()
+        for number in range(10):
+            table.put(topic(f"T{number}", 4))
+        folding = Deferred.fromCoroutine(table.fold_in_turns())
+        table.put(topic("Later", 1))
+        table.fold()
+        whole = Path(self.path()).read_bytes()
+        while not folding.called:
+            self.clock.advance(0)
+        self.assertEqual(Path(self.path()).read_bytes(), whole)
+        self.assertIn("Later", self.table())
 
     def test_strange_members_go_with_their_entry(self) -> None:
         """A topic that is deleted and made anew does not inherit the old one's attributes."""

@@ -20,7 +20,7 @@ from rmq.broker.stats import BrokerStats, PutTimes
 from rmq.broker.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TopicTable
 from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
-from rmq.runtime.clock import now_ms, steady_ms, wall_ms
+from rmq.runtime.clock import map_in_turns, now_ms, slices_of, steady_ms, turn, wall_ms
 from rmq.runtime.config import ConfigError, config_fields, decode_properties
 from rmq.store.multidispatch import is_lmq
 from rmq.store.store import MessageStore
@@ -39,6 +39,9 @@ from rmq.wire.api.admin import (
 from rmq.wire.api.common import DataVersion, KVTable
 from rmq.wire.codes import MQ_VERSION, ResponseCode, version_desc
 from rmq.wire.record import SCHEDULE_TOPIC
+
+#: queues that are looked at in one turn of the reactor
+QUEUES_AT_ONCE = 10_000
 
 _KNOWN = {field.key for cls in CONFIG_CLASSES for field in config_fields(cls)}
 _S, _MINUTE_S, _HOUR_S, _DAY_S = 1, 60, 3600, 86_400
@@ -92,16 +95,22 @@ class AdminResponder:
         """
 
     @responds_to(CLEAN_UNUSED_TOPIC)
-    def clean_topics(self, request: Request[None, None]) -> None:
+    async def clean_topics(self, request: Request[None, None]) -> None:
         """
         Delete the queues of topics that do not exist (any more).
 
         That of op messages never has a configuration, that of half messages has none before the first check.
         Java: DefaultMessageStore#cleanUnusedTopic
         """
-        queued = {topic for topic, _ in self._store.queues() if not is_lmq(topic)}
-        unknown = {topic for topic in queued if topic not in self._topics}
-        for topic in sorted(unknown - {SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC}):
+        queues = slices_of(self._store.queues(), QUEUES_AT_ONCE)
+        queued = await map_in_turns(self._clock, lambda keys: {topic for topic, _ in keys}, queues)
+        kept = {SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC}
+        for topic in sorted({topic for topics in queued for topic in topics} - kept):
+            if topic in self._topics or is_lmq(topic):
+                continue
+            await turn(self._clock)
+            if topic in self._topics:
+                continue  # made meanwhile
             self._store.delete_topic(topic)
             self._polls.topic_deleted(topic)
             self._log.info(

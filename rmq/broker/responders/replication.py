@@ -26,7 +26,6 @@ from rmq.wire.api.replication import (
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     GET_ALL_TOPIC_CONFIG,
     GET_BROKER_HA_STATUS,
-    AllConsumerOffset,
     AllTopicConfig,
     HAClientInfo,
     HAConnectionInfo,
@@ -62,10 +61,9 @@ class ReplicationResponder:
         )
 
     @responds_to(GET_ALL_CONSUMER_OFFSET)
-    def consumer_offsets(self, request: Request[None, None]) -> Reply:
+    async def consumer_offsets(self, request: Request[None, None]) -> Reply:
         """5.x slaves need the version; 4.9 does not know it."""
-        offsets = self._offsets
-        return Reply(body=AllConsumerOffset(data_version=offsets.data_version, offset_table=offsets.snapshot()))
+        return Reply(body=await self._offsets.encode_in_turns())
 
     @responds_to(GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, request: Request[None, None]) -> Reply:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 #: the fixtures whose logs belong to the report of a failed test
 _WITH_LOGS = ("rmq", "rmq_isolated")
+TRIAL_CANNOT_WAIT = (
+    "pytest-twisted has started the reactor, for a test function that came before. A TestCase of trial starts it"
+    " itself, and does not wait for its Deferreds when it runs already. Run these tests with trial, or with: pytest -p"
+    " no:twisted"
+)
 _SEED = pytest.StashKey[int]()
 _LOGS = pytest.StashKey[dict[str, int]]()
 
@@ -66,9 +72,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             text = _read_from(path, begin)
             if text:
                 report.sections.append((f"log of the servers: {os.path.basename(path)}", text))
+        if _cannot_wait(item):
+            report.sections.append(("trial beside pytest-twisted", TRIAL_CANNOT_WAIT))
         if _SEED in item.stash:
             report.sections.append(("rmq_simulation", f"--rmq-seed {item.stash[_SEED]} repeats this run"))
     return report  # type: ignore[no-any-return]
+
+
+def _cannot_wait(item: pytest.Item) -> bool:
+    """Whether this is a trial test case that finds its reactor running: trial starts it, and waits until it stops."""
+    case = getattr(sys.modules.get("twisted.trial.unittest"), "TestCase", None)
+    reactor = sys.modules.get("twisted.internet.reactor")
+    found = getattr(item, "cls", None)
+    return (
+        case is not None and isinstance(found, type) and issubclass(found, case) and getattr(reactor, "running", False)
+    )
 
 
 def _read_from(path: str, begin: int) -> str:

@@ -24,7 +24,7 @@ def blocks_of(name: str, language: str = "python") -> list[str]:
 
 def examples(name: str) -> list[str]:
     """Return the Python blocks of a document that are tests."""
-    return [block for block in blocks_of(name) if re.search(r"^\s*(async )?def test_", block, re.MULTILINE)]
+    return [block for block in blocks_of(name) if re.search(r"^\s*(async )?def test_|^Test\w+ =", block, re.MULTILINE)]
 
 
 def run(folder: Path, *command: str) -> str:
@@ -59,12 +59,42 @@ def test_documents(tmp_path: Path) -> None:
     pytest.importorskip("pytest_asyncio")
     trial = [text for text in examples("docs/testing-kit.md") if "twisted.trial" in text]
     others = [text for text in examples("docs/testing-kit.md") if "twisted.trial" not in text]
-    assert len(trial) == 1 and len(others) == 8
+    assert len(trial) == 1 and len(others) == 9
     for number, text in enumerate(others):
         (tmp_path / f"test_{number}.py").write_text(text)
-    assert "10 passed" in run(tmp_path, *pytest_of(*PLUGINS))
+    assert "11 passed" in run(tmp_path, *pytest_of(*PLUGINS))
     (tmp_path / "trial_example.py").write_text(trial[0])
     assert "PASSED" in run(tmp_path, "-c", TRIAL, str(tmp_path), "trial_example")
+
+
+def test_state_machine_finds_a_bug(tmp_path: Path) -> None:
+    """The state machine of docs/testing-kit.md fails when the program books a payment as often as its message comes."""
+    (text,) = (text for text in examples("docs/testing-kit.md") if "RuleBasedStateMachine" in text)
+    broken = text.replace("if message.keys[0] not in self._booked:", "if True:")
+    quick = broken.replace("deadline=None", "deadline=None, derandomize=True, phases=[Phase.generate]")
+    quick = quick.replace("import settings\n", "import Phase, settings\n")
+    assert quick.count("Phase") == 2 and broken != text
+    (tmp_path / "test_broken.py").write_text(quick)
+    with pytest.raises(AssertionError, match=r"nothing_is_booked_twice|all_is_booked"):
+        run(tmp_path, *pytest_of(PLUGINS[0]))
+
+
+def test_trial_beside_pytest_twisted(tmp_path: Path) -> None:
+    """
+    A test case of trial that fails because pytest-twisted has started the reactor says so, and how to run it.
+
+    Without pytest-twisted it passes, after test functions too.
+    """
+    (tmp_path / "test_it.py").write_text(
+        "from twisted.internet import reactor\n"
+        "from twisted.internet.task import deferLater\n"
+        "from twisted.trial.unittest import TestCase\n"
+        "def test_before():\n    pass\n"
+        "class Tests(TestCase):\n    def test_waits(self):\n        return deferLater(reactor, 0.01)\n"
+    )
+    with pytest.raises(AssertionError, match="starts it itself, and does not wait"):
+        run(tmp_path, *pytest_of(PLUGINS[0], "pytest_twisted"))
+    assert "2 passed" in run(tmp_path, *pytest_of(PLUGINS[0]))
 
 
 def test_a_failed_test_shows_the_log(tmp_path: Path) -> None:

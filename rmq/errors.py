@@ -72,6 +72,10 @@ class NoRoute(RocketMqError):
         self.answers = answers
 
 
+class NotFound(RocketMqError):
+    """What was asked about is not there; the text says what, and where it was looked for."""
+
+
 class NotDelivered(RocketMqError):
     """
     A message could not be sent; ``attempts`` are the brokers that were tried, each with its error.

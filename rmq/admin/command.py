@@ -13,6 +13,7 @@ import attrs
 import msgspec
 from twisted.internet.defer import Deferred, succeed
 
+from rmq.errors import NotFound as NotFound
 from rmq.runtime.clock import now_ms
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls
@@ -31,10 +32,6 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 class WrongUse(Exception):
     """The options of a command contradict each other; the text has the details."""
-
-
-class NotFound(Exception):
-    """What was asked about is not there; the text says what, and where it was looked for."""
 
 
 class ReadOnly(Exception):

@@ -8,17 +8,14 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from rmq.admin.command import OK, REFUSED, UNASKED, Call, NotFound, Outcome, WrongUse, tabular
+from rmq.client.flows.admin import Admin
+from rmq.client.flows.admin import addresses_by_name as addresses_by_name
 from rmq.errors import Refused, RequestFailed
 from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.routes import (
-    GET_BROKER_CLUSTER_INFO,
-    GET_ROUTEINFO_BY_TOPIC,
-    BrokerData,
     ClusterInfo,
-    GetRouteInfoHeader,
     TopicRouteData,
 )
-from rmq.wire.codes import ResponseCode
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
 
@@ -28,48 +25,26 @@ RH = TypeVar("RH")
 RB = TypeVar("RB")
 T = TypeVar("T")
 
-#: what every client asks of the topics that brokers create by themselves
-AUTO_CREATE_TOPIC = "TBW102"
-
 RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
+
+
+def admin_of(call: Call) -> Admin:
+    """Return what a command has in common with the Python API."""
+    return Admin(call.invoke, call.options.namesrvAddr)
 
 
 async def ask_namesrv(call: Call, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB]:
     """Ask one NameServer after the other until one answers; a refusal is an answer. Raises RequestFailed."""
-    *others, last = call.options.namesrvAddr
-    for addr in others:
-        try:
-            return await call.invoke(addr, contract, header, body)
-        except Refused:
-            raise
-        except RequestFailed:
-            continue
-    return await call.invoke(last, contract, header, body)
+    return await admin_of(call).ask_namesrv(contract, header, body)
 
 
 async def cluster_info(call: Call) -> ClusterInfo:
-    return (await ask_namesrv(call, GET_BROKER_CLUSTER_INFO, None, None)).body
+    return await admin_of(call).cluster()
 
 
 async def route_of(call: Call, topic: str) -> TopicRouteData:
     """Return the route of a topic; raises NotFound."""
-    try:
-        return (await ask_namesrv(call, GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic=topic), None)).body
-    except Refused as error:
-        if error.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise NotFound(f"NameServer {error.addr} has no route of topic {topic}") from None
-        raise
-
-
-def address_of(broker: BrokerData) -> str | None:
-    """Return the master's address, otherwise that of the slave with the lowest id."""
-    return broker.broker_addrs[min(broker.broker_addrs)] if broker.broker_addrs else None
-
-
-def addresses_by_name(brokers: Iterable[BrokerData]) -> dict[str, str]:
-    """Return the address to ask of each broker name that has one, by name."""
-    found = ((broker.broker_name, address_of(broker)) for broker in brokers)
-    return {name: addr for name, addr in sorted(found) if addr is not None}
+    return await admin_of(call).route(topic)
 
 
 async def targets(call: Call) -> list[str]:

@@ -7,22 +7,18 @@ from collections.abc import AsyncIterator, Callable
 from rmq.admin.command import Call
 from rmq.admin.lookups import addresses_by_name, ask_each, route_of
 from rmq.client.core.subscription import subscription, wanted
+from rmq.client.flows.admin import received
 from rmq.client.types import ReceivedMessage
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.pulling import PULL_MESSAGE, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader
 from rmq.wire.api.topics import GET_TOPIC_STATS_INFO, TopicHeader, TopicOffset
-from rmq.wire.record import Record, decode_records
+from rmq.wire.record import decode_records
 
 #: the group of Apache's tools; brokers know it
 GROUP = "TOOLS_CONSUMER"
 BATCH = 32
 #: a broker holds a pull for so long when there is nothing new
 HOLD_MS = 1000
-
-
-def received(record: Record, broker_name: str) -> ReceivedMessage:
-    """Return a record of a broker as a message."""
-    return ReceivedMessage(record, MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id))
 
 
 async def queues_of(call: Call, topic: str) -> dict[MessageQueue, tuple[str, TopicOffset]]:

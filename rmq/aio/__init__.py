@@ -17,6 +17,7 @@ What always holds: everything belongs to the loop in which the client was entere
 from rmq.aio.client import Client
 from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, by_config, nearby
 from rmq.client.core.codec import Compression
+from rmq.client.flows.admin import Admin, Progress
 from rmq.client.flows.litepull import PullConsumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import Delivery, PushConsumer
@@ -40,6 +41,7 @@ __all__ = [
     "AVERAGE",
     "AVERAGE_BY_CIRCLE",
     "CONSISTENT_HASH",
+    "Admin",
     "Client",
     "ClientSettings",
     "CloseReport",
@@ -54,6 +56,7 @@ __all__ = [
     "Outcome",
     "Producer",
     "ProducerSettings",
+    "Progress",
     "PullConsumer",
     "PullSettings",
     "PushConsumer",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmq.aio.host import AsyncioHost
+from rmq.client.flows.admin import Admin, admin
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.orderly import push_consumer
@@ -125,6 +126,10 @@ class Client:
     ) -> PullConsumer:
         """Return a consumer that is asked for messages; without subscriptions, `assign` says which queues it reads."""
         return await pull_consumer(self._started, group, subscriptions, settings)
+
+    def admin(self) -> Admin:
+        """Return the administration of topics, groups, offsets and messages."""
+        return admin(self._started)
 
     @property
     def _started(self) -> Instance:

@@ -15,9 +15,10 @@ Handlers of consumers run in threads of the client, not in the one that called i
 What always holds: every method waits for its end, and may be called from any thread.
 """
 
-from rmq.blocking.client import Client, Producer, PullConsumer, PushConsumer, TransactionProducer
+from rmq.blocking.client import Admin, Client, Producer, PullConsumer, PushConsumer, TransactionProducer
 from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, by_config, nearby
 from rmq.client.core.codec import Compression
+from rmq.client.flows.admin import Progress
 from rmq.client.flows.transactions import Outcome
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import (
@@ -38,6 +39,7 @@ __all__ = [
     "AVERAGE",
     "AVERAGE_BY_CIRCLE",
     "CONSISTENT_HASH",
+    "Admin",
     "Client",
     "ClientSettings",
     "CloseReport",
@@ -51,6 +53,7 @@ __all__ = [
     "Outcome",
     "Producer",
     "ProducerSettings",
+    "Progress",
     "PullConsumer",
     "PullSettings",
     "PushConsumer",

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rmq import aio
+from rmq.client.flows.admin import DEFAULT_QUEUES, Progress
+from rmq.client.flows.admin import Admin as AdminFlow
 from rmq.client.flows.member import QueueHealth
 from rmq.client.flows.push import Delivery, Handler
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
 from rmq.errors import ClosedClient
+from rmq.wire.api.clients import ConsumerConnection
+from rmq.wire.api.topics import TopicOffset
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -92,6 +96,10 @@ class Client:
             return self._client.push_consumer(group, subscriptions, handler=handler, settings=settings)
 
         return PushConsumer(self._run, self._run(self._made(make)))
+
+    def admin(self) -> Admin:
+        """Return the administration of topics, groups, offsets and messages."""
+        return Admin(self._run, self._client.admin())
 
     def transaction_producer(
         self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
@@ -284,3 +292,56 @@ class Received:
     async def _receive(self) -> Delivery:
         async with asyncio.timeout(self._timeout_s):
             return await self._consumer.receive()
+
+
+class Admin:
+    """Topics, groups, offsets and messages; see :class:`rmq.client.flows.admin.Admin`."""
+
+    def __init__(self, run: Run, flow: AdminFlow) -> None:
+        self._run = run
+        self._flow = flow
+
+    def topics(self) -> list[str]:
+        """Return all topics that NameServers know, those of the system and of groups too."""
+        found: list[str] = self._run(self._flow.topics())
+        return found
+
+    def create_topic(
+        self, topic: str, *, queues: int = DEFAULT_QUEUES, perm: int = 6, cluster: str | None = None
+    ) -> None:
+        """Create a topic, or alter it, on all masters."""
+        self._run(self._flow.create_topic(topic, queues=queues, perm=perm, cluster=cluster))
+
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic and its messages."""
+        self._run(self._flow.delete_topic(topic, cluster=cluster))
+
+    def topic_offsets(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Return the offsets of each queue."""
+        found: dict[MessageQueue, TopicOffset] = self._run(self._flow.topic_offsets(topic))
+        return found
+
+    def groups(self) -> list[str]:
+        """Return the groups that have consumed."""
+        found: list[str] = self._run(self._flow.groups())
+        return found
+
+    def members(self, group: str) -> ConsumerConnection | None:
+        """Return members and subscriptions of a group; None when it has none."""
+        found: ConsumerConnection | None = self._run(self._flow.members(group))
+        return found
+
+    def progress(self, group: str, topic: str | None = None) -> Progress:
+        """Return the offsets of a group and its lag."""
+        found: Progress = self._run(self._flow.progress(group, topic))
+        return found
+
+    def message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """Return a message by its id; with ``topic`` by the one that its producer made."""
+        found: ReceivedMessage = self._run(self._flow.message(message_id, topic))
+        return found
+
+    def find_messages(self, topic: str, key: str, *, most: int = 64) -> list[ReceivedMessage]:
+        """Return the messages with a key, the newest first."""
+        found: list[ReceivedMessage] = self._run(self._flow.find_messages(topic, key, most=most))
+        return found

@@ -16,6 +16,7 @@ What always holds: everything runs in the reactor's thread, and ends with the cl
 
 from rmq.client.core.allocate import AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, by_config, nearby
 from rmq.client.core.codec import Compression
+from rmq.client.flows.admin import Progress
 from rmq.client.flows.transactions import Outcome
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import (
@@ -31,12 +32,13 @@ from rmq.client.types import (
     SendStatus,
     Sql,
 )
-from rmq.tx.client import Client, Producer, PullConsumer, PushConsumer, TransactionProducer, in_thread
+from rmq.tx.client import Admin, Client, Producer, PullConsumer, PushConsumer, TransactionProducer, in_thread
 
 __all__ = [
     "AVERAGE",
     "AVERAGE_BY_CIRCLE",
     "CONSISTENT_HASH",
+    "Admin",
     "Client",
     "ClientSettings",
     "CloseReport",
@@ -50,6 +52,7 @@ __all__ = [
     "Outcome",
     "Producer",
     "ProducerSettings",
+    "Progress",
     "PullConsumer",
     "PullSettings",
     "PushConsumer",

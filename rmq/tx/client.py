@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
+from rmq.client.flows.admin import DEFAULT_QUEUES, Progress, admin
+from rmq.client.flows.admin import Admin as AdminFlow
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer as PullFlow
 from rmq.client.flows.litepull import pull_consumer
@@ -29,6 +31,8 @@ from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.tls.context import ClientTls
 from rmq.tx.host import TwistedHost
+from rmq.wire.api.clients import ConsumerConnection
+from rmq.wire.api.topics import TopicOffset
 
 T = TypeVar("T")
 
@@ -73,6 +77,10 @@ class Client:
         """Return a producer."""
         self._instance.check_usable()
         return Producer(producer(self._instance, group, settings))
+
+    def admin(self) -> Admin:
+        """Return the administration of topics, groups, offsets and messages."""
+        return Admin(admin(self._instance))
 
     def transaction_producer(
         self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
@@ -225,6 +233,51 @@ class PushConsumer:
 def in_thread(handler: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessage], Deferred[object]]:
     """Return a handler that runs in the reactor's thread pool."""
     return lambda message: deferToThread(handler, message)
+
+
+class Admin:
+    """Topics, groups, offsets and messages; see :class:`rmq.client.flows.admin.Admin`."""
+
+    def __init__(self, flow: AdminFlow) -> None:
+        self._flow = flow
+
+    def topics(self) -> Deferred[list[str]]:
+        """Return all topics that NameServers know, those of the system and of groups too."""
+        return _started(self._flow.topics())
+
+    def create_topic(
+        self, topic: str, *, queues: int = DEFAULT_QUEUES, perm: int = 6, cluster: str | None = None
+    ) -> Deferred[None]:
+        """Create a topic, or alter it, on all masters."""
+        return _started(self._flow.create_topic(topic, queues=queues, perm=perm, cluster=cluster))
+
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> Deferred[None]:
+        """Delete a topic and its messages."""
+        return _started(self._flow.delete_topic(topic, cluster=cluster))
+
+    def topic_offsets(self, topic: str) -> Deferred[dict[MessageQueue, TopicOffset]]:
+        """Return the offsets of each queue."""
+        return _started(self._flow.topic_offsets(topic))
+
+    def groups(self) -> Deferred[list[str]]:
+        """Return the groups that have consumed."""
+        return _started(self._flow.groups())
+
+    def members(self, group: str) -> Deferred[ConsumerConnection | None]:
+        """Return members and subscriptions of a group; None when it has none."""
+        return _started(self._flow.members(group))
+
+    def progress(self, group: str, topic: str | None = None) -> Deferred[Progress]:
+        """Return the offsets of a group and its lag."""
+        return _started(self._flow.progress(group, topic))
+
+    def message(self, message_id: str, topic: str | None = None) -> Deferred[ReceivedMessage]:
+        """Return a message by its id; with ``topic`` by the one that its producer made."""
+        return _started(self._flow.message(message_id, topic))
+
+    def find_messages(self, topic: str, key: str, *, most: int = 64) -> Deferred[list[ReceivedMessage]]:
+        """Return the messages with a key, the newest first."""
+        return _started(self._flow.find_messages(topic, key, most=most))
 
 
 def _started(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:

@@ -29,21 +29,21 @@ from rmq.admin.command import (
     tabular,
 )
 from rmq.admin.lookups import (
-    RETRY_PREFIX,
     addresses_by_name,
+    admin_of,
     ask_each,
-    ask_namesrv,
     change_each,
     route_of,
     targets,
     together,
 )
 from rmq.admin.times import EARLIEST_MS, parse_time, time_text
+from rmq.client.flows.admin import UNKNOWN, lag_of
 from rmq.errors import Refused, RequestFailed
 from rmq.runtime.properties import decode_properties
 from rmq.wire import fastjson
 from rmq.wire.api.admin import GET_BROKER_CONFIG
-from rmq.wire.api.clients import GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, ConsumerGroupHeader
+from rmq.wire.api.clients import ConsumerConnection
 from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmq.wire.api.forwarding import (
     GET_CONSUMER_RUNNING_INFO,
@@ -66,7 +66,6 @@ from rmq.wire.api.offsets import (
     UpdateConsumerOffsetHeader,
 )
 from rmq.wire.api.replication import GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 from rmq.wire.api.topics import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_TOPIC_STATS_INFO,
@@ -79,14 +78,6 @@ from rmq.wire.codes import ResponseCode, version_desc
 
 GROUP = subject("group", "-g", "--groupName", "--group", metavar="GROUP")
 ONE_TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
-
-#: a broker's answers for a group that it does not know or that has no member
-_UNKNOWN = {
-    ResponseCode.CONSUMER_NOT_ONLINE,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    ResponseCode.QUERY_NOT_FOUND,
-    ResponseCode.TOPIC_NOT_EXIST,
-}
 
 
 @command(
@@ -120,8 +111,7 @@ async def group_list(call: Call) -> Outcome:
 
 async def groups_of(call: Call) -> list[str]:
     """Return the groups that have consumed: those with a retry topic, as mqadmin has it."""
-    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
-    return sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
+    return await admin_of(call).groups()
 
 
 async def _row_of(call: Call, group: str) -> columns.Progress:
@@ -143,11 +133,7 @@ async def brokers_of(call: Call, group: str) -> dict[str, str]:
     """Return the address of each broker that has the group's retry topic, by name; raises NotFound."""
     if asked := getattr(call.options, "asked", None):
         return {addr: addr for addr in asked}
-    try:
-        route = await route_of(call, RETRY_PREFIX + group)
-    except NotFound:
-        raise NotFound(f"no group {group}: no NameServer has a route of {RETRY_PREFIX}{group}") from None
-    return addresses_by_name(route.broker_datas)
+    return await admin_of(call).group_brokers(group)
 
 
 async def connection_of(call: Call, group: str) -> ConsumerConnection | None:
@@ -161,37 +147,15 @@ async def connection_of(call: Call, group: str) -> ConsumerConnection | None:
 
 async def connection_at(call: Call, addr: str, group: str) -> ConsumerConnection | None:
     """Return the members of a group at one broker; None when it has none there."""
-    try:
-        header = ConsumerGroupHeader(consumer_group=group)
-        return (await call.invoke(addr, GET_CONSUMER_CONNECTION_LIST, header, None)).body
-    except Refused as error:
-        if error.code not in _UNKNOWN:
-            raise
-        return None
+    return await admin_of(call).members_at(addr, group)
 
 
 async def offsets_of(
     call: Call, group: str, topic: str | None = None
 ) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
     """Return the positions of a group by queue, on all brokers, and how many messages it consumes a second."""
-    table: dict[MessageQueue, OffsetWrapper] = {}
-    rate = 0.0
-    for addr in (await brokers_of(call, group)).values():
-        try:
-            header = ConsumeStatsHeader(consumer_group=group, topic=topic)
-            stats = (await call.invoke(addr, GET_CONSUME_STATS, header, None)).body
-        except Refused as error:
-            if error.code not in _UNKNOWN:
-                raise
-            continue
-        table.update(stats.offset_table)
-        rate += stats.consume_tps
-    return table, rate
-
-
-def lag_of(at: OffsetWrapper) -> int:
-    """Return how many messages of a queue a group has not consumed."""
-    return max(0, at.broker_offset - at.consumer_offset)
+    found = await admin_of(call).progress_at((await brokers_of(call, group)).values(), group, topic)
+    return found.offsets, found.rate
 
 
 @command(
@@ -511,7 +475,7 @@ async def _write_offsets(
     try:
         known = (await call.invoke(addr, GET_CONSUME_STATS, stats, None)).body.offset_table
     except Refused as error:
-        if error.code not in _UNKNOWN:
+        if error.code not in UNKNOWN:
             raise
         known = {}
     moved: dict[MessageQueue, tuple[int | None, int]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Any
 
 from rmq.admin import columns
@@ -23,32 +22,27 @@ from rmq.admin.command import (
     tabular,
 )
 from rmq.admin.commands.group import connection_at
-from rmq.admin.lookups import addresses_by_name, route_of
+from rmq.admin.lookups import addresses_by_name, admin_of, route_of
 from rmq.admin.messages import described, own_properties
-from rmq.admin.reading import queues_of, read, received
+from rmq.admin.reading import queues_of, read
 from rmq.admin.sending import plan_send, producer
 from rmq.admin.times import parse_time, time_text
 from rmq.client.core import traces
+from rmq.client.flows.admin import FAR_FUTURE_MS, place_of
 from rmq.client.types import Message, ReceivedMessage
-from rmq.errors import Refused
+from rmq.errors import ConfigurationError
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, ConsumeResult
 from rmq.wire.api.offsets import GET_CONSUME_STATS, ConsumeStatsHeader
-from rmq.wire.api.pulling import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, ViewMessageHeader
 from rmq.wire.api.topics import (
     QUERY_CONSUME_QUEUE,
     QUERY_TOPIC_CONSUME_BY_WHO,
     QueryConsumeQueueHeader,
     TopicHeader,
 )
-from rmq.wire.codes import ResponseCode
-from rmq.wire.record import Record, decode_offset_msg_id, decode_record, decode_records
 
 ID = subject("id", "-i", "--msgId", metavar="ID")
-
-#: a time that no message reaches
-FAR_FUTURE_MS = 2**62
 
 
 @command(
@@ -89,8 +83,9 @@ async def message_show(call: Call) -> Outcome:
 async def _by_id(call: Call, message_id: str) -> list[ReceivedMessage]:
     topic = call.options.topic
     if topic is None:
-        return [received(await _stored_at(call, message_id), "")]
-    found = [message for message in await find(call, topic, message_id) if message.message_id == message_id]
+        _place(message_id)
+        return [await admin_of(call).message(message_id)]
+    found = [one for one in await admin_of(call).find_messages(topic, message_id) if one.message_id == message_id]
     if not found:
         raise NotFound(f"topic {topic} has no message {message_id}")
     return found
@@ -205,7 +200,7 @@ async def message_trace(call: Call) -> Outcome:
     """By the id that the producer made, or by a key. Status 2 when nobody traced it."""
     options = call.options
     try:
-        found = await find(call, options.trace_topic, options.id, most=options.most)
+        found = await admin_of(call).find_messages(options.trace_topic, options.id, most=options.most)
     except NotFound as error:
         raise NotFound(f"{error}; brokers have it with traceTopicEnable=true") from None
     lines: list[tuple[ReceivedMessage, dict[str, Any]]] = []
@@ -274,46 +269,12 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-async def _stored_at(call: Call, message_id: str) -> Record:
-    addr, phy_offset = _place(message_id)
-    try:
-        answer = await call.invoke(addr, VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=phy_offset), None)
-    except Refused as error:
-        if error.code != ResponseCode.SYSTEM_ERROR:
-            raise
-        raise NotFound(f"broker {addr} has no message at offset {phy_offset}: {error.remark}") from None
-    return decode_record(answer.body)
-
-
 def _place(message_id: str) -> tuple[str, int]:
     """Return broker and offset in its log; WrongUse when ``message_id`` has none."""
     try:
-        (host, port), phy_offset = decode_offset_msg_id(message_id)
-        if not 0 < port < 65536 or phy_offset < 0:
-            raise ValueError("it names no port; the id of a producer needs its topic, -t TOPIC")
-    except ValueError as error:
-        raise WrongUse(f"{message_id} is no id that a broker made: {error}") from None
-    address = ip_address(host)
-    return (f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"), phy_offset
-
-
-async def find(
-    call: Call, topic: str, key: str, *, most: int = 64, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
-) -> list[ReceivedMessage]:
-    """Ask all brokers of a topic for the messages with a key, or with an id made by a producer; the newest first."""
-    header = QueryMessageHeader(topic=topic, key=key, max_num=most, begin_timestamp=begin_ms, end_timestamp=end_ms)
-    found = []
-    for name, addr in addresses_by_name((await route_of(call, topic)).broker_datas).items():
-        try:
-            answer = await call.invoke(addr, QUERY_MESSAGE, header, None)
-        except Refused as error:
-            if error.code != ResponseCode.QUERY_NOT_FOUND:
-                raise
-            continue
-        # the index knows hashes of keys only
-        messages = [received(record, name) for record in decode_records(answer.body)]
-        found += [message for message in messages if key in message.keys or key == message.message_id]
-    return sorted(found, key=lambda message: -message.stored_ms)
+        return place_of(message_id)
+    except ConfigurationError as error:
+        raise WrongUse(f"{error}, -t TOPIC" if "its topic" in str(error) else str(error)) from None
 
 
 @command(
@@ -338,7 +299,7 @@ async def message_find(call: Call) -> Outcome:
         end_ms = FAR_FUTURE_MS if options.end is None else parse_time(options.end)
     except ValueError as error:
         raise WrongUse(f"a time such as 2026-01-31T12:00 is expected: {error}") from None
-    found = await find(call, options.topic, key, most=options.most, begin_ms=begin_ms, end_ms=end_ms)
+    found = await admin_of(call).find_messages(options.topic, key, most=options.most, begin_ms=begin_ms, end_ms=end_ms)
     if not found:
         raise NotFound(f"topic {options.topic} has no message with key {key}")
     columns = ("message_id", "broker", "queue", "offset", "stored", "tags", "keys", "bytes")

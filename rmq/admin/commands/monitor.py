@@ -6,8 +6,9 @@ import msgspec
 from twisted.internet.task import deferLater
 
 from rmq.admin.command import DIFFERENT, NAMESRV, OK, Call, Outcome, argument, command
-from rmq.admin.commands.group import connection_of, groups_of, lag_of, offsets_of
+from rmq.admin.commands.group import connection_of, groups_of, offsets_of
 from rmq.admin.times import time_text
+from rmq.client.flows.admin import lag_of
 from rmq.errors import RequestFailed
 
 

@@ -28,10 +28,10 @@ from rmq.admin.command import (
     tabular,
 )
 from rmq.admin.lookups import (
-    AUTO_CREATE_TOPIC,
     DLQ_PREFIX,
     RETRY_PREFIX,
     addresses_by_name,
+    admin_of,
     ask_each,
     ask_namesrv,
     change_each,
@@ -42,6 +42,7 @@ from rmq.admin.lookups import (
 )
 from rmq.admin.times import time_text
 from rmq.client.core.allocate import average, average_by_circle, in_order, java_order
+from rmq.client.flows.admin import AUTO_CREATE_TOPIC, DEFAULT_QUEUES, topic_header
 from rmq.errors import Refused
 from rmq.wire.api.admin import VIEW_BROKER_STATS_DATA, BrokerStatsHeader
 from rmq.wire.api.common import PERM_READ, PERM_WRITE, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, MessageQueue, perm_text
@@ -56,7 +57,6 @@ from rmq.wire.api.routes import (
 from rmq.wire.api.topics import (
     DELETE_TOPIC_IN_BROKER,
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    GET_TOPIC_STATS_INFO,
     QUERY_TOPIC_CONSUME_BY_WHO,
     UPDATE_AND_CREATE_TOPIC,
     CreateTopicHeader,
@@ -65,8 +65,6 @@ from rmq.wire.api.topics import (
 from rmq.wire.codes import ResponseCode
 
 TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
-
-DEFAULT_QUEUES = 8
 
 PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "2": 2, "4": 4, "6": 6}
 
@@ -162,9 +160,7 @@ async def topic_route(call: Call) -> Outcome:
 async def topic_show(call: Call) -> Outcome:
     """Ask each broker of the topic; status 2 when the topic has no route."""
     topic = call.options.topic
-    route = await route_of(call, topic)
-    brokers = addresses_by_name(route.broker_datas)
-    answers = await ask_each(call, brokers.values(), GET_TOPIC_STATS_INFO, TopicHeader(topic=topic), None)
+    offsets = await admin_of(call).topic_offsets(topic)
     rows = [
         (
             queue.broker_name,
@@ -174,8 +170,7 @@ async def topic_show(call: Call) -> Outcome:
             at.max_offset - at.min_offset,
             time_text(at.last_update_timestamp),
         )
-        for _, answer in answers
-        for queue, at in sorted(answer.body.offset_table.items())
+        for queue, at in offsets.items()
     ]
     titles = ("broker", "queue", "min_offset", "max_offset", "messages", "last_message")
     return tabular(titles, rows, nothing="the topic has no queue")
@@ -201,13 +196,11 @@ async def topic_create(call: Call) -> Outcome:
     """Send the topic to each master, its order to the NameServers; status 1 when one refuses it."""
     options = call.options
     queues = options.queues or DEFAULT_QUEUES
-    header = CreateTopicHeader(
-        topic=options.topic,
-        default_topic=AUTO_CREATE_TOPIC,
-        read_queue_nums=options.readQueueNums or queues,
-        write_queue_nums=options.writeQueueNums or queues,
-        perm=PERMS[options.perm],
-        topic_filter_type="SINGLE_TAG",
+    header = topic_header(
+        options.topic,
+        options.readQueueNums or queues,
+        options.writeQueueNums or queues,
+        PERMS[options.perm],
         topic_sys_flag=_sys_flag(options),
         order=options.order,
     )

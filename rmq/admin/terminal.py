@@ -83,10 +83,11 @@ def confirmed(text: str, name: str) -> bool:
     """Show what is about to happen and have the name typed; False without a terminal."""
     if not sys.stdin.isatty():
         return False
-    print(text, file=sys.stderr)
-    print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.getsignal(signal.SIGINT)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(text, file=sys.stderr)
+        print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip() == name
     except KeyboardInterrupt:
         print(file=sys.stderr)

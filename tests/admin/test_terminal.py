@@ -12,13 +12,11 @@ import subprocess
 import sys
 import termios
 import time
-from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.testing import Cluster, cluster
+from rmq.testing import cluster
 from tests.admin.test_names import ended
 from tests.ports import free_port
 
@@ -80,21 +78,10 @@ class InTerminal:
 
 
 class ProcessCase(SynchronousTestCase):
-    """One cluster for all tests of a class."""
-
-    _exits: ClassVar[ExitStack]
-    mq: ClassVar[Cluster]
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls._exits = ExitStack()
-        cls.mq = cls._exits.enter_context(cluster())
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls._exits.close()
-
     def setUp(self) -> None:
+        running = cluster()
+        self.mq = running.__enter__()
+        self.addCleanup(running.__exit__, None, None, None)
         self.topic = self.mq.topic(self._testMethodName)
         self.environ = {
             "PATH": os.environ["PATH"],

@@ -516,8 +516,12 @@ class Member:
         reply, process = response.header, held.process
         held.broker_id, held.max_offset = reply.suggest_which_broker_id, reply.max_offset
         if response.code == ResponseCode.PULL_OFFSET_MOVED:
+            # the offset is not in the queue; or a broker of 5.x resets the offsets of a group
             _log.warning(
-                "queue %s has no offset %d; go on at %d", held.queue, process.next_offset, reply.next_begin_offset
+                "the broker lets queue %s go on at offset %d, instead of %d",
+                held.queue,
+                reply.next_begin_offset,
+                process.next_offset,
             )
             process.clear(reply.next_begin_offset)
             return

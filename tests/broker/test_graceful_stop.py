@@ -223,6 +223,26 @@ class GracefulStopTests(SynchronousTestCase):
         for offset in range(low, high):
             self.assertEqual(client.ask(11, pull_ext("T29", offset=offset)).code, 0)
 
+    def test_unused_topics_that_are_being_deleted(self) -> None:
+        """A stop between the deletions of 316, one in a turn, lets the others be deleted; it is answered."""
+        self.begin()
+        for number in range(40):
+            self.assertEqual(self.client.ask(310, send_ext(f"T{number}"), b"x").code, 0)
+        for number in range(30):
+            self.one.service.topics.delete(f"T{number}")
+        store = self.one.service.store
+        queues = len(store.queues())
+        opaque = self.client.post(316)
+        self.one.world.run_until(lambda: len(store.queues()) < queues - 3, 5, "the first deletions")
+        self.assertGreater(len(store.queues()), queues - 20)
+        self.stop()
+        answer = self.client.answer(opaque)
+        self.assertTrue(answer is not None and answer.code == 0)
+        self.one.start()
+        store = self.one.service.store
+        self.assertEqual([store.max_offset(f"T{number}", 0) for number in range(40)], [0] * 30 + [1] * 10)
+        self.assertEqual(len(store.queues()), queues - 30)
+
     def test_new_queues_that_are_being_written(self) -> None:
         """Queues of which a part is written when the stop begins are all there."""
         self.patch(checkpointer, "WRITE_AT_ONCE", 1)

@@ -445,7 +445,7 @@ class TransactionChecks:
         if (round_.half_offset, round_.op_offset) != (half_offset, op_offset) and await self._is_safe():
             self._offsets.commit(GROUP, TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset)
             self._offsets.commit(GROUP, TRANS_OP_HALF_TOPIC, QUEUE_ID, round_.op_offset)
-            self._offsets.persist()
+            await self._offsets.persist_in_turns()
         self._report(before)
 
     async def _settle(self, round_: Round, data: bytes) -> bool:

@@ -68,7 +68,7 @@ TOOLS = {
 }
 
 #: how the reason of a skip begins that was asked for, and is none of the machine's faults
-ASKED_FOR = (PURE_PYTHON, "RMQ_REAL_OURS")
+ASKED_FOR = (PURE_PYTHON, "RMQ_REAL_OURS", "RMQ_CAMPAIGN")
 
 
 def missing(what: str) -> NoReturn:

@@ -69,8 +69,9 @@ REMOVE_TAG = "d"
 ROUND_MS = 60_000
 #: op messages that are read together
 OP_PAGE = 32
-#: half messages that are looked at in one turn of the reactor
-SLICE = 64
+#: half messages looked at in one turn of the reactor; then others have as much time as that took
+SLICE = 8
+MOST_PAUSE_S = 0.01
 #: how long the end of a round waits for the disk
 FLUSH_LOOKS, FLUSH_LOOK_S = 100, 0.1
 #: op messages of a round whose settlement is followed; the offset of the op queue passes further ones in later rounds
@@ -424,12 +425,13 @@ class TransactionChecks:
         half_end = self._store.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
         round_ = Round(Terms.of(self._settings.setup), half_offset, op_offset, half_end)
         self._read_ops(round_)
-        corrected = False
+        corrected, began_s = False, self._clock.seconds()
         for step in count():
             if self._stopping or steady_ms(self._clock) > until_ms:
                 break
             if step % SLICE == SLICE - 1:
-                await self._pause(0)
+                await self._pause(min(max(0.0, self._clock.seconds() - began_s), MOST_PAUSE_S))
+                began_s = self._clock.seconds()
             if not round_.is_settled(round_.half_offset):
                 found = self._store.get(TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset, 1)
                 if not found.messages:

@@ -86,19 +86,21 @@ def _described(one: PlainAccessConfig, show_secrets: bool) -> Sequence[object]:
 
 @command(
     "acl set",
-    "create an account, or alter it, on all masters of a cluster; what is not given stays as it is",
+    "create an account, or alter it, on all masters of a cluster; addresses and permissions that are not given stay",
     NAMESRV,
     ACCOUNT,
     CLUSTER,
     ONE_BROKER,
-    argument("-s", "--secretKey", metavar="KEY", help="at least 7 characters; others may see it in the process list"),
+    argument("-s", "--secretKey", metavar="KEY", help="needed, 7 characters or more; visible in the process list"),
     argument("--secret-file", metavar="FILE", help="a file with the secret key"),
     argument("-w", "--whiteRemoteAddress", metavar="PATTERN", help="no password from here, for example 10.0.0.*"),
     argument("-i", "--defaultTopicPerm", choices=PERM, help="for topics that --topicPerms does not name"),
     argument("-u", "--defaultGroupPerm", choices=PERM, help="for groups that --groupPerms does not name"),
     argument("-t", "--topicPerms", metavar="TOPIC=PERM,...", help="DENY, PUB, SUB or PUB|SUB for each topic"),
     argument("-g", "--groupPerms", metavar="GROUP=PERM,...", help="the same for groups"),
-    argument("-m", "--admin", choices=("true", "false"), default="false", help="may the account administer (false)"),
+    argument(
+        "-m", "--admin", choices=("true", "false"), default="false", help="may it administer; without it: no longer"
+    ),
     changes=True,
 )
 async def acl_set(call: Call) -> Outcome:

@@ -508,7 +508,9 @@ class Member:
             await self._host.sleep(BUSY_PAUSE_S)
             return AGAIN_S
         held.broker_id = MASTER_ID
-        _log.info("queue %s cannot be pulled: %s", held.queue, error)
+        # a refusal, of a permission for example, may last for ever
+        level = logging.WARNING if isinstance(error, Refused) else logging.INFO
+        _log.log(level, "queue %s cannot be pulled: %s", held.queue, error)
         await self._host.sleep(pause * self._host.rng.uniform(0.8, 1.2))
         return min(2 * pause, MOST_PAUSE_S)
 

@@ -30,13 +30,18 @@ Window = dict[str, Any]
 
 @attrs.frozen
 class Shape:
-    """How the load looks: connections, requests outstanding on each, what is asked; ``rate`` 0: as fast as it goes."""
+    """
+    How the load looks: connections, requests outstanding on each, what is asked.
+
+    ``rate`` 0: as fast as it goes. ``warm_s`` passes before anything counts.
+    """
 
     name: str
     connections: int
     outstanding: int
     template: Path
     rate: float = 0.0
+    warm_s: float = 0.2
 
 
 def parsed_shape(text: str) -> tuple[int, int]:
@@ -134,7 +139,7 @@ def window(
 ) -> Window:
     """Run the generator once, with ``more`` of its arguments; SystemExit with the server's last lines when it fails."""
     counted = ",".join(map(str, pids or [server.pid]))
-    command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, 0.2, shape.rate, counted]
+    command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, shape.warm_s, shape.rate, counted]
     done = subprocess.run([*map(str, [*command, shape.template, *more])], capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         raise SystemExit(f"{shape.name} against {server.name}: {done.stderr.strip()}\n{server.tail()}")

@@ -88,6 +88,8 @@ COLD_BYTES, COLD_STEP, COLD_RATE = 1_000_000_000, 60_000, 1000.0
 OWN = ("beside",)
 MIXED_SHARE, WAKE_RATE, DELAYED_RATE = 0.6, 500.0, 5000.0
 BESIDES_S = 2.0
+#: longer than the delay of level 1, which is a second
+DELAYED_WARM_S = 1.5
 
 Asked = Mapping[str, float]
 
@@ -198,7 +200,9 @@ def while_pulled(name: str, wanted: Asked, connections: int, pullers: int, rate:
         pulled = stage.file(partial(held_pull_template, topic=HELD, group="held"))
         plain = stage.file(partial(send_template, topic=SENT, body_bytes=100))
         wanted_rate = rate or stage.share_of_apache(plain)
-        shape = Shape(name, connections, 64 if delay else 4, sent, wanted_rate)
+        # what counts begins when messages arrive as fast as they are sent, those of the last window included
+        warm_s = DELAYED_WARM_S if delay else 0.2
+        shape = Shape(name, connections, 64 if delay else 4, sent, wanted_rate, warm_s)
 
         def one(candidate: Candidate, seconds: float) -> Window:
             port = candidate.process.port

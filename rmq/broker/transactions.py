@@ -69,9 +69,10 @@ REMOVE_TAG = "d"
 ROUND_MS = 60_000
 #: op messages that are read together
 OP_PAGE = 32
-#: half messages looked at in one turn of the reactor; then others have as much time as that took
+#: half messages looked at in one turn of the reactor, or one page of op messages; then others have as much time as that
+#: took, at most MOST_REST_S
 SLICE = 8
-MOST_PAUSE_S = 0.01
+MOST_REST_S = 0.01
 #: how long the end of a round waits for the disk
 FLUSH_LOOKS, FLUSH_LOOK_S = 100, 0.1
 #: op messages of a round whose settlement is followed; the offset of the op queue passes further ones in later rounds
@@ -393,6 +394,8 @@ class TransactionChecks:
         self._topics = topics
         self._producers = producers
         self._turn = 0
+        #: when the last rest ended
+        self._rested_s = 0.0
         self._stopping = False
         self.counts = Counts()
 
@@ -422,16 +425,15 @@ class TransactionChecks:
         self._need_topic(TRANS_HALF_TOPIC)
         half_offset, op_offset = self._offset(TRANS_HALF_TOPIC), self._offset(TRANS_OP_HALF_TOPIC)
         until_ms, before = steady_ms(self._clock) + ROUND_MS, attrs.evolve(self.counts)
-        half_end = self._store.max_offset(TRANS_HALF_TOPIC, QUEUE_ID)
+        half_end, self._rested_s = self._store.max_offset(TRANS_HALF_TOPIC, QUEUE_ID), self._clock.seconds()
         round_ = Round(Terms.of(self._settings.setup), half_offset, op_offset, half_end)
         self._read_ops(round_)
-        corrected, began_s = False, self._clock.seconds()
+        corrected = False
         for step in count():
             if self._stopping or steady_ms(self._clock) > until_ms:
                 break
             if step % SLICE == SLICE - 1:
-                await self._pause(min(max(0.0, self._clock.seconds() - began_s), MOST_PAUSE_S))
-                began_s = self._clock.seconds()
+                await self._rest()
             if not round_.is_settled(round_.half_offset):
                 found = self._store.get(TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset, 1)
                 if not found.messages:
@@ -467,6 +469,7 @@ class TransactionChecks:
             return False
         if verdict is Verdict.READ_ON:
             self._read_ops(round_)
+            await self._rest()
             return True
         if verdict is Verdict.DISCARD:
             self._need_topic(TRANS_CHECK_MAX_TIME_TOPIC)
@@ -589,6 +592,11 @@ class TransactionChecks:
             self._store.flush_soon()
             await self._pause(FLUSH_LOOK_S)
         return False
+
+    async def _rest(self) -> None:
+        """Leave others as much time as was worked since the last rest."""
+        await self._pause(min(max(0.0, self._clock.seconds() - self._rested_s), MOST_REST_S))
+        self._rested_s = self._clock.seconds()
 
     def _pause(self, seconds: float) -> Deferred[None]:
         paused: Deferred[None] = Deferred()

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any, cast
 
 import attrs
+from twisted.internet.defer import ensureDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.transactions import OP_PAGE, SLICE, Round, Terms, Verdict
+from rmq.broker.transactions import FLUSH_LOOK_S, MOST_REST_S, OP_PAGE, SLICE, Round, Terms, TransactionChecks, Verdict
 from rmq.runtime.clock import now_ms
 from rmq.sim.cluster import Cluster, Member
 from rmq.sim.inode import CrashOdds
 from rmq.sim.node import Node
 from rmq.sim.world import World
-from rmq.store.messages import Message, PutResult, PutStatus
+from rmq.store.messages import GetResult, Message, PutResult, PutStatus
+from rmq.store.store import MessageStore
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import (
     MAGIC_V1,
@@ -398,6 +403,88 @@ class CheckTests(CheckCase):
         self.heartbeat(self.client)
         self.one.world.run_for(INTERVAL_S + 1)
         self.assertEqual([check["msgId"] for check, _ in self.checks()], ["K1"])
+
+
+class BusyClock(Clock):
+    """A clock that goes on while work is done, and remembers (seconds worked, seconds of the rest behind it)."""
+
+    def __init__(self, now_s: float) -> None:
+        super().__init__()
+        self.rightNow = now_s
+        self._since_s = now_s
+        self.rests: list[tuple[float, float]] = []
+
+    def work(self, seconds: float) -> None:
+        self.rightNow += seconds
+
+    def callLater(self, delay: float, *args: Any, **kwargs: Any) -> IDelayedCall:
+        self.rests.append((self.rightNow - self._since_s, delay))
+        self._since_s = self.rightNow + delay
+        return super().callLater(delay, *args, **kwargs)
+
+
+class CostlyStore:
+    """A store whose reads take time."""
+
+    def __init__(self, store: MessageStore, clock: BusyClock, message_s: float) -> None:
+        self._store, self._clock, self._message_s = store, clock, message_s
+
+    def get(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> GetResult:
+        found = self._store.get(topic, queue_id, queue_offset, max_count)
+        self._clock.work(self._message_s * len(found.messages))
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class RestTests(CheckCase):
+    MESSAGE_S = 0.0001
+
+    def rests(self) -> list[tuple[float, float]]:
+        """Run one round whose reads take time; return what it worked and how long it rested, each time."""
+        service = self.one.service
+        service.store.flush_soon()
+        self.one.world.run_for(1.5)
+        clock = BusyClock(self.now / 1000 + INTERVAL_S)
+        store = cast(MessageStore, CostlyStore(service.store, clock, self.MESSAGE_S))
+        checks = TransactionChecks(service.settings, clock, store, service.offsets, service.topics, service.producers)
+        done = ensureDeferred(checks.run())
+        while not done.called:
+            (call, *_) = clock.getDelayedCalls()
+            rest_s = call.getTime() - clock.seconds()
+            self.one.world.run_for(rest_s)
+            clock.advance(rest_s)
+        self.successResultOf(done)
+        return [(worked, rested) for worked, rested in clock.rests if rested != FLUSH_LOOK_S]
+
+    def test_half_messages(self) -> None:
+        """Others have as much time as a round, after each few half messages."""
+        for number in range(4 * SLICE):
+            self.half(f"K{number}")
+        worked, rested = zip(*self.rests(), strict=True)
+        self.assertGreaterEqual(len(worked), 4)
+        self.assertLessEqual(max(worked), SLICE * self.MESSAGE_S * 1.01)
+        self.assertEqual([round(seconds, 6) for seconds in rested], [round(seconds, 6) for seconds in worked])
+
+    def test_op_messages(self) -> None:
+        """And after each page of op messages, of which there are many behind an open half message."""
+        self.half("open")
+        for number in range(8 * OP_PAGE):
+            self.end_it(self.half(f"K{number}"), ROLLBACK)
+        worked, rested = zip(*self.rests(), strict=True)
+        self.assertGreaterEqual(len(worked), 8)
+        self.assertLessEqual(max(worked), (2 * OP_PAGE + SLICE) * self.MESSAGE_S * 1.01)
+        self.assertTrue(
+            all(abs(rest - min(work, MOST_REST_S)) < 1e-6 for work, rest in zip(worked, rested, strict=True))
+        )
+
+    def test_long_work(self) -> None:
+        """A disk that needs seconds for a read does not hold a round up for as long again."""
+        self.MESSAGE_S = 1.0
+        for number in range(SLICE):
+            self.half(f"K{number}")
+        self.assertIn(MOST_REST_S, [rested for _, rested in self.rests()])
 
 
 class MaxTests(CheckCase):

@@ -95,7 +95,7 @@ class _Lane(Generic[K]):
             if parts is None:
                 break
             key, stop, *numbers = parts
-            asked = known.get(key) or self._learn(key, data[position:stop], numbers)
+            asked = known.get(key) or self._learn(key, data[position:stop])
             if asked is None:
                 break
             answer = self.answer(asked.what, *numbers)
@@ -108,7 +108,7 @@ class _Lane(Generic[K]):
             position = stop
         return position, count
 
-    def _learn(self, key: bytes, frame: bytes, numbers: list[int]) -> _Asked[K] | None:
+    def _learn(self, key: bytes, frame: bytes) -> _Asked[K] | None:
         try:
             (command,) = decode_commands(frame)
             header = command.read_header(self._codec)
@@ -116,16 +116,10 @@ class _Lane(Generic[K]):
             return None
         if command.code != self.code or command.serialize_type or command.flag & ~(ONEWAY if self.takes_one_way else 0):
             return None
-        if numbers != [command.opaque, *self.numbers(header)]:
-            return None  # a name is there twice, and the other one counts
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         asked = self._known[key] = _Asked(self.what(header), command.flag != 0)
         return asked
-
-    def numbers(self, header: Any) -> tuple[int, ...]:
-        """Return the numbers of ``names`` in a decoded header."""
-        return ()
 
     def what(self, header: Any) -> K:
         """Return what a header says beside its numbers."""
@@ -167,9 +161,6 @@ class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
     def __init__(self, offsets: ConsumerOffsetTable) -> None:
         super().__init__()
         self._offsets = offsets
-
-    def numbers(self, header: Any) -> tuple[int, ...]:
-        return (header.commit_offset,)
 
     def what(self, header: Any) -> tuple[str, str, int, _Queue]:
         queue = header.consumer_group, header.topic, header.queue_id

@@ -200,7 +200,7 @@ class PullLane:
                 or (pull.terms is not self._terms and not self._still_holds(pull))
                 or (pull.subscription is not None and not self._is_current(pull))
             ):
-                pull = self._learn(key, data, position, parts[2:], channel.peer)
+                pull = self._learn(key, data, position, channel.peer)
                 if pull is None:
                     break
             if not 0 <= queue_id < pull.queues:
@@ -279,9 +279,7 @@ class PullLane:
             and online.message_model == pull.message_model
         )
 
-    def _learn(
-        self, key: bytes, data: bytes, position: int, numbers: tuple[int, int, int, int], peer: str
-    ) -> _KnownPull | None:
+    def _learn(self, key: bytes, data: bytes, position: int, peer: str) -> _KnownPull | None:
         """Decode and check the pull at ``position``, remember it under ``key``; None when it is refused or unusual."""
         _, header_bytes = PREFIX.unpack_from(data, position)
         start = position + PREFIX.size
@@ -292,8 +290,6 @@ class PullLane:
         if command.code != self.code or command.flag:
             return None
         header = command.ext_fields
-        if numbers != (command.opaque, header.queue_id, header.queue_offset, header.commit_offset):
-            return None  # a name is there twice, and the other one counts
         admitted = self._responder.admitted(header, peer)
         if admitted is None or not isinstance(admitted.matches, TagCodes | None):
             return None

@@ -14,7 +14,7 @@ from tests.admin.test_command_line import rmq_admin
 from tests.admin.test_on_a_cluster import ClusterCase
 from tests.needs import need_extra
 
-#: stands in for rmq-admin where a shell asks for names: remembers the question, answers, complains
+#: takes the place of rmq-admin where a shell asks for names: remembers the question, answers, complains
 STAND_IN = """#!/bin/sh
 printf '%s|' "$@" >> "$ASKED"; echo >> "$ASKED"
 echo 'it complains' >&2

@@ -274,7 +274,7 @@ def _place(message_id: str) -> tuple[str, int]:
     try:
         return place_of(message_id)
     except ConfigurationError as error:
-        raise WrongUse(f"{error}, -t TOPIC" if "its topic" in str(error) else str(error)) from None
+        raise WrongUse(f"{error} (-t TOPIC)") from None
 
 
 @command(

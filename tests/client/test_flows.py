@@ -6,7 +6,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.client.flows.instance import Instance
-from rmq.client.settings import From
+from rmq.client.flows.litepull import pull_consumer
+from rmq.client.settings import From, PullSettings
 from rmq.client.types import Later, Message, ReceivedMessage, Reject, SendStatus
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
 from rmq.wire.api.common import MessageQueue, TopicConfig
@@ -149,6 +150,24 @@ class TwoBrokerTests(FlowCase):
         self.sim.brokers["broker-a"].kill()
         results = [self.sim.run(sender.send(Message("T", b"x"))) for _ in range(8)]
         self.assertEqual({result.queue.broker_name for result in results}, {"broker-b"})
+
+    def test_a_broker_comes_back(self) -> None:
+        """The queues of a broker that left the routes are read within 5 s of its return."""
+        self.make_topic()
+        inbox, sender = Inbox(), producer(self.sim.client())
+        self.sim.run(consumer(self.sim.client(), inbox).start())
+        for away_s in (10, 50, 300):
+            node = self.sim.brokers["broker-a"]
+            node.kill()
+            self.sim.pass_s(away_s)
+            node.start()
+            back_s = self.sim.world.now_s
+            self.until(lambda: self.sim.broker().registration.first_round.called)
+            body = b"after %d s" % away_s
+            queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=3)
+            self.sim.run(sender.send(Message("T", body), queue=queue, timeout_s=20))
+            self.until(lambda b=body: b in inbox.bodies)
+            self.assertLess(self.sim.world.now_s - back_s, 5, away_s)
 
     def test_members_share_the_queues(self) -> None:
         """Each queue of both brokers has one owner; a member that leaves gives its queues to the other one."""
@@ -347,6 +366,38 @@ class ConsumeTests(FlowCase):
             self.sim.pass_s(3)
             self.sim.run(self.sender.send(Message("T", b"%d" % number), timeout_s=20))
             self.until(lambda n=number: b"%d" % n in inbox.bodies, 40, f"message {number}")
+
+    def test_goes_on_soon_after_a_long_outage(self) -> None:
+        """However long a broker was away, its queues are read within 5 s of its return, in order or not."""
+        inboxes = [Inbox(), Inbox()]
+        self.sim.run(consumer(self.client, inboxes[0]).start())
+        self.sim.run(consumer(self.client, inboxes[1], group="OG", orderly=True).start())
+        pulled: list[bytes] = []
+        puller = self.sim.run(pull_consumer(self.client, "PG", {"T": "*"}, PullSettings(consume_from=From.FIRST)))
+
+        async def pull() -> None:
+            while True:
+                pulled.extend(message.body for message in await puller.getmany())
+
+        pulling = self.client.host.spawn(pull(), name="pull")
+        self.addCleanup(pulling.cancel)
+        self.sim.run(send_all(self.sender, [b"first"]))
+        self.until(lambda: inboxes[0].bodies == inboxes[1].bodies == pulled == [b"first"])
+        for away_s in (2, 37, 61, 300):
+            node = self.sim.brokers["broker-a"]
+            node.kill()
+            self.sim.pass_s(away_s)
+            node.start()
+            back_s = self.sim.world.now_s
+            bodies = [b"%d-%d" % (away_s, queue) for queue in range(4)]
+            for queue, body in enumerate(bodies):
+                message = Message("T", body)
+                self.sim.run(
+                    self.sender.send(message, queue=MessageQueue(topic="T", broker_name="broker-a", queue_id=queue))
+                )
+            wanted = set(bodies)
+            self.until(lambda w=wanted: w <= set(inboxes[0].bodies) & set(inboxes[1].bodies) & set(pulled))
+            self.assertLess(self.sim.world.now_s - back_s, 5, away_s)
 
     def test_name_server_restarts(self) -> None:
         """Without a NameServer everything goes on with the routes that are known."""

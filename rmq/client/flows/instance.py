@@ -49,6 +49,9 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 #: between failed rounds
 AGAIN_S = 1.0
+#: between two looks at the routes, and for how long, after a broker has left them: it may be back soon
+LOST_BROKER_POLL_S = 2.0
+LOST_BROKER_S = 600.0
 
 _log = logging.getLogger("rmq.client")
 
@@ -109,6 +112,8 @@ class Instance:
         self.routes: dict[str, TopicRouteData] = {}
         #: address by broker name and broker id, of all routes
         self.brokers: dict[str, dict[int, str]] = {}
+        #: names of brokers that have left the routes, and when
+        self._lost: dict[str, float] = {}
         self.parts: list[Part] = []
         #: by correlation id
         self.requests: dict[str, Awaited] = {}
@@ -269,6 +274,8 @@ class Instance:
                 for name, broker_id, addr in broker_addrs(known):
                     brokers.setdefault(name, {})[broker_id] = addr
             if brokers != self.brokers:
+                lost = dict.fromkeys(self.brokers.keys() - brokers.keys(), self.host.seconds())
+                self._lost = {name: since for name, since in (self._lost | lost).items() if name not in brokers}
                 self.brokers = brokers
                 self.beat()
             for part in self.parts:
@@ -276,12 +283,17 @@ class Instance:
 
     async def _poll_routes(self) -> None:
         while True:
-            await self.host.sleep(self.settings.poll_routes_s)
+            await self.host.sleep(self._poll_pause_s())
             for topic in dict.fromkeys(topic for part in self.parts for topic in part.topics()):
                 try:
                     await self.fetch_route(topic)
                 except NoRoute as error:
                     _log.debug("%s", error)
+
+    def _poll_pause_s(self) -> float:
+        latest = max(self._lost.values(), default=-LOST_BROKER_S)
+        poll_s = self.settings.poll_routes_s
+        return min(poll_s, LOST_BROKER_POLL_S) if self.host.seconds() < latest + LOST_BROKER_S else poll_s
 
     # heartbeats
 

@@ -67,10 +67,12 @@ from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.exchange import Response
 from rmq.wire.record import decode_records
 
-#: pauses of a pull: the queue is full or paused; the broker is busy; it does not answer, doubling up to the last
+#: pauses of a pull: the queue is full or paused; the broker is busy; it cannot be reached, so that pulls go on soon
+#: after its return; it refuses, doubling up to the last
 FULL_PAUSE_S = 0.05
 PAUSED_PAUSE_S = 0.2
 BUSY_PAUSE_S = 0.02
+UNREACHABLE_PAUSE_S = 2.0
 MOST_PAUSE_S = 30.0
 #: a queue whose loop has not moved for so long is dropped and taken again
 WATCHDOG_S = 120.0
@@ -508,11 +510,17 @@ class Member:
             await self._host.sleep(BUSY_PAUSE_S)
             return AGAIN_S
         held.broker_id = MASTER_ID
-        # a refusal, of a permission for example, may last for ever
-        level = logging.WARNING if isinstance(error, Refused) else logging.INFO
-        _log.log(level, "queue %s cannot be pulled: %s", held.queue, error)
+        if isinstance(error, Refused):  # of a permission for example, which may last for ever
+            _log.warning("queue %s cannot be pulled: %s", held.queue, error)
+            most = MOST_PAUSE_S
+        else:
+            _log.log(
+                logging.INFO if pause == AGAIN_S else logging.DEBUG, "queue %s cannot be pulled: %s", held.queue, error
+            )
+            most = UNREACHABLE_PAUSE_S
+        pause = min(pause, most)
         await self._host.sleep(pause * self._host.rng.uniform(0.8, 1.2))
-        return min(2 * pause, MOST_PAUSE_S)
+        return 2 * pause
 
     def _pulled(self, held: Held, response: Response[PullMessageReply, bytes], seconds: float) -> None:
         reply, process = response.header, held.process

@@ -78,8 +78,9 @@ class OrderlyConsumer(PushConsumer):
         return all(queue in locked for queue in queues)
 
     async def _renew(self) -> None:
+        """Lock all queues every 20 s, and soon again what was not locked: its broker may be back."""
         while True:
-            await self._host.sleep(RENEW_S)
+            await self._host.sleep(RENEW_S if all(map(self._is_locked, self._held.values())) else UNLOCKED_PAUSE_S)
             for queues in self._by_broker():
                 await self._lock(queues)
 

@@ -46,6 +46,8 @@ class AsyncioConnections:
         self.answer = answer
         self._tls = tls
         self._links: dict[str, Link] = {}
+        #: all with a socket, those that no request goes to any more too
+        self.connected: set[Link] = set()
         self._dials: dict[str, asyncio.Task[Link]] = {}
         self._closed = False
 
@@ -80,14 +82,22 @@ class AsyncioConnections:
         link.write(encode_frame(addr, command))
 
     async def close(self) -> None:
+        """Close all connections; when it returns no task and no socket is left."""
         self._closed = True
-        for dial in self._dials.values():
+        dials = list(self._dials.values())
+        for dial in dials:
             dial.cancel()
-        links = list(self._links.values())
+        if dials:
+            await asyncio.wait(dials)
+        links = list(self.connected)
         for link in links:
             link.close()
         if links:
-            await asyncio.wait([link.lost for link in links], timeout=CONNECT_TIMEOUT_S)
+            _, open_still = await asyncio.wait([link.lost for link in links], timeout=CONNECT_TIMEOUT_S)
+            if open_still:  # the peer does not read what it was sent
+                for link in links:
+                    link.abort()
+                await asyncio.wait(open_still)
 
     async def _dial(self, addr: str) -> Link:
         if self._closed:
@@ -175,6 +185,11 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close without waiting for what is not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _flush(self) -> None:
         frames, self._unsent = self._unsent, []
         if self._transport is not None and frames:
@@ -186,8 +201,7 @@ class Link(asyncio.Protocol):
         if self._loop.time() - self._moved_s >= IDLE_S:
             _log.debug("%s: no byte within %d s; the connection is closed", self.addr, IDLE_S)
             self._owner.forget(self)
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
         else:
             self._idle_timer = self._loop.call_at(self._moved_s + IDLE_S, self._check_idle)
 
@@ -211,6 +225,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._owner.connected.add(self)
         self.local_ip = str(transport.get_extra_info("sockname")[0]).partition("%")[0]
         self._check_idle()
 
@@ -221,8 +236,7 @@ class Link(asyncio.Protocol):
                 self._take(decode_command(frame))
         except ProtocolError as error:
             _log.warning("%s violates the protocol: %s; its connection is closed", self.addr, error)
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
 
     def _take(self, command: RemotingCommand) -> None:
         if command.is_response:
@@ -240,6 +254,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._owner.forget(self)
+        self._owner.connected.discard(self)
         for timer in (self._timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()

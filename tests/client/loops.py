@@ -20,7 +20,11 @@ class _Jumping(selectors.SelectSelector):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes at once; ``listen`` maps a port to what builds the other side of a connection."""
+    """
+    A loop whose time passes at once; ``listen`` maps a port to what builds the other side of a connection.
+
+    A dial of one of the ``silent`` ports has no end.
+    """
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,6 +32,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         super().__init__(selector)
         self.listen: dict[int, Callable[[MemoryTransport], Any]] = {}
+        self.silent: set[int] = set()
 
     def time(self) -> float:
         return self.now
@@ -35,6 +40,8 @@ class SimLoop(asyncio.SelectorEventLoop):
     async def create_connection(  # type: ignore[override]
         self, factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
     ) -> tuple[MemoryTransport, asyncio.Protocol]:
+        if port in self.silent:
+            await self.create_future()
         if port not in self.listen:
             raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
         protocol = factory()
@@ -45,7 +52,13 @@ class SimLoop(asyncio.SelectorEventLoop):
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection; ``peer`` has ``received(data)`` and ``lost()``."""
+    """
+    One end of a connection; ``peer`` has ``received(data)``.
+
+    While the peer does not read, there is something unsent for ever, and only an abort closes the connection.
+    """
+
+    peer_reads = True
 
     def __init__(self, loop: SimLoop, protocol: asyncio.Protocol) -> None:
         super().__init__({"sockname": ("10.0.0.9", 5000)})
@@ -66,12 +79,18 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._protocol.data_received, data)
 
     def close(self) -> None:
+        if self.peer_reads:
+            self.abort()
+
+    def abort(self) -> None:
         if not self._closed:
             self._closed = True
             self._loop.call_soon(self._protocol.connection_lost, None)
 
-    def abort(self) -> None:
-        self.close()
+
+def left_timers(loop: asyncio.AbstractEventLoop) -> list[asyncio.TimerHandle]:
+    """Return the timers of a loop that are not cancelled."""
+    return [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
 
 
 def run(main: Any) -> Any:

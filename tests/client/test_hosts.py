@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
+from rmq.aio.connections import AsyncioConnections
 from rmq.aio.host import AsyncioHost
 from rmq.client.host import Host
 from rmq.runtime.platform import Platform
@@ -21,9 +22,10 @@ from rmq.sim.node import Node, platform_for
 from rmq.sim.world import World
 from rmq.tx.host import TwistedHost
 from rmq.wire.api.offsets import GET_MAX_OFFSET, QueueHeader
+from rmq.wire.command import RemotingCommand
 from tests.client import host_contract
 from tests.client.host_contract import ASK, PORT, Peer
-from tests.client.loops import MemoryTransport, SimLoop, run
+from tests.client.loops import MemoryTransport, SimLoop, left_timers, run
 
 
 class AsyncioHostTests(host_contract.Contract):
@@ -78,6 +80,42 @@ class AsyncioHostTests(host_contract.Contract):
 
         self.run_on_host(scenario)
 
+    def test_nothing_is_left_after_a_close(self) -> None:
+        """A close ends dials that hang, and connections to peers that do not read; then no task and timer is left."""
+
+        async def main(loop: SimLoop) -> None:
+            transports: list[MemoryTransport] = []
+
+            def accept(transport: MemoryTransport) -> Peer:
+                transports.append(transport)
+                return Peer(transport.deliver, transport.close)
+
+            loop.listen[PORT] = accept
+            loop.silent.add(999)
+            host = AsyncioHost()
+            silent = self.addr.replace(str(PORT), "999")
+
+            async def dial() -> None:
+                error = await self.raised(connections.ask(silent, GET_MAX_OFFSET, ASK, None, timeout_s=30))
+                self.assertIn("closed", str(error))
+
+            for has_connection in (False, True):
+                connections = AsyncioConnections(host, lambda command: None, _answer, None)
+                if has_connection:
+                    await connections.ask(self.addr, GET_MAX_OFFSET, ASK, None, timeout_s=3)
+                    transports[0].peer_reads = False
+                dialling = asyncio.create_task(dial())
+                await asyncio.sleep(1)
+                began = loop.time()
+                await connections.close()
+                self.assertLess(loop.time() - began, 10)
+                self.assertLessEqual(asyncio.all_tasks(), {asyncio.current_task(), dialling})
+                await dialling
+                self.assertEqual(connections.connected, set())
+                self.assertEqual(left_timers(loop), [])
+
+        run(main)
+
     def test_import_without_twisted(self) -> None:
         """The asyncio face does not import Twisted, nor anything but msgspec and attrs beside the standard library."""
         code = (
@@ -87,6 +125,10 @@ class AsyncioHostTests(host_contract.Contract):
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.stdout.strip(), done.stderr), ("[]", ""))
+
+
+async def _answer(addr: str, command: RemotingCommand) -> bytes | None:
+    return None
 
 
 class _Served(Protocol):

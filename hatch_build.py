@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parent
 LAYOUT = ROOT / "rmq" / "wire" / "record_layout.pxi"
 #: where the packages with compiled modules begin
 PACKAGES = ((ROOT, "rmq"), (ROOT / "spark", "rmq_audit"))
+#: need epoll(7), and are of no use without it
+LINUX_ONLY = frozenset({"rmq.runtime._lean"})
 #: added to each module: what rmq.wire.compiled compares, and what this file finds in the library
 ORIGIN = '''
 COMPILED_FROM = "{checksum}"
@@ -64,10 +66,12 @@ def compile_all() -> list[Path]:
     built = []
     for base, package in PACKAGES:
         for source in sorted((base / package).rglob("*.pyx")):
+            name = ".".join(source.relative_to(base).with_suffix("").parts)
+            if name in LINUX_ONLY and sys.platform != "linux":
+                continue
             target = source.with_suffix(suffix)
             origin = " ".join((_checksum(source.read_bytes(), LAYOUT.read_bytes()), *FLAGS))
             if not target.exists() or origin.encode() not in target.read_bytes():
-                name = ".".join(source.relative_to(base).with_suffix("").parts)
                 try:
                     _compile(name, source, target, origin)
                 except Exception as error:

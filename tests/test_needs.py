@@ -8,8 +8,10 @@ import contextlib
 import importlib.util
 import io
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 
@@ -210,6 +212,29 @@ class BuildTests(SynchronousTestCase):
             os.environ["RMQ_CI"] = "1"
             with self.assertRaisesRegex(SystemExit, "pack/_broken.pyx is not compiled"):
                 hatch_build.compile_all()
+
+    def test_modules_for_linux_only(self) -> None:
+        """A module that includes headers of Linux is compiled there only, so that CI's rule holds on macOS too."""
+        tried: list[str] = []
+
+        def compile_one(name: str, source: Path, target: Path, origin: str) -> None:
+            tried.append(name)
+
+        self.patch(hatch_build, "_compile", compile_one)
+        self.patch(sysconfig, "get_config_var", lambda name: ".none.so")
+        self.patch(os, "environ", {k: v for k, v in os.environ.items() if k != "RMQ_PURE_PYTHON"})
+        sources = {
+            ".".join(path.relative_to(base).with_suffix("").parts): path.read_text("utf-8")
+            for base, package in hatch_build.PACKAGES
+            for path in (base / package).rglob("*.pyx")
+        }
+        headers = r'extern from "(sys/(?!socket)|linux/)'
+        self.assertEqual({name for name, text in sources.items() if re.search(headers, text)}, hatch_build.LINUX_ONLY)
+        for platform, names in (("linux", sources.keys()), ("darwin", sources.keys() - hatch_build.LINUX_ONLY)):
+            self.patch(sys, "platform", platform)
+            self.assertEqual(len(hatch_build.compile_all()), len(names))
+            self.assertEqual(set(tried), names)
+            tried.clear()
 
     def test_a_compiled_module_of_another_source(self) -> None:
         """A library that was compiled from another source, or has none any more, is refused with what to do."""

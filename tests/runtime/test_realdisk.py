@@ -167,6 +167,13 @@ class RealFileTests(RealDiskCase):
         self.assertRaises(DiskError, self.disk.create, f"{self.root}/b", 5000)
         self.assertFalse(os.path.exists(f"{self.root}/b"))
 
+    def test_system_without_reservation(self) -> None:
+        """Where the system has no posix_fallocate (macOS), the file is made of written zeros."""
+        self.addCleanup(setattr, os, "posix_fallocate", os.posix_fallocate)
+        del os.posix_fallocate
+        file = self.disk.create(f"{self.root}/a", 1 << 20)
+        self.assertGreaterEqual(os.stat(file.path).st_blocks * 512, 1 << 20)
+
     def test_short_writes_are_completed(self) -> None:
         """The kernel may take a write in pieces; all of it arrives."""
         real = os.pwrite

@@ -46,13 +46,15 @@ def reserve(fd: int, size: int) -> None:
     """Make the empty file ``fd`` ``size`` zero bytes long with its blocks allocated."""
     if size == 0:
         return
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        if error.errno not in _NOT_SUPPORTED:
-            raise
-        # Some network and FUSE file systems cannot reserve; writing zeros allocates the blocks as well.
-        fill_with_zeros(fd, size)
+    # macOS has no such call, and some network and FUSE file systems cannot reserve; writing zeros does so as well.
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+    fill_with_zeros(fd, size)
 
 
 def fill_with_zeros(fd: int, size: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rmq.ha.session import Action, Append, Close, CloseKind, Send, SessionLimits
 from rmq.ha.stream import StreamError, TransferDecoder, encode_report
 
-#: A report goes out at least once for so many appended bytes, however many arrive in one read.
-REPORT_EVERY_BYTES = 1024 * 1024
+#: A report goes out at least once for so many appended bytes.
+REPORT_EVERY_BYTES = 512 * 1024
 #: A master that says so often "nothing new" has nothing more. Apache's may say it once before it begins to send.
 AHEAD_AFTER_HEARTBEATS = 2
 
@@ -54,7 +54,12 @@ class SlaveSession:
         return self._report(now_ms)
 
     def receive(self, data: bytes, now_ms: int) -> list[Action]:
-        """Take bytes from the master: Appends, then one report of where they lead."""
+        """
+        Take bytes from the master: Appends, then one report of where they lead.
+
+        Within a frame there is none, as with Apache's slaves: the rest of it is under way, and each report wakes a
+        master that may be sending gigabytes.
+        """
         if self._closed:
             return []
         self.last_read_ms = now_ms
@@ -82,7 +87,7 @@ class SlaveSession:
                 return [*actions, *self._close(*refusal)]
             self._accept(*header)
         self._append(actions)
-        if self._owes_report:
+        if self._owes_report and not frames.is_within_body:
             actions += self._report(now_ms)
         return actions
 

@@ -98,6 +98,11 @@ class TransferDecoder:
         self._data = rest + data if rest else data
         self._position = 0
 
+    @property
+    def is_within_body(self) -> bool:
+        """True while the rest of a body is missing."""
+        return self._body_left > 0
+
     def next_header(self) -> tuple[int, int] | None:
         """
         Return (physical offset, body size) of the next frame, or None while it is incomplete or a body is unfinished.

@@ -51,7 +51,7 @@ class ReportTests(SynchronousTestCase):
         actions = session(end - 3).receive(frame(end - 3, b"abc") + frame(end, b"defg"), 5)
         self.assertEqual(actions, [Append(end - 3, b"abc"), Append(end, b"defg"), report(end + 4)])
 
-    def test_at_least_one_report_per_mebibyte(self) -> None:
+    def test_at_least_one_report_for_so_many_bytes(self) -> None:
         """A master that sends much in one go hears in between how far it got."""
         limits = SessionLimits(segment_bytes=2**30)
         body = bytes(REPORT_EVERY_BYTES)
@@ -59,6 +59,31 @@ class ReportTests(SynchronousTestCase):
         reports = [action for action in session(8, limits).receive(stream, 1) if isinstance(action, Send)]
         ends = (8 + len(body), 8 + 2 * len(body), 9 + 2 * len(body))
         self.assertEqual(reports, [report(end) for end in ends])
+
+    def test_none_within_a_frame(self) -> None:
+        """The rest of a frame is under way: a read that ends in its middle brings no report, its last byte does."""
+        slave = session(10)
+        first, second = frame(10, b"abc"), frame(13, b"defg")
+        self.assertEqual(slave.receive(first + second[:-3], 1), [Append(10, b"abcd")])
+        self.assertEqual(slave.receive(second[-3:-1], 2), [Append(14, b"ef")])
+        self.assertEqual(slave.receive(second[-1:] + frame(17, b"h")[:5], 3), [Append(16, b"g"), report(17)])
+
+    def test_many_bytes_within_frames(self) -> None:
+        """Reads that always end within a frame bring a report for each so many bytes."""
+        limits = SessionLimits(segment_bytes=2**30)
+        size = REPORT_EVERY_BYTES // 4
+        slave = session(8, limits)
+        stream = b"".join(frame(8 + number * size, bytes(size)) for number in range(11))
+        reports = []
+        for at in range(0, 10 * size, size):
+            reports += [action for action in slave.receive(stream[at : at + size], 1) if isinstance(action, Send)]
+        self.assertEqual(reports, [report(8 + 4 * size), report(8 + 8 * size)])
+
+    def test_a_frame_that_stops(self) -> None:
+        """What came before it is reported after five seconds at the latest."""
+        slave = session(10)
+        slave.receive(frame(10, b"abc") + frame(13, b"defg")[:-1], 1)
+        self.assertEqual(slave.tick(5000), [report(16)])
 
     def test_idle_report(self) -> None:
         """Five seconds without a report bring one, and heartbeats alone do not."""

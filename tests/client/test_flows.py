@@ -6,7 +6,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.client.flows.instance import Instance
-from rmq.client.flows.litepull import pull_consumer
+from rmq.client.flows.litepull import PullConsumer, pull_consumer
+from rmq.client.flows.member import Member
+from rmq.client.flows.push import PushConsumer
 from rmq.client.settings import From, PullSettings
 from rmq.client.types import Later, Message, ReceivedMessage, Reject, SendStatus
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
@@ -43,6 +45,10 @@ class FlowCase(SynchronousTestCase):
     def committed(self, topic: str = "T", group: str = "CG", broker: str = "broker-a") -> dict[int, int]:
         offsets = self.sim.broker(broker).offsets
         return dict(offsets.positions(group, topic))
+
+
+def owned(member: Member) -> int:
+    return len([queue for queue in member.assignment() if queue.topic == "T"])
 
 
 class SendTests(FlowCase):
@@ -169,6 +175,32 @@ class TwoBrokerTests(FlowCase):
             self.until(lambda b=body: b in inbox.bodies)
             self.assertLess(self.sim.world.now_s - back_s, 5, away_s)
 
+    def test_members_come_and_go(self) -> None:
+        """
+        A consumer that is made and not started gets no queues; one that is closed gives them to the others at once,
+        also when its client stays, and its group may have another consumer in this client then.
+        """
+        self.make_topic()
+        first, other = self.sim.client(), self.sim.client()
+        self.sim.run(send_all(producer(other), [b"x"]))
+        member = consumer(first, Inbox())
+        self.sim.run(member.start())
+        made: PushConsumer | PullConsumer
+        for kind in ("concurrent", "orderly", "pull"):
+            if kind == "pull":
+                values = PullSettings(consume_from=From.FIRST)
+                made = self.sim.run(pull_consumer(other, "CG", {"T": "*"}, values))
+            else:
+                made = consumer(other, Inbox(), orderly=kind == "orderly")
+            self.sim.pass_s(70)
+            self.until(lambda: owned(member) == 8, 1, "all queues, for the other one is not started")
+            self.sim.run(made.start())
+            self.until(lambda m=made: [owned(member), owned(m)] == [4, 4], 25, "4 and 4 queues")
+            self.sim.run(made.close())
+            self.until(lambda: owned(member) == 8, 2, "all queues, for the other one has left")
+            self.sim.pass_s(70)
+            self.assertEqual(owned(member), 8)
+
     def test_members_share_the_queues(self) -> None:
         """Each queue of both brokers has one owner; a member that leaves gives its queues to the other one."""
         self.make_topic()
@@ -178,9 +210,6 @@ class TwoBrokerTests(FlowCase):
         members = [consumer(client, inbox) for client, inbox in zip(clients, inboxes, strict=True)]
         for member in members:
             self.sim.run(member.start())
-
-        def owned(member: object) -> int:
-            return len([queue for queue in member.assignment() if queue.topic == "T"])  # type: ignore[attr-defined]
 
         self.until(lambda: [owned(member) for member in members] == [4, 4], 60, "4 and 4 queues")
         self.sim.run(send_all(sender, [b"%d" % n for n in range(40)]))

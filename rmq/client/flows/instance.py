@@ -60,7 +60,9 @@ class Part(Protocol):
     """A producer or consumer of the client."""
 
     def producer_data(self) -> ProducerData | None: ...
-    def consumer_data(self) -> ConsumerData | None: ...
+    def consumer_data(self) -> ConsumerData | None:
+        """What makes this client a member of a group; None while it is none."""
+
     def topics(self) -> Iterable[str]:
         """The topics whose routes are kept fresh."""
 
@@ -115,6 +117,7 @@ class Instance:
         #: names of brokers that have left the routes, and when
         self._lost: dict[str, float] = {}
         self.parts: list[Part] = []
+        self._consumers: dict[str, Part] = {}
         #: by correlation id
         self.requests: dict[str, Awaited] = {}
         self._credentials = credentials
@@ -124,6 +127,7 @@ class Instance:
         self._pid = host.pid()
         self._instance_name = settings.instance_name or f"{self._pid}#{host.rng.getrandbits(48)}"
         self._siblings: list[Instance] = []
+        self._has_own_host = True
         self._client_id: str | None = None
         self._ids: UniqueIds | None = None
         self._beat = host.gate()
@@ -165,16 +169,22 @@ class Instance:
         """Return another client over the same host, which ends with this one."""
         made = Instance(self.host, self.namesrvs, self._credentials, self.settings, suffix, self.observers)
         made.tracer = self.tracer
-        self._siblings.append(made)
+        made._has_own_host = False
+        self._siblings = [one for one in self._siblings if not one.closed] + [made]
         return made
 
-    def add_consumer(self, consumer: Part) -> None:
+    def add_consumer(self, group: str, consumer: Part) -> None:
         """Add a consumer; ConfigurationError when its group has one in this client already."""
-        data = consumer.consumer_data()
-        groups = {known.group_name for part in self.parts if (known := part.consumer_data()) is not None}
-        if data is not None and data.group_name in groups:
-            raise ConfigurationError(f"group {data.group_name} has a consumer in this client already")
+        if self._consumers.get(group) in self.parts:
+            raise ConfigurationError(f"group {group} has a consumer in this client already")
+        self._consumers[group] = consumer
         self.parts.append(consumer)
+
+    async def leave(self, part: Part) -> None:
+        """Take out a part that is closed, and leave its group, so that other members have its queues at once."""
+        if part in self.parts and not self.closed:
+            self.parts.remove(part)
+            await self._unregister([part])
 
     def check_usable(self) -> None:
         """Raise ClosedClient or ForkedClient."""
@@ -303,15 +313,18 @@ class Instance:
 
     async def heartbeat(self) -> None:
         """Send the groups of this client to all brokers: without consumers to masters only; failures are logged."""
+        for addr in self._addrs(with_slaves=any(part.consumer_data() is not None for part in self.parts)):
+            try:
+                # what it says may have changed while another broker was asked
+                await self.ask(addr, HEART_BEAT, None, self._heartbeat_data())
+            except RequestFailed as error:
+                _log.info("no heartbeat to %s: %s", addr, error)
+
+    def _heartbeat_data(self) -> HeartbeatData:
         consumers = [data for part in self.parts if (data := part.consumer_data()) is not None]
         producers = [made for part in self.parts if (made := part.producer_data()) is not None]
         producers.append(ProducerData(group_name=INNER_PRODUCER))
-        body = HeartbeatData(client_id=self.client_id, consumer_data_set=consumers, producer_data_set=producers)
-        for addr in self._addrs(with_slaves=bool(consumers)):
-            try:
-                await self.ask(addr, HEART_BEAT, None, body)
-            except RequestFailed as error:
-                _log.info("no heartbeat to %s: %s", addr, error)
+        return HeartbeatData(client_id=self.client_id, consumer_data_set=consumers, producer_data_set=producers)
 
     def _addrs(self, *, with_slaves: bool) -> list[str]:
         return sorted(
@@ -393,21 +406,22 @@ class Instance:
                 report = report.plus(await sibling.close())
             if self.tracer is not None:
                 await self.tracer.flush()
-            await self._unregister()
+            await self._unregister(self.parts)
         finally:
             for loop in self._loops:
                 loop.cancel()
             for loop in self._loops:
                 await loop.wait()
             await self.connections.close()
-            self.host.close()
+            if self._has_own_host:
+                self.host.close()
             self._report = report
             self._ended.open()
         return report
 
-    async def _unregister(self) -> None:
+    async def _unregister(self, parts: Iterable[Part]) -> None:
         groups: list[tuple[str | None, str | None]] = []
-        for part in self.parts:
+        for part in parts:
             producer, consumer = part.producer_data(), part.consumer_data()
             groups += [(producer.group_name, None)] if producer is not None else []
             groups += [(None, consumer.group_name)] if consumer is not None else []

@@ -65,9 +65,9 @@ class PullConsumer(Member):
         With ``auto_commit`` those of the call before are acknowledged by it.
         """
         await self.start()
-        self._instance.check_usable()
         if self._closed:
             raise ClosedClient("the consumer is closed")
+        self._instance.check_usable()
         if self._settings.auto_commit:
             self._settle()
         if not self._ready:
@@ -145,7 +145,9 @@ class PullConsumer(Member):
         return self._mine(queue).process.commit_offset
 
     async def close(self) -> CloseReport:
-        """Pull no more; with ``auto_commit`` acknowledge what `getmany` returned; write the offsets."""
+        """
+        Pull no more; with ``auto_commit`` acknowledge what `getmany` returned and write the offsets; leave the group.
+        """
         if self._closed:
             await self._ended.wait()
             return CloseReport()
@@ -155,6 +157,8 @@ class PullConsumer(Member):
         if self._settings.auto_commit:
             report = await self.commit()
         self._ended.open()
+        if not self._instance.closed:
+            await self._instance.close()
         return report
 
     # parts of a member
@@ -211,5 +215,5 @@ async def pull_consumer(
     own = instance.sibling("@STREAM")
     await own.start()
     consumer = PullConsumer(own, group, subscriptions, settings)
-    own.add_consumer(consumer)
+    own.add_consumer(group, consumer)
     return consumer

@@ -157,6 +157,7 @@ class Member:
         self._changed_at: str | None = None
         self._compared_s = -COMPARE_S
         self._loops: list[Running] = []
+        self._has_joined = False
         self._closed = False
         self._ended = self._host.gate()
 
@@ -197,6 +198,7 @@ class Member:
                     await self._instance.fetch_route(topic)
                 except NoRoute as error:
                     _log.warning("%s; it is looked for again", error)
+        self._has_joined = True
         await self._instance.heartbeat()
         self._loops.append(self._host.spawn(self._rebalances(), name=f"rmq rebalance of {self._group}"))
         self._loops.append(self._host.spawn(self._persists(), name=f"rmq offsets of {self._group}"))
@@ -576,6 +578,8 @@ class Member:
         return None
 
     def consumer_data(self) -> ConsumerData | None:
+        if not self._has_joined:  # it would get queues, and not read them
+            return None
         return ConsumerData(
             group_name=self._group,
             consume_type=self.consume_type,

@@ -17,7 +17,7 @@ from rmq.client.flows.member import Held
 from rmq.client.flows.push import Handler, PushConsumer, Worker
 from rmq.client.observers import How
 from rmq.client.settings import PushSettings
-from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
+from rmq.client.types import Later, ReceivedMessage, Reject, Sql
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, RequestFailed
 from rmq.wire.api.clients import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBatchBody
 from rmq.wire.api.common import MessageQueue
@@ -200,14 +200,9 @@ class OrderlyConsumer(PushConsumer):
             _log.warning("%s cannot be sent to %s%s: %s", message, RETRY_PREFIX, self._group, error)
             return False
 
-    async def close(self) -> CloseReport:
-        """Close as a push consumer, then unlock the queues."""
-        closed_already = self._closed
-        report = await super().close()
-        if not closed_already:
-            for queues in self._by_broker():
-                await self._unlock(queues)
-        return report
+    async def _let_go(self) -> None:
+        for queues in self._by_broker():
+            await self._unlock(queues)
 
     def _by_broker(self) -> list[list[MessageQueue]]:
         by_broker: dict[str, list[MessageQueue]] = {}
@@ -226,5 +221,5 @@ def push_consumer(
     """Return the consumer that the settings want, as a part of the client."""
     kind = OrderlyConsumer if settings.orderly else PushConsumer
     consumer = kind(instance, group, subscriptions, handler, settings)
-    instance.add_consumer(consumer)
+    instance.add_consumer(group, consumer)
     return consumer

@@ -140,7 +140,8 @@ class PushConsumer(Member):
 
     async def close(self) -> CloseReport:
         """
-        Pull no more, wait for the handlers (``drain_timeout_s``, then they are cancelled), and write the offsets.
+        Pull no more, wait for the handlers (``drain_timeout_s``, then they are cancelled), write the offsets, and leave
+        the group.
 
         A message whose handler has ended is not delivered again, if its offset was written.
         """
@@ -165,10 +166,13 @@ class PushConsumer(Member):
                 await worker.running.wait()
         await self._sender.close()
         report = await self._write_all()
-        if self in self._instance.parts and not self._instance.closed:
-            self._instance.parts.remove(self)
+        await self._let_go()
+        await self._instance.leave(self)
         self._ended.open()
         return attrs.evolve(report, handlers_cancelled=cancelled)
+
+    async def _let_go(self) -> None:
+        """Do what else there is to do before other members get the queues."""
 
     async def _wait_idle(self) -> None:
         while self._in_use:

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,12 @@ class MadeStore:
         host: tuple[bytes, int] = HOST,
         queue_offset: int | None = None,
         wide_topic: bool = False,
+        further: Sequence[tuple[str, int]] = (),
     ) -> Stored:
-        """Append one message, with a BLANK before it where the segment has no room."""
+        """
+        Append one message, with a BLANK before it where the segment has no room, and with units in ``further`` queues
+        as well.
+        """
         self.now_ms += 1
         queue = topic, queue_id
         offset = self.next_offset.get(queue, 0) if queue_offset is None else queue_offset
@@ -88,6 +92,11 @@ class MadeStore:
         message_id = f"7F0000010000{number:020X}"
         keys = ["", f"k{number % 7}", f"k{number % 7} größe-{number % 3}"][number % 3]
         properties = f"KEYS\x01{keys}\x02{properties}" if keys else properties
+        numbers = {queue: self.next_offset.get(queue, 0) for queue in further}
+        if further:
+            names = ",".join(name for name, _ in further)
+            listed = ",".join(str(numbers[queue]) for queue in further)
+            properties += f"INNER_MULTI_DISPATCH\x01{names}\x02INNER_MULTI_QUEUE_OFFSET\x01{listed}\x02"
         raw_properties = f"UNIQ_KEY\x01{message_id}\x02TAGS\x01T{number % 5}\x02{properties}CLUSTER\x01made".encode()
 
         def encoded(phy: int) -> bytes:
@@ -115,9 +124,10 @@ class MadeStore:
             raw = as_v2(raw, len(topic.encode()), len(raw_properties))
         self.log += raw
         if not half:
-            self.next_offset[queue] = max(self.next_offset.get(queue, 0), offset + 1)
             unit = layout.CQ_UNIT.pack(phy, size, record.tags_code(f"T{number % 5}"))
-            self.units.setdefault(queue, {})[offset] = unit
+            for place, number in (numbers | {queue: offset}).items():
+                self.next_offset[place] = max(self.next_offset.get(place, 0), number + 1)
+                self.units.setdefault(place, {})[number] = unit
         if sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK:
             for key in (message_id, *keys.split()):
                 self.keys.append((record.index_key_hash(topic, key), phy, self.now_ms))

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 import pytest
 from rmq_audit.engine.engines import LocalEngine
-from rmq_audit.worker import kernel, properties
+from rmq_audit.worker import further, kernel, properties
 from rmq_audit.worker.frames import Asked, Extract, extract, merge_extracts
 from rmq_audit.worker.kernel import Columns
 from twisted.trial.unittest import SynchronousTestCase
@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.wire import record
 from tests.needs import need_compiled
 from tests.spark.support import as_json, audit
-from tests.spark.synthetic import HOST, Pair, make_store
+from tests.spark.synthetic import HOST, MadeStore, Pair, make_store
 
 ROUNDS = 400
 
@@ -59,6 +59,15 @@ def log_with_property_crcs(chance: random.Random) -> bytes:
             digits = chance.choice(("12345x7890", "9999999999", digits[::-1]))
         log += raw[:-11] + digits.encode() + b"\x02"
     return bytes(log)
+
+
+def further_log() -> bytes:
+    """Return records with numbers in further queues, beside direct messages there."""
+    store = MadeStore()
+    for number in range(120):
+        further = [("%LMQ%a", 0), ("%LMQ%größe", 0), ("Other", number % 2)][: number % 5]
+        store.put("Other" if number % 7 == 6 else "Topic", number % 2, b"x" * number, further=further)
+    return bytes(store.log)
 
 
 def columns_of(data: bytes, at: int) -> Columns:
@@ -102,10 +111,10 @@ class KernelTests(TwinCase):
 
     def buffers(self) -> Iterator[tuple[int, random.Random, bytes, int]]:
         """Yield (seed, chance, buffer, place) of logs cut anywhere with bytes changed, and of mere noise."""
-        logs = bytes(make_store(1, 300).log), log_with_property_crcs(random.Random(2)), b""
+        logs = bytes(make_store(1, 300).log), log_with_property_crcs(random.Random(2)), further_log(), b""
         for seed in range(ROUNDS):
             chance = random.Random(seed)
-            log = logs[seed % 3] or chance.randbytes(3000)
+            log = logs[seed % 4] or chance.randbytes(3000)
             begin = chance.randrange(max(len(log) - 15_000, 1)) if seed % 2 else 0
             data = bytearray(log[begin : begin + chance.randrange(15_000)])
             for _ in range(chance.randrange(5) if data else 0):
@@ -115,26 +124,29 @@ class KernelTests(TwinCase):
 
     def test_surveys(self) -> None:
         """Fields, queues, tagsCodes, CRCs, runs and digests: all the same for hostile bytes too."""
-        seen = records = wrong = 0
+        seen = records = wrong = spread = 0
         for seed, chance, data, at in self.buffers():
             end = chance.choice((len(data), chance.randrange(len(data) + 10)))
             stop = chance.choice((end, chance.randrange(len(data) + 10)))
-            asked = Asked(crc=chance.random() < 0.8, tags=chance.random() < 0.8)
+            asked = Asked(crc=chance.random() < 0.8, tags=chance.random() < 0.8, further=chance.random() < 0.8)
 
             def everything(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Any:
                 found = extract(data, at, stop, end, asked)
                 columns, tags = found.columns, None if found.tags is None else found.tags.tolist()
                 wrong = found.wrong_bodies.tolist(), found.wrong_properties.tolist()
                 runs = kernel.runs(data, columns, found.queues, 1 << 40, found.tags)
-                return [plain(columns), self.canonical(found.queues), tags, wrong, plain(runs)]
+                units = further.spread(data, columns, found.further, ())
+                more = found.further.tolist(), further.runs(data, units, 1 << 40, found.tags)
+                return [plain(columns), self.canonical(found.queues), tags, wrong, plain(runs), plain(more)]
 
-            columns, _, _, (bodies, properties_), _ = self.same(
+            columns, _, _, (bodies, properties_), _, (numbered, _) = self.same(
                 partial(everything, data, at, stop, end, asked), f"seed {seed}"
             )
             seen += bool(columns[0])
             records += len(columns[0])
             wrong += len(bodies) + len(properties_)
-        for count, least in ((seen, ROUNDS // 3), (records, 1000), (wrong, 100)):
+            spread += len(numbered)
+        for count, least in ((seen, ROUNDS // 3), (records, 1000), (wrong, 100), (spread, 1000)):
             self.assertGreater(count, least)
 
     def canonical(self, queues: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
@@ -157,16 +169,17 @@ class KernelTests(TwinCase):
 
     def test_what_a_window_holds_later(self) -> None:
         """Extracts of parts that follow each other, merged, are the extract of the whole."""
-        data = bytes(make_store(3, 200).log)
-        asked = Asked(crc=True, tags=True)
+        data = bytes(make_store(3, 100).log) + further_log()
+        asked = Asked(crc=True, tags=True, further=True)
         whole = extract(data, 0, len(data), len(data), asked)
         pieces: list[Extract] = []
         at = 0
-        for stop in (5000, 5001, 20_000, len(data)):
+        for stop in (5000, 5001, 20_000, len(data) - 5000, len(data)):
             pieces.append(extract(data, at, stop, len(data), asked))
             if len(pieces[-1].columns):
                 at = int(pieces[-1].columns.pos[-1] + pieces[-1].columns.size[-1])
         self.assertEqual(plain(merge_extracts(data, pieces)), plain(whole))
+        self.assertGreater(len(pieces[-1].further), 10)
 
     def test_columns_that_lie(self) -> None:
         """Places outside the buffer are refused and never read, whatever columns say."""

@@ -282,7 +282,8 @@ def _of_routes(config: ClusterConfig, tables: Tables, pairs: Sequence[PairResult
         if results and not results[0].master.unread:
             log = results[0].master
             for queue, runs in by_queue(log.runs).items():
-                queues[queue] = sum(run.last - run.first + 1 for run in current_runs(runs))
+                if queue[0] in log.topics:
+                    queues[queue] = sum(run.last - run.first + 1 for run in current_runs(runs))
             configured = configured_topics(child(log.store.path, layout.CONFIG_DIR, TOPICS_FILE))
         held.append(Held(broker=broker.name, slaves=len(broker.slaves), queues=queues, configured=configured))
     return check_routes(tables.routes, held)

@@ -172,8 +172,7 @@ def check_configs(configs: Configs, bounds: Mapping[Queue, Bounds], *, judge_end
 def _topics_with_queues(configs: Configs) -> None:
     """A topic that is deleted takes its queues with it, so that one with queues and messages has a configuration."""
     log, table = configs.log, configs.tables[TOPICS]
-    stored = {run.topic for run in log.runs}
-    for topic in sorted({queue.topic for queue in log.store.queues if queue.topic in stored} - table.keys()):
+    for topic in sorted({queue.topic for queue in log.store.queues if queue.topic in log.topics} - table.keys()):
         if not is_system_topic(topic):
             text = f"topic {topic} is not configured although its queues hold messages: they cannot be consumed"
             configs.fault("CF-TOPIC", TOPICS, text, topic=topic)

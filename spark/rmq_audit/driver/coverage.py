@@ -14,7 +14,11 @@ NOT_CHECKED = (
     ("commitlog/*", "bytes after the first 8 of a BLANK record, and after the end of the log", "they may be anything"),
     ("consumequeue/*/*/*", "size and tagsCode of units before the log's begin", "their messages were deleted"),
     ("consumequeue/*/*/*", "bytes after the last unit of a queue", "the broker writes over them"),
-    ("consumequeue/%LMQ%*", "units that point into the log", "they belong to records of other topics"),
+    (
+        "consumequeue/*/*/*",
+        "further queues (INNER_MULTI_DISPATCH) of a store in which no broker has made a unit for one",
+        "names and numbers of records may have come from a client",
+    ),
     ("consumequeue_ext/*/*/*", "filter bitmaps, and units that no address leads to", "no record determines them"),
     ("batchconsumequeue", "the whole folder", "another format, of 5.x"),
     (

@@ -10,6 +10,7 @@ import attrs
 
 from rmq.store import layout
 from rmq_audit.driver.findings import Finding, finding, of_fault
+from rmq_audit.driver.further import all_runs, makes_further_units, stale_runs
 from rmq_audit.driver.inventory import Store
 from rmq_audit.worker.files import LogFile, StoreFile, read_at
 from rmq_audit.worker.kernel import Run
@@ -40,7 +41,8 @@ class Log:
 
     ``damage`` are ranges below the end that no record covers, ``gaps`` ranges that no file has, ``unread`` those that
     could not be read. Chunks, runs and records after the end are dropped. ``dirty_to`` is set when bytes that are
-    not zero lie after the end and nobody has judged them yet.
+    not zero lie after the end and nobody has judged them yet. ``topics`` are those of the records themselves: ``runs``
+    are of further queues too. ``stale`` are further queues of which some numbers are none, as far as can be seen.
     """
 
     side: str
@@ -56,6 +58,8 @@ class Log:
     unread: list[Range] = attrs.field(factory=list)
     chunks: dict[int, Chunk] = attrs.field(factory=dict)
     runs: list[Run] = attrs.field(factory=list)
+    topics: set[str] = attrs.field(factory=set)
+    stale: set[tuple[str, int]] = attrs.field(factory=set)
     scans: Sequence[Scan] = ()
     findings: list[Finding] = attrs.field(factory=list)
 
@@ -328,11 +332,13 @@ def _report_steps_back(log: Log, stretches: Sequence[Stretch]) -> None:
 
 def _take_tables(log: Log) -> None:
     """Take over chunks, runs and faults that begin before the end."""
+    spread = any(scan.further for scan in log.scans) and makes_further_units(log.store, log.scans)
     for scan in log.scans:
         for chunk in scan.chunks:
             if chunk.first < log.end:
                 log.chunks[chunk.chunk] = chunk
-        for run in scan.runs:
+        log.topics.update(run.topic for run in scan.runs if run.phy_first < log.end)
+        for run in all_runs(scan) if spread else scan.runs:
             if run.phy_last < log.end:
                 log.runs.append(run)
             elif run.phy_first < run.phy_last == log.end:
@@ -342,6 +348,18 @@ def _take_tables(log: Log) -> None:
                 )
         log.findings += [of_fault(log.side, fault) for fault in scan.faults if fault.phy < log.end]
     log.runs.sort(key=lambda run: run.phy_first)
+    if spread:
+        _drop_copies(log)
+
+
+def _drop_copies(log: Log) -> None:
+    """Leave out the runs whose numbers are those of other records."""
+    queues: dict[tuple[str, int], list[Run]] = {}
+    for run in log.runs:
+        queues.setdefault((run.topic, run.queue_id), []).append(run)
+    stale = {id(run) for runs in queues.values() for run in stale_runs(runs)}
+    log.stale = {(run.topic, run.queue_id) for run in log.runs if id(run) in stale}
+    log.runs = [run for run in log.runs if id(run) not in stale]
 
 
 def has_grown(log: Log) -> bool:

@@ -12,6 +12,7 @@ import attrs
 from rmq.store import layout
 from rmq_audit.driver.coverage import SideCoverage
 from rmq_audit.driver.findings import Finding, finding, of_fault
+from rmq_audit.driver.further import queues_apart
 from rmq_audit.driver.log import Log
 from rmq_audit.driver.routes import is_system_topic
 from rmq_audit.engine.engines import Engine
@@ -21,9 +22,6 @@ from rmq_audit.worker.queues import QUEUES, REMEDY, UNITS, QueueCheck, QueueStat
 from rmq_audit.worker.work import Fault, Severity
 
 Queue = tuple[str, int]
-
-#: queues that hold units of other topics' records
-_LIGHT = "%LMQ%"
 
 
 @attrs.frozen
@@ -159,7 +157,7 @@ class QueueFiles:
                 log_end=log.end,
                 end_known=end_known,
                 unfinished=log.store.unfinished,
-                **_owned(log, topic, runs.get((topic, queue_id), ()), end_known=end_known),
+                **_owned(log, topic, queue_id, runs.get((topic, queue_id), ()), end_known=end_known),
             )
             for topic, queue_id in sorted(self._files.keys() | runs.keys())
             # topics of 5.x with batch queues have their units elsewhere, in another format
@@ -210,7 +208,7 @@ class QueueFiles:
 
     def _compare_units(self, checks: Sequence[QueueCheck], states: Sequence[QueueState]) -> list[list[UnitState]]:
         """Return for each queue what its runs hold whose digests differ, in their order."""
-        log = self._log
+        log, apart = self._log, queues_apart(self._log.store)
         tasks = []
         for check, state in zip(checks, states, strict=True):
             for index in state.unequal:
@@ -218,7 +216,7 @@ class QueueFiles:
                 file = log.file_at(run.phy_first)
                 assert file is not None, f"the scan found {run} in no file"
                 extension = self._extensions.get((check.topic, check.queue_id), ())
-                tasks.append(UnitCheck(log=file, run=run, files=check.files, extension=extension))
+                tasks.append(UnitCheck(log=file, run=run, files=check.files, extension=extension, apart=apart))
         answers = iter(self._engine.run(UNITS, tasks) if tasks else ())
         return [[next(answers) for _ in state.unequal] for state in states]
 
@@ -255,7 +253,7 @@ def _frontier(
     """
     furthest = -1
     for check, state, units in zip(checks, states, unit_states, strict=True):
-        if state.error is None and not check.topic.startswith(_LIGHT):
+        if state.error is None:
             unequal = set(state.unequal)
             right = [run.phy_last for at, run in enumerate(check.runs) if at not in unequal]
             right += [one.right_phy for one in units if one.right_phy is not None]
@@ -263,14 +261,13 @@ def _frontier(
     return furthest
 
 
-def _owned(log: Log, topic: str, runs: Sequence[Run], *, end_known: bool) -> dict[str, int]:
+def _owned(log: Log, topic: str, queue_id: int, runs: Sequence[Run], *, end_known: bool) -> dict[str, int]:
     """
     Return the queue offsets of a queue's first record and after its last one, where units outside of them are wrong.
 
-    Units of ``%LMQ%`` queues belong to records of other topics, and parts of the log that nobody could read may own
-    some.
+    Parts of the log that nobody could read may own some, and so may copies of records whose numbers do not tell.
     """
-    if topic.startswith(_LIGHT) or log.unread:
+    if log.unread or (topic, queue_id) in log.stale:
         return {}
     begin = {"owned_from": runs[0].first} if runs else {}
     return begin | ({"owned_to": max((run.last for run in runs), default=-1) + 1} if end_known else {})

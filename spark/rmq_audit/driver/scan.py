@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
+from rmq_audit.driver.further import queues_apart
 from rmq_audit.driver.inventory import Store
 from rmq_audit.driver.log import log_file
 from rmq_audit.worker.files import StoreFile
@@ -38,6 +39,7 @@ def plan_splits(
             chunk_bytes=chunk_bytes,
             crc=crc,
             tags=bool(store.queues),
+            apart=queues_apart(store),
         )
 
 

@@ -112,11 +112,13 @@ cdef enum:
     CRC_BYTES = 20
     MARK_BYTES = 9
     TAGS_MARK_BYTES = 5
+    NUMBERS_MARK_BYTES = 25
     # columns of a table at first; no power of two, since its rows would then compete for the same lines of the cache
     FIRST_ROOM = 4096 + 8
 
 cdef const uint8_t *CRC_MARK = b"__CRC32#\x01"
 cdef const uint8_t *TAGS_MARK = b"TAGS\x01"
+cdef const uint8_t *NUMBERS_MARK = b"INNER_MULTI_QUEUE_OFFSET\x01"
 
 
 def crc32(const uint8_t[::1] data):
@@ -175,7 +177,15 @@ cdef inline bint frame(const uint8_t *data, int64_t pos, int64_t end, int64_t *r
 
 
 def extract(
-    const uint8_t[::1] data, int64_t at, int64_t stop, int64_t end, int64_t least, int64_t most, bint crc, bint tags
+    const uint8_t[::1] data,
+    int64_t at,
+    int64_t stop,
+    int64_t end,
+    int64_t least,
+    int64_t most,
+    bint crc,
+    bint tags,
+    bint further,
 ):
     """
     Follow the sound records from ``at`` that start before ``stop`` and lie before ``end``; sizes are from ``least`` to
@@ -183,21 +193,22 @@ def extract(
 
     Return a table, one row a field and one column a record; the numbers of their queues, in the order of first
     appearance; their tagsCodes (None unless ``tags``); the columns whose body and those whose ``__CRC32#`` property
-    does not hold (none unless ``crc``); and those whose tags are not ASCII, with place and length, hashed wrongly.
+    does not hold (none unless ``crc``); those that have numbers in further queues (none unless ``further``); and those
+    whose tags are not ASCII, with place and length, hashed wrongly.
     """
     cdef int64_t n = min(end, <int64_t> data.shape[0]), count = 0, size, room, most_room, place, length = 0
     cdef int32_t magic
     cdef int64_t[:, ::1] table
     cdef const uint8_t *bytes_ = NULL
     cdef int64_t *row
-    cdef bint odd = False
+    cdef bint odd = False, numbered = False
     cdef Queues queues = Queues()
     if at < 0:
         raise IndexError("records before the begin of the data")
     most_room = max(min(stop - at, n - at) // least + 1, 0)
     room = min(most_room, FIRST_ROOM)
     made = np.empty((FIELDS + 2, room), dtype=np.int64)
-    bodies, properties, others = [], [], []
+    bodies, properties, spread, others = [], [], [], []
     if room:
         table, bytes_ = made, &data[0]
     while at < stop and n - at >= least:
@@ -219,8 +230,11 @@ def extract(
                 bodies.append(count)
             if row[13 * room] >= CRC_BYTES and not property_crc_holds(bytes_ + at, size):
                 properties.append(count)
+        if tags or further:
+            place = tags_in(bytes_, row[12 * room], row[13 * room], &length, &numbered)
+            if further and numbered:
+                spread.append(count)
         if tags:
-            place = value_in(bytes_, row[12 * room], row[13 * room], TAGS_MARK, TAGS_MARK_BYTES, &length)
             row[(FIELDS + 1) * room] = 0 if place < 0 else java_hash(bytes_ + place, length, &odd)
             if place >= 0 and odd:
                 others.append((count, place, length))
@@ -228,7 +242,8 @@ def extract(
         at += size
     return (
         made[:FIELDS, :count], made[FIELDS, :count], made[FIELDS + 1, :count] if tags else None,
-        np.array(bodies, dtype=np.int64), np.array(properties, dtype=np.int64), others,
+        np.array(bodies, dtype=np.int64), np.array(properties, dtype=np.int64),
+        np.array(spread, dtype=np.int64), others,
     )
 
 
@@ -460,6 +475,29 @@ cdef inline int64_t value_in(
         if stop - p > mark_bytes and p[0] == mark[0] and memcmp(p, mark, mark_bytes) == 0:
             found = p + mark_bytes - data
             value_bytes[0] = stop - p - mark_bytes
+        p = stop + 1
+    return found
+
+
+cdef inline int64_t tags_in(
+    const uint8_t *data, int64_t pos, int64_t length, int64_t *value_bytes, bint *numbered
+) noexcept nogil:
+    """As `value_in` for TAGS; ``numbered`` tells whether there is an INNER_MULTI_QUEUE_OFFSET with a value as well."""
+    cdef const uint8_t *p = data + pos
+    cdef const uint8_t *end = p + length
+    cdef const uint8_t *stop
+    cdef int64_t found = -1
+    numbered[0] = False
+    while p < end:
+        stop = <const uint8_t *> memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if stop - p > TAGS_MARK_BYTES and p[0] == TAGS_MARK[0] and memcmp(p, TAGS_MARK, TAGS_MARK_BYTES) == 0:
+            found = p + TAGS_MARK_BYTES - data
+            value_bytes[0] = stop - p - TAGS_MARK_BYTES
+        elif stop - p > NUMBERS_MARK_BYTES and p[0] == NUMBERS_MARK[0] \
+                and memcmp(p, NUMBERS_MARK, NUMBERS_MARK_BYTES) == 0:
+            numbered[0] = True
         p = stop + 1
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from rmq.wire.record import BLANK_BYTES
+from rmq.wire.record import BLANK_BYTES, PROPERTY_MULTI_QUEUE_OFFSET
 from rmq_audit.worker import kernel, properties
 from rmq_audit.worker.files import Window
 from rmq_audit.worker.kernel import Columns, Ints
@@ -27,6 +27,8 @@ from rmq_audit.worker.records import (
     record_at,
     stated_offset,
 )
+
+_NUMBERS = PROPERTY_MULTI_QUEUE_OFFSET.encode()
 
 #: how far behind the bytes at hand a damaged record's totalSize is believed
 MAX_JUMP_BYTES = 8 * 1024 * 1024
@@ -149,10 +151,14 @@ class Frames:
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """What to find out beside the fields: whether bodies and properties match their CRCs; tagsCodes."""
+    """
+    What to find out beside the fields: whether bodies and properties match their CRCs; tagsCodes; numbers in further
+    queues.
+    """
 
     crc: bool = False
     tags: bool = False
+    further: bool = False
 
 
 @attrs.define(kw_only=True)
@@ -161,7 +167,8 @@ class Extract:
     Records that follow each other; ``queues`` are the numbers of their queues, small ones from 0 on.
 
     ``tags`` are their tagsCodes, ``wrong_bodies`` and ``wrong_properties`` the indices of those whose body, or whose
-    ``__CRC32#`` property, does not hold; None and empty where nobody asked.
+    ``__CRC32#`` property, does not hold, ``further`` of those that have numbers in further queues; None and empty where
+    nobody asked.
     """
 
     columns: Columns
@@ -169,6 +176,7 @@ class Extract:
     tags: Ints | None
     wrong_bodies: Ints
     wrong_properties: Ints
+    further: Ints
 
 
 def extract(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Extract:
@@ -178,8 +186,8 @@ def extract(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Extract:
     """
     if kernel.compiled is not None:
         limits = MIN_RECORD_BYTES, MAX_RECORD_BYTES
-        found = kernel.compiled.extract(data, at, stop, end, *limits, asked.crc, asked.tags)
-        table, queues, tags, wrong_bodies, wrong_properties, odd = found
+        found = kernel.compiled.extract(data, at, stop, end, *limits, asked.crc, asked.tags, asked.further)
+        table, queues, tags, wrong_bodies, wrong_properties, further, odd = found
         for row, place, length in odd:
             tags[row], _ = properties.text_hash(data, place, length)
         columns = Columns(*table)
@@ -191,6 +199,7 @@ def extract(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Extract:
             tags=tags,
             wrong_bodies=wrong_bodies,
             wrong_properties=wrong_properties,
+            further=further,
         )
     columns = kernel.gather(data, kernel.walk(data, at, stop, end))
     nothing = np.zeros(0, dtype=np.int64)
@@ -200,6 +209,7 @@ def extract(data: bytes, at: int, stop: int, end: int, asked: Asked) -> Extract:
         tags=properties.tags_codes(data, columns) if asked.tags else None,
         wrong_bodies=kernel.failed_crcs(data, columns) if asked.crc else nothing,
         wrong_properties=properties.failed_property_crcs(data, columns) if asked.crc else nothing,
+        further=properties.rows_with(data, columns, _NUMBERS) if asked.further else nothing,
     )
 
 
@@ -215,4 +225,5 @@ def merge_extracts(data: bytes, pieces: Sequence[Extract]) -> Extract:
         tags=None if pieces[0].tags is None else np.concatenate([one.tags for one in pieces if one.tags is not None]),
         wrong_bodies=np.concatenate([one.wrong_bodies + b for one, b in zip(pieces, before, strict=True)]),
         wrong_properties=np.concatenate([one.wrong_properties + b for one, b in zip(pieces, before, strict=True)]),
+        further=np.concatenate([one.further + b for one, b in zip(pieces, before, strict=True)]),
     )

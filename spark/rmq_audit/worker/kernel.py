@@ -139,6 +139,9 @@ class Run:
     """
     Consecutive queue offsets of one queue, and digests over what its units must hold: the (phyOffset, size) pairs, and
     the tagsCodes (None where the record alone does not decide them).
+
+    ``further``: records of other topics may be among them, whose further queue it is. ``copied``: their numbers may be
+    those of the records that they are copies of.
     """
 
     topic: str
@@ -149,6 +152,8 @@ class Run:
     phy_last: int
     digest: int | None
     tags_digest: int | None = None
+    further: bool = False
+    copied: bool = False
 
 
 def walk(data: bytes, at: int, stop: int, end: int) -> list[int]:

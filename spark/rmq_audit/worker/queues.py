@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from rmq.store.layout import CQ_EXT_ADDRESS_MAX, CQ_EXT_BASE, CQ_FILLER, CQ_UNIT_BYTES
 from rmq.wire.record import SCHEDULE_TOPIC
-from rmq_audit.worker import kernel, properties
+from rmq_audit.worker import further, kernel, properties
 from rmq_audit.worker.files import LogFile, StoreFile, Window, read_at
-from rmq_audit.worker.frames import Frames
+from rmq_audit.worker.frames import Asked, Frames
 from rmq_audit.worker.kernel import Bools, Ints, Run
 from rmq_audit.worker.location import ReadError
 from rmq_audit.worker.work import Fault, Severity, Work
@@ -81,13 +81,15 @@ class UnitCheck:
     """
     Compare the units of one run one by one with the records of that stretch of log.
 
-    ``extension`` are the files that hold the tagsCodes of units which name an address instead.
+    ``extension`` are the files that hold the tagsCodes of units which name an address instead, ``apart`` light queues
+    whose ids are those of their records' queues.
     """
 
     log: LogFile
     run: Run
     files: Sequence[StoreFile]
     extension: Sequence[StoreFile]
+    apart: Sequence[str] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -138,10 +140,14 @@ def check_units(task: UnitCheck) -> UnitState:
     run = task.run
     try:
         window = Window(task.log, run.phy_first, run.phy_last + 1)
-        columns, _ = Frames(window).stretch(run.phy_first, run.phy_last + 1)
-        keys = kernel.queue_keys(window.data, columns)
-        rows = np.flatnonzero((keys == keys[0]) & kernel.owns_unit(columns))
-        rows = rows[: run.last - run.first + 1]
+        found, _ = Frames(window).extract_from(run.phy_first, run.phy_last + 1, Asked(further=run.further))
+        columns = found.columns
+        if run.further:
+            units_of_all = further.spread(window.data, columns, found.further, task.apart)
+            rows = units_of_all.source[further.rows_of(window.data, units_of_all, run)]
+        else:
+            rows = np.flatnonzero(found.queues == found.queues[0])
+        rows = rows[kernel.owns_unit(columns)[rows]][: run.last - run.first + 1]
         held = read_units(task.files, run.first, run.last)
         tags, stored = properties.tags_codes(window.data, columns)[rows], columns.store_timestamp[rows]
         phy, size = columns.pos[rows] + window.base, columns.size[rows]
@@ -153,7 +159,7 @@ def check_units(task: UnitCheck) -> UnitState:
     empty = actual == _EMPTY
     wrong = ~empty & ((actual["phy"] != phy) | (actual["size"] != size))
     wrong_tags = codes != tags
-    if run.topic == SCHEDULE_TOPIC:
+    if run.topic == SCHEDULE_TOPIC or run.copied:
         delayed = properties.delayed(window.data, columns)[rows]
         wrong_tags &= ~(delayed & _is_delay(codes - stored))
     wrong_tags = (wrong_tags | nowhere) & ~empty & ~wrong

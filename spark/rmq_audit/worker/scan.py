@@ -11,9 +11,10 @@ import numpy as np
 import xxhash
 
 from rmq.wire.record import BLANK_BYTES, body_crc
-from rmq_audit.worker import kernel, properties
+from rmq_audit.worker import further, kernel, properties
 from rmq_audit.worker.files import LogFile, Window
 from rmq_audit.worker.frames import Asked, Extract, Frames
+from rmq_audit.worker.further import Sample
 from rmq_audit.worker.kernel import Run
 from rmq_audit.worker.lentwindow import split_window
 from rmq_audit.worker.location import ReadError
@@ -41,6 +42,7 @@ class Split:
 
     ``start`` is a trusted record start, or None: then the worker finds the first record itself. The limit of the file
     is the log's end by its manifest, else the segment's end. ``tags``: take digests of the tagsCodes.
+    ``apart``: light queues whose ids are those of their records' queues.
     ``index``: the folder that the record index is written to, if there is to be one.
     """
 
@@ -54,6 +56,7 @@ class Split:
     crc: bool
     tags: bool = False
     index: str | None = None
+    apart: Sequence[str] = ()
 
     @property
     def full(self) -> int:
@@ -103,6 +106,8 @@ class Scan:
     ``kernel`` is the one that the worker used (empty when the split could not be read). ``first`` is where its first
     record starts, ``stop`` where the next split has to begin (None: the chain broke off
     and nothing was found behind). ``dirty_to`` is the end of the last byte that is not zero after the last stretch.
+    ``further`` are the runs of queues in which records of other topics have numbers too: those that hold where the
+    broker has `enableMultiDispatch`, which ``samples`` tell. Otherwise ``runs`` hold for these queues too.
     """
 
     split: Split
@@ -116,6 +121,8 @@ class Scan:
     stretches: Sequence[Stretch] = ()
     chunks: Sequence[Chunk] = ()
     runs: Sequence[Run] = ()
+    further: Sequence[Run] = ()
+    samples: Sequence[Sample] = ()
     faults: Sequence[Fault] = ()
     tally: Sequence[Tally] = ()
     index: IndexFile | None = None
@@ -142,6 +149,8 @@ class _Pass:
         self._stretches: list[Stretch] = []
         self._chunks: dict[int, _ChunkDigest] = {}
         self._runs: list[Run] = []
+        self._further: list[Run] = []
+        self._samples: list[Sample] = []
         self._faults: list[Fault] = []
         self._crcs = 0
         self._counts = Counter[tuple[str, int]]()
@@ -154,7 +163,7 @@ class _Pass:
         behind = begin if at is None else at
         stop: int | None = None
         while at is not None and at < self._end:
-            found, behind = frames.extract_from(at, self._end, Asked(crc=split.crc, tags=split.tags))
+            found, behind = frames.extract_from(at, self._end, Asked(crc=split.crc, tags=split.tags, further=True))
             columns = found.columns
             blank = behind < self._end and frames.is_blank(behind)
             if len(columns) or blank:
@@ -178,6 +187,8 @@ class _Pass:
             stretches=self._stretches,
             chunks=[digest.finish() for _, digest in sorted(self._chunks.items())],
             runs=self._runs,
+            further=self._further,
+            samples=self._samples[: further.MAX_SAMPLES],
             faults=list(self._capped()),
             tally=tallies(self._counts),
             index=None if self._index is None else self._index.finish(),
@@ -232,6 +243,11 @@ class _Pass:
         if self._index is not None:
             self._index.add(data, base, columns)
         self._runs += kernel.runs(data, columns, found.queues, base, found.tags)
+        if len(found.further):
+            units = further.spread(data, columns, found.further, self._split.apart)
+            runs, samples = further.runs(data, units, base, found.tags)
+            self._further += runs
+            self._samples += samples
 
     def _check(self, found: Extract) -> None:
         base, columns = self._window.base, found.columns

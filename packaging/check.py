@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -44,9 +45,17 @@ FOR_EXTRAS = {
 NEEDED = ("prometheus_client", "opentelemetry", "cryptography", "bcrypt", "pytest", "hypothesis")
 #: of these the systems of the publishing machine's images have at least that
 NEWEST_GLIBC = (2, 28)
+#: what the publishing machine builds of [tool.cibuildwheel]: systems with their architectures, for each CPython
+PYTHONS = ("cp311", "cp312", "cp313", "cp314")
+SYSTEMS = {
+    "linux": ("manylinux_x86_64", "musllinux_x86_64", "manylinux_aarch64", "musllinux_aarch64"),
+    "macos": ("macosx_arm64",),
+}
 #: the worst mark that `systemd-analyze security` may give a unit
 WORST_EXPOSURE = 2.0
 SOURCE_DATE_EPOCH = "1764028800"
+#: of pyproject.toml: what the publishing machine does with each wheel
+PUBLISHING = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["cibuildwheel"]
 
 
 class Failed(Exception):
@@ -98,8 +107,8 @@ def build(source: Path, out: Path, *what: str, **environment: str) -> list[Path]
     return sorted(out.iterdir())
 
 
-def check_builds(folder: Path) -> tuple[Path, Path]:
-    """Build from two copies at different places; return a compiled wheel and a pure one."""
+def check_builds(folder: Path) -> tuple[Path, Path, Path]:
+    """Build from two copies at different places; return a compiled wheel, a pure one and the sdist."""
     made = {}
     for name in ("one", "another-with-a-longer-name"):
         source = copy_of_sources(folder / name / "source")
@@ -117,7 +126,7 @@ def check_builds(folder: Path) -> tuple[Path, Path]:
     (pure,) = build(folder / "one" / "source", folder / "pure", "--wheel", RMQ_PURE_PYTHON="1")
     holds(pure.name.endswith("-py3-none-any.whl"), f"{pure.name} is not pure")
     holds("-none-any" not in wheel.name, f"{wheel.name} has no compiled modules")
-    return wheel, pure
+    return wheel, pure, sdist
 
 
 def check_finder(folder: Path, wheel: Path) -> None:
@@ -131,9 +140,17 @@ def check_finder(folder: Path, wheel: Path) -> None:
     holds(f"Requires-Dist: txrocketmq=={version}\n" in metadata, metadata)
 
 
-def check_contents(wheel: Path, pure: Path) -> None:
+def check_identifiers() -> None:
+    """The publishing machine builds for these systems and no others."""
+    for system, kinds in SYSTEMS.items():
+        said = run("cibuildwheel", "--platform", system, "--print-build-identifiers").split()
+        expected = {f"{python}-{kind}" for python in PYTHONS for kind in kinds}
+        holds(set(said) == expected, f"cibuildwheel for {system}: {set(said) ^ expected}")
+
+
+def check_contents(wheel: Path, pure: Path, sdist: Path) -> None:
     """Nothing is in the wheels that does not belong there, and nothing is missing."""
-    run(sys.executable, "-m", "twine", "check", "--strict", wheel, wheel.parent / wheel.name, pure)
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, pure, sdist)
     run("check-wheel-contents", wheel, pure)
     run("validate-pyproject", ROOT / "pyproject.toml")
     for path in (wheel, pure):
@@ -155,8 +172,19 @@ def check_contents(wheel: Path, pure: Path) -> None:
     holds(found and (int(found[1]), int(found[2])) <= NEWEST_GLIBC, f"auditwheel: {shown}")
 
 
-def check_installed(wheel: Path, folder: Path) -> None:
-    """Install a wheel without extras in an empty environment: modules, scripts, a cluster and a message."""
+def repaired(wheel: Path, folder: Path) -> Path:
+    """Return the wheel as it is published: auditwheel has given it the name of what it runs on."""
+    name = "manylinux_{}_{}_{}".format(*NEWEST_GLIBC, os.uname().machine)
+    run("auditwheel", "repair", "--plat", name, "-w", folder, wheel)
+    (made,) = folder.iterdir()
+    names = (zipfile.ZipFile(path).namelist() for path in (wheel, made))
+    before, after = ({name for name in found if not name.endswith("/")} for found in names)
+    holds(before == after, f"auditwheel changed what is in {made.name}: {before ^ after}")
+    return made
+
+
+def check_installed(wheel: Path, folder: Path, *, compiled: bool) -> None:
+    """Install a wheel without extras in an empty environment: modules, scripts, a cluster, a message, and a test."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
@@ -165,7 +193,11 @@ def check_installed(wheel: Path, folder: Path) -> None:
     holds(set(others) == FOR_EXTRAS, f"other modules need an extra: {set(others) ^ FOR_EXTRAS}")
     holds(int(count) > 200, f"only {count} modules were imported")
     holds("txrocketmq" in run(python, "-m", "rmq", PYTHONSAFEPATH="1"), "python -m rmq")
+    for name, mark in (("local", "--masters"), ("admin", "topic"), ("namesrv", "--http"), ("broker", "--http")):
+        holds(mark in run(folder / "bin" / f"rmq-{name}", "--help"), f"rmq-{name} --help")
+    holds("RMQ_BROKER_IP1" in run(folder / "bin" / "rmq-container", "--help"), "rmq-container --help")
     holds("rmq-broker" in run(folder / "bin" / "twistd", "--help"), "twistd --help lists no rmq-broker")
+    holds("listenPort=9876" in run(folder / "bin" / "twistd", "--nodaemon", "rmq-namesrv", "-p"), "twistd rmq-namesrv")
     for role in ("namesrv", "broker"):
         holds("listenPort=" in run(folder / "bin" / f"rmq-{role}", "--nodaemon", "--pidfile=", "-p"), role)
     holds("nothing found" in run(script, "config", "check", ROOT / "etc" / "broker-master.properties"), "config check")
@@ -184,6 +216,27 @@ def check_installed(wheel: Path, folder: Path) -> None:
         cluster.send_signal(signal.SIGINT)
         cluster.communicate(timeout=90)
     holds(cluster.returncode == 0, f"rmq-local ended with {cluster.returncode}")
+    check_plugin(folder)
+    if compiled:
+        with_extras = f"{wheel}[{','.join(PUBLISHING['test-extras'])}]"
+        run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", with_extras)
+        path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        run("sh", "-c", PUBLISHING["test-command"], PATH=path, PYTHONSAFEPATH="1")
+
+
+def check_plugin(folder: Path) -> None:
+    """The test of README passes with pytest alone, which finds the plugin by its entry point."""
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "pytest>=8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    tests = folder / "tests"
+    tests.mkdir()
+    example = next(block for block in blocks if "def test_" in block)
+    here = f"\n\ndef test_installed():\n    import rmq\n    assert rmq.__file__.startswith({str(folder)!r})\n"
+    (tests / "test_readme.py").write_text(example + here)
+    # -c: not the configuration of the checkout, which has this folder
+    said = run(folder / "bin" / "pytest", "-c", os.devnull, "--rootdir", tests, "-p", "no:cacheprovider", tests)
+    holds("2 passed" in said, said)
 
 
 #: prints the modules that need an extra, and the number of all others
@@ -248,10 +301,20 @@ def check_pages(folder: Path) -> None:
     run(sys.executable, ROOT / "packaging" / "manpages.py", folder)
     pages = sorted(folder.iterdir())
     holds(len(pages) == 6, f"{pages}")
-    if shutil.which("man") is not None:
-        for page in pages:
-            said = run("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page, MANROFFSEQ="", LC_ALL="C.UTF-8")
-            holds("warning:" not in said, f"{page.name}: {said[:500]}")
+    readers = {
+        "man": ("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"),
+        "mandoc": ("mandoc", "-T", "lint", "-W", "warning"),
+        "lexgrog": ("lexgrog",),  # what apropos and whatis find
+    }
+    for page in pages:
+        for program, command in readers.items():
+            if shutil.which(program) is None:
+                print(f"left out, missing: {program} on PATH", end=" ")
+                continue
+            environment = {**os.environ, "MANROFFSEQ": "", "LC_ALL": "C.UTF-8"}
+            done = subprocess.run([*command, page], env=environment, capture_output=True, text=True)
+            complaints = done.stderr + (done.stdout if program == "mandoc" else "")
+            holds(done.returncode == 0 and not complaints, f"{program} {page.name}: {complaints[:500]}")
     holds("## 9.9.9" in run("towncrier", "build", "--draft", "--version", "9.9.9"), "towncrier makes no changelog")
 
 
@@ -261,13 +324,16 @@ def main() -> None:
     folder.mkdir(parents=True)
     try:
         with step("three builds, two of them equal"):
-            wheel, pure = check_builds(folder)
+            wheel, pure, sdist = check_builds(folder)
         with step("contents"):
-            check_contents(wheel, pure)
+            check_contents(wheel, pure, sdist)
             check_finder(folder / "finder", wheel)
+        with step("what is published"):
+            check_identifiers()
+            wheel = repaired(wheel, folder / "published")
         for name, path in (("compiled", wheel), ("pure", pure)):
             with step(f"the {name} wheel in an empty environment"):
-                check_installed(path, folder / f"with-{name}")
+                check_installed(path, folder / f"with-{name}", compiled=path is wheel)
         with step("units"):
             check_units(folder / "units")
         with step("manual pages, changelog"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,19 @@ import rmq
 from rmq import local
 from rmq.admin import main as admin
 from rmq.admin.names import NOUNS
-from rmq.container import USAGE
+from rmq.container import HELP, USAGE
 from rmq.runtime import launch
 from twisted.plugins import rmq_plugins
+
+#: behind the name of a script, for apropos(1) and whatis(1)
+IN_SHORT = {
+    "rmq-local": "a NameServer, a master and a slave on this machine",
+    "rmq-admin": "administer NameServers and brokers; send and read messages",
+    "rmq-namesrv": "the NameServer",
+    "rmq-broker": "the broker, a master or a slave",
+    "rmq-audit": "compare the stores of replicas",
+    "rmq-container": "the entry of the container image",
+}
 
 
 def admin_parser() -> argparse.ArgumentParser:
@@ -57,22 +69,41 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
         "rmq-namesrv": server_parser(rmq_plugins.namesrv),
         "rmq-broker": server_parser(rmq_plugins.broker),
         "rmq-audit": commands.parser(),
-        "rmq-container": argparse.ArgumentParser(
-            prog="rmq-container", usage=USAGE, description="The entry of the container image; see docs/deployment.md."
-        ),
+        "rmq-container": argparse.ArgumentParser(prog="rmq-container", usage=USAGE, description=HELP, add_help=False),
     }
 
 
 def page(parser: argparse.ArgumentParser) -> str:
     data = {"project_name": rmq.DISTRIBUTION, "version": rmq.__version__, "manual_title": "rmq"}
-    return str(Manpage(parser, _data=data))
+    title, rest = str(Manpage(parser, _data={**data, "description": IN_SHORT[parser.prog]})).split("\n", 1)
+    # a date has plain hyphens, and a long {one,of,these} may end at each comma
+    return title.replace("\\-", "-") + "\n" + re.sub(r"\{\S+,\S+\}", lambda found: found[0].replace(",", ",\\:"), rest)
+
+
+def helps(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield what --help prints, of a script and of each of its commands."""
+    makers = {maker.tapname: maker for maker in (rmq_plugins.namesrv, rmq_plugins.broker)}
+    yield launch.help_text(makers[parser.prog]) if parser.prog in makers else parser.format_help()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from helps(command)
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", text))
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name, parser in parsers().items():
-        (folder / f"{name}.1").write_text(page(parser), encoding="utf-8")
+        text = page(parser)
+        found = options_in(re.sub(r"\\f.|\\[,/:]", "", text).replace("\\-", "-"))
+        for shown in helps(parser):
+            if missing := options_in(shown) - found - {"-h", "--help", "--version"}:
+                raise SystemExit(f"{name}.1 has no {sorted(missing)}, which --help has")
+        (folder / f"{name}.1").write_text(text, encoding="utf-8")
         print(folder / f"{name}.1")
 
 

@@ -26,6 +26,11 @@ KEY_PREFIX = "RMQ_KEY_"
 HOST_NAMES = ("host.docker.internal", "host.containers.internal")
 
 USAGE = "rmq-container namesrv|broker|local|admin|audit|health [ARGUMENT...]"
+HELP = f"""\
+The entry of the container image: replaces itself by rmq-namesrv, rmq-broker, rmq-local, rmq-admin or rmq-audit with the
+arguments; health asks /healthz of this container. RMQ_KEY_<key> is a key of namesrv or broker, as the option --<key>.
+RMQ_BROKER_IP1 is the address that a broker registers and that clients dial: an address, a name, host or auto. What is
+written goes to {DATA}; status pages are on port {HTTP_PORT}."""
 
 WITHOUT_ADDRESS = """\
 rmq-container: RMQ_BROKER_IP1 is not set, and without it the broker would register {first}:{port}: the address of this
@@ -107,6 +112,9 @@ def health(port: int = HTTP_PORT) -> int:
 def main() -> None:
     """Replace this process by the command of the arguments."""
     arguments = sys.argv[1:]
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(f"usage: {USAGE}\n\n{HELP}")
+        return
     if arguments[:1] == ["health"]:
         parser = argparse.ArgumentParser(prog="rmq-container health")
         parser.add_argument("--port", type=int, default=HTTP_PORT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -94,6 +95,16 @@ class CommandTests(SynchronousTestCase):
             self.assertEqual(self.assertRaises(SystemExit, options.parseOptions, words).code, 0)
         self.assertIn("brokerIP1=10.0.0.7\n", out.getvalue())
         self.assertIn("brokerName=b\n", out.getvalue())
+
+
+class MainTests(SynchronousTestCase):
+    def test_help(self) -> None:
+        """--help says what the variables mean, and is no wrong use."""
+        self.patch(sys, "argv", ["rmq-container", "--help"])
+        with redirect_stdout(io.StringIO()) as out:
+            container.main()
+        for part in ("usage: rmq-container namesrv|broker", "RMQ_KEY_<key>", "RMQ_BROKER_IP1", "port 9880"):
+            self.assertIn(part, out.getvalue())
 
 
 class HealthTests(SynchronousTestCase):

@@ -235,6 +235,21 @@ def make_store(seed: int, messages: int = 550) -> MadeStore:
     return store
 
 
+def make_further_store(messages: int = 120, *, lmq: bool = True) -> MadeStore:
+    """
+    Return a clean store of a broker with enableMultiDispatch: light and ordinary further queues, direct messages in an
+    ordinary one, queues that a message names twice, and its own. ``lmq`` is `enableLmq`.
+    """
+    store = MadeStore()
+    for number in range(messages):
+        queue_id = number % 2
+        light = [(name, 0 if lmq else queue_id) for name in ("%LMQ%a", "%LMQ%größe")]
+        own, other = ("Topic", queue_id), ("Other", queue_id)
+        named = [[], light[:1], [*light, other], [light[1], light[1], own], [other]][number * 7 % 5]
+        store.put("Other" if number % 7 == 6 else "Topic", queue_id, b"x" * (number % 300), further=named)
+    return store
+
+
 def put_forged(store: MadeStore, topic: str, queue_id: int, chance: random.Random) -> None:
     """Store a message whose body holds records that pass every check of a record, their own position included."""
     space = 4096

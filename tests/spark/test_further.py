@@ -22,26 +22,9 @@ from rmq.store.multidispatch import further_queues
 from rmq.store.queues import is_storable_topic
 from rmq.wire import record
 from tests.spark.support import as_json, audit, causes
-from tests.spark.synthetic import HOST, MadeStore, Pair, Stored
+from tests.spark.synthetic import HOST, MadeStore, Pair, Stored, make_further_store
 
 LIGHT, OTHER, OWN = "%LMQ%a", "Other", "Topic"
-
-
-def made(number: int = 120, *, start: int = 0, lmq: bool = True) -> MadeStore:
-    """Return a store with direct messages in an ordinary further queue, and queues that are named twice."""
-    store = MadeStore(start=start)
-    for n in range(number):
-        queue_id = n % 2
-        light = [("%LMQ%a", 0 if lmq else queue_id), ("%LMQ%größe", 0 if lmq else queue_id)]
-        further = [
-            [],
-            light[:1],
-            [*light, (OTHER, queue_id)],
-            [light[1], light[1], (OWN, queue_id)],
-            [(OTHER, queue_id)],
-        ][n * 7 % 5]
-        store.put(OTHER if n % 7 == 6 else OWN, queue_id, b"x" * (n % 300), further=further)
-    return store
 
 
 def places_of(store: MadeStore, queue: tuple[str, int]) -> list[Stored]:
@@ -91,7 +74,7 @@ class FurtherCase(SynchronousTestCase):
 class CleanTests(FurtherCase):
     def test_right_queues_are_silent(self) -> None:
         """Light and ordinary names, direct messages beside them, a queue named twice, the record's own queue."""
-        self.silent(made(), "both")
+        self.silent(make_further_store(), "both")
         ordinary = MadeStore()
         for n in range(60):
             ordinary.put(OTHER if n % 3 else OWN, 1, b"x" * n, further=[] if n % 3 else [(OTHER, 1)])
@@ -99,7 +82,7 @@ class CleanTests(FurtherCase):
 
     def test_without_enable_lmq(self) -> None:
         """Light names have the ids of their records' queues then, which the folders tell."""
-        self.silent(made(lmq=False), "apart")
+        self.silent(make_further_store(lmq=False), "apart")
 
     def test_after_retention(self) -> None:
         """Units of deleted messages are left in front of each queue."""
@@ -171,7 +154,7 @@ class CleanTests(FurtherCase):
 class DamageTests(FurtherCase):
     def found(self, plant: Callable[[Pair, list[Stored]], None], queue: tuple[str, int]) -> list[tuple[Any, ...]]:
         """Plant in the slave's queue; return what all ways to audit agree on, which names this queue and the slave."""
-        store = made()
+        store = make_further_store()
         pair = self.pair(store, f"{queue[0]}-{plant.__name__}")
         plant(pair, places_of(store, queue))
         results = [audit(pair.master, pair.slave, chunk=4096, split=split) for split in (2048, 64 << 20)]
@@ -191,7 +174,7 @@ class DamageTests(FurtherCase):
     def test_every_kind_of_damage(self) -> None:
         """A wrong place, size or tagsCode, a missing unit, one too many: found with the queue and its queue offset."""
         for queue in ((LIGHT, 0), ("%LMQ%größe", 0), (OTHER, 1)):
-            last = len(places_of(made(), queue)) - 1
+            last = len(places_of(make_further_store(), queue)) - 1
 
             def place(pair: Pair, held: list[Stored]) -> None:
                 unit = layout.CQ_UNIT.pack(held[4].phy, held[4].size, 0)
@@ -226,14 +209,14 @@ class DamageTests(FurtherCase):
 
     def test_a_folder_that_is_gone(self) -> None:
         """Of several light queues one lost its folder: all of its units are lost."""
-        pair = self.pair(made())
+        pair = self.pair(make_further_store())
         (pair.master / layout.CONSUME_QUEUE_DIR / LIGHT).rename(self.folder / "gone")
         (one,) = alone(pair.master).findings
         self.assertEqual((one.invariant, one.topic, one.queue_offset_from), ("CQ-LOST", LIGHT, 0))
 
     def test_a_queue_of_no_record(self) -> None:
         """A light queue that no record names holds units that belong to none."""
-        pair = self.pair(made())
+        pair = self.pair(make_further_store())
         queues = pair.master / layout.CONSUME_QUEUE_DIR
         (queues / "%LMQ%stray" / "0").mkdir(parents=True)
         name = layout.file_name(0)

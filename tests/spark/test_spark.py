@@ -24,7 +24,7 @@ from tests.spark.corruptor import records
 from tests.spark.corruptor.classes import CLASSES
 from tests.spark.corruptor.specimen import Specimen
 from tests.spark.support import as_json, audit, result_of, rmq_audit
-from tests.spark.synthetic import Pair, make_store
+from tests.spark.synthetic import Pair, make_further_store, make_store
 
 pytestmark = pytest.mark.spark
 
@@ -62,6 +62,14 @@ class EngineTests(SparkCase):
             if one.plant.__module__ == records.__name__ and not re.search("crc|last|clock", one.name):
                 one.plant(specimen, chance)
         self.assertGreater(self.compare_engines(pair.master, pair.slave, 2048), 20)
+
+    def test_the_same_of_further_queues(self) -> None:
+        """Further queues of records, right ones and a wrong unit, are judged alike."""
+        pair = Pair(self.folder, make_further_store())
+        self.assertEqual(self.compare_engines(pair.master, pair.slave, 2048), 0)
+        light = pair.slave / "consumequeue" / "%LMQ%a" / "0" / f"{0:020d}"
+        light.write_bytes(bytes(20) + light.read_bytes()[20:])
+        self.assertEqual(self.compare_engines(pair.master, pair.slave, 2048), 1)
 
     def compare_engines(self, master: Path, slave: Path, size: int) -> int:
         on_spark = audit(master, slave, chunk=size, split=size, engine=self.engine)

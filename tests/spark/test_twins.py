@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.wire import record
 from tests.needs import need_compiled
 from tests.spark.support import as_json, audit
-from tests.spark.synthetic import HOST, MadeStore, Pair, make_store
+from tests.spark.synthetic import HOST, Pair, make_further_store, make_store
 
 ROUNDS = 400
 
@@ -59,15 +59,6 @@ def log_with_property_crcs(chance: random.Random) -> bytes:
             digits = chance.choice(("12345x7890", "9999999999", digits[::-1]))
         log += raw[:-11] + digits.encode() + b"\x02"
     return bytes(log)
-
-
-def further_log() -> bytes:
-    """Return records with numbers in further queues, beside direct messages there."""
-    store = MadeStore()
-    for number in range(120):
-        further = [("%LMQ%a", 0), ("%LMQ%größe", 0), ("Other", number % 2)][: number % 5]
-        store.put("Other" if number % 7 == 6 else "Topic", number % 2, b"x" * number, further=further)
-    return bytes(store.log)
 
 
 def columns_of(data: bytes, at: int) -> Columns:
@@ -111,7 +102,12 @@ class KernelTests(TwinCase):
 
     def buffers(self) -> Iterator[tuple[int, random.Random, bytes, int]]:
         """Yield (seed, chance, buffer, place) of logs cut anywhere with bytes changed, and of mere noise."""
-        logs = bytes(make_store(1, 300).log), log_with_property_crcs(random.Random(2)), further_log(), b""
+        logs = (
+            bytes(make_store(1, 300).log),
+            log_with_property_crcs(random.Random(2)),
+            bytes(make_further_store().log),
+            b"",
+        )
         for seed in range(ROUNDS):
             chance = random.Random(seed)
             log = logs[seed % 4] or chance.randbytes(3000)
@@ -169,7 +165,7 @@ class KernelTests(TwinCase):
 
     def test_what_a_window_holds_later(self) -> None:
         """Extracts of parts that follow each other, merged, are the extract of the whole."""
-        data = bytes(make_store(3, 100).log) + further_log()
+        data = bytes(make_store(3, 100).log) + bytes(make_further_store().log)
         asked = Asked(crc=True, tags=True, further=True)
         whole = extract(data, 0, len(data), len(data), asked)
         pieces: list[Extract] = []

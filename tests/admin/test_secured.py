@@ -116,8 +116,8 @@ class SecuredTests(TestCase):
             self.assertEqual(status, 3, more)
             self.assertIn(why, out)
 
-    async def test_broker(self) -> None:
-        """A broker looks at every request: an account is enough for one that is no administration."""
+    def broker(self) -> str:
+        """Start a broker; return its address."""
         setup = BrokerSetup(
             broker=BrokerConfig(broker_ip1="127.0.0.1"),
             server=BrokerPort(bind_address="127.0.0.1", listen_port=free_port()),
@@ -127,7 +127,11 @@ class SecuredTests(TestCase):
         broker = build_broker(self.platform, setup)
         broker.startService()
         self.addCleanup(broker.stopService)
-        addr = f"127.0.0.1:{broker.server.port}"
+        return f"127.0.0.1:{broker.server.port}"
+
+    async def test_broker(self) -> None:
+        """A broker looks at every request: an account is enough for one that is no administration."""
+        addr = self.broker()
         ask = ("haStatus", "-b", addr, "--json", "--tlsConfig", self.tls)
         status, out, err = await self.admin(*ask, "--aclTools", self.application)
         self.assertEqual(status, 0, err)
@@ -135,3 +139,56 @@ class SecuredTests(TestCase):
         status, _, err = await self.admin(*ask)
         self.assertEqual(status, 1)
         self.assertIn("No accessKey is configured", err)
+
+    async def test_altered_account(self) -> None:
+        """
+        What is not given stays: the right to administer, the secret key, permissions.
+
+        By its name in mqadmin the command takes the right away, as mqadmin does.
+        """
+        access = ("-b", self.broker(), "--tlsConfig", self.tls, "--aclTools")
+
+        async def account() -> dict[str, object]:
+            status, out, err = await self.admin("acl", "show", "--show-secrets", "--json", *access, self.operator)
+            self.assertEqual(status, 0, err)
+            (found,) = [one for one in json.loads(out) if one["access_key"] == "application"]
+            return {key: found[key] for key in ("secret_key", "admin", "white_address", "topic_perms", "group_perms")}
+
+        async def alter(
+            *arguments: str, status: int = 0, command: tuple[str, ...] = ("acl", "set", "application")
+        ) -> str:
+            done, out, err = await self.admin(*command, *arguments, "--yes", *access, self.operator)
+            self.assertEqual(done, status, (out, err))
+            return err
+
+        plain = {"secret_key": "abcdefg", "admin": False, "white_address": None, "topic_perms": "", "group_perms": ""}
+        await alter("-t", "T=PUB,U=SUB", "-w", "10.0.0.*")
+        given = plain | {"topic_perms": "T=PUB,U=SUB", "white_address": "10.0.0.*"}
+        self.assertEqual(await account(), given)
+        await alter("-m", "true")
+        await alter("-g", "G=SUB")
+        self.assertEqual(await account(), given | {"admin": True, "group_perms": "G=SUB"})
+        await alter("-s", "gfedcba", "-m", "false")
+        self.assertEqual(await account(), given | {"secret_key": "gfedcba", "group_perms": "G=SUB"})
+
+        mqadmin = ("updateAclConfig", "-a", "application")
+        await alter("-s", "abcdefg", "-m", "true", command=mqadmin)
+        self.assertIn("mqadmin needs it", await alter("-t", "T=SUB", status=64, command=mqadmin))
+        await alter("-s", "abcdefg", command=mqadmin)
+        self.assertIs((await account())["admin"], False)
+
+    async def test_account_without_secret_key(self) -> None:
+        """A new account needs one, and who may not see the accounts must give what is replaced: said, nothing sent."""
+        access = ("--yes", "-b", self.broker(), "--tlsConfig", self.tls, "--aclTools")
+        status, _, err = await self.admin("acl", "set", "newcomer", *access, self.operator)
+        self.assertEqual(status, 64)
+        self.assertIn("--secretKey or --secret-file is needed", err)
+        self.assertIn("shows none for newcomer", err)
+        status, _, err = await self.admin("acl", "set", "operator", "-m", "false", *access, self.application)
+        self.assertEqual(status, 1)
+        self.assertIn("--secretKey and --admin are needed", err)
+        self.assertIn("Need admin permission for request code=54", err)
+        both = ("-s", "abcdefg", "-m", "false")
+        status, out, err = await self.admin("acl", "set", "operator", *both, *access, self.application)
+        self.assertEqual(status, 1, err)
+        self.assertIn("Need admin permission for request code=50", out)

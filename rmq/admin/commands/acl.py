@@ -16,11 +16,13 @@ from rmq.admin.command import (
     WrongUse,
     argument,
     command,
+    merged,
     subject,
     tabular,
 )
 from rmq.admin.lookups import ask_each, change_each, targets
 from rmq.admin.times import time_text
+from rmq.errors import RequestFailed
 from rmq.runtime.disk.error import DiskError
 from rmq.wire.api.acl import (
     DELETE_ACL_CONFIG,
@@ -86,12 +88,18 @@ def _described(one: PlainAccessConfig, show_secrets: bool) -> Sequence[object]:
 
 @command(
     "acl set",
-    "create an account, or alter it, on all masters of a cluster; addresses and permissions that are not given stay",
+    "create an account, or alter it, on all masters of a cluster; what is not given stays as it is",
     NAMESRV,
     ACCOUNT,
     CLUSTER,
     ONE_BROKER,
-    argument("-s", "--secretKey", metavar="KEY", help="needed, 7 characters or more; visible in the process list"),
+    argument(
+        "-s",
+        "--secretKey",
+        metavar="KEY",
+        help="7 characters or more, visible in the process list; needed for a new account, and where a broker does not "
+        "show its accounts",
+    ),
     argument("--secret-file", metavar="FILE", help="a file with the secret key"),
     argument("-w", "--whiteRemoteAddress", metavar="PATTERN", help="no password from here, for example 10.0.0.*"),
     argument("-i", "--defaultTopicPerm", choices=PERM, help="for topics that --topicPerms does not name"),
@@ -99,16 +107,27 @@ def _described(one: PlainAccessConfig, show_secrets: bool) -> Sequence[object]:
     argument("-t", "--topicPerms", metavar="TOPIC=PERM,...", help="DENY, PUB, SUB or PUB|SUB for each topic"),
     argument("-g", "--groupPerms", metavar="GROUP=PERM,...", help="the same for groups"),
     argument(
-        "-m", "--admin", choices=("true", "false"), default="false", help="may it administer; without it: no longer"
+        "-m",
+        "--admin",
+        choices=("true", "false"),
+        help="the right to administer; a new account has it with true only. When the command is called "
+        "updateAclConfig, an account loses it without -m true",
     ),
     changes=True,
 )
 async def acl_set(call: Call) -> Outcome:
-    """Status 1 when a broker refuses it, 4 when nobody confirms it."""
+    """
+    Status 1 when a broker refuses it, 4 when nobody confirms it, 64 without a secret key that is needed.
+
+    Each request replaces the admin flag and must have the secret key, so the account is read from each broker first.
+    What else it has is sent too: Apache's 4.9.7 forgets in memory what a request leaves out, until it has read its file
+    again.
+
+    Java: PlainPermissionManager#updateAccessConfig
+    """
     options = call.options
     brokers = await targets(call)
-    call.confirm(f"account {options.accessKey} is set on {', '.join(brokers)}", options.accessKey)
-    header = CreateAccessConfigHeader(
+    given = CreateAccessConfigHeader(
         access_key=options.accessKey,
         secret_key=_secret(call),
         white_remote_address=options.whiteRemoteAddress,
@@ -118,8 +137,51 @@ async def acl_set(call: Call) -> Outcome:
         topic_perms=options.topicPerms,
         group_perms=options.groupPerms,
     )
+    headers = {addr: given if options.as_mqadmin else await _completed(call, addr, given) for addr in brokers}
+    without = [addr for addr, header in headers.items() if header.secret_key is None]
+    if without:
+        why = "mqadmin needs it" if options.as_mqadmin else f"{', '.join(without)} shows none for {options.accessKey}"
+        raise WrongUse(f"--secretKey or --secret-file is needed: {why}")
+    call.confirm(f"account {options.accessKey} is set on {', '.join(brokers)}", options.accessKey)
     what = f"account {options.accessKey} is set"
-    return await change_each(call, brokers, UPDATE_AND_CREATE_ACL_CONFIG, header, None, what=what)
+    return merged(
+        [
+            await change_each(call, [addr], UPDATE_AND_CREATE_ACL_CONFIG, header, None, what=what)
+            for addr, header in headers.items()
+        ]
+    )
+
+
+async def _completed(call: Call, addr: str, given: CreateAccessConfigHeader) -> CreateAccessConfigHeader:
+    """
+    Return ``given`` with what the broker has of the account where an option was left out.
+
+    Raises RequestFailed when the broker does not show its accounts and the secret key or the admin flag is not given.
+    """
+    is_whole = given.secret_key is not None and call.options.admin is not None
+    try:
+        found = (await call.invoke(addr, GET_BROKER_CLUSTER_ACL_CONFIG, None, None)).body.plain_access_configs
+    except RequestFailed as error:
+        if is_whole:
+            return given
+        error.args = (f"what the account has is not known, so --secretKey and --admin are needed: {error}",)
+        raise
+    account = next((one for one in found if one.access_key == given.access_key), None)
+    return given if account is None else kept(given, account, keep_admin=call.options.admin is None)
+
+
+def kept(given: CreateAccessConfigHeader, account: PlainAccessConfig, *, keep_admin: bool) -> CreateAccessConfigHeader:
+    """Return ``given`` with the values of ``account`` where it has none."""
+    return CreateAccessConfigHeader(
+        access_key=given.access_key,
+        secret_key=given.secret_key or account.secret_key,
+        white_remote_address=given.white_remote_address or account.white_remote_address,
+        admin=account.admin if keep_admin else given.admin,
+        default_topic_perm=given.default_topic_perm or account.default_topic_perm,
+        default_group_perm=given.default_group_perm or account.default_group_perm,
+        topic_perms=given.topic_perms or ",".join(account.topic_perms or ()) or None,
+        group_perms=given.group_perms or ",".join(account.group_perms or ()) or None,
+    )
 
 
 def _secret(call: Call) -> str | None:

@@ -7,7 +7,8 @@ the store whether its broker did so: anybody may send both properties to a broke
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import itertools
+from collections.abc import Collection, Iterator
 
 import attrs
 import numpy as np
@@ -60,7 +61,7 @@ class Spread:
         return Spread(columns=self.columns.chosen(rows), source=flags[0], further=flags[1], copied=flags[2])
 
 
-def spread(data: bytes, columns: Columns, having: Ints, apart: Container[str]) -> Spread:
+def spread(data: bytes, columns: Columns, having: Ints, apart: Collection[str]) -> Spread:
     """
     Return the units of records, of which those in the rows ``having`` have numbers in further queues.
 
@@ -68,8 +69,9 @@ def spread(data: bytes, columns: Columns, having: Ints, apart: Container[str]) -
     A queue that a record names twice has it once.
     """
     own = np.arange(len(columns))
-    claims = list(_claims(data, columns, having, apart))
-    source, topic_pos, topic_length, queue_id, queue_offset, copied = np.array(claims, dtype=np.int64).reshape(-1, 6).T
+    # without a tuple for each claim: one record may name thousands of queues
+    claims = np.fromiter(itertools.chain.from_iterable(_claims(data, columns, having, apart)), dtype=np.int64)
+    source, topic_pos, topic_length, queue_id, queue_offset, copied = claims.reshape(-1, 6).T
     found = columns.chosen(np.concatenate((own, source)))
     found.topic_pos[len(own) :], found.topic_length[len(own) :] = topic_pos, topic_length
     found.queue_id[len(own) :], found.queue_offset[len(own) :] = queue_id, queue_offset
@@ -83,7 +85,7 @@ def spread(data: bytes, columns: Columns, having: Ints, apart: Container[str]) -
 
 
 def _claims(
-    data: bytes, columns: Columns, having: Ints, apart: Container[str]
+    data: bytes, columns: Columns, having: Ints, apart: Collection[str]
 ) -> Iterator[tuple[int, int, int, int, int, bool]]:
     """
     Yield row, place and length of the name, queueId and number of each further unit, and whether it may be a copy's.
@@ -105,7 +107,7 @@ def _claims(
         copied = topic.startswith(_COPIES)
         seen = {(topic, own_id, int(some.queue_offset[one]))}
         for name, number in zip(of_names, of_numbers, strict=True):
-            light = name.startswith(_LIGHT) and name.decode("utf-8", "backslashreplace") not in apart
+            light = name.startswith(_LIGHT) and not (apart and name.decode("utf-8", "backslashreplace") in apart)
             claim = name, 0 if light else own_id, int(number)
             if claim not in seen and _is_folder(name):
                 seen.add(claim)

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent
 LAYOUT = ROOT / "rmq" / "wire" / "record_layout.pxi"
 #: where the packages with compiled modules begin
 PACKAGES = ((ROOT, "rmq"), (ROOT / "spark", "rmq_audit"))
-#: need epoll(7), and are of no use without it
-LINUX_ONLY = frozenset({"rmq.runtime._lean"})
+#: need epoll(7) or eventfd(2), and are of no use without it
+LINUX_ONLY = frozenset({"rmq.runtime._lean", "rmq.runtime.disk._syncs"})
 #: added to each module: what rmq.wire.compiled compares, and what this file finds in the library
 ORIGIN = '''
 COMPILED_FROM = "{checksum}"

@@ -51,6 +51,7 @@ PACKAGES = {"rmq": ROOT / "rmq", "rmq_audit": ROOT / "spark" / "rmq_audit"}
 
 #: each has a twin in Python, so that nothing else would notice that it was not built
 COMPILED = (
+    "rmq.runtime.disk._syncs",
     "rmq.runtime._lean",
     "rmq.namesrv._lanes",
     "rmq.remoting._fastpath",

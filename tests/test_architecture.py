@@ -95,6 +95,7 @@ EXCEPT_EXCEPTION_FILES = {
     "rmq/remoting/responders.py",
     "rmq/remoting/protocol.py",
     "rmq/runtime/clock.py",
+    "rmq/runtime/disk/flusher.py",
     "rmq/runtime/leanreactor.py",
     "rmq/client/flows/usercode.py",
 }

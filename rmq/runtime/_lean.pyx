@@ -230,7 +230,7 @@ cdef class Lean:
         """
         Wait ``timeout`` seconds at most (None: for ever) for events, and process them.
 
-        Everything else than a plain read of a lean transport is left to the methods work_on, end_of and fail of ``reactor``.
+        Everything else than a read of what says ``lean = True`` is left to the methods work_on, end_of and fail of ``reactor``.
         """
         cdef epoll_event events[MAX_EVENTS]
         cdef int wait_ms = -1
@@ -259,12 +259,15 @@ cdef class Lean:
             if found is NULL:
                 continue
             selectable = <object>found
-            if events[number].events == EPOLLIN and (type(selectable) is self.server or type(selectable) is self.client):
+            if events[number].events == EPOLLIN and (self._is_kind(selectable) or getattr(selectable, "lean", False)):
                 self._read(reactor, selectable, fd, count > 1)
             else:
                 reactor.work_on(selectable, fd, events[number].events)
         while PyList_GET_SIZE(self.unfinished):
             self._finish(reactor, self.unfinished.pop())
+
+    cdef inline bint _is_kind(self, object selectable):
+        return type(selectable) is self.server or type(selectable) is self.client
 
     cdef int _read(self, object reactor, object transport, int fd, bint more) except -1:
         cdef dict state
@@ -277,7 +280,7 @@ cdef class Lean:
                 reactor.work_on(transport, fd, EPOLLIN)
                 return 0
             state = transport.__dict__
-            if PyDict_GetItem(state, "doRead") is not NULL:
+            if PyDict_GetItem(state, "doRead") is not NULL or not self._is_kind(transport):
                 why = transport.doRead()
             else:
                 with nogil:

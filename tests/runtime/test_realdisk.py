@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.runtime.disk import syscalls
 from rmq.runtime.disk.files import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
 from rmq.runtime.disk.filesystem import KINDS, RealFileSystem, find_syncfs, kind_of, open_file_system
-from rmq.runtime.disk.flusher import Flusher, Job
+from rmq.runtime.disk.flusher import Flusher, FlusherFileSyncs, Job
 from rmq.runtime.disk.realfile import MAP_MIN_BYTES, RealFile
 from rmq.runtime.platform import WITHOUT_MAPS
 from tests.needs import missing
@@ -116,7 +116,7 @@ class RealFileTests(RealDiskCase):
         """A file whose descriptor is one that the test can spoil."""
         flusher = Flusher(self.reactor)
         self.addCleanup(flusher.close)
-        return RealFile(f"{self.root}/spoiled", fd, flusher, flusher, True)
+        return RealFile(f"{self.root}/spoiled", fd, FlusherFileSyncs(flusher), flusher, True)
 
     def spoiled(self) -> RealFile:
         """An open file whose writes and syncs fail with EBADF: it was opened for reading."""

@@ -25,7 +25,7 @@ from rmq.runtime.disk.error import DiskLocked as DiskLocked
 from rmq.runtime.disk.error import SyncFailed as SyncFailed
 from rmq.runtime.disk.error import disk_error, naming, sync_error
 from rmq.runtime.disk.filesystem import RealFileSystem, open_file_system
-from rmq.runtime.disk.flusher import Flusher, Job
+from rmq.runtime.disk.flusher import Flusher, Job, file_syncs
 from rmq.runtime.disk.realfile import Bytes, RealFile
 
 #: Linux makes a new one at every start of the machine
@@ -206,7 +206,7 @@ class RealLock:
 
 class RealDisk:
     """
-    The file systems of this machine. ``reactor`` is only asked for ``callFromThread``.
+    The file systems of this machine. ``reactor`` is asked for ``callFromThread`` and, where it has it, ``addReader``.
 
     Without ``map_files`` everything is read with system calls: slower, but an unreadable block is a DiskError then,
     where a read through a map ends the process (SIGBUS).
@@ -214,6 +214,7 @@ class RealDisk:
 
     def __init__(self, reactor: Any, *, map_files: bool = True) -> None:
         self._flusher = Flusher(reactor)
+        self._syncs = file_syncs(reactor, self._flusher)
         # A thread of its own: the commit log does not wait for whole file systems.
         self._system_flusher = Flusher(reactor, "rmq-syncfs")
         self._loader = Flusher(reactor, "rmq-loader")
@@ -221,13 +222,14 @@ class RealDisk:
 
     def close(self) -> None:
         """Wait for running syncs and loads and end their threads; files stay usable except for ``sync``."""
+        self._syncs.close()
         self._flusher.close()
         self._system_flusher.close()
         self._loader.close()
 
     def open(self, path: str) -> RealFile:
         with naming(path):
-            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._flusher, self._loader, self._map_files)
+            return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._syncs, self._loader, self._map_files)
 
     def create(self, path: str, size: int) -> RealFile:
         fd = self._new(path)
@@ -236,7 +238,7 @@ class RealDisk:
         except OSError as error:
             self._discard(path, fd)
             raise disk_error(path, error) from error
-        return RealFile(path, fd, self._flusher, self._loader, self._map_files)
+        return RealFile(path, fd, self._syncs, self._loader, self._map_files)
 
     def create_sparse(self, path: str, size: int) -> RealFile:
         fd = self._new(path)
@@ -245,7 +247,7 @@ class RealDisk:
         except OSError as error:
             self._discard(path, fd)
             raise disk_error(path, error) from error
-        return RealFile(path, fd, self._flusher, self._loader, self._map_files)
+        return RealFile(path, fd, self._syncs, self._loader, self._map_files)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail
 
 from rmq.runtime.disk import syscalls
 from rmq.runtime.disk.error import DiskError, disk_error, naming, sync_error
-from rmq.runtime.disk.flusher import Flusher, Job
+from rmq.runtime.disk.flusher import FileSyncs, Flusher, Job
 
 Bytes = bytes | bytearray | memoryview
 
@@ -30,10 +30,10 @@ CLOSED = -1
 class RealFile:
     """A `File` of the operating system: pwrite to write, a read-only map (or pread) to read."""
 
-    def __init__(self, path: str, fd: int, flusher: Flusher, loader: Flusher, map_files: bool) -> None:
+    def __init__(self, path: str, fd: int, syncs: FileSyncs, loader: Flusher, map_files: bool) -> None:
         self.path = path
         self._fd = fd
-        self._flusher = flusher
+        self._syncs = syncs
         self._loader = loader
         self._size = os.fstat(fd).st_size
         #: smaller files are read with pread
@@ -106,7 +106,7 @@ class RealFile:
             self._resize(offset + len(data))
 
     def sync(self) -> Deferred[None]:
-        if self._refusal is not None or self._flusher.closed:
+        if self._refusal is not None or self._syncs.closed:
             return fail(DiskError(self.path, self._refusal or "cannot fsync, the disk is closed"))
         done: Deferred[None] = Deferred()
         self._jobs += 1
@@ -119,7 +119,7 @@ class RealFile:
             else:
                 done.errback(self._sync_failed(error))
 
-        self._flusher.add(Job(self, lambda: syscalls.sync_data(fd), synced))
+        self._syncs.sync(fd, synced)
         return done
 
     def _job_done(self, fd: int) -> None:

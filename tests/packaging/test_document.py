@@ -118,6 +118,20 @@ class ExampleTests(SynchronousTestCase):
             run(program, arguments)
         self.assertGreater(len(self.lines), 15)
 
+    def test_testcontainers(self) -> None:
+        """In both languages the entry takes the commands and variables, and ports are those of the roles."""
+        for language, published in (("python", "with_bind_ports"), ("java", "withFixedExposedPort")):
+            (text,) = blocks(language)
+            given = dict(re.findall(r"with_?[eE]nv\(\"(\w+)\", \"([^\"]+)\"\)", text))
+            self.assertEqual(given.keys(), {"RMQ_BROKER_IP1", "RMQ_KEY_namesrvAddr"})
+            roles = re.findall(r"(?:command=|withCommand\()\"(\w+)\"", text)
+            self.assertEqual(roles, ["namesrv", "broker"])
+            for role, environment in zip(roles, ({}, given), strict=True):
+                (program, *arguments) = container.command([role], environment, first="10.0.0.7", resolve=str)
+                server(program, [word for word in arguments if word != "0.0.0.0:9880" and word != "--http"])
+            self.assertIn(f"{published}(10911, 10911)", text)
+            self.assertRegex(text, r"xposed_?[pP]orts\(9876\)")
+
     def test_a_wrong_example_is_found(self) -> None:
         """An option, a unit, a file, an extra or a key that does not exist fails."""
         for line in (

@@ -318,6 +318,14 @@ def check_pages(folder: Path) -> None:
     holds("## 9.9.9" in run("towncrier", "build", "--draft", "--version", "9.9.9"), "towncrier makes no changelog")
 
 
+def check_formula() -> None:
+    """Ruby reads the template of the formula for Homebrew."""
+    if shutil.which("ruby") is None:
+        print("left out, missing: ruby on PATH", end=" ")
+        return
+    run("ruby", "-c", ROOT / "packaging" / "homebrew" / "txrocketmq.rb")
+
+
 def main() -> None:
     folder = Path(sys.argv[1]).absolute()
     shutil.rmtree(folder, ignore_errors=True)
@@ -336,6 +344,8 @@ def main() -> None:
                 check_installed(path, folder / f"with-{name}", compiled=path is wheel)
         with step("units"):
             check_units(folder / "units")
+        with step("formula"):
+            check_formula()
         with step("manual pages, changelog"):
             check_pages(folder / "man")
     except Failed as failed:

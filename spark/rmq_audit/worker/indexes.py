@@ -37,8 +37,10 @@ MAX_SEARCH_BYTES = 64 << 20
 @attrs.frozen(kw_only=True)
 class IndexCheck:
     """
-    Compare one index file with the log; ``slots`` is None when nobody says how many hash slots it has: then one of the
-    ``others`` may tell, of the same store and of the other side.
+    Compare one index file with the log; ``path`` "" stands for a store that has none: do records have keys?
+
+    ``slots`` is None when nobody says how many hash slots the file has: then one of the ``others`` may tell, of the
+    same store and of the other side.
 
     ``before`` is the file before it. ``complete_to``: every record with keys behind the file before must have its
     entries, up to the last entry, and up to that place; None where that cannot be said.
@@ -69,13 +71,31 @@ class IndexState:
 def check_index(task: IndexCheck) -> IndexState:
     """Check one index file; what cannot be read, or needs an option to be understood, is reported in ``error``."""
     try:
-        return _Check(task).run()
+        return _Check(task).run() if task.path else _check_none(task)
     except ReadError as error:
         return IndexState(error=str(error))
     except _Unknown as error:
         return IndexState(error=f"{task.path}: {error}")
     except _Ruined as error:
         return IndexState(faults=[_fault(task, "IX-HEADER", 0, str(error))])
+
+
+def _check_none(task: IndexCheck) -> IndexState:
+    """A store without index files is right as long as no record has keys."""
+    assert task.complete_to is not None
+    keyed = _keyed(task.segments, task.log_start, task.complete_to)
+    first = next(keyed, None)
+    if first is None:
+        return IndexState()
+    fault = Fault(
+        invariant="IX-MISSING",
+        blame=task.side,
+        phy_from=first,
+        phy_to=first + 1,
+        count=1 + sum(1 for _ in keyed),
+        detail="the store has no index files, the other side has: look-ups by key find nothing",
+    )
+    return IndexState(faults=[fault])
 
 
 def _fault(task: IndexCheck, invariant: str, entry: int, text: str, phy: int | None = None, **members: Any) -> Fault:
@@ -325,7 +345,7 @@ class _Check:
         if at < task.complete_to:
             holes.append((at, task.complete_to))
         for begin, end in holes:
-            found = [phy for phy in self._keyed(begin, end) if phy != self._before_phy]
+            found = [phy for phy in _keyed(task.segments, begin, end) if phy != self._before_phy]
             if found:
                 missing.append((found[0], len(found), end))
         missing += [(phy, 1, phy) for phy in partly]
@@ -340,18 +360,19 @@ class _Check:
         severity = Severity.WARN if crash else None
         self._say("IX-MISSING", 0, text, phy=missing[0][0], count=count, severity=severity)
 
-    def _keyed(self, begin: int, end: int) -> Iterator[int]:
-        """Yield the places of the records in [``begin``, ``end``) that have keys; up to the first broken one."""
-        for segment in self._task.segments:
-            at, stop = max(begin, segment.start), min(end, segment.stop)
-            while at < stop:
-                window = Window(segment, at, min(stop, at + WINDOW_BYTES))
-                columns, reached = Frames(window).stretch(at, min(stop, at + WINDOW_BYTES))
-                keyed = _counts(window.data, columns) > 0
-                yield from (columns.pos[keyed] + window.base).tolist()
-                if reached == at:
-                    break
-                at = reached
+
+def _keyed(segments: Sequence[LogFile], begin: int, end: int) -> Iterator[int]:
+    """Yield the places of the records in [``begin``, ``end``) that have keys; up to the first broken one."""
+    for segment in segments:
+        at, stop = max(begin, segment.start), min(end, segment.stop)
+        while at < stop:
+            window = Window(segment, at, min(stop, at + WINDOW_BYTES))
+            columns, reached = Frames(window).stretch(at, min(stop, at + WINDOW_BYTES))
+            keyed = _counts(window.data, columns) > 0
+            yield from (columns.pos[keyed] + window.base).tolist()
+            if reached == at:
+                break
+            at = reached
 
 
 class _Covered:

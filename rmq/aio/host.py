@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,7 +78,8 @@ class AsyncioHost:
             return await handler(argument)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rmq-handler")
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, handler, argument)
+        run = copy_context().run  # with the current span, if there are spans
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, run, handler, argument)
         return await result if inspect.isawaitable(result) else result
 
     def read_file(self, path: str) -> bytes | None:

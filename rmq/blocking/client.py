@@ -13,6 +13,7 @@ from rmq.client.flows.admin import DEFAULT_QUEUES, Progress
 from rmq.client.flows.admin import Admin as AdminFlow
 from rmq.client.flows.member import QueueHealth
 from rmq.client.flows.push import Delivery, Handler
+from rmq.client.flows.spans import Traced
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
@@ -282,16 +283,20 @@ class Received:
         self._timeout_s = timeout_s
 
     def __enter__(self) -> ReceivedMessage:
-        self._delivery: Delivery = self._run(self._receive())
-        message: ReceivedMessage = self._run(self._delivery.__aenter__())
-        return message
+        self._delivery: Delivery
+        self._span: Traced
+        self._delivery, self._span = self._run(self._receive())
+        self._span.attach()
+        return self._delivery.message
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return bool(self._run(self._delivery.__aexit__(kind, error, trace)))
+        self._span.detach()
+        return bool(self._run(self._delivery.end(error)))
 
-    async def _receive(self) -> Delivery:
+    async def _receive(self) -> tuple[Delivery, Traced]:
         async with asyncio.timeout(self._timeout_s):
-            return await self._consumer.receive()
+            delivery = await self._consumer.receive()
+        return delivery, delivery.begin()
 
 
 class Admin:

@@ -8,9 +8,11 @@ with the namespace, and ``%RETRY%<group>`` for what comes again.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 
 import attrs
 
+from rmq.client.types import Message, ReceivedMessage
 from rmq.wire.api.common import MessageQueue
 
 
@@ -90,3 +92,100 @@ class Observer:
 
     def settled(self, event: Settled) -> None:
         """Messages are done, here."""
+
+
+@attrs.frozen(kw_only=True)
+class Sending:
+    """
+    A send begins; ``name`` is ``send``, ``request`` or ``reply``.
+
+    ``topic`` has the namespace, those of ``messages`` have not. ``conversation_id`` joins a request and its reply;
+    ``is_half``: the message of a transaction.
+    """
+
+    name: str
+    topic: str
+    namespace: str | None
+    client_id: str
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    is_batch: bool = False
+    is_half: bool = False
+    sharding_key: str | None = None
+    conversation_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Handling:
+    """
+    A handler gets messages of one queue, or the ``check`` of a transaction its message (``group`` is None then).
+
+    ``is_batch``: the handler takes lists.
+    """
+
+    namespace: str | None
+    client_id: str
+    group: str | None
+    messages: Sequence[ReceivedMessage]
+    is_batch: bool = False
+    is_broadcast: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Pulled:
+    """A pull consumer gives messages, one or more, to the program that asked for them; times are epoch milliseconds."""
+
+    namespace: str | None
+    client_id: str
+    group: str
+    messages: Sequence[ReceivedMessage]
+    began_ms: int
+    ended_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class Ending:
+    """The end of a transaction is sent to its broker; ``name`` is ``commit``, ``rollback`` or ``unknown``."""
+
+    name: str
+    topic: str
+    namespace: str | None
+    client_id: str
+    message_id: str
+
+
+class Span:
+    """What a tracing observer began; :meth:`end` is called once. This one does nothing."""
+
+    #: properties to add to each message of a send, in the order of the messages
+    properties: Sequence[Mapping[str, str]] = ()
+
+    def attach(self) -> None:
+        """Make it the current span of this coroutine or thread."""
+
+    def detach(self) -> None:
+        """Make the former span the current one again, in the coroutine or thread of :meth:`attach`."""
+
+    def end(
+        self, *, error: BaseException | None = None, queue: MessageQueue | None = None, addr: str | None = None
+    ) -> None:
+        """What was begun has ended, with ``error`` or without; ``addr`` is the last broker that was asked, if any."""
+
+
+class TracingObserver(Observer):
+    """An observer that is called when something begins, too, and adds its context to messages; one for a client."""
+
+    def sending(self, event: Sending) -> Span:
+        """A send begins."""
+        return Span()
+
+    def handling(self, event: Handling) -> Span:
+        """A handler begins; the span is current while it runs."""
+        return Span()
+
+    def ending(self, event: Ending) -> Span:
+        """The end of a transaction is sent."""
+        return Span()
+
+    def pulled(self, event: Pulled) -> None:
+        """A program got messages that it asked for."""

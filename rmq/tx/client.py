@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextvars import copy_context
 from random import SystemRandom
 from typing import Any, TypeVar
 
@@ -231,8 +232,8 @@ class PushConsumer:
 
 
 def in_thread(handler: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessage], Deferred[object]]:
-    """Return a handler that runs in the reactor's thread pool."""
-    return lambda message: deferToThread(handler, message)
+    """Return a handler that runs in the reactor's thread pool, with the context variables of the call."""
+    return lambda message: deferToThread(copy_context().run, handler, message)
 
 
 class Admin:

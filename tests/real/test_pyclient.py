@@ -66,6 +66,9 @@ def test_examples(document: str, site: Site) -> None:
         shown = "b'hello" in done.stdout or not any(text in example for text in prints)
         assert shown, f"{example}\n{done.stdout}{done.stderr}"
         assert "print(kind" not in example or "Pub True True" in done.stdout, f"{example}\n{done.stdout}{done.stderr}"
+        if 'print("span"' in example:
+            *names, trace_id = zip(*(line.split()[1:] for line in done.stdout.splitlines()), strict=True)
+            assert sorted(names[0]) == ["process", "send", "send"] and len(set(trace_id)) == 1, done.stdout
         assert "Warning" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert len(examples(document)) >= (3 if document == "README.md" else 8)
 

@@ -6,7 +6,8 @@ Java: DefaultMQProducerImpl#sendKernelImpl, Validators#checkMessage
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 
@@ -60,6 +61,7 @@ _OF_REQUESTS = (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_TTL)
 _NOT_AGAIN = frozenset(
     {PROPERTY_TRANSACTION_PREPARED, PROPERTY_MAX_RECONSUME_TIMES, "RECONSUME_TIME", PROPERTY_DELAY, "REAL_QID"}
 )
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _OWN_PROPERTIES = frozenset({PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_WAIT, PROPERTY_DELAY, PROPERTY_UNIQ_KEY})
 
 
@@ -85,10 +87,10 @@ def single(
     message_id: str,
     settings: ProducerSettings,
     namespace: str | None,
-    more: dict[str, str] | None = None,
+    more: Mapping[str, str] = _NOTHING,
 ) -> Outgoing:
     """Return one message; ``more`` are properties of ours. ConfigurationError for what no broker would take."""
-    properties = _properties(message, message_id) | (more or {})
+    properties = {**_properties(message, message_id), **more}
     body, bits = message.body, 0
     _check_size(len(body), settings)
     if len(body) >= settings.compress_over:
@@ -98,17 +100,21 @@ def single(
 
 
 def batch(
-    messages: Sequence[Message], message_ids: Sequence[str], settings: ProducerSettings, namespace: str | None
+    messages: Sequence[Message],
+    message_ids: Sequence[str],
+    settings: ProducerSettings,
+    namespace: str | None,
+    more: Callable[[int], Mapping[str, str]] = lambda index: _NOTHING,
 ) -> Outgoing:
-    """Return messages of one topic, without delay, as one request."""
+    """Return messages of one topic, without delay, as one request; ``more`` are properties of ours, by index."""
     first = messages[0]
     entries = []
-    for message, message_id in zip(messages, message_ids, strict=True):
+    for index, (message, message_id) in enumerate(zip(messages, message_ids, strict=True)):
         if (message.topic, message.wait_store_ok) != (first.topic, first.wait_store_ok):
             raise ConfigurationError("the messages of a batch have one topic and one wait_store_ok")
         if message.delay_level:
             raise ConfigurationError("the messages of a batch cannot be delayed")
-        properties = _properties(message, message_id)
+        properties = {**_properties(message, message_id), **more(index)}
         entries.append(BatchEntry(message.body, _encoded(properties), message.flag))
     body = encode_batch(entries)
     _check_size(len(body), settings)
@@ -116,9 +122,11 @@ def batch(
     return Outgoing(_topic(first, namespace), body, wait, ",".join(message_ids), is_batch=True, messages=len(messages))
 
 
-def reply(request: ReceivedMessage, body: bytes, message_id: str) -> Outgoing:
+def reply(request: ReceivedMessage, body: bytes, message_id: str, more: Mapping[str, str] = _NOTHING) -> Outgoing:
     """
     Return the answer to a message that was sent with `request`; ConfigurationError for another one.
+
+    ``more`` are properties of ours.
 
     Java: MessageUtil#createReplyMessage
     """
@@ -126,9 +134,14 @@ def reply(request: ReceivedMessage, body: bytes, message_id: str) -> Outgoing:
     cluster = request.properties.get(PROPERTY_CLUSTER)
     if not cluster or not properties[PROPERTY_CORRELATION_ID] or not properties[PROPERTY_REPLY_TO_CLIENT]:
         raise ConfigurationError(f"{request} is no request: its sender waits for no reply")
-    properties |= {PROPERTY_MESSAGE_TYPE: "reply", PROPERTY_UNIQ_KEY: message_id, PROPERTY_WAIT: "true"}
+    properties |= {PROPERTY_MESSAGE_TYPE: "reply", PROPERTY_UNIQ_KEY: message_id, PROPERTY_WAIT: "true", **more}
     text = encode_properties({name: value for name, value in properties.items() if value})
-    return Outgoing(f"{cluster}_REPLY_TOPIC", body, text, message_id, is_reply=True)
+    return Outgoing(reply_topic(request), body, text, message_id, is_reply=True)
+
+
+def reply_topic(request: ReceivedMessage) -> str:
+    """Return the topic of the answers to a request."""
+    return f"{request.properties.get(PROPERTY_CLUSTER, '')}_REPLY_TOPIC"
 
 
 def again(message: ReceivedMessage, group: str, max_reconsume_times: int) -> Outgoing:

@@ -9,7 +9,7 @@ Read in this order:
 * `producer`: sends
 * `member`: a member of a consumer group: rebalance, pulls, offsets; `push`: handlers, retries, dead letters
 * `orderly`: one message of a queue after the other; `litepull`: messages on request
-* `tracing`: message traces
+* `tracing`: message traces; `spans`: spans of an observer
 * `transactions`: messages that are seen when a transaction is committed
 * `usercode`: calls of what users wrote
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
 from rmq.client.host import Gate, Host
-from rmq.client.observers import Observer
+from rmq.client.observers import Observer, TracingObserver
 from rmq.client.settings import ClientSettings
 from rmq.client.types import CloseReport, Credentials, ReceivedMessage
 from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
@@ -123,6 +123,11 @@ class Instance:
         self._credentials = credentials
         self._suffix = suffix
         self.observers = observers
+        tracing = [observer for observer in observers if isinstance(observer, TracingObserver)]
+        if len(tracing) > 1:
+            raise ConfigurationError(f"{tracing!r}: only one observer of a client can trace")
+        #: the observer that has spans, asked by `rmq.client.flows.spans`
+        self.tracing = tracing[0] if tracing else None
         self.connections = host.connections(self._prepare, self._answer)
         self._pid = host.pid()
         self._instance_name = settings.instance_name or f"{self._pid}#{host.rng.getrandbits(48)}"

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 
 from rmq.client.core.routes import check_topic, wrap
 from rmq.client.core.subscription import subscription
+from rmq.client.flows import spans
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held, Member, queue_header, search_header
 from rmq.client.observers import How
@@ -68,6 +69,7 @@ class PullConsumer(Member):
         if self._closed:
             raise ClosedClient("the consumer is closed")
         self._instance.check_usable()
+        began_ms = self._host.wall_ms()
         if self._settings.auto_commit:
             self._settle()
         if not self._ready:
@@ -86,6 +88,7 @@ class PullConsumer(Member):
             # Java's client, too, takes them for consumed when it has given them away
             begun = self._instance.tracer.before(self._group, found)
             self._instance.tracer.after(self._group, found, begun, None)
+        spans.pulled(self._instance, self._group, found, began_ms)
         return found
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:

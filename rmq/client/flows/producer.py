@@ -14,6 +14,7 @@ from rmq.client.core.codec import check_installed
 from rmq.client.core.faults import Faults
 from rmq.client.core.outgoing import Outgoing
 from rmq.client.core.routes import check_group, publish_queues, wrap
+from rmq.client.flows import spans
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.observers import Sent
@@ -76,8 +77,12 @@ class Producer:
         with ``strict`` NotDurable. Who cancels the wait does not take the message back.
         """
         self._check(queue, sharding_key)
-        out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace)
-        return await self.deliver(out, queue, sharding_key, timeout_s)
+        message_id = self._instance.unique_id()
+        with spans.sending(self._instance, "send", [message], [message_id], sharding_key=sharding_key) as span:
+            out = outgoing.single(message, message_id, self._settings, self._namespace, span.properties())
+            result = await self.deliver(out, queue, sharding_key, timeout_s)
+            span.sent(result.queue)
+        return result
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
@@ -87,19 +92,25 @@ class Producer:
         if not messages:
             raise ConfigurationError("a batch without messages")
         ids = [self._instance.unique_id() for _ in messages]
-        out = outgoing.batch(messages, ids, self._settings, self._namespace)
-        return await self.deliver(out, queue, None, timeout_s)
+        with spans.sending(self._instance, "send", messages, ids, is_batch=True) as span:
+            out = outgoing.batch(messages, ids, self._settings, self._namespace, span.properties)
+            result = await self.deliver(out, queue, None, timeout_s)
+            span.sent(result.queue)
+        return result
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and wait for nothing but the connection: it may be lost."""
         self._check(queue, None)
-        out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace)
-        await self._observed(out, self._oneway(out, queue))
+        message_id = self._instance.unique_id()
+        with spans.sending(self._instance, "send", [message], [message_id]) as span:
+            out = outgoing.single(message, message_id, self._settings, self._namespace, span.properties())
+            span.sent(await self._observed(out, self._oneway(out, queue)))
 
-    async def _oneway(self, out: Outgoing, queue: MessageQueue | None) -> None:
+    async def _oneway(self, out: Outgoing, queue: MessageQueue | None) -> MessageQueue:
         chosen = queue or self._choose(await self._writable(out.topic, self._settings.send_timeout_s), ())
         addr = self._instance.broker_addr(chosen.broker_name)
         await self._instance.connections.tell(addr, SEND_MESSAGE_V2, self._header(out, chosen), out.body)
+        return chosen
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
         """
@@ -110,32 +121,40 @@ class Producer:
         self._check(None, None)
         host, instance = self._instance.host, self._instance
         deadline = host.seconds() + timeout_s
-        if wrap(self._namespace, message.topic) not in self._queues:
-            # the broker pushes the reply over the connection that it knows by our heartbeat
-            await self._writable(wrap(self._namespace, message.topic), timeout_s)
-            await instance.heartbeat()
-        correlation_id = f"{host.rng.getrandbits(128):032x}"
-        more = {
-            outgoing.PROPERTY_CORRELATION_ID: correlation_id,
-            PROPERTY_REPLY_TO_CLIENT: instance.client_id,
-            outgoing.PROPERTY_TTL: str(int(timeout_s * 1000)),
-        }
-        out = outgoing.single(message, instance.unique_id(), self._settings, self._namespace, more)
-        waiting = instance.requests[correlation_id] = Awaited(host.gate())
-        try:
-            await self.deliver(out, timeout_s=deadline - host.seconds())
-            await host.within(waiting.arrival(), max(0.0, deadline - host.seconds()))
-        except TimeoutError:
-            raise RequestTimeout(message.topic, f"no reply to {out.message_id} within {timeout_s:g} s") from None
-        finally:
-            del instance.requests[correlation_id]
+        correlation_id, message_id = f"{host.rng.getrandbits(128):032x}", instance.unique_id()
+        with spans.sending(instance, "request", [message], [message_id], conversation_id=correlation_id) as span:
+            if wrap(self._namespace, message.topic) not in self._queues:
+                # the broker pushes the reply over the connection that it knows by our heartbeat
+                await self._writable(wrap(self._namespace, message.topic), timeout_s)
+                await instance.heartbeat()
+            more = {
+                outgoing.PROPERTY_CORRELATION_ID: correlation_id,
+                PROPERTY_REPLY_TO_CLIENT: instance.client_id,
+                outgoing.PROPERTY_TTL: str(int(timeout_s * 1000)),
+                **span.properties(),
+            }
+            out = outgoing.single(message, message_id, self._settings, self._namespace, more)
+            waiting = instance.requests[correlation_id] = Awaited(host.gate())
+            try:
+                span.sent((await self.deliver(out, timeout_s=deadline - host.seconds())).queue)
+                await host.within(waiting.arrival(), max(0.0, deadline - host.seconds()))
+            except TimeoutError:
+                raise RequestTimeout(message.topic, f"no reply to {message_id} within {timeout_s:g} s") from None
+            finally:
+                del instance.requests[correlation_id]
         assert waiting.reply is not None
         return waiting.reply
 
     async def reply(self, request: ReceivedMessage, body: bytes) -> None:
         """Answer a message that was sent with :meth:`request`; NotDelivered when its sender cannot be reached."""
         self._check(None, None)
-        await self.deliver(outgoing.reply(request, body, self._instance.unique_id()))
+        message_id, topic = self._instance.unique_id(), outgoing.reply_topic(request)
+        conversation_id = request.properties.get(outgoing.PROPERTY_CORRELATION_ID)
+        with spans.sending(
+            self._instance, "reply", [Message(topic, body)], [message_id], topic=topic, conversation_id=conversation_id
+        ) as span:
+            result = await self.deliver(outgoing.reply(request, body, message_id, span.properties()))
+            span.sent(result.queue)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that take messages; raises NoRoute."""

@@ -14,9 +14,11 @@ from typing import Any
 import attrs
 
 from rmq.client.core import outgoing
+from rmq.client.flows import spans
 from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
+from rmq.client.flows.spans import Traced
 from rmq.client.flows.usercode import outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
@@ -238,10 +240,32 @@ class PushConsumer(Member):
         began = self._host.seconds()
         argument: object = messages if self._settings.batch_size > 1 else messages[0]
         begun = self.traced(messages)
-        _, error = await outcome(self._host, self._handler, argument)
+        error = await self._current(messages, argument)
         self.trace_ended(messages, begun, error)
         self.handled(held, len(messages), began, error)
         return error
+
+    async def _current(self, messages: Sequence[ReceivedMessage], argument: object) -> Exception | None:
+        """Run the handler with its span as the current one."""
+        assert self._handler is not None
+        with self.span(messages) as span:
+            span.attach()
+            try:
+                _, error = await outcome(self._host, self._handler, argument)
+            except self._host.CANCELLED:
+                span.failed(TimeoutError("the handler did not end in time; it was cancelled"))
+                raise
+            finally:
+                span.detach()
+            span.failed(error)
+        return error
+
+    def span(self, messages: Sequence[ReceivedMessage]) -> Traced:
+        """Begin the span of a handler, or of a delivery's block."""
+        is_batch = self._settings.batch_size > 1 and self._handler is not None
+        return spans.handling(
+            self._instance, self._group, messages, is_batch=is_batch, is_broadcast=self._settings.broadcast
+        )
 
     def traced(self, messages: Sequence[ReceivedMessage]) -> tuple[str, int] | None:
         """Trace that messages are given to a handler; return what :meth:`trace_ended` needs."""
@@ -393,7 +417,7 @@ class PushConsumer(Member):
             error: Exception | None = ConfigurationError("the member has no handler")
         else:
             argument: object = [message] if self._settings.batch_size > 1 else message
-            _, error = await outcome(self._host, self._handler, argument)
+            error = await self._current([message], argument)
         kind = "CR_THROW_EXCEPTION"
         if error is None or isinstance(error, Later | Reject):
             kind = "CR_SUCCESS" if error is None else "CR_LATER"
@@ -447,12 +471,25 @@ class Delivery:
         """Send the message to the dead letter queue."""
         await self.later(REJECT_LEVEL)
 
-    async def __aenter__(self) -> ReceivedMessage:
+    def begin(self) -> Traced:
+        """The block begins; return its span, which is not attached yet."""
         self._began = self._consumer.entered()
         self._begun = self._consumer.traced([self.message])
+        self._span = self._consumer.span([self.message])
+        return self._span
+
+    async def __aenter__(self) -> ReceivedMessage:
+        self.begin().attach()
         return self.message
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self._span.detach()
+        return await self.end(error)
+
+    async def end(self, error: BaseException | None) -> bool:
+        """The block has ended; settle the message, and return whether the error goes no further."""
+        self._span.failed(error)
+        self._span.end()
         failure = error if isinstance(error, Exception) else None
         self._consumer.trace_ended([self.message], self._begun, failure)
         self._consumer.handled(self._held, 1, self._began, failure)

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from rmq.client.core import outgoing
+from rmq.client.flows import spans
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.usercode import outcome
@@ -70,16 +71,20 @@ class TransactionProducer(Producer):
     async def begin(self, message: Message) -> SendResult:
         """Send a half message; one that is stored, but less safe, is rolled back."""
         self._check(None, None)
-        more = {PROPERTY_TRANSACTION_PREPARED: "true", outgoing.PROPERTY_PRODUCER_GROUP: self._group}
-        out = outgoing.single(message, self._instance.unique_id(), self._settings, self._namespace, more)
-        try:
-            result = await self.deliver(attrs.evolve(out, sys_flag=out.sys_flag | TRANSACTION_PREPARED))
-        except NotDurable as error:
-            result = error.result
-        if result.status is not SendStatus.OK:
-            await self.end(result, Outcome.ROLLBACK)
-            broker = result.queue.broker_name
-            raise NotDelivered(out.topic, [(broker, Refused(result.status.value, result.status.name, broker))])
+        message_id = self._instance.unique_id()
+        with spans.sending(self._instance, "send", [message], [message_id], is_half=True) as span:
+            more = {PROPERTY_TRANSACTION_PREPARED: "true", outgoing.PROPERTY_PRODUCER_GROUP: self._group}
+            more |= span.properties()
+            out = outgoing.single(message, message_id, self._settings, self._namespace, more)
+            try:
+                result = await self.deliver(attrs.evolve(out, sys_flag=out.sys_flag | TRANSACTION_PREPARED))
+            except NotDurable as error:
+                result = error.result
+            span.sent(result.queue)
+            if result.status is not SendStatus.OK:
+                await self.end(result, Outcome.ROLLBACK)
+                broker = result.queue.broker_name
+                raise NotDelivered(out.topic, [(broker, Refused(result.status.value, result.status.name, broker))])
         return attrs.evolve(result, half=message)
 
     async def end(self, result: SendResult, how: Outcome) -> None:
@@ -93,13 +98,16 @@ class TransactionProducer(Producer):
             transaction_id=result.transaction_id,
             bname=result.queue.broker_name,
         )
-        try:
-            addr = self._instance.broker_addr(result.queue.broker_name)
-            await self._instance.connections.tell(addr, END_TRANSACTION, header, None)
-        except RequestFailed as error:
-            _log.info("the end of transaction %s was not sent: %s; the broker will ask", result.message_id, error)
-        else:
-            self._trace_end(result.queue.topic, header, addr, result.half)
+        with spans.ending(self._instance, how.name.lower(), result.queue.topic, result.message_id) as span:
+            span.sent(result.queue)
+            try:
+                addr = self._instance.broker_addr(result.queue.broker_name)
+                await self._instance.connections.tell(addr, END_TRANSACTION, header, None)
+            except RequestFailed as error:
+                span.failed(error)
+                _log.info("the end of transaction %s was not sent: %s; the broker will ask", result.message_id, error)
+            else:
+                self._trace_end(result.queue.topic, header, addr, result.half)
 
     def _trace_end(
         self, topic: str, end: EndTransactionHeader, addr: str, message: Message | ReceivedMessage | None
@@ -130,7 +138,13 @@ class TransactionProducer(Producer):
         return self._tell_how(addr, command.decode_header(CheckTransactionStateHeader), message)
 
     async def _tell_how(self, addr: str, header: CheckTransactionStateHeader, message: ReceivedMessage) -> None:
-        how, error = await outcome(self._instance.host, self._ask, message)
+        with spans.handling(self._instance, None, [message]) as span:
+            span.attach()
+            try:
+                how, error = await outcome(self._instance.host, self._ask, message)
+            finally:
+                span.detach()
+            span.failed(error)
         if error is not None or not isinstance(how, Outcome):
             _log.warning("the check of %s gave no outcome: %r", message, error or how, exc_info=error)
             how = Outcome.UNKNOWN

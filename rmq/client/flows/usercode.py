@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from rmq.client.host import Host
 from rmq.client.observers import Observer
+
+T = TypeVar("T")
 
 _log = logging.getLogger("rmq.client")
 
@@ -25,7 +28,13 @@ async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -
 def tell(observers: Iterable[Observer], say: Callable[[Observer], None]) -> None:
     """Call all observers; what one raises is logged."""
     for observer in observers:
-        try:
-            say(observer)
-        except Exception:  # noqa: BLE001 - metrics must not stop messages
-            _log.exception("observer %r failed", observer)
+        guarded(observer, partial(say, observer))
+
+
+def guarded(observer: Observer, call: Callable[[], T]) -> T | None:
+    """Call an observer, or a span of it, and return its result; what it raises is logged, and the result is None."""
+    try:
+        return call()
+    except Exception:  # noqa: BLE001 - metrics and traces must not stop messages
+        _log.exception("observer %r failed", observer)
+        return None

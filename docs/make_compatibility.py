@@ -113,6 +113,33 @@ TAIL = """\
 - 308: `filterGroups` are left out of the answer; Apache also deletes all their offsets.
 - 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once a client has asked for
   its offsets, until the next start; the answer, code 0 without a body, is one that `mqadmin queryCq` cannot read.
+
+## What `mqadmin` 5.3.3 prints about ours and not about Apache 5.3.3
+
+All its sub-commands print the same about both, but for what follows; `tests/real/test_broker_admin.py` compares them.
+`exportMetadataInRocksDB` and `dumpCompactionLog` read local files and ask no server; `startMonitoring` prints nothing.
+
+- A stored record of 5.3.3 is longer: it has a separator behind the last property, and the broker adds `MSG_REGION` and
+  `TRACE_ON` and keeps `WAIT`. Offsets in the commit log and lengths are larger accordingly.
+- `topicList`, `statsAll`: 5.3.3 registers the topics of transactions, and has those of POP, timer messages and broker
+  members. Its code 300 answers the topic of an online subscription as if it were a group's name.
+- `topicStatus`: 5.3.3 shows queues that can be read but not written; 4.9 and ours do not.
+- `updateTopic`: a bad name is refused with code 1, as in 4.9; 5.3.3 has code 29 for it.
+- `updateTopic -a`, `updateSubGroup --attributes`: ours takes no notice of attributes, as 4.9; 5.3.3 checks and stores
+  them.
+- `cloneGroupOffset`: ours takes offsets of a group without a configuration, as 4.9; 5.3.3 refuses them with code 26.
+- `resetOffsetByTime`, `skipAccumulatedMessage`: ours answers 206 about a group that is offline, as 4.9. The tool then
+  sets the offsets itself and prints another table; 5.3.3 sets them in the broker. With one queue (`-b -q -o`) the tool
+  only prints the 206.
+- `brokerStatus`, `getBrokerConfig`, `exportConfigs`: ours has the keys and the defaults of 4.9, its own keys and few of
+  5.x. `updateBrokerConfig`: ours names the key that it refuses.
+- Refused with code 3, which the tool prints: `setConsumeMode`, `exportPopRecord` (POP); `updateStaticTopic` (static
+  topics); `addBroker`, `removeBroker` (broker containers); `resetMasterFlushOffset` (slaves that act as master);
+  `getSyncStateSet`, `getBrokerEpoch`, `getControllerMetaData`, `getControllerConfig`, `updateControllerConfig`,
+  `electMaster`, `cleanBrokerMetadata` (controller); `getColdDataFlowCtrInfo`, `updateColdDataFlowCtrGroupConfig`,
+  `removeColdDataFlowCtrGroupConfig`, `setCommitLogReadAheadMode` (cold data); `createUser`, `updateUser`, `deleteUser`,
+  `getUser`, `listUser`, `copyUser`, `createAcl`, `updateAcl`, `deleteAcl`, `getAcl`, `listAcl`, `copyAcl` (accounts of
+  5.x); `rocksDBConfigToJson`, `checkRocksdbCqWriteProgress` (RocksDB).
 """
 
 

@@ -428,6 +428,26 @@ class ConsumeTests(FlowCase):
             self.until(lambda w=wanted: w <= set(inboxes[0].bodies) & set(inboxes[1].bodies) & set(pulled))
             self.assertLess(self.sim.world.now_s - back_s, 5, away_s)
 
+    def test_locks_that_could_not_be_renewed(self) -> None:
+        """A broker that was away when its locks were due gets the request again soon, before they end."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox, group="OG", orderly=True).start())
+        self.sim.run(self.sender.send(Message("T", b"first")))
+        self.until(lambda: inbox.bodies == [b"first"])
+        # locks are renewed after 20 s and end after 30 s
+        node = self.sim.brokers["broker-a"]
+        self.sim.pass_s(17)
+        node.kill()
+        self.sim.pass_s(5)
+        node.start()
+        self.sim.pass_s(10)
+        for queue_id in range(4):
+            queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=queue_id)
+            self.sim.run(self.sender.send(Message("T", b"%d" % queue_id), queue=queue))
+        sent_s = self.sim.world.now_s
+        self.until(lambda: len(inbox.bodies) == 5)
+        self.assertLess(self.sim.world.now_s - sent_s, 1)
+
     def test_name_server_restarts(self) -> None:
         """Without a NameServer everything goes on with the routes that are known."""
         inbox = Inbox()

@@ -79,10 +79,11 @@ class OrderlyConsumer(PushConsumer):
 
     async def _renew(self) -> None:
         """Lock all queues every 20 s, and soon again what was not locked: its broker may be back."""
+        renewed = True
         while True:
-            await self._host.sleep(RENEW_S if all(map(self._is_locked, self._held.values())) else UNLOCKED_PAUSE_S)
-            for queues in self._by_broker():
-                await self._lock(queues)
+            is_locked = renewed and all(map(self._is_locked, self._held.values()))
+            await self._host.sleep(RENEW_S if is_locked else UNLOCKED_PAUSE_S)
+            renewed = all([await self._lock(queues) for queues in self._by_broker()])
 
     def _is_locked(self, held: Held) -> bool:
         return self._host.seconds() - self._locked_s.get(held.queue, -LOCK_S) < LOCK_S

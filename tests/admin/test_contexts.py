@@ -148,7 +148,7 @@ CHANGES: list[tuple[str, ...]] = [
     ("broker", "clean-queues"),
     ("broker", "clean-log"),
     ("consume", "orders", "-g", "G"),
-    ("acl", "set", "alice"),
+    ("acl", "set", "alice", "-s", "secret-of-alice", "-m", "false"),
     ("acl", "delete", "alice"),
     ("acl", "whitelist", "10.0.0.*"),
 ]
@@ -159,6 +159,7 @@ ASKING = {
     RequestCode.GET_BROKER_CLUSTER_INFO,
     RequestCode.GET_TOPIC_STATS_INFO,
     RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
     RequestCode.GET_BROKER_CONFIG,
 }

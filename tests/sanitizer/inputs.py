@@ -354,7 +354,7 @@ def kernel_kind() -> Callable[[random.Random], object]:
         data = damaged(rng, log(rng, 0)) or b"\0"
         module.crc32(data)
         end = rng.choice((len(data), len(data), 5, 1 << 30))
-        module.extract(data, 0, rng.choice((end, 1)), end, 91, 1 << 24, rng.random() < 0.5, rng.random() < 0.5)
+        module.extract(data, 0, rng.choice((end, 1)), end, 91, 1 << 24, *(rng.random() < 0.5 for _ in range(3)))
         places = np.array([rng.choice((0, 1, len(data) - 1, len(data), -1, 1 << 40)) for _ in range(3)], np.int64)
         lengths = np.array([rng.choice((0, 1, 5, len(data), -1, 1 << 62)) for _ in range(3)], np.int64)
         for call in (

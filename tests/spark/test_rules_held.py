@@ -90,7 +90,7 @@ HELD: list[tuple[str, str, Callable[..., Any], str]] = [
     ("worker.indexes", "_Check._check_places", lambda *_: 0, "index_entry_points_at_another_record"),
     ("worker.indexes", "_Check._check_times", no_more, "index_entry_has_another_time"),
     ("worker.indexes", "_Check._say_of", no_more, "index_entry_points_into_a_record"),
-    ("worker.indexes", "_Check._keyed", nothing, "index_file_is_missing"),
+    ("worker.indexes", "_keyed", nothing, "index_file_is_missing"),
     ("worker.indexes", "_Check._say", no_more, "index_header_has_another_field"),
     ("worker.indexes", "_Check._say_of", no_more, "index_entry_has_another_hash"),
     ("driver.queues", "_check_queue", nothing, "offset_given_twice"),

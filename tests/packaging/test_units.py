@@ -78,7 +78,8 @@ class UnitTests(SynchronousTestCase):
                     config = launch.parse(MAKERS[Path(program).name], arguments)
                 self.assertEqual((config["nodaemon"], config["pidfile"]), (1, ""))
                 first, *_ = config.subOptions.configs
-                kept = first.kv_config_path if "kv" in command else config.subOptions.configs[3].store_path_root_dir
+                is_namesrv = name == "rmq-namesrv.service"
+                kept = first.kv_config_path if is_namesrv else config.subOptions.configs[3].store_path_root_dir
                 self.assertTrue(kept.startswith(folder), kept)
 
     def test_user_and_folder(self) -> None:

@@ -59,7 +59,8 @@ class FindingsTests(TableCase):
         """Each run adds a folder; what was found comes back with its types, ids and hex, resolved ones too."""
         pair = self.damaged()
         rows = [one.to_json() for one in audit(pair.master, pair.slave).findings]
-        write_findings(str(self.folder / "t"), "run-1", rows)
+        path = write_findings(str(self.folder / "t"), "run-1", rows)
+        self.assertEqual(pyarrow.parquet.read_metadata(path).row_group(0).column(0).compression, "ZSTD")
         write_findings(str(self.folder / "t"), "run-2", [rows[0] | {"state": "resolved", "detail": "bad \ud800 text"}])
         write_findings(str(self.folder / "t"), "run-3", [])
         table = pyarrow.dataset.dataset(self.folder / "t", partitioning="hive").to_table().to_pylist()

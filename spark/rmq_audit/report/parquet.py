@@ -40,7 +40,8 @@ def write_findings(folder: str, run_id: str, findings: Sequence[Mapping[str, Any
         os.makedirs(inside, exist_ok=True)
         # a name with a dot in front: Spark and Arrow do not read it while it is not whole
         temporary = os.path.join(inside, ".findings.parquet.tmp")
-        pq.write_table(pa.Table.from_pylist([_legal(row) for row in rows], schema=SCHEMA), temporary)
+        table = pa.Table.from_pylist([_legal(row) for row in rows], schema=SCHEMA)
+        pq.write_table(table, temporary, compression="zstd")
         os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"--parquet {folder}: cannot be written: {error.strerror or error}") from error

@@ -149,13 +149,14 @@ def test_a_group_begins_at_a_time(version: str, site: Site, client: Clients) -> 
     A new group with CONSUME_FROM_TIMESTAMP gets what was stored since; consumeTimestamp counts in seconds.
 
     A broker lets it choose where the begin of the queue is gone, or no longer in memory; otherwise it begins at 0.
+    What it takes is the message nearest to the time, so the time is seconds after the old ones, just before the new.
     """
     namesrv, _broker = start(site, accessMessageInMemoryMaxRatio=0)
     java = client(version, namesrv.addr)
     java.send(TOPIC, "sync", 20, prefix="old")
-    stored = time.time()
-    until("two seconds have begun", lambda: time.time() > stored + 2.5, seconds=30)
-    moment = time.strftime("%Y%m%d%H%M%S", time.localtime(stored + 2))
+    second = int(time.time()) + 6
+    until("the second has begun", lambda: time.time() > second, seconds=30)
+    moment = time.strftime("%Y%m%d%H%M%S", time.localtime(second))
     new = keys_of(java.send(TOPIC, "sync", 20, prefix="new"))
     java.consume(GROUP, TOPIC, "one", **{"from": moment})
     wait_for(java, "what was stored since", new)

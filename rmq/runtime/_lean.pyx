@@ -280,7 +280,12 @@ cdef class Lean:
                 reactor.work_on(transport, fd, EPOLLIN)
                 return 0
             state = transport.__dict__
-            if PyDict_GetItem(state, "doRead") is not NULL or not self._is_kind(transport):
+            if (
+                PyDict_GetItem(state, "doRead") is not NULL
+                # it asks for longer pieces, as a slave's
+                or PyDict_GetItem(state, "bufferSize") is not NULL
+                or not self._is_kind(transport)
+            ):
                 why = transport.doRead()
             else:
                 with nogil:

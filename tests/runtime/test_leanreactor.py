@@ -294,6 +294,18 @@ class LeanPollTests(LeanCase):
         self.turn()
         self.assertEqual(self.protocol.received, b"request")
 
+    def test_size_of_a_read(self) -> None:
+        """A read takes 64 KiB, or what the transport asks for in ``bufferSize``, as a slave's connection does."""
+        for buffer_size, read in ((None, 65536), (70_000, 70_000)):
+            if buffer_size:
+                self.transport.bufferSize = buffer_size
+            self.peer.send(bytes(80_000))
+            self.protocol.received = b""
+            self.turn()
+            self.assertEqual(len(self.protocol.received), read)
+            self.turn()
+            self.assertEqual(len(self.protocol.received), 80_000)
+
     def test_no_context(self) -> None:
         """Reading costs no log context, writing for a stranger's selectable keeps it."""
         entered: list[Any] = []

@@ -44,6 +44,8 @@ from rmq.wire.record import (
 FILE_NAME = "delayOffset.json"
 #: delay of a retry after a failed delivery, or for a message that cannot be read yet
 RETRY_MS = 100
+#: a level that delivered something waits this long for what becomes due next, to deliver it together; Apache: 100 ms
+GATHER_MS = 10
 #: messages that are delivered in one turn of the reactor, of one level
 SLICE = 32
 #: results of the store for a message that it refuses at every retry
@@ -310,6 +312,8 @@ class Delays:
         if next_s is None:
             self._advance(level, result.next_begin_offset)
             next_s = self._clock.seconds()
+        elif self._offsets.get(level, 0) > offset:
+            next_s = max(next_s, self._after_ms(GATHER_MS))
         self._again(level, next_s)
 
     async def _deliver_records(self, level: int, offset: int, records: bytes) -> float | None:

@@ -209,6 +209,25 @@ class BacklogTests(SynchronousTestCase):
         self.assertLess(delays.table().offset_table[1], 4 * SLICE)
         backlog.one.end()
 
+    def test_gathers_what_becomes_due(self) -> None:
+        """Of a stream the first message comes at once, each other one at most 10 ms after it is due, some together."""
+        backlog = Backlog()
+        world, store = backlog.one.world, backlog.one.service.store
+        due_s: list[float] = []
+        came_s: list[float] = []
+        for _ in range(50):
+            backlog.park(1)
+            due_s.append(world.now_s + 1)
+            world.run_for(0.001)
+        while len(came_s) < len(due_s):
+            world.step()
+            came_s += [world.now_s] * (store.max_offset("T", 0) - 1 - len(came_s))
+        late_s = [came - due for came, due in zip(came_s, due_s, strict=True)]
+        self.assertLess(late_s[0], 0.0015)
+        self.assertLess(max(late_s), 0.0115)
+        self.assertLessEqual(len(set(came_s)), 6)
+        backlog.one.end()
+
     def test_a_send_beside_it(self) -> None:
         """A send is answered while most of a backlog still waits."""
         backlog = Backlog()

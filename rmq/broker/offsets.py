@@ -15,9 +15,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.tables import next_version
-from rmq.runtime.clock import map_in_turns, now_ms, slices_of
+from rmq.runtime.clock import map_in_turns, now_ms, slices_of, steady_ms
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.runtime.logs import LogThrottle
 from rmq.store.multidispatch import is_lmq
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
@@ -86,6 +87,7 @@ class ConsumerOffsetTable:
         self._lmq = lmq
         self._disk = disk
         self._clock = clock
+        self._throttle = LogThrottle()
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._offsets: dict[str, dict[int, int]] = {}
         #: how often something has changed, and the number of the last change that is in the file
@@ -210,14 +212,18 @@ class ConsumerOffsetTable:
             self._drop(group, topic, queue_id)
             return
         if before is not None and offset < before:
-            self._log.debug(
-                "group {group} commits a lower offset in queue {queue_id} of {topic}: {offset}, before: {before}",
-                group=group,
-                topic=topic,
-                queue_id=queue_id,
-                before=before,
-                offset=offset,
-            )
+            suppressed = self._throttle.admit((group, topic, queue_id), steady_ms(self._clock))
+            if suppressed is not None:
+                self._log.debug(
+                    "group {group} commits a lower offset in queue {queue_id} of {topic}: {offset}, before: {before} "
+                    "({suppressed} such messages suppressed)",
+                    group=group,
+                    topic=topic,
+                    queue_id=queue_id,
+                    before=before,
+                    offset=offset,
+                    suppressed=suppressed,
+                )
         queues[queue_id] = offset
         self._changes += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 
 from rmq.broker import offsets as offsets_module
 from rmq.broker.offsets import ConsumerOffsetTable
@@ -37,6 +38,18 @@ class CommitTests(OffsetCase):
         self.assertEqual(self.offsets.query("g", "T", 0), 3)
         for group, topic, queue_id in (("g", "T", 1), ("g", "U", 0), ("h", "T", 0)):
             self.assertIsNone(self.offsets.query(group, topic, queue_id))
+
+    def test_lower_offsets_are_logged_once_a_minute(self) -> None:
+        """Two members that commit the same queue do not fill the log; each queue has a line of its own."""
+        with capturedLogs() as events:
+            for offset in (5, 3, 5, 4, 5, 2):
+                self.offsets.commit("g", "T", 0, offset)
+            self.offsets.commit("g", "T", 1, 5)
+            self.offsets.commit("g", "T", 1, 1)
+            self.clock.advance(60)
+            self.offsets.commit("g", "T", 0, 1)
+        found = [(e["queue_id"], e["before"], e["offset"], e["suppressed"]) for e in events if "suppressed" in e]
+        self.assertEqual(found, [(0, 5, 3, 0), (1, 5, 1, 0), (0, 2, 1, 2)])
 
     def test_zero_is_not_none(self) -> None:
         """Offset 0 is an offset."""

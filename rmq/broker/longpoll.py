@@ -101,7 +101,8 @@ class LongPolls:
             for pull in held
             if max_offset > pull.from_offset and (tags_code is None or pull.matches is None or pull.matches(tags_code))
         ]
-        self._wake(woken)
+        if woken:
+            self._wake(woken)
 
     def tick(self, now_ms: int) -> Iterator[None]:
         """

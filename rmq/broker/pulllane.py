@@ -180,7 +180,7 @@ class PullLane:
         self._stats.sources.append(self._count)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        known, pick = self._known, self._store.pick
+        known, pick, max_offset = self._known, self._store.pick, self._store.max_offset
         split = _compiled.split
         count = collected = 0
         while collected < MAX_COLLECTED_BYTES:
@@ -205,21 +205,8 @@ class PullLane:
                     break
             if not 0 <= queue_id < pull.queues:
                 break
-            picked = pick(
-                pull.topic,
-                queue_id,
-                queue_offset,
-                pull.most,
-                pull.codes,
-                pull.accepts,
-                (*pull.brokers, opaque, _FOUND),
-            )
-            if picked is None:
-                if queue_offset != self._store.max_offset(pull.topic, queue_id) or (
-                    # the responder knows when it must wait once more
-                    pull.accepts is not None and pull.wait_ms is not None
-                ):
-                    break
+            # the responder knows when a filtered pull must wait once more
+            if queue_offset == max_offset(pull.topic, queue_id) and (pull.accepts is None or pull.wait_ms is None):
                 self._stats.missed()
                 if pull.commits:
                     self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
@@ -230,21 +217,36 @@ class PullLane:
                     count += 1
                 position = stop
                 continue
+            picked = pick(
+                pull.topic,
+                queue_id,
+                queue_offset,
+                pull.most,
+                pull.codes,
+                pull.accepts,
+                (*pull.brokers, opaque, _FOUND),
+            )
+            if picked is None:
+                break
             answer, size, messages = picked[:3]
             if not messages or size > MAX_LANE_BYTES:
                 break
             if pull.commits:
                 self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
-            if not pull.found:
-                self._counted.append(pull)
-            pull.found += 1
-            pull.messages += messages
-            pull.size_bytes += size
+            self._got(pull, messages, size)
             answers.append(answer)
             collected += size
             count += 1
             position = stop
         return position, count
+
+    def _got(self, pull: _KnownPull, messages: int, size: int) -> None:
+        """Note what a pull found, for :meth:`_count`."""
+        if not pull.found:
+            self._counted.append(pull)
+        pull.found += 1
+        pull.messages += messages
+        pull.size_bytes += size
 
     def _count(self) -> None:
         """Tell the statistics what was found since they asked."""
@@ -401,7 +403,7 @@ class PullLane:
         records, size, messages, following, low, high, is_old = self._read
         if not messages or size > MAX_LANE_BYTES:
             return self._ordinary(held)
-        self._stats.got(pull.group, topic, messages, size)
+        self._got(pull, messages, size)
         head: bytes = _compiled.pull_head(0, pull.brokers[is_old], following, low, high, held.opaque, _FOUND, size)
         return head + records
 

@@ -79,8 +79,9 @@ def keep_steady(reactor: Any) -> None:
     """
     if hasattr(reactor, "wall_seconds"):
         return
-    ahead_s = time.time() - time.monotonic()
-    reactor.seconds = lambda: time.monotonic() + ahead_s
+    monotonic = time.monotonic
+    ahead_s = time.time() - monotonic()
+    reactor.seconds = lambda: monotonic() + ahead_s
     reactor.wall_seconds = time.time
 
 

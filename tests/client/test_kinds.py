@@ -215,6 +215,18 @@ class PullTests(KindCase):
         queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
         self.assertRaises(LostQueue, made.position, queue)
 
+    def test_seek_at_once(self) -> None:
+        """A queue may be sought right after it was assigned, before the broker has said where it begins."""
+        self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))
+        made = self.pull(subscribes=False)
+        self.sim.run(made.assign([FIRST]))
+        with self.assertRaisesRegex(LostQueue, "not known yet"):
+            made.position(FIRST)
+        self.sim.run(made.seek(FIRST, 2))
+        self.assertEqual(made.position(FIRST), 2)
+        self.assertEqual(self.drain(made, 2), [b"2", b"3"])
+        self.assertEqual(self.sim.run(made.getmany(timeout_s=1)), [])
+
     def test_members_share(self) -> None:
         """Two pull consumers share the queues, also within one client id's machine."""
         first, second = (

@@ -144,8 +144,15 @@ class PullConsumer(Member):
         return await self._stored_offset(self._wrapped(queue))
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message that is not acknowledged; LostQueue when the queue is not ours."""
-        return self._mine(queue).process.commit_offset
+        """
+        Return the offset of the next message that is not acknowledged.
+
+        LostQueue when the queue is not ours, or when the broker has not yet said where it begins.
+        """
+        held = self._mine(queue)
+        if not held.is_ready:
+            raise LostQueue(f"where queue {queue} begins is not known yet")
+        return held.process.commit_offset
 
     async def close(self) -> CloseReport:
         """
@@ -180,7 +187,7 @@ class PullConsumer(Member):
 
     def _mine(self, queue: MessageQueue) -> Held:
         held = self._held.get(self._wrapped(queue))
-        if held is None or not held.is_ready:
+        if held is None:
             raise LostQueue(f"queue {queue} is not read by this consumer")
         return held
 

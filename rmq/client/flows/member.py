@@ -318,6 +318,7 @@ class Member:
         if held.pulling is not None:
             held.pulling.cancel()
         held.process.clear(offset)
+        held.is_ready = True  # whatever the broker would have said
         held.pulling = self._host.spawn(self._pull_queue(held), name=f"rmq pull of {held.queue}")
 
     async def _may_take(self, queue: MessageQueue) -> bool:

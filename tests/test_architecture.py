@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "admin": {"broker", "client", "errors", "namesrv", "remoting", "runtime", "store", "tx", "wire"},
     "local": {"runtime"},
     "client": {"errors", "wire"},
-    "aio": {"client", "errors", "wire"},
+    "aio": {"client", "errors", "runtime", "wire"},
     "blocking": {"aio", "client", "errors", "wire"},
     "tx": {"client", "errors", "remoting", "runtime", "wire"},
     "testing": {

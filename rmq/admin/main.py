@@ -44,11 +44,10 @@ from rmq.admin.overview import DESCRIPTION, EXIT_USAGE, UsageParser, overview
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
 from rmq.remoting.acl import parse_credentials
 from rmq.remoting.client import RemotingClient
-from rmq.runtime.config import ConfigError, load
+from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.platform import Platform
-from rmq.runtime.properties import decode_properties
-from rmq.runtime.tls.config import TlsConfig, resolve_tls
+from rmq.runtime.tls.config import parse_tls, terms_of
 from rmq.runtime.tls.context import ClientTls
 from rmq.wire.signing import Credentials
 
@@ -331,21 +330,12 @@ def _access(platform: Platform, options: argparse.Namespace) -> tuple[ClientTls 
     """Return how servers are dialled and requests are signed; raises ConfigError."""
     tls = credentials = None
     if options.tlsConfig is not None:
-        terms = resolve_tls(_tls_config(platform, options.tlsConfig), platform.disk)
-        tls = ClientTls(platform.disk, platform.reactor, terms)
+        config = parse_tls(_read(platform, "--tlsConfig", options.tlsConfig), options.tlsConfig)
+        tls = ClientTls(platform.disk, platform.reactor, terms_of(config))
         tls.load()
     if options.aclTools is not None:
         credentials = parse_credentials(_read(platform, "--aclTools", options.aclTools), options.aclTools)
     return tls, credentials
-
-
-def _tls_config(platform: Platform, path: str) -> TlsConfig:
-    values = decode_properties(_read(platform, "--tlsConfig", path), path)
-    loaded = load((TlsConfig,), values, path)
-    if loaded.unknown:
-        raise ConfigError(f"{path}: unknown key {sorted(loaded.unknown)[0]}")
-    (config,) = loaded.configs
-    return config  # type: ignore[no-any-return]
 
 
 def _read(platform: Platform, option: str, path: str) -> bytes:

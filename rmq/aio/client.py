@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmq.aio.host import AsyncioHost
+from rmq.aio.tls import client_context
 from rmq.client.flows.admin import Admin, admin
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
@@ -30,7 +32,9 @@ class Client:
     Producers and consumers with one set of connections; use it with ``async with``.
 
     ``namesrv`` is ``host:port``, several of them joined by ``;`` or in a list; None: $NAMESRV_ADDR, or 127.0.0.1:9876.
-    With ``tls`` every connection uses TLS. The start asks a NameServer, so a wrong address fails at once.
+    With ``tls`` every connection uses TLS, by a context or by the ``tls.client.*`` keys of a properties file, as Java's
+    clients take them; ConfigurationError when the file is wrong. The start asks a NameServer, so a wrong address fails
+    at once.
     """
 
     #: of the class, for an object whose __init__ did not run
@@ -41,13 +45,13 @@ class Client:
         namesrv: str | Sequence[str] | None = None,
         *,
         credentials: Credentials | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
         settings: ClientSettings = _CLIENT,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._namesrv = namesrv
         self._credentials = credentials
-        self._tls = tls
+        self._tls = tls if tls is None or isinstance(tls, ssl.SSLContext) else client_context(tls)
         self._settings = settings
         self._observers = observers
 

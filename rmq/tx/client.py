@@ -28,8 +28,12 @@ from rmq.client.flows.transactions import TransactionProducer as TransactionFlow
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
+from rmq.errors import ConfigurationError
+from rmq.runtime.config import ConfigError
+from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
+from rmq.runtime.tls.config import parse_tls, terms_of
 from rmq.runtime.tls.context import ClientTls
 from rmq.tx.host import TwistedHost
 from rmq.wire.api.clients import ConsumerConnection
@@ -44,7 +48,8 @@ class Client:
     """
     Producers and consumers with one set of connections, for a running or a simulated reactor.
 
-    The arguments are those of :class:`rmq.aio.Client`; ``tls`` is a :class:`rmq.runtime.tls.context.ClientTls`.
+    The arguments are those of :class:`rmq.aio.Client`; ``tls`` is a properties file with ``tls.client.*`` keys, whose
+    certificates are read again for each connection, or a :class:`rmq.runtime.tls.context.ClientTls`.
     """
 
     def __init__(
@@ -53,11 +58,13 @@ class Client:
         namesrv: str | Sequence[str] | None = None,
         *,
         credentials: Credentials | None = None,
-        tls: ClientTls | None = None,
+        tls: ClientTls | str | os.PathLike[str] | None = None,
         settings: ClientSettings = _CLIENT,
         observers: Sequence[Observer] = (),
     ) -> None:
         platform = Platform(reactor=reactor, disk=RealDisk(reactor), rng=SystemRandom(), endpoint_factory=dial_by_name)
+        if tls is not None and not isinstance(tls, ClientTls):
+            tls = _client_tls(platform, os.fspath(tls))
         host = TwistedHost(platform, home=os.path.expanduser("~"), tls=tls)
         self._instance = with_traces(Instance(host, namesrv, credentials, settings, observers=observers))
 
@@ -279,6 +286,16 @@ class Admin:
     def find_messages(self, topic: str, key: str, *, most: int = 64) -> Deferred[list[ReceivedMessage]]:
         """Return the messages with a key, the newest first."""
         return _started(self._flow.find_messages(topic, key, most=most))
+
+
+def _client_tls(platform: Platform, path: str) -> ClientTls:
+    """Return what dials by a properties file; raises ConfigurationError."""
+    try:
+        tls = ClientTls(platform.disk, platform.reactor, terms_of(parse_tls(platform.disk.read_whole(path), path)))
+        tls.load()
+    except (ConfigError, DiskError) as error:
+        raise ConfigurationError(f"tls: {error}") from error
+    return tls
 
 
 def _started(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:

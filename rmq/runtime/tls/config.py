@@ -7,14 +7,16 @@ Java: TlsHelper, TlsSystemConfig, TlsMode
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk.error import DiskError
-from rmq.runtime.disk.files import Disk
 from rmq.runtime.properties import decode_properties
+
+if TYPE_CHECKING:  # the client for asyncio reads the same keys, without Twisted
+    from rmq.runtime.disk.files import Disk
 
 DEFAULT_CONFIG_FILE = "/etc/rocketmq/tls.properties"
 
@@ -133,10 +135,18 @@ def resolve_tls(config: TlsConfig, disk: Disk) -> TlsTerms:
     """
     Return the terms of ``config`` and of the file that it names.
 
-    Raises ConfigError for a configured file that is missing, for bad values, for a key without its certificate, and for
-    a test mode that would disable what other keys require.
+    Raises ConfigError for a configured file that is missing, for bad values, and as :func:`terms_of`.
     """
-    config = _with_file(config, disk)
+    return terms_of(_with_file(config, disk))
+
+
+def terms_of(config: TlsConfig) -> TlsTerms:
+    """
+    Return the terms of ``config`` alone.
+
+    Raises ConfigError for a key without its certificate, and for a test mode that would disable what other keys
+    require.
+    """
     test_mode = config.test_mode
     asked_for = {
         "tls.server.certPath": config.server_cert_path,
@@ -180,6 +190,16 @@ def resolve_tls(config: TlsConfig, disk: Disk) -> TlsTerms:
     return TlsTerms(mode=mode, dial=dial, client_auth=auth, server=server, client=client)
 
 
+def parse_tls(data: bytes, path: str) -> TlsConfig:
+    """Return the keys of a properties file; ConfigError with the file and the key when one is unknown or wrong."""
+    loaded = load((TlsConfig,), decode_properties(data, path), path)
+    if loaded.unknown:
+        # A misspelled key of this file would disable a protection that the operator relies on.
+        raise ConfigError(f"{path}: unknown key {sorted(loaded.unknown)[0]}")
+    config: TlsConfig = loaded.configs[0]
+    return config
+
+
 def _with_file(config: TlsConfig, disk: Disk) -> TlsConfig:
     """Return ``config``, completed from its file."""
     path = config.config_file or DEFAULT_CONFIG_FILE
@@ -188,14 +208,9 @@ def _with_file(config: TlsConfig, disk: Disk) -> TlsConfig:
             if config.config_file:
                 raise ConfigError(f"tls.config.file={path}: there is no such file")
             return config
-        values = decode_properties(disk.read_whole(path), path)
+        given = parse_tls(disk.read_whole(path), path)
     except DiskError as error:
         raise ConfigError(f"tls.config.file: {error}") from error
-    loaded = load((TlsConfig,), values, path)
-    if loaded.unknown:
-        # A misspelled key of this file would disable a protection that the operator relies on.
-        raise ConfigError(f"{path}: unknown key {sorted(loaded.unknown)[0]}")
-    given: TlsConfig = loaded.configs[0]
     missing = {name: value for name, value in attrs.asdict(given).items() if getattr(config, name) is None}
     return attrs.evolve(config, **missing)
 

@@ -57,6 +57,9 @@ DEFAULT_TIMEOUT_S = 5.0
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
+#: options of all commands, of one value each
+BEFORE_COMMANDS = ("-n", "--namesrvAddr", "--context", "--tlsConfig", "--aclTools", "--timeout", "-o", "--output")
+
 _EXITS = f"""\
 exit status:
   {OK}   done: all servers answered, nothing is missing
@@ -76,7 +79,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     ``command`` is the name in COMMANDS, ``as_mqadmin`` says that the command was called by its name in mqadmin.
     """
-    word, *rest = arguments or [""]
+    arguments = _options_last(arguments)
+    if not arguments:
+        overview().print_help(sys.stderr)
+        sys.exit(EXIT_USAGE)
+    word, *rest = arguments
     if word == "help" and rest:
         _help(*rest)
     if word in INSTEAD or word in NOT_HERE:
@@ -90,6 +97,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     except (ContextError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     return options
+
+
+def _options_last(arguments: Sequence[str]) -> list[str]:
+    """Return the command first; options that all commands have may stand before it as well."""
+    words, moved = list(arguments), []
+    while words and words[0].partition("=")[0] in BEFORE_COMMANDS:
+        count = 1 if "=" in words[0] else 2
+        moved += words[:count]
+        del words[:count]
+    return words + moved if words else []
 
 
 def _take(options: argparse.Namespace, line: str) -> None:

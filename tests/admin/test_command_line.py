@@ -12,6 +12,7 @@ from pathlib import Path
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from rmq.admin.main import parse
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import build_namesrv
 from rmq.runtime.disk.files import RealDisk
@@ -46,6 +47,20 @@ class UsageTests(SynchronousTestCase):
             self.assertEqual((arguments, done.returncode, done.stdout), (arguments, 64, ""))
             self.assertIn(part, done.stderr)
             self.assertNotIn("Traceback", done.stderr)
+
+    def test_nothing(self) -> None:
+        """Without a command: the commands, and status 64."""
+        for arguments in ((), ("-n", "127.0.0.1:1")):
+            done = rmq_admin(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (64, ""))
+            self.assertIn("\n    topic ", done.stderr)
+
+    def test_options_before(self) -> None:
+        """Options that all commands have may stand before the command, and mean the same there."""
+        behind = parse(["topic", "list", "-n", "127.0.0.1:1", "-o", "json", "--timeout=7", "--aclTools", "/t"])
+        before = parse(["-n", "127.0.0.1:1", "-o", "json", "--timeout=7", "--aclTools", "/t", "topic", "list"])
+        self.assertEqual(vars(before), vars(behind))
+        self.assertEqual((before.timeout, before.namesrvAddr), (7, ["127.0.0.1:1"]))
 
     def test_unreachable(self) -> None:
         """Nobody listens: status 3, the address is named."""

@@ -44,9 +44,13 @@ def route_template(path: Path, topics: int) -> Path:
     return _write(path, _header(105, {"topic": "Bench@K@"}), [], topics)
 
 
-def send_template(path: Path, topic: str, body_bytes: int) -> Path:
+def _delay(level: int) -> dict[str, str]:
+    return {"DELAY": str(level)} if level else {}
+
+
+def send_template(path: Path, topic: str, body_bytes: int, delay_level: int = 0) -> Path:
     """SEND_MESSAGE_V2 of one message as a 4.9.7 producer sends it, its queue chosen in turn."""
-    properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA")
+    properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA", **_delay(delay_level))
     fields = {**send_fields(topic, 0, properties), "e": "@Q@", "g": "@T@"}
     return _write(path, _header(SEND, fields), [_noise(body_bytes)], 1)
 
@@ -76,8 +80,7 @@ def batch_template(path: Path, topic: str, count: int, body_bytes: int) -> Path:
 
 def stamped_template(path: Path, topic: str, body_bytes: int, delay_level: int = 0) -> Path:
     """SEND_MESSAGE_V2 whose body begins with the moment of its sending, to each of the pulled queues in turn."""
-    delay = {"DELAY": str(delay_level)} if delay_level else {}
-    fields = send_fields(topic, 0, properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA", **delay))
+    fields = send_fields(topic, 0, properties_text(UNIQ_KEY="@U@", WAIT="true", TAGS="TagA", **_delay(delay_level)))
     return _write(path, _header(SEND, {**fields, "e": "@R@", "g": "@T@"}), [STAMP, _noise(body_bytes - 16)], 1)
 
 

@@ -87,6 +87,8 @@ COLD_BYTES, COLD_STEP, COLD_RATE = 1_000_000_000, 60_000, 1000.0
 #: figures for which the requirement is not about Apache's
 OWN = ("beside",)
 MIXED_SHARE, WAKE_RATE, DELAYED_RATE = 0.6, 500.0, 5000.0
+#: delayed messages of one second, all due within the next, and sends beside their delivery
+BACKLOG_RATE, BESIDE_RATE = 20_000.0, 1000.0
 BESIDES_S = 2.0
 #: longer than the delay of level 1, which is a second
 DELAYED_WARM_S = 1.5
@@ -392,6 +394,20 @@ def start_brokers(**config: object) -> Callable[[Stage, str, str], Candidate]:
     return lambda stage, kind, name: start(stage.site, kind, name, stage.warm_s, **arguments)  # type: ignore[arg-type]
 
 
+def beside_delayed(stage: Stage) -> One:
+    """Sends while the delayed messages of the second before become due."""
+    delayed = stage.file(partial(send_template, topic=SENT, body_bytes=100, delay_level=1))
+    plain = stage.file(partial(send_template, topic=SENT, body_bytes=100))
+    backlog = Shape("backlog", 16, 64, delayed, BACKLOG_RATE, warm_s=0.0)
+    beside = Shape("sends beside a backlog", 4, 4, plain, BESIDE_RATE)
+
+    def one(candidate: Candidate, seconds: float) -> Window:
+        window(stage.loadgen, backlog, candidate.process, seconds)
+        return window(stage.loadgen, beside, candidate.process, seconds)
+
+    return one
+
+
 def start_masters(stage: Stage, kind: str, name: str) -> Candidate:
     return start(stage.site, kind, name, stage.warm_s, masters=2 if kind == OURS else 1)
 
@@ -429,6 +445,7 @@ GROUPS_OF_ROWS = (
             *consumer_rows(),
             Row("send back c16d1", asked(1.0, 0.6), send_back),
             while_pulled("delayed messages, 5,000 a second", asked(0.97, 0.6), 16, CONSUMERS, DELAYED_RATE, delay=1),
+            Row("sends beside 20,000 delayed messages", asked(0.97, 0.6, p99=1.0), beside_delayed, window_s=1.0),
             load(
                 "half message, then end c16d1",
                 partial(half_template, topic=SENT),

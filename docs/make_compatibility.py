@@ -62,7 +62,8 @@ TAIL = """\
 - Half messages that a check stores again keep their `flag`, which Apache loses. Within their
   `CHECK_IMMUNITY_TIME_IN_SECONDS` this does not count as a check: Apache discards a message with a long one before its
   producer was ever asked. The end of the original settles its copy; Apache checks the copy nevertheless, and its
-  producer commits twice.
+  producer commits twice. Nothing is discarded before all op messages were read; Apache discards a settled message that
+  is older than `fileReservedTime` by its producer's clock, if its op message comes late in the queue.
 - A send whose sysFlag says "half message" and that has no `TRAN_MSG` is refused with code 13. Apache acknowledges it
   and never delivers.
 - A message that does not fit into a file of the commit log (`mappedFileSizeCommitLog`) is refused with code 13. Apache

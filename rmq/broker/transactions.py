@@ -288,23 +288,30 @@ class Round:
         at = offset - self._first
         return offset in self._before if at < 0 else at < len(self._settled) and self._settled[at] == 1
 
+    def pass_settled(self) -> None:
+        """Move :attr:`half_offset` to the first half message for which no op message was read."""
+        at = self.half_offset - self._first
+        unsettled = self._settled.find(0, at)
+        self.half_offset = self._first + (max(at, len(self._settled)) if unsettled < 0 else unsettled)
+
     def judge(self, half: Record, now: int) -> tuple[Verdict, dict[str, str]]:
         """
         Return what to do with the message at :attr:`half_offset`, and the properties to store it again with.
 
         Only questions count as checks. Apache also counts what it stores again within its immunity time, so that a
-        message with a long one is discarded before its producer was ever asked.
+        message with a long one is discarded before its producer was ever asked. Nothing is discarded before all op
+        messages were read: Apache discards what is settled by one that it has not read yet.
         """
         terms, pairs = self._terms, half.property_map
         if self.is_settled(self.half_offset):
             return Verdict.SETTLED, pairs
         times = pairs.get(PROPERTY_TRANSACTION_CHECK_TIMES)
         if times is not None and _number(times) >= terms.check_max:
-            return Verdict.DISCARD, pairs
+            return Verdict.DISCARD if self.ops_at_end else Verdict.READ_ON, pairs
         counted = {**pairs, PROPERTY_TRANSACTION_CHECK_TIMES: "1" if times is None else str(_number(times) + 1)}
         age_ms = now - half.born_timestamp
         if age_ms > terms.reserved_ms:
-            return Verdict.DISCARD, counted
+            return Verdict.DISCARD if self.ops_at_end else Verdict.READ_ON, counted
         if self.half_offset >= self._end:
             return Verdict.LATER, pairs
         own = pairs.get(PROPERTY_CHECK_IMMUNITY_TIME)
@@ -434,18 +441,16 @@ class TransactionChecks:
                 break
             if step % SLICE == SLICE - 1:
                 await self._rest()
-            if not round_.is_settled(round_.half_offset):
-                found = self._store.get(TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset, 1)
-                if not found.messages:
-                    if corrected or found.status in _NOTHING_NEW:
-                        break
-                    corrected = True
-                    round_.half_offset = found.next_begin_offset
-                    continue
+            round_.pass_settled()
+            found = self._store.get(TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset, 1)
+            if found.messages:
                 if not await self._settle(round_, found.messages[0]):
                     break
-                continue
-            round_.half_offset += 1
+            elif corrected or found.status in _NOTHING_NEW:
+                break
+            else:
+                corrected = True
+                round_.half_offset = found.next_begin_offset
         if (round_.half_offset, round_.op_offset) != (half_offset, op_offset) and await self._is_safe():
             self._offsets.commit(GROUP, TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset)
             self._offsets.commit(GROUP, TRANS_OP_HALF_TOPIC, QUEUE_ID, round_.op_offset)

@@ -388,6 +388,15 @@ class CheckTests(CheckCase):
         self.assertEqual(discarded.property_map["TRANSACTION_CHECK_TIMES"], "1")
         self.assertEqual(self.offsets(), (1, 0))
 
+    def test_old_and_settled(self) -> None:
+        """Messages of a producer whose clock is days behind are not discarded when their transactions have ended."""
+        for number in range(2 * OP_PAGE):
+            self.end_it(self.half(f"K{number}"), COMMIT)
+        self.one.node.step_clock(73 * 3600)
+        self.one.world.run_for(INTERVAL_S + 1)
+        self.assertNotIn(DISCARDED, self.one.service.topics)
+        self.assertEqual(self.offsets(), (2 * OP_PAGE, 2 * OP_PAGE))
+
     def test_wait_for_the_disk(self) -> None:
         """The offset passes a half message only when its copy is on disk: a power failure loses no transaction."""
         self.half()
@@ -735,6 +744,17 @@ class RoundTests(SynchronousTestCase):
             found.judge(record(0, 99_000, 0, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "10"}), 100_000)[0], Verdict.READ_ON
         )
         self.assertEqual(found.judge(record(0, 99_500, 99_500), 100_000)[0], Verdict.LATER)
+        for old in (record(0, 0, 0), record(0, 3_600_000, 0, {"TRANSACTION_CHECK_TIMES": "15"})):
+            self.assertEqual(found.judge(old, 3_600_001)[0], Verdict.READ_ON)
+
+    def test_settled_ones_are_passed(self) -> None:
+        """A walk goes on at the first half message without an op message, or behind the last one that has one."""
+        found = self.round(half_offset=10)
+        found.settle([op(0, b"10,11,13,9,15")], half_end=20)
+        for at, then in ((10, 12), (12, 12), (13, 14), (15, 16), (16, 16), (19, 19)):
+            found.half_offset = at
+            found.pass_settled()
+            self.assertEqual((at, found.half_offset), (at, then))
 
     def test_op_messages(self) -> None:
         """Op messages of 4.9 name one half message, those of 5.x several; others settle nothing and are passed."""

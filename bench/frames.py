@@ -93,7 +93,8 @@ def held_pull_template(path: Path, topic: str, group: str) -> Path:
 def half_template(path: Path, topic: str) -> Path:
     """SEND_MESSAGE_V2 of a half message of 100 B."""
     properties = properties_text(UNIQ_KEY="@U@", WAIT="true", TRAN_MSG="true", PGROUP="probe-producer")
-    return _write(path, _header(SEND, {**send_fields(topic, 0, properties), "e": "@Q@", "f": 4}), [_noise(100)], 1)
+    fields = {**send_fields(topic, 0, properties), "e": "@Q@", "f": 4, "g": "@T@"}
+    return _write(path, _header(SEND, fields), [_noise(100)], 1)
 
 
 def end_template(path: Path) -> Path:

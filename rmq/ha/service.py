@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from rmq.ha.acks import Acks, ReplicaWaits
 from rmq.ha.follower import AppendableLog, Backoff, Follower
-from rmq.ha.hub import MasterHub
+from rmq.ha.hub import GATHER_S, MasterHub
 from rmq.ha.master import FlushedLog, ReadableLog
 from rmq.ha.session import SessionLimits
 from rmq.ha.status import HAStatus
@@ -157,6 +157,7 @@ class HAService(Service):
             self._waits,
             admits=self._allowed.admits,
             is_source=role is not BrokerRole.SLAVE,
+            gather_s=0.0 if role is BrokerRole.SYNC_MASTER else GATHER_S,
         )
         self._follower = Follower(
             clock,

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError, ConnectionLost
 from twisted.internet.protocol import Factory
 
-from rmq.ha.hub import MAX_SLAVES, MAX_WAITING
+from rmq.ha.hub import GATHER_S, MAX_SLAVES, MAX_WAITING
 from rmq.ha.output import OUTPUT_BOUND_BYTES
 from rmq.ha.session import CloseKind
 from rmq.ha.stream import encode_heartbeat, encode_report, encode_transfer_header
@@ -82,6 +82,47 @@ class ReplicationTests(ServiceCase):
         self.net.deliver()
         self.assertEqual(self.brokers[1].log.end_offset, master.log.end_offset)
 
+    def test_pushes_where_no_put_waits(self) -> None:
+        """
+        An ASYNC_MASTER pushes once in 5 ms what comes meanwhile, and at once what comes after a longer pause.
+
+        Neither reports nor further appends bring a push forward.
+        """
+        master = self.broker(BrokerRole.ASYNC_MASTER, MASTER_PORT)
+        slave = self.slave()
+        self.net.deliver()
+        self.net.advance(1)
+        self.net.advance(GATHER_S)
+        master.log.grow(b"at once")
+        self.net.deliver()
+        self.assertEqual(slave.log.end_offset, master.log.end_offset)
+        link = slave.ha.status().link
+        assert link is not None
+        before = link.frames
+        for _ in range(10):
+            master.log.grow(b"x" * 10)
+            self.net.deliver()
+        self.net.advance(GATHER_S * 0.9)
+        self.net.deliver()
+        self.assertEqual(slave.log.end_offset, 7)
+        self.net.advance(GATHER_S * 0.2)
+        self.net.deliver()
+        link = slave.ha.status().link
+        assert link is not None
+        self.assertEqual((slave.log.end_offset, link.frames), (107, before + 1))
+
+    def test_a_stop_pushes_what_was_gathered(self) -> None:
+        """A master that stops sends what waits for the next push."""
+        master = self.broker(BrokerRole.ASYNC_MASTER, MASTER_PORT)
+        self.slave()
+        self.net.deliver()
+        master.log.grow(b"at once")
+        self.net.deliver()
+        master.log.grow(b"gathered")
+        (end,) = self.net.ends
+        master.ha.stopService()
+        self.assertIn(b"gathered", bytes(end.other.unsent))
+
     def test_a_latecomer_starts_at_the_last_segment(self) -> None:
         """An empty slave copies from the start of the last segment on, and is waited for although older ones lack."""
         master = self.master(3 * SEGMENT + 500, ha_slave_fallbehind_max=1000)
@@ -128,7 +169,7 @@ class ReplicationTests(ServiceCase):
         last = self.slave(OTHER_PORT, of=f"10.0.0.9:{SLAVE_PORT}")
         self.net.deliver()
         master.log.grow(b"down the chain")
-        self.net.deliver()
+        self.net.run(2 * GATHER_S, step=GATHER_S)
         self.assertEqual(middle.log.bytes_from(0), master.log.bytes_from(0))
         self.assertEqual(last.log.bytes_from(0), master.log.bytes_from(0))
 

@@ -21,11 +21,14 @@ from twisted.logger import Logger
 from rmq.broker.config import BrokerConfig
 from rmq.broker.settings import Settings
 from rmq.remoting.responders import OVERLOAD_REMARK, ResponderTable, WaitingLine
+from rmq.runtime.histogram import Histogram
 from rmq.store.store import MessageStore
 from rmq.wire.codes import RequestCode
 
 #: how often the loop and the disk are looked at
 SAMPLE_S = 0.1
+#: classes of the histogram of how late the loop was, in ms
+LAG_MS = (0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0)
 #: the loop is overloaded when it was late so often in a row: one long turn (a file to write) refuses nothing
 LATE_SAMPLES = 3
 #: the disk is too slow when one fsync takes too long while so much of the log waits for the next one
@@ -114,6 +117,8 @@ class FlowControl:
         self._store = store
         #: by how much the last sample was late
         self.lag_ms = 0
+        #: the same of all samples
+        self.lags_ms = Histogram(LAG_MS)
         #: pulls that wait for the disk
         self.cold_pulls = WaitingLine(MAX_COLD_PULLS)
         self._due_s: float | None = None
@@ -148,7 +153,9 @@ class FlowControl:
         """Look at loop, disk and waiting requests; to be called every SAMPLE_S."""
         now_s = self._clock.seconds()
         if self._due_s is not None:
-            self.lag_ms = max(0, int((now_s - self._due_s) * 1000))
+            late_ms = max(0.0, (now_s - self._due_s) * 1000)
+            self.lag_ms = int(late_ms)
+            self.lags_ms.observe(late_ms)
         self._due_s = now_s + SAMPLE_S
         self._set_limits()
         before = self.refusals

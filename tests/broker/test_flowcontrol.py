@@ -40,6 +40,15 @@ class LateLoopTests(SynchronousTestCase):
         self.assertIsNone(self.late(flow, 30, LATE_SAMPLES - 1))
         self.assertIsNone(self.late(flow, 0))
 
+    def test_lags(self) -> None:
+        """How late the loop was is counted, with every sample, those in time as 0."""
+        flow = self.make()
+        self.late(flow, 0.04, 3)
+        self.late(flow, 0, 5)
+        self.late(flow, 30)
+        counts = dict(zip((*flow.lags_ms.bounds, None), flow.lags_ms.counts, strict=True))
+        self.assertEqual((counts[0.5], counts[50.0], counts[None], flow.lags_ms.total), (5, 3, 1, 9))
+
     def test_an_overloaded_loop(self) -> None:
         """A loop that stays later than waitTimeMillsInSendQueue refuses sends with Apache's text."""
         flow = self.make(waitTimeMillsInSendQueue="500")

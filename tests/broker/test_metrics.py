@@ -182,6 +182,14 @@ class MetricsTests(OneBrokerCase):
         self.one.world.run_for(1)
         self.expect({"rocketmq_long_polls_waiting": "1.0", 'rocketmq_processor_watermark{processor="send"}': "0.0"})
 
+    def test_reactor_lag(self) -> None:
+        """How late the reactor was is sampled ten times a second; in simulated time it never is."""
+        self.one.world.run_for(1)
+        found = scraped(self.one.service)
+        samples = found["rocketmq_reactor_lag_milliseconds_count"]
+        self.assertGreaterEqual(float(samples), 9)
+        self.assertEqual(found['rocketmq_reactor_lag_milliseconds_bucket{le="0.5"}'], samples)
+
 
 class MoreLabelsTests(OneBrokerCase):
     values = {"metricsLabel": "zone:east,topic:no,wrong,a b:c,le:1,größe:1,rack:r 1"}

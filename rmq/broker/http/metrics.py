@@ -126,6 +126,14 @@ class BrokerCollector(Collector):
         yield ("send",), self._health.puts_waiting_for_disk + self._ha.pending_puts
         yield ("pull",), self._broker.flow.cold_pulls.waiting
 
+    @family(
+        "rocketmq_reactor_lag_milliseconds",
+        HISTOGRAM,
+        "Milliseconds by which the reactor was late, ten times a second: how long a request waits for other work.",
+    )
+    def reactor_lag(self) -> Iterable[Row]:
+        return rows_of(self._broker.flow.lags_ms)
+
     @family("rocketmq_long_polls_waiting", GAUGE, "Pulls that wait for a message.")
     def long_polls(self) -> Iterable[Row]:
         yield (), len(self._broker.polls)

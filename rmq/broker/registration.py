@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.errors import RequestFailed
+from rmq.errors import Refused, RequestFailed
 from rmq.remoting.client import RemotingClient
 from rmq.runtime.clock import Periodic
 from rmq.wire.api.common import PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicConfigWrapper
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 FIRST_PERIOD_S = 10.0
 SHORTEST_PERIOD_MS = 10_000
 LONGEST_PERIOD_MS = 60_000
+
+#: pause before a NameServer is tried again that was lost or has failed, doubled from one to the next
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 8.0
 
 #: timeout of a NameServer at the stop
 UNREGISTER_TIMEOUT_MS = 3000
@@ -107,6 +110,9 @@ class _NameServer:
     changes: int = 0
     waiting: list[Deferred[None]] = attrs.field(factory=list)
     is_sending: bool = False
+    #: the next attempt, between two rounds, and the pause before it
+    retry: IDelayedCall | None = None
+    retry_s: float = FIRST_RETRY_S
 
     def take_changes(self) -> tuple[dict[str, TopicConfig], int, list[Deferred[None]]]:
         """Return what was changed, and forget it."""
@@ -123,7 +129,8 @@ class Registration(Service):
     """
     Register at all NameServers independently: one that is down delays neither the others nor the broker's start.
 
-    A NameServer that fails is logged once, and once more when it recovers. The service never fails; it must be
+    A NameServer that fails is logged once, and once more when it recovers; one that has restarted, which knows nothing,
+    is registered at as soon as it is back. The service never fails; it must be
     stopped before the client that it uses, and its stop unregisters and fires after three seconds at most.
     """
 
@@ -139,6 +146,7 @@ class Registration(Service):
         namesrv_addrs: Sequence[str],
     ) -> None:
         self._client = client
+        client.on_lost(self._lost)
         self._terms = terms
         self._snapshot = snapshot
         self._clock = clock
@@ -194,6 +202,8 @@ class Registration(Service):
         if self._announce_later is not None:
             self._announce_later.cancel()
             self._announce_later = None
+        for server in self._name_servers:
+            self._retry_no_more(server)
         self._rounds.stop()
         return self._with_all(self._unregister)
 
@@ -258,6 +268,40 @@ class Registration(Service):
             self._with_all(lambda server: self._register_at(server, full, answers))
         else:
             self._with_all(lambda server: self._register_if_changed(server, full, answers))
+
+    # between two rounds
+
+    def _lost(self, addr: str) -> None:
+        """A connection has ended: a NameServer may be restarting."""
+        for server in self._name_servers:
+            if server.addr == addr and self.running:
+                self._retry_later(server)
+
+    def _retry_later(self, server: _NameServer) -> None:
+        if server.retry is None and self._rounds.running:
+            server.retry = self._clock.callLater(server.retry_s, self._retry, server)
+            server.retry_s = min(2 * server.retry_s, LONGEST_RETRY_S)
+
+    def _retry_no_more(self, server: _NameServer) -> None:
+        if server.retry is not None:
+            server.retry.cancel()
+            server.retry = None
+
+    def _retry(self, server: _NameServer) -> None:
+        server.retry = None
+        Deferred.fromCoroutine(self._register_again(server)).addErrback(self._broken)
+
+    async def _register_again(self, server: _NameServer) -> None:
+        """Register all topics, which may be many, once the NameServer answers."""
+        version = self._snapshot().data_version
+        try:
+            await self._client.invoke(
+                server.addr, QUERY_DATA_VERSION, self._identity(), version, timeout_ms=self._timeout_ms
+            )
+        except RequestFailed as error:
+            self._failed(server, error)
+        else:
+            await self._register_at(server, self._full(), _Answers(self))
 
     # what is sent
 
@@ -369,6 +413,8 @@ class Registration(Service):
         )
 
     def _answered(self, server: _NameServer) -> None:
+        self._retry_no_more(server)
+        server.retry_s = FIRST_RETRY_S
         if server.reachable is not True:
             server.reachable = True
             self._log.info(
@@ -380,12 +426,14 @@ class Registration(Service):
             )
 
     def _failed(self, server: _NameServer, error: RequestFailed) -> None:
+        if self.running and not isinstance(error, Refused):
+            self._retry_later(server)
         if server.reachable is not False and self.running:
             server.reachable = False
             self._log.error(
-                "registration at NameServer {addr} failed, retry every {period_s} s: {error}",
+                "registration at NameServer {addr} failed, tried again every {retry_s:g} s: {error}",
                 addr=server.addr,
-                period_s=self._terms.clamped_period_ms // 1000,
+                retry_s=LONGEST_RETRY_S,
                 error=error,
             )
 

@@ -80,6 +80,11 @@ class RemotingClient(Service):
         self._open: dict[int, Channel] = {}
         self._next_id = 0
         self._stopped = False
+        self._on_lost: list[Callable[[str], None]] = []
+
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Have ``callback(addr)`` called when a connection to ``addr`` has ended, but not by the stop."""
+        self._on_lost.append(callback)
 
     def startService(self) -> None:
         super().startService()
@@ -210,6 +215,9 @@ class RemotingClient(Service):
     def _forget(self, addr: str, channel: Channel) -> None:
         if self._channels.get(addr) is channel:
             del self._channels[addr]
+            if not self._stopped:
+                for callback in self._on_lost:
+                    callback(addr)
 
     def build_protocol(self) -> Protocol:
         """Return the protocol of a new connection."""

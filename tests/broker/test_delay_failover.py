@@ -31,7 +31,9 @@ class DelayFailoverTests(SynchronousTestCase):
         self.cluster.start_servers()
         self.world.run_for(5)
         self.master, self.slave = self.cluster.members
-        self.world.run_until(lambda: self.master.broker.ha.status().slaves, 120, "the slave")
+        self.world.run_until(
+            lambda: any(slave.in_sync for slave in self.master.broker.ha.status().slaves), 120, "the slave"
+        )
         self.clients = Node(self.world, self.cluster.net, "client")
         self.clients.start()
 

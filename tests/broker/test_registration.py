@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import registration as registrations
-from rmq.broker.registration import Registration, RegistrationTerms
+from rmq.broker.registration import FIRST_RETRY_S, Registration, RegistrationTerms
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, ResponderTable, responds_to
 from rmq.remoting.server import RemotingServer
@@ -269,14 +269,48 @@ class SeveralNameServersTests(RegistrationCase):
         self.assertEqual((registration.name_servers, len(server.seen)), ({ADDRS[0]: False}, 1))
 
     def test_back_again(self) -> None:
-        """A NameServer that was away has everything with the next round."""
+        """A NameServer that was away has everything 8 s after its return, and again with the rounds."""
         server = self.name_server()
         self.start()
         self.close_server(PORTS[0])
-        self.net.run(10)
+        self.net.run(35)
         server = self.name_server()
-        self.net.run(30)
-        self.assertEqual(server.seen, [("register", ("TBW102", "orders"), 3, False)])
+        self.net.run(8)
+        registered = ("register", ("TBW102", "orders"), 3, False)
+        self.assertEqual(server.seen, [("query", (), 3, False), registered])
+        self.net.run(40)
+        self.assertEqual(set(server.seen[2:]), {registered})
+        self.assertLessEqual(len(server.seen), 4)
+
+    def test_a_restart(self) -> None:
+        """A NameServer that restarts, and knows nothing then, is told a second later."""
+        server = self.name_server()
+        self.start()
+        for _ in range(3):
+            self.close_server(PORTS[0])
+            server = self.name_server()
+            self.net.run(FIRST_RETRY_S)
+            self.assertEqual(server.kinds, ["query", "register"])
+
+    def test_no_attempts_between_rounds_where_it_answers(self) -> None:
+        """A NameServer that refuses is asked again with the next round only."""
+        server = self.name_server()
+        server.refuse = "no"
+        self.start()
+        self.net.run(9.5)
+        self.assertEqual(server.kinds, ["register"])
+
+    def test_a_stop_between_two_attempts(self) -> None:
+        """A stop ends the attempts; nothing is left to come."""
+        self.name_server()
+        registration = self.start()
+        self.close_server(PORTS[0])
+        done = registration.stopService()
+        self.net.run(FIRST_RETRY_S / 2)
+        self.successResultOf(done)
+        server = self.name_server()
+        self.net.run(20)
+        self.assertEqual(server.seen, [])
 
 
 class ChangeTests(RegistrationCase):

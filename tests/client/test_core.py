@@ -165,6 +165,9 @@ class OutgoingTests(SynchronousTestCase):
             Message("t" * 128, b"x"),
             Message("T", b"x" * 11),
             Message("T", b"x", keys=("a b",)),
+            Message("T", b"x", keys="order-7"),  # type: ignore[arg-type]  # Java has one text; here each letter was a key
+            Message("T", "x"),  # type: ignore[arg-type]
+            Message("T", b"x", delay_level=-1),
             Message("T", b"x", properties={"TAGS": "A"}),
             Message("T", b"x", properties={"a": ""}),
             Message("T", b"x", properties={"a": "1\x022"}),

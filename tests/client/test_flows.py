@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -24,9 +27,11 @@ from tests.client.cluster import Inbox, Simulated, consumer, producer, send_all
 
 class FlowCase(SynchronousTestCase):
     brokers: tuple[str, ...] = ("broker-a",)
+    #: keys of the brokers
+    values: Mapping[str, str] = MappingProxyType({})
 
     def setUp(self) -> None:
-        self.sim = Simulated(*self.brokers)
+        self.sim = Simulated(*self.brokers, values=self.values)
 
     def tearDown(self) -> None:
         self.sim.end()

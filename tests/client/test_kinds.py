@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from twisted.internet.defer import Deferred
 
 from rmq import tx
@@ -9,8 +11,8 @@ from rmq.blocking import PullConsumer as BlockingPullConsumer
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.transactions import Outcome, TransactionProducer, transaction_producer
 from rmq.client.settings import From, ProducerSettings, PullSettings
-from rmq.client.types import Later, Message, NotDurable, ReceivedMessage, Reject, SendStatus
-from rmq.errors import ConfigurationError, LostQueue, NotDelivered, RequestTimeout
+from rmq.client.types import Later, Message, NotDurable, ReceivedMessage, Reject, SendStatus, Sql
+from rmq.errors import ConfigurationError, LostQueue, NotDelivered, Refused, RequestTimeout
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import (
@@ -21,6 +23,7 @@ from rmq.wire.api.forwarding import (
     RunningInfo,
     RunningInfoHeader,
 )
+from rmq.wire.codes import ResponseCode
 from tests.client.cluster import Inbox, Simulated, consumer, producer, send_all
 from tests.client.test_flows import FlowCase
 
@@ -33,6 +36,57 @@ class KindCase(FlowCase):
         self.make_topic()
         self.client = self.sim.client()
         self.sender = producer(self.client)
+
+
+class SqlCase(KindCase):
+    def refused(self, code: int, sql: str) -> None:
+        """A consumer with this expression does not start, in any way; another one of the same client consumes."""
+        wrong = {"T": Sql(sql)}
+        push = consumer(self.client, Inbox(), wrong, "WRONG")
+        for _ in range(2):  # another attempt is no better
+            with self.assertRaises(Refused) as raised:
+                self.sim.run(push.start())
+            self.assertEqual(raised.exception.code, code)
+        pull = self.sim.run(pull_consumer(self.client, "WRONG2", wrong, PullSettings()))
+        self.assertRaises(Refused, self.sim.run, pull.getmany())
+        assigned = self.sim.run(pull_consumer(self.client, "WRONG3", None, PullSettings()))
+        self.assertRaises(Refused, self.sim.run, assigned.assign([FIRST], Sql(sql)))
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"x"]))
+        self.until(lambda: inbox.bodies == [b"x"])
+
+
+class SqlTests(SqlCase):
+    values = MappingProxyType({"enablePropertyFilter": "true"})
+
+    def test_an_expression_that_is_none(self) -> None:
+        """One that cannot be parsed is refused at the start: heartbeats with it would stop the client's others."""
+        self.refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "a >")
+
+    def test_a_right_one(self) -> None:
+        """A consumer gets what its expression lets through."""
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox, {"T": Sql("a > 1")}).start())
+        self.sim.run(send_all(self.sender, [b"no"], properties={"a": "1"}))
+        self.sim.run(send_all(self.sender, [b"yes"], properties={"a": "2"}))
+        self.until(lambda: inbox.bodies == [b"yes"])
+
+    def test_a_broker_that_is_away(self) -> None:
+        """A consumer starts when nobody can judge its expression, and consumes when the broker is back."""
+        self.sim.run(send_all(self.sender, [b"yes"], properties={"a": "2"}))
+        node = self.sim.brokers["broker-a"]
+        node.kill()
+        inbox = Inbox()
+        self.sim.run(consumer(self.client, inbox, {"T": Sql("a > 1")}).start())
+        node.start()
+        self.until(lambda: inbox.bodies == [b"yes"], 120)
+
+
+class SqlSwitchedOffTests(SqlCase):
+    def test_any_expression(self) -> None:
+        """A broker that does not filter by expressions says so at the start."""
+        self.refused(ResponseCode.SYSTEM_ERROR, "a > 1")
 
 
 class OrderlyTests(KindCase):

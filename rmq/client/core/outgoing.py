@@ -191,6 +191,12 @@ def _check_size(size: int, settings: ProducerSettings) -> None:
 
 
 def _properties(message: Message, message_id: str) -> dict[str, str]:
+    if isinstance(message.body, str):
+        raise ConfigurationError("a body is bytes, not text: encode it")
+    if isinstance(message.keys, str):
+        raise ConfigurationError(f"keys are several texts, not one: ({message.keys!r},)")
+    if message.delay_level < 0:
+        raise ConfigurationError(f"delay_level {message.delay_level} is below 0")
     properties = dict(message.properties)
     for name, value in properties.items():
         if name in _OWN_PROPERTIES:

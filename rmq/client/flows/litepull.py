@@ -54,10 +54,19 @@ class PullConsumer(Member):
     # for users
 
     async def start(self) -> None:
-        """Join the group and begin to pull."""
+        """
+        Join the group and begin to pull.
+
+        Refused when a broker cannot parse an expression of SQL92, or does not filter by such.
+        """
         if not self._started:
             self._started = True
-            await self._start()
+            joined = False
+            try:
+                await self._start()
+                joined = True
+            finally:
+                self._started = joined
 
     async def getmany(self, *, max_messages: int = 32, timeout_s: float = 5.0) -> list[ReceivedMessage]:
         """
@@ -105,6 +114,7 @@ class PullConsumer(Member):
             check_topic(topic)
             self._assigned[topic] = subscription(topic, expression, version=self._host.wall_ms())
             await self._instance.route(topic)
+            await self._check(self._assigned[topic])
         await self.start()
         for topic in {queue.topic for queue in (*named, *self._held)}:
             await self._take(topic, {queue for queue in named if queue.topic == topic})

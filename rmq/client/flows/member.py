@@ -15,7 +15,7 @@ import attrs
 from rmq.client.core.allocate import in_order, java_order
 from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import RETRY_PREFIX, broker_addrs, check_group, check_topic, subscribe_queues, wrap
-from rmq.client.core.subscription import differing, subscription, wanted
+from rmq.client.core.subscription import SQL92, differing, subscription, wanted
 from rmq.client.flows.instance import AGAIN_S, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.host import Gate, Running
@@ -25,9 +25,11 @@ from rmq.client.types import CloseReport, ReceivedMessage, Sql
 from rmq.errors import ConfigurationError, NoRoute, Refused, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.clients import (
+    CHECK_CLIENT_CONFIG,
     GET_CONSUMER_CONNECTION_LIST,
     GET_CONSUMER_LIST_BY_GROUP,
     NOTIFY_CONSUMER_IDS_CHANGED,
+    CheckClientBody,
     ConsumerData,
     ConsumerGroupHeader,
     ProducerData,
@@ -192,16 +194,39 @@ class Member:
 
     async def _start(self) -> None:
         self._instance.check_usable()
-        for topic in self._subscriptions:
+        for topic, data in self._subscriptions.items():
             if topic != self._retry_topic:
                 try:
                     await self._instance.fetch_route(topic)
                 except NoRoute as error:
                     _log.warning("%s; it is looked for again", error)
+                else:
+                    await self._check(data)
         self._has_joined = True
         await self._instance.heartbeat()
         self._loops.append(self._host.spawn(self._rebalances(), name=f"rmq rebalance of {self._group}"))
         self._loops.append(self._host.spawn(self._persists(), name=f"rmq offsets of {self._group}"))
+
+    async def _check(self, data: SubscriptionData) -> None:
+        """
+        Have a broker judge an expression: one that cannot be parsed makes it refuse all heartbeats of the client.
+
+        Raises Refused.  Java: MQClientInstance#checkClientInBroker
+        """
+        if data.expression_type != SQL92:
+            return
+        route = await self._instance.route(data.topic)
+        body = CheckClientBody(client_id=self._instance.client_id, group=self._group, subscription_data=data)
+        for broker in route.broker_datas:
+            try:
+                addr = self._instance.master(broker.broker_name)
+                await self._instance.ask(addr, CHECK_CLIENT_CONFIG, None, fastjson.encode(body))
+            except Refused:
+                raise
+            except RequestFailed as error:
+                _log.info("whether an expression is right could not be asked: %s", error)
+            else:
+                return
 
     async def _stop_pulling(self) -> None:
         self._closed = True

@@ -97,12 +97,21 @@ class PushConsumer(Member):
     # for users
 
     async def start(self) -> None:
-        """Join the group and begin to consume; returns once the brokers know the subscription."""
+        """
+        Join the group and begin to consume; returns once the brokers know the subscription.
+
+        Refused when a broker cannot parse an expression of SQL92, or does not filter by such.
+        """
         if self._started:
             return
         self._started = True
         self._started_ms = self._host.wall_ms()
-        await self._start()
+        joined = False
+        try:
+            await self._start()
+            joined = True
+        finally:
+            self._started = joined
         if self._handler is not None:
             for _ in range(self._settings.concurrency):
                 self._add_worker()

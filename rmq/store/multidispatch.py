@@ -29,6 +29,10 @@ SEPARATOR = ","
 _DISPATCH = property_mark(PROPERTY_MULTI_DISPATCH)
 _OFFSETS = property_mark(PROPERTY_MULTI_QUEUE_OFFSET)
 
+#: A number of a producer's, which a broker without enableMultiDispatch stores as it is, may be anything; a consume
+#: queue with one of more digits would be larger than any file system.
+MAX_DIGITS = 17
+
 #: Messages of these topics are stored once more, in their own topic, when they are due or committed.
 #: Apache 4.9.7 dispatches them both times, so that consumers see them too early and twice.
 _NOT_YET = frozenset((SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC"))
@@ -47,9 +51,13 @@ def further_queues(properties: str, queue_id: int, *, lmq: bool) -> Iterator[tup
     """
     names = (find_marked(properties, _DISPATCH) or "").rstrip(SEPARATOR).split(SEPARATOR)
     numbers = (find_marked(properties, _OFFSETS) or "").split(SEPARATOR)
-    if len(names) == len(numbers) and all(number.isascii() and number.isdigit() for number in numbers):
+    if len(names) == len(numbers) and all(map(_is_number, numbers)):
         for name, number in zip(names, numbers, strict=True):
             yield name, 0 if lmq and is_lmq(name) else queue_id, int(number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 class MultiDispatch:

@@ -156,6 +156,28 @@ class MultiDispatchTests(SynchronousTestCase):
         self.box.put(named(1, "%LMQ%a"))
         self.assertEqual((self.keys("%LMQ%a", 1), self.keys("%LMQ%a", 0)), (["1"], []))
 
+    def test_impossible_numbers_in_the_log(self) -> None:
+        """
+        Numbers that a broker without enableMultiDispatch stored as its producers sent them cost one with it nothing.
+
+        One that is possible makes the queue begin there, as it does in Apache's.
+        """
+        self.box = Box()
+        self.box.open()
+        wrong = ["9" * 18, "9" * 5000, "-1", "1e3", "", "x", "0,0", "²"]
+        for place, numbers in enumerate([*wrong, "9" * 17]):
+            pairs = {"INNER_MULTI_QUEUE_OFFSET": numbers} if numbers else {}
+            self.box.put(named(4 * place, f"%LMQ%{place}", pairs=pairs))
+        self.box.stop()
+        self.box.disk.delete_tree(f"{ROOT}/consumequeue")
+        self.box.reopen("stop", **ON)
+        self.assertEqual(self.store.health().dispatch_failures, 0)
+        self.assertEqual([self.store.max_offset(f"%LMQ%{place}", 0) for place in range(len(wrong))], [0] * len(wrong))
+        self.assertEqual(self.store.max_offset(f"%LMQ%{len(wrong)}", 0), int("9" * 17) + 1)
+        self.assertTrue(all(one.ok for one in self.box.put(named(0, "%LMQ%0"))))
+        self.assertEqual(self.keys("%LMQ%0"), ["0"])
+        self.box.reopen("stop", **ON)
+
     def test_waiting_consumers_hear_of_them(self) -> None:
         """Arrival in a further queue is told, with its end and the message's tagsCode."""
         told: list[tuple[str, int, int, int]] = []

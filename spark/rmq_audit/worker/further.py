@@ -21,7 +21,7 @@ NAMES, NUMBERS = PROPERTY_MULTI_DISPATCH.encode(), PROPERTY_MULTI_QUEUE_OFFSET.e
 _LIGHT, _SEPARATOR = LMQ_PREFIX.encode(), b","
 
 #: a queue offset of more digits is none
-_MAX_DIGITS = 18
+_MAX_DIGITS = 17
 
 #: Brokers of 5.x give no numbers to records of these topics: what such a record has was given to the one that it is a
 #: copy of. Those of 4.9 give each copy numbers of its own.  Java: MixAll#topicAllowsLMQ

@@ -149,6 +149,28 @@ class SendTests(FlowCase):
         self.failureOf(sender.send(Message("T", b"x")), ClosedClient)
 
 
+    def test_a_producer_leaves(self) -> None:
+        """A producer that is closed is no member at the broker; with another one of its group the client stays one."""
+        self.make_topic()
+        client = self.sim.client()
+        first, second = producer(client), producer(client)
+        self.sim.run(first.send(Message("T", b"x")))
+        self.sim.run(client.heartbeat())
+
+        def members() -> int:
+            return len(self.sim.broker().producers.members("PG"))
+
+        self.assertEqual(members(), 1)
+        self.sim.run(first.close())
+        self.assertEqual(members(), 1)
+        self.failureOf(first.send(Message("T", b"x")), ClosedClient)
+        self.sim.run(second.send(Message("T", b"x")))
+        self.sim.run(second.close())
+        self.assertEqual(members(), 0)
+        self.sim.pass_s(65)
+        self.assertEqual(members(), 0)
+
+
 class TwoBrokerTests(FlowCase):
     brokers = ("broker-a", "broker-b")
 

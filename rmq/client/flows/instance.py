@@ -73,6 +73,10 @@ class Part(Protocol):
     async def close(self) -> CloseReport: ...
 
 
+#: a producer's group or a consumer's
+_Group = tuple[str | None, str | None]
+
+
 class Awaited:
     """A reply that a request waits for."""
 
@@ -186,10 +190,15 @@ class Instance:
         self.parts.append(consumer)
 
     async def leave(self, part: Part) -> None:
-        """Take out a part that is closed, and leave its group, so that other members have its queues at once."""
+        """
+        Take out a part that is closed, and leave its group, unless another part is in it.
+
+        Other members have a consumer's queues at once, and brokers ask others about a producer's transactions.
+        """
         if part in self.parts and not self.closed:
             self.parts.remove(part)
-            await self._unregister([part])
+            stays = _groups(self.parts)
+            await self._unregister([group for group in _groups([part]) if group not in stays])
 
     def check_usable(self) -> None:
         """Raise ClosedClient or ForkedClient."""
@@ -411,7 +420,7 @@ class Instance:
                 report = report.plus(await sibling.close())
             if self.tracer is not None:
                 await self.tracer.flush()
-            await self._unregister(self.parts)
+            await self._unregister(_groups(self.parts))
         finally:
             for loop in self._loops:
                 loop.cancel()
@@ -424,12 +433,7 @@ class Instance:
             self._ended.open()
         return report
 
-    async def _unregister(self, parts: Iterable[Part]) -> None:
-        groups: list[tuple[str | None, str | None]] = []
-        for part in parts:
-            producer, consumer = part.producer_data(), part.consumer_data()
-            groups += [(producer.group_name, None)] if producer is not None else []
-            groups += [(None, consumer.group_name)] if consumer is not None else []
+    async def _unregister(self, groups: Sequence[_Group]) -> None:
         for addr in self._addrs(with_slaves=True):
             for producer_group, consumer_group in groups:
                 header = UnregisterClientHeader(
@@ -440,6 +444,15 @@ class Instance:
                 except RequestFailed as error:
                     _log.debug("%s", error)
                     break
+
+
+def _groups(parts: Iterable[Part]) -> list[_Group]:
+    found: list[_Group] = []
+    for part in parts:
+        producer, consumer = part.producer_data(), part.consumer_data()
+        found += [(producer.group_name, None)] if producer is not None else []
+        found += [(None, consumer.group_name)] if consumer is not None else []
+    return found
 
 
 def _route_header(topic: str) -> GetRouteInfoHeader:

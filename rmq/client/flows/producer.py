@@ -391,11 +391,12 @@ class Producer:
         self._queues.clear()
 
     async def close(self) -> CloseReport:
-        """Take no more messages and wait for those in flight, which have their own deadlines."""
+        """Take no more messages, wait for those in flight, which have their own deadlines, and leave the group."""
         self._closed = True
         while self._in_flight:
             self._less.shut()
             await self._less.wait()
+        await self._instance.leave(self)
         return CloseReport()
 
 

@@ -29,8 +29,9 @@ USAGE = "rmq-container namesrv|broker|local|admin|audit|health [ARGUMENT...]"
 HELP = f"""\
 The entry of the container image: replaces itself by rmq-namesrv, rmq-broker, rmq-local, rmq-admin or rmq-audit with the
 arguments; health asks /healthz of this container. RMQ_KEY_<key> is a key of namesrv or broker, as the option --<key>.
-RMQ_BROKER_IP1 is the address that a broker registers and that clients dial: an address, a name, host or auto. What is
-written goes to {DATA}; status pages are on port {HTTP_PORT}."""
+RMQ_BROKER_IP1 is the address that a broker registers and that clients dial: an address, a name, host or auto; that of
+local is 127.0.0.1 without it, for clients on the machine outside, where its ports are published under their numbers.
+What is written goes to {DATA}; status pages are on port {HTTP_PORT}."""
 
 WITHOUT_ADDRESS = """\
 rmq-container: RMQ_BROKER_IP1 is not set, and without it the broker would register {first}:{port}: the address of this
@@ -57,9 +58,12 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], *, first: 
     keys = {name.removeprefix(KEY_PREFIX): value for name, value in environment.items() if name.startswith(KEY_PREFIX)}
     if keys and role not in ("namesrv", "broker"):
         raise NotUsable(f"rmq-container: {KEY_PREFIX}{min(keys)} is for namesrv and broker only")
-    if role in ("admin", "audit", "local"):
-        where = ["--dir", f"{DATA}/local"] if role == "local" else []
-        return [f"rmq-{role}", *where, *rest]
+    if role in ("admin", "audit"):
+        return [f"rmq-{role}", *rest]
+    if role == "local":
+        text = environment.get("RMQ_BROKER_IP1", "")
+        address = ["--host", broker_address(text, "10911", first, resolve)] if text else []
+        return ["rmq-local", "--dir", f"{DATA}/local", "--bind", "0.0.0.0", *address, *rest]
     defaults = {"http": f"0.0.0.0:{HTTP_PORT}"}
     if role == "namesrv":
         defaults["kvConfigPath"] = f"{DATA}/namesrv/kvConfig.json"

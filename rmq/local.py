@@ -58,6 +58,9 @@ autoCreateSubscriptionGroup=true
 """
 
 
+ALL_ADDRESSES = "0.0.0.0"
+
+
 class BootFailure(Exception):
     """A role did not start; the text has its name, the reason and the path of its log."""
 
@@ -69,8 +72,10 @@ class Role:
     name: str
     arguments: list[str]
     log: Path
-    #: port of its status pages on 127.0.0.1; None: none
+    #: port of its status pages; None: none
     http_port: int | None
+    #: address that they listen on
+    http_host: str = "127.0.0.1"
     process: subprocess.Popen[bytes] | None = None
     deaths: collections.deque[float] = attrs.field(factory=collections.deque)
     restart_at: float | None = None
@@ -80,7 +85,7 @@ class Role:
         """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
         command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", f"--logfile={self.log}", *self.arguments]
         if self.http_port is not None:
-            command += ["--http", str(self.http_port)]
+            command += ["--http", f"{self.http_host}:{self.http_port}"]
         self.unread.clear()
         self.restart_at = None
         self.process = subprocess.Popen(
@@ -256,11 +261,24 @@ def _broker(options: argparse.Namespace, root: Path, name: str, port: int, role:
             segment_mib=SEGMENT_MIB,
         ),
     )
-    arguments = ["rmq-broker", "-c", str(conf), "-n", f"{options.host}:{options.namesrv_port}"]
+    arguments = ["rmq-broker", "-c", str(conf), "-n", f"{_inside(options)}:{options.namesrv_port}"]
     arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
-    arguments += ["--brokerIP1", options.host, "--brokerIP2", options.host, "--bindAddress", options.host]
-    log = root / "logs" / f"{name}.log"
-    return Role(name=name, arguments=arguments, log=log, http_port=_http_port(options, page))
+    arguments += ["--brokerIP1", options.host, "--brokerIP2", _inside(options), *_bound(options)]
+    return _role(options, root, name, arguments, page)
+
+
+def _role(options: argparse.Namespace, root: Path, name: str, arguments: list[str], page: int) -> Role:
+    log, http_host = root / "logs" / f"{name}.log", options.bind or "127.0.0.1"
+    return Role(name=name, arguments=arguments, log=log, http_port=_http_port(options, page), http_host=http_host)
+
+
+def _bound(options: argparse.Namespace) -> list[str]:
+    return ["--bindAddress", options.bind or options.host]
+
+
+def _inside(options: argparse.Namespace) -> str:
+    """Return the address at which the roles reach each other."""
+    return "127.0.0.1" if options.bind == ALL_ADDRESSES else options.host
 
 
 def cluster(options: argparse.Namespace) -> Cluster:
@@ -271,9 +289,8 @@ def cluster(options: argparse.Namespace) -> Cluster:
         root / "conf" / "namesrv.properties", "# Keys of Apache's NamesrvConfig and NettyServerConfig.\n"
     )
     arguments = ["rmq-namesrv", "-c", str(conf), "--listenPort", str(options.namesrv_port)]
-    arguments += ["--bindAddress", options.host, "--kvConfigPath", str(root / "namesrv" / "kvConfig.json")]
-    log = root / "logs" / "namesrv.log"
-    namesrv = Role(name="namesrv", arguments=arguments, log=log, http_port=_http_port(options, 0))
+    arguments += [*_bound(options), "--kvConfigPath", str(root / "namesrv" / "kvConfig.json")]
+    namesrv = _role(options, root, "namesrv", arguments, 0)
     master = _broker(options, root, "broker-a", options.broker_port, options.role, "The master of broker-a", 1)
     slave = _broker(options, root, "broker-a-s", options.slave_port, "SLAVE", "The slave of broker-a", 2)
     roles = [namesrv, master, slave]
@@ -352,7 +369,13 @@ def parser() -> argparse.ArgumentParser:
         "--dir", default="rmq-data", help="folder of stores, logs and property files (default: %(default)s)"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on and to register (default: %(default)s)"
+        "--host", default="127.0.0.1", help="address to register, which clients dial (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        help=f"address to listen on, for status pages too; {ALL_ADDRESSES}: all of them (default: that of --host; the"
+        " pages 127.0.0.1)",
     )
     parser.add_argument("--namesrv-port", type=int, default=9876, help="default: %(default)s")
     parser.add_argument(
@@ -373,7 +396,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--http-port",
         type=int,
-        help="status pages and /metrics on 127.0.0.1: NameServer; master at port + 1, slave at port + 2, more masters"
+        help="status pages and /metrics: NameServer; master at port + 1, slave at port + 2, more masters"
         " behind it; 0 for none"
         f" (default: --namesrv-port + {HTTP_PORT_STEP}; needs the extra txrocketmq[metrics])",
     )

@@ -6,6 +6,16 @@ import os
 import sys
 import traceback
 
+#: the help where the packages that the real one needs are missing
+WITHOUT_EXTRAS = """\
+usage: rmq-audit [-h] COMMAND ...
+
+Check that the stores of RocketMQ brokers are complete and that their replicas agree: compare two stores, check one,
+audit a whole cluster, or watch it.
+
+This needs extra packages: pip install 'txrocketmq[audit-local]' on one machine, 'txrocketmq[audit]' for Spark. With
+them this text names all options."""
+
 
 def main() -> None:
     """Run the command line; the process exits with its status."""
@@ -14,8 +24,13 @@ def main() -> None:
         from rmq_audit.cli.commands import EXIT_CRASH, EXIT_USAGE
         from rmq_audit.cli.commands import main as run
     except ImportError as error:
+        if sys.argv[1:] in (["-h"], ["--help"]):
+            print(WITHOUT_EXTRAS)
+            sys.exit(0)
         print(
-            f"rmq-audit: {error}; the audit needs its extra packages: pip install 'txrocketmq[audit]'", file=sys.stderr
+            f"rmq-audit: {error}; the audit needs its extra packages: pip install 'txrocketmq[audit-local]', or "
+            "'txrocketmq[audit]' for Spark",
+            file=sys.stderr,
         )
         sys.exit(64)
     try:

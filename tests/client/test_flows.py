@@ -148,7 +148,6 @@ class SendTests(FlowCase):
         self.sim.run(client.close())
         self.failureOf(sender.send(Message("T", b"x")), ClosedClient)
 
-
     def test_a_producer_leaves(self) -> None:
         """A producer that is closed is no member at the broker; with another one of its group the client stays one."""
         self.make_topic()

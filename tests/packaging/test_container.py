@@ -54,7 +54,9 @@ class CommandTests(SynchronousTestCase):
             | {"--orderMessageEnable": "true", "--listenPort": "1"},
         )
         self.assertEqual(options_of(made("broker", RMQ_BROKER_IP1="auto"))["--storePathRootDir"], "/data/store")
-        self.assertEqual(made("local", "--masters", "2"), ["rmq-local", "--dir", "/data/local", "--masters", "2"])
+        where = ["rmq-local", "--dir", "/data/local", "--bind", "0.0.0.0"]
+        self.assertEqual(made("local", "--masters", "2"), [*where, "--masters", "2"])
+        self.assertEqual(made("local", RMQ_BROKER_IP1="auto"), [*where, "--host", "10.0.0.7"])
         self.assertEqual(made("admin", "topic", "list"), ["rmq-admin", "topic", "list"])
 
     def test_a_broker_needs_an_address(self) -> None:
@@ -124,7 +126,7 @@ class FileTests(SynchronousTestCase):
         lines = dict(re.findall(r"^([A-Z]+) (.*)$", text, re.MULTILINE))
         self.assertEqual(lines["ENTRYPOINT"], '["rmq-container"]')
         self.assertEqual((lines["USER"], lines["VOLUME"], lines["STOPSIGNAL"]), ("10001", container.DATA, "SIGTERM"))
-        self.assertIn(str(container.HTTP_PORT), lines["EXPOSE"].split())
+        self.assertEqual(lines["EXPOSE"].split()[:2], ["9876", f"{container.HTTP_PORT}-{container.HTTP_PORT + 2}"])
         self.assertIn('CMD ["rmq-container", "health"]', lines["HEALTHCHECK"])
 
     def environment_is_known(self, environment: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq import container
 from rmq.admin.main import parse
+from rmq.local import parser as local_parser
 from rmq.runtime import launch
 from tests.packaging.test_units import MAKERS
 from twisted.plugins import rmq_plugins
@@ -50,6 +51,10 @@ def in_container(program: str, arguments: list[str]) -> None:
 
 def admin(program: str, arguments: list[str]) -> None:
     parse(arguments)
+
+
+def local(program: str, arguments: list[str]) -> None:
+    local_parser().parse_args(arguments)
 
 
 def pip(program: str, arguments: list[str]) -> None:
@@ -89,6 +94,7 @@ READERS: dict[str, Callable[[str, list[str]], None]] = {
     "rmq-namesrv": server,
     "rmq-broker": server,
     "rmq-admin": admin,
+    "rmq-local": local,
     "podman": in_container,
     "pip": pip,
     "tox": tox,
@@ -142,6 +148,7 @@ class ExampleTests(SynchronousTestCase):
             "podman run rmq broker",
             "podman run -e RMQ_BROKER_IP1=auto -e RMQ_KEY_brokerNmae=a rmq broker",
             "rmq-admin topics",
+            "podman run rmq local --bnd 0.0.0.0",
             "tox run -e pakage",
             "rm -rf /",
         ):

@@ -32,6 +32,8 @@ KINDS = [OURS, pytest.param(APACHE_4, marks=CAMPAIGN), pytest.param(APACHE_5, ma
 ROUNDS = {OURS: 100, APACHE_4: 20, APACHE_5: 20}
 #: seconds from the return of a server to the last delivery
 RESUMED_S = 5.0 if IS_CAMPAIGN else 60.0
+#: until an offset is in the broker's file: two intervals of 5 s, and something for a busy machine
+UNSAVED_S = 12.0
 #: how long a server is away
 AWAY_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0, 12.0, 35.0)
 PATIENCE_S = 120.0
@@ -218,6 +220,9 @@ def test_servers_restart_again_and_again(kind: str, site: Site) -> None:
     """
     NameServer and brokers are killed or stopped, for moments or for long, and come back: each time all queues are
     delivered to consumers of every kind within 5 s, and sends succeed. A close leaves no task, timer, socket or thread.
+
+    A message comes twice only where its broker went away within ten seconds after it was handled: the offset, which
+    consumers and brokers write every 5 s each, may be lost with the broker then. So it is with Java's consumers.
     """
     if kind != OURS:
         require_apache(kind)
@@ -235,6 +240,7 @@ def test_servers_restart_again_and_again(kind: str, site: Site) -> None:
 
     def restart(processes: list[Process], away_s: float, how: float) -> float:
         """Return when the last of the servers was back."""
+        went.extend((brokers.index(process), time.monotonic()) for process in processes if process in brokers)
         for process in processes:
             if how < 0.7:
                 process.kill()
@@ -244,6 +250,9 @@ def test_servers_restart_again_and_again(kind: str, site: Site) -> None:
         for process in processes:
             process.start()
         return time.monotonic()
+
+    #: brokers by index, and when each went away
+    went: list[tuple[int, float]] = []
 
     async def main() -> None:
         leftovers = Leftovers()
@@ -284,6 +293,16 @@ def test_servers_restart_again_and_again(kind: str, site: Site) -> None:
             f"{resumed[-1]:.2f} s (longest)"
         )
         assert resumed[-1] <= RESUMED_S
-        assert {what: count for what, count in receivers.times.items() if count > 1} == {}
+        repeated = {(name, key) for (name, key), count in receivers.times.items() if count > 1}
+        unexplained = {
+            (name, key)
+            for name, key in repeated
+            if not any(
+                index == int(key.split("-")[-2]) and 0 <= away - receivers.seen[name][key] <= UNSAVED_S
+                for index, away in went
+            )
+        }
+        print(f"of {len(receivers.times)} deliveries {len(repeated)} came again, {len(unexplained)} without a reason")
+        assert unexplained == set()
 
     asyncio.run(main())

@@ -28,8 +28,8 @@ from rmq.broker.config import BrokerSetup
 from rmq.broker.delays import Delays
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.tables import VersionedTable
-from rmq.runtime.clock import now_ms
-from rmq.runtime.disk.files import Disk, DiskError, File
+from rmq.runtime.clock import now_ms, slices_of
+from rmq.runtime.disk.files import Disk, DiskError, File, FileSystem
 from rmq.store import layout
 from rmq.store.store import MessageStore
 
@@ -37,6 +37,8 @@ MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 #: bytes that are copied in one turn of the reactor
 SLICE_BYTES = 1 << 20
+#: consume queues that are looked at, or files whose names are checked, in one turn
+QUEUES_AT_ONCE, NAMES_AT_ONCE = 100, 2000
 #: suffix of an unfinished dump; the next dump deletes one that failed
 PARTIAL_SUFFIX = ".partial"
 
@@ -122,6 +124,8 @@ class Dumps:
     _gone: list[Deferred[None]] = attrs.field(init=False, factory=list)
     _stopping: bool = attrs.field(init=False, default=False)
     _copied_bytes: int = attrs.field(init=False, default=0)
+    #: makes all files of the dump durable at its end; None: each when it is written
+    _system: FileSystem | None = attrs.field(init=False, default=None)
     _log = Logger()
 
     @property
@@ -168,15 +172,22 @@ class Dumps:
         try:
             self._clear_partial()
             disk.make_dirs(partial)
+            self._system = disk.file_system(partial)
             manifest = await self._fill(partial)
             await self._write(os.path.join(partial, MANIFEST_FILE), msgspec.json.format(msgspec.json.encode(manifest)))
-            self._verify(partial, manifest)
+            await self._verify(partial, manifest)
+            if self._system is not None:
+                await self._system.sync()
             disk.rename(partial, folder)
             disk.sync_dir(self._setup.dump_dir)
         except (DiskError, DumpError) as error:
             self._log.error("dump {folder} aborted: {error}", folder=folder, error=error)
             disk.delete_tree(partial)
             raise error if isinstance(error, DumpError) else DumpError(str(error)) from error
+        finally:
+            if self._system is not None:
+                self._system.close()
+                self._system = None
         self._log.info(
             "dump {folder} holds the log from {min_phy_offset} to {max_phy_offset}; {copied} bytes were copied",
             folder=folder,
@@ -200,23 +211,31 @@ class Dumps:
         setup = self._setup
         return f"{setup.name}-{setup.broker.broker_id}-"
 
-    def _verify(self, folder: str, manifest: Manifest) -> None:
+    async def _verify(self, folder: str, manifest: Manifest) -> None:
         """Raise DumpError if a file of the dump was deleted meanwhile."""
-        for file in manifest.files:
-            if not self._disk.exists(os.path.join(folder, file.path)):
-                raise DumpError(f"{file.path} is missing in {folder}: it was deleted during the dump")
+        for files in slices_of(manifest.files, NAMES_AT_ONCE):
+            await self._pause()
+            for file in files:
+                if not self._disk.exists(os.path.join(folder, file.path)):
+                    raise DumpError(f"{file.path} is missing in {folder}: it was deleted during the dump")
 
     # the state at one offset
 
     async def _fill(self, folder: str) -> Manifest:
-        """Record the state in one reactor turn, then link and copy the files."""
+        """
+        Record the state in one reactor turn, then link and copy the files.
+
+        In that turn the files of the log and of the index are linked, too, so that none of them expires meanwhile.
+        """
         store, config = self._store, self._setup.store
         self._copied_bytes = 0
+        for table in self._tables:
+            await table.fold_in_turns()
+        await self._offsets.persist_in_turns()
         if not store.write_buffers():
             raise DumpError(f"{self._root}: no room for consume queues and index")
         for table in self._tables:
             table.fold()
-        self._offsets.persist()
         if not self._setup.is_slave:
             self._delays.persist()
         manifest = Manifest(
@@ -239,8 +258,17 @@ class Dumps:
         )
         small = self._small_files()
         tail = self._index_tail()
-        pieces = [*self._segments(manifest.max_phy_offset), *self._queue_files(), *self._whole_index_files(tail)]
-        self._link_whole(folder, [piece for piece in pieces if piece.is_whole])
+        queues = [(*key, store.min_offset(*key), store.max_offset(*key)) for key in store.queues()]
+        pieces = [*self._segments(manifest.max_phy_offset), *self._whole_index_files(tail)]
+        self._link_whole(folder, pieces)
+        for some in slices_of(queues, QUEUES_AT_ONCE):
+            await self._pause()
+            found = [piece for queue in some for piece in self._queue_files(*queue)]
+            self._link_whole(folder, found)
+            pieces += found
+        if self._system is not None and len(pieces) <= self._system.worth_files:
+            self._system.close()
+            self._system = None
         for piece in pieces:
             if not piece.is_whole:
                 await self._copy(folder, piece)
@@ -273,13 +301,15 @@ class Dumps:
         config = self._setup.store
         return self._pieces(config.commit_log_dir, layout.COMMIT_LOG_DIR, config.mapped_file_size_commit_log, end)
 
-    def _queue_files(self) -> Iterator[_Piece]:
-        store, file_bytes = self._store, self._setup.store.consume_queue_file_bytes
-        for topic, queue_id in store.queues():
-            end = store.max_offset(topic, queue_id) * layout.CQ_UNIT_BYTES
-            folder = layout.consume_queue_dir(self._root, topic, queue_id)
-            path = layout.join(layout.CONSUME_QUEUE_DIR, topic, str(queue_id))
-            yield from self._pieces(folder, path, file_bytes, end)
+    def _queue_files(self, topic: str, queue_id: int, begin: int, end: int) -> list[_Piece]:
+        """Return the files of a queue that had these offsets; DumpError when the first one is not there any more."""
+        folder = layout.consume_queue_dir(self._root, topic, queue_id)
+        path = layout.join(layout.CONSUME_QUEUE_DIR, topic, str(queue_id))
+        unit = layout.CQ_UNIT_BYTES
+        found = list(self._pieces(folder, path, self._setup.store.consume_queue_file_bytes, end * unit))
+        if begin < end and (not found or int(os.path.basename(found[0].path)) > begin * unit):
+            raise DumpError(f"queue {queue_id} of {topic} was deleted, or a part of it, during the dump")
+        return found
 
     def _pieces(self, folder: str, path: str, file_bytes: int, end: int) -> Iterator[_Piece]:
         """Yield the files of ``folder`` that begin before ``end``; ``path`` is the folder in the dump."""
@@ -321,23 +351,20 @@ class Dumps:
     # linking and copying
 
     def _link_whole(self, folder: str, pieces: list[_Piece]) -> None:
-        """
-        Link all full files in one reactor turn, so that none of them expires meanwhile.
-
-        A link costs some microseconds.
-        """
+        """Make the folders of all files and link those that are full; a link costs some microseconds."""
         disk = self._disk
         for parent in sorted({os.path.dirname(piece.path) for piece in pieces}):
             disk.make_dirs(os.path.join(folder, parent))
         for piece in pieces:
-            disk.link(piece.source, os.path.join(folder, piece.path))
+            if piece.is_whole:
+                disk.link(piece.source, os.path.join(folder, piece.path))
 
     async def _copy(self, folder: str, piece: _Piece) -> None:
         """Copy the part of a growing file that belongs to the dump; the rest is zeros, as in a new file."""
         source, target = self._open(piece.source, folder, piece.path, piece.file_bytes)
         try:
             await self._copy_range(source, target, 0, piece.size_bytes)
-            await target.sync()
+            await self._sync(target)
         finally:
             source.close()
             target.close()
@@ -363,7 +390,7 @@ class Dumps:
                     target.write_at(layout.index_slot_at(first), _slots_before(source, slots, data, count))
             begin, end = layout.index_entry_at(slots, 0), layout.index_entry_at(slots, max(count, 1))
             await self._copy_range(source, target, begin, end)
-            await target.sync()
+            await self._sync(target)
         finally:
             source.close()
             target.close()
@@ -392,9 +419,13 @@ class Dumps:
         file = disk.create_sparse(path, 0)
         try:
             file.write_at(0, data)
-            await file.sync()
+            await self._sync(file)
         finally:
             file.close()
+
+    async def _sync(self, file: File) -> None:
+        if self._system is None:
+            await file.sync()
 
     async def _pause(self) -> None:
         """Return to the reactor for one turn; raises when the broker stops."""

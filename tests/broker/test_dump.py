@@ -10,8 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.dump import SLICE_BYTES, DumpError
+from rmq.broker.dump import QUEUES_AT_ONCE, SLICE_BYTES, DumpError
 from rmq.runtime.disk.files import Disk, DiskError
+from rmq.sim.disk import SimFileSystem
 from rmq.store import layout
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.wire.record import decode_records, index_key_hash
@@ -53,6 +54,10 @@ class DumpCase(SynchronousTestCase):
     def dump(self) -> tuple[str, dict[str, Any]]:
         folder = self.one.world.settle(self.one.service.dumps.make())
         return folder, json.loads(self.disk.read_whole(f"{folder}/manifest.json"))
+
+    def partial(self, name: str) -> str:
+        """Return a path in the dump that is being made."""
+        return f"/store-dumps/{self.disk.list_dir('/store-dumps')[0]}/{name}"
 
     def log_of(self, folder: str, end: int) -> bytes:
         names = self.disk.list_dir(f"{folder}/commitlog")
@@ -106,6 +111,7 @@ class ContentTests(DumpCase):
 
     def test_queues_name_only_messages_of_the_dump(self) -> None:
         """Each index unit names a record of the dump, and every record has its unit, while sends go on."""
+        self.patch(SimFileSystem, "worth_files", 1000)  # each file is synced, which takes its time
         self.send(230, 100)
         making = self.one.service.dumps.make()
         self.send(40, 100)
@@ -177,6 +183,33 @@ class ContentTests(DumpCase):
         """A broker without a message can be dumped, too."""
         _, manifest = self.dump()
         self.assertEqual((manifest["minPhyOffset"], manifest["maxPhyOffset"]), (0, 0))
+
+    def test_many_queues(self) -> None:
+        """Queues are looked at in several turns, and have in the dump what they had in the first of them."""
+        for topic in range(QUEUES_AT_ONCE):
+            for queue_id in range(3):
+                self.assertEqual(self.client.ask(310, send_ext(topic=f"T{topic}", queue_id=queue_id), b"x").code, 0)
+        making = self.one.service.dumps.make()
+        self.one.world.run_until(lambda: self.disk.is_dir(self.partial("consumequeue")), 10, "the first queues")
+        for topic in range(QUEUES_AT_ONCE):
+            self.client.post(310, send_ext(topic=f"T{topic}", queue_id=0), b"x")
+        folder = self.one.world.settle(making)
+        for topic in range(QUEUES_AT_ONCE):
+            for queue_id in range(3):
+                units = self.disk.read_whole(f"{folder}/consumequeue/T{topic}/{queue_id}/{0:020d}")
+                self.assertEqual(sum(size > 0 for _, size, _ in layout.CQ_UNIT.iter_unpack(units)), 1)
+
+    def test_a_queue_that_was_deleted_meanwhile(self) -> None:
+        """A dump without a queue that its records name is none."""
+        for topic in range(QUEUES_AT_ONCE + 1):
+            self.assertEqual(self.client.ask(310, send_ext(topic=f"T{topic:03}"), b"x").code, 0)
+        making = self.one.service.dumps.make()
+        last = self.one.service.store.queues()[-1]
+        self.disk.delete_tree(f"/store/consumequeue/{last[0]}")
+        self.assertEqual(
+            self.failure_of(making), f"queue {last[1]} of {last[0]} was deleted, or a part of it, during the dump"
+        )
+        self.assertEqual(self.disk.list_dir("/store-dumps"), [])
 
 
 class HarmlessTests(DumpCase):

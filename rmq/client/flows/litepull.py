@@ -49,7 +49,6 @@ class PullConsumer(Member):
         self._ready: deque[tuple[Held, ReceivedMessage]] = deque()
         self._taken: list[tuple[Held, ReceivedMessage]] = []
         self._some = self._host.gate()
-        self._started = False
 
     # for users
 
@@ -59,14 +58,7 @@ class PullConsumer(Member):
 
         Refused when a broker cannot parse an expression of SQL92, or does not filter by such.
         """
-        if not self._started:
-            self._started = True
-            joined = False
-            try:
-                await self._start()
-                joined = True
-            finally:
-                self._started = joined
+        await self._start_once()
 
     async def getmany(self, *, max_messages: int = 32, timeout_s: float = 5.0) -> list[ReceivedMessage]:
         """

@@ -159,6 +159,7 @@ class Member:
         self._changed_at: str | None = None
         self._compared_s = -COMPARE_S
         self._loops: list[Running] = []
+        self._started = False
         self._has_joined = False
         self._closed = False
         self._ended = self._host.gate()
@@ -191,6 +192,19 @@ class Member:
         ]
 
     # start and end
+
+    async def _start_once(self) -> bool:
+        """Return whether this call has started it; one that failed may be repeated."""
+        if self._started:
+            return False
+        self._started = True
+        joined = False
+        try:
+            await self._start()
+            joined = True
+        finally:
+            self._started = joined
+        return True
 
     async def _start(self) -> None:
         self._instance.check_usable()

@@ -88,7 +88,6 @@ class PushConsumer(Member):
         self._again: dict[ReceivedMessage, Running] = {}
         self._in_use = 0
         self._idle = self._host.gate()
-        self._started = False
         self._started_ms = 0
         self._sender = Producer(instance, INNER_PRODUCER, ProducerSettings())
         most = settings.max_reconsume_times
@@ -102,16 +101,9 @@ class PushConsumer(Member):
 
         Refused when a broker cannot parse an expression of SQL92, or does not filter by such.
         """
-        if self._started:
+        self._started_ms = self._started_ms or self._host.wall_ms()
+        if not await self._start_once():
             return
-        self._started = True
-        self._started_ms = self._host.wall_ms()
-        joined = False
-        try:
-            await self._start()
-            joined = True
-        finally:
-            self._started = joined
         if self._handler is not None:
             for _ in range(self._settings.concurrency):
                 self._add_worker()

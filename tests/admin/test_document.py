@@ -19,8 +19,8 @@ def blocks() -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "admin.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-#: lines that end with another status: groups are behind after their offsets were reset; nothing answers at the addresses
-#: of the example of a context
+#: lines that end with another status: groups are behind after their offsets were reset; nothing answers at the
+#: addresses of the example of a context
 STATUS = {"rmq-admin monitor --once --lag 1000": 2, "rmq-admin topic list --context prod": 3}
 
 

@@ -374,9 +374,10 @@ public class Client {
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
+            boolean fails = command.getBooleanValue("fails");
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 got(messages, member, pauseMs);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                return fails ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         CONSUMERS.put(member, consumer);

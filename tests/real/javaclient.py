@@ -108,11 +108,6 @@ class JavaClient(PipedClient):
         """Be a member of a producer group, which answers by a property of the message."""
         self.call("answer", group=group, by=by)
 
-    def kill(self) -> None:
-        """End the process without a goodbye to anybody."""
-        self._process.kill()
-        self._process.wait()
-
     def consume(self, group: str, topic: str, member: str, expression: str = "*", **more: Any) -> None:
         """Start a push consumer, of tags or ``sql``; what it receives appears as "got" events of ``member``."""
         self.call("consume", group=group, topic=topic, member=member, expression=expression, **more)

@@ -106,6 +106,11 @@ class PipedClient:
         trouble = [json.dumps(e) for e in self.events if e.get("event") in ("trouble", "failed")][-5:]
         return "\n".join([f"..... {self.log}", *text, *trouble])
 
+    def kill(self) -> None:
+        """End the process without a goodbye to anybody."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         """End the client: its stdin is closed, it shuts its producers and consumers down; killed when it lingers."""
         if self._process.poll() is None and self._process.stdin is not None:

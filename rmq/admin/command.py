@@ -349,14 +349,6 @@ NAMESRV = argument(
     metavar="HOST:PORT[;...]",
     help=f"NameServers to ask, ours or Apache's (default: NAMESRV_ADDR, the context, or {DEFAULT_NAMESRV})",
 )
-BROKER = argument(
-    "-b",
-    "--brokerAddr",
-    required=True,
-    type=addresses,
-    metavar="HOST:PORT[;...]",
-    help="brokers to ask, ours or Apache's",
-)
 #: where a change is made
 CLUSTER = argument(
     "-c",

@@ -36,7 +36,7 @@ class UsageTests(SynchronousTestCase):
     def test_wrong_use(self) -> None:
         """Status 64 and one line of what is wrong."""
         for arguments, part in (
-            (("haStatus",), "-b/--brokerAddr"),
+            (("topic", "create"), "required: TOPIC"),
             (("routeDiff", "-n", "x"), "no address of the form host:port"),
             (("routeDiff", "-n", "127.0.0.1:1"), "two NameServers"),
             (("explain", "-n", "127.0.0.1:1", "--timeout", "0"), "no number of seconds"),

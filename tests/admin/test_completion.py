@@ -10,6 +10,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import COMMANDS
+from rmq.admin.main import whole_parser
 from tests.admin.test_command_line import rmq_admin
 from tests.admin.test_on_a_cluster import ClusterCase
 from tests.needs import need_extra
@@ -155,4 +156,5 @@ class ShellTests(SynchronousTestCase):
         script = self.script("bash")
         for kind in ("topics", "groups", "brokers", "addresses", "clusters", "contexts"):
             self.assertIn(f"_COMPGEN=_rmq_admin_names_{kind}", script)
+        whole_parser()  # imports all commands
         self.assertIn("completion names", COMMANDS)

@@ -148,6 +148,15 @@ class ClusterCase(SynchronousTestCase):
 
 
 class TopicTests(ClusterCase):
+    def test_replication(self) -> None:
+        """`ha status` without an address asks the masters of the cluster, under its old name as well."""
+        self.world.run_until(lambda: self.cluster.masters[0].broker.ha.status().in_sync_slaves, 30, "the slave")
+        for name in (("ha", "status"), ("haStatus",)):
+            found = self.admin(*name, "--maxLag", "1000000")
+            self.assertEqual((found.status, found.err), (0, ""))
+            self.assertIn(f"{self.broker}: master\n", found.out)
+            self.assertIn("    slave ", found.out)
+
     def test_life_of_a_topic(self) -> None:
         """Created, altered, seen with its messages, made read-only, deleted."""
         self.assertEqual(self.data("topic", "list"), [])

@@ -1,17 +1,20 @@
-"""``rmq-admin haStatus``: the replication status of a master or a slave."""
+"""``rmq-admin ha status``: the replication status of masters and slaves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmq.admin.command import BROKER, DIFFERENT, OK, Call, Outcome, argument, command
+from rmq.admin.command import CLUSTER, DIFFERENT, NAMESRV, OK, ONE_BROKER, Call, Outcome, argument, command
+from rmq.admin.lookups import targets
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
 
 @command(
     "ha status",
     "show the replication of brokers: slaves, lag, acknowledgements, refusals",
-    BROKER,
+    NAMESRV,
+    CLUSTER,
+    ONE_BROKER,
     argument(
         "--maxLag",
         type=int,
@@ -22,7 +25,7 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 async def ha_status(call: Call) -> Outcome:
     """Ask each broker; RequestFailed when one cannot be asked (Apache 4.9 does not know the request)."""
     texts, found, status = [], {}, OK
-    for addr in call.options.brokerAddr:
+    for addr in await targets(call):
         info = (await call.invoke(addr, GET_BROKER_HA_STATUS, None, None)).body
         found[addr] = info
         texts.append("\n".join([f"{addr}: {'master' if info.master else 'slave'}", *_lines(info)]))

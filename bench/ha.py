@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bench.brokers import SENT, Started
-from bench.rounds import Shape, Window, window
+from bench.rounds import Shape, Window, touch_memory, window
 from bench.servers import cpu_seconds
 from tests.real.peers import Broker, Site, until
 from tests.real.storm import QUEUES
@@ -58,6 +58,7 @@ def catch_up(site: Site, started: Started, number: int) -> Window:
 
         if info("commitLogMaxOffset"):
             raise SystemExit(f"{slave.name} is not empty")
+        touch_memory(1 << 30)  # the slave writes as much as the master has
         master.resume()
         began = before = now()
         # what counts begins with the last question to which it had nothing: Apache's may wait before it asks

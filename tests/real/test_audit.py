@@ -19,6 +19,7 @@ from rmq_audit.driver.audit import Options, compare
 from rmq_audit.engine.engines import LocalEngine
 
 from tests.needs import missing
+from tests.real.campaigns import campaign_only
 from tests.real.conftest import Clients
 from tests.real.pairs import KINDS, TOPIC, name_of, replicated_pair, start_pair, wait_caught_up
 from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Site, until
@@ -104,7 +105,7 @@ PLANTED = [
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", [APACHE_4, APACHE_5])
+@pytest.mark.parametrize("kind", [campaign_only(APACHE_4), APACHE_5])
 def test_a_pair_of_apache_end_to_end(kind: str, site: Site, tmp_path: Path) -> None:
     """
     Master and slave are Apache's own processes, filled by its client: CONSISTENT on Spark and locally, every byte read.

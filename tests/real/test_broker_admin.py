@@ -9,7 +9,6 @@ are in INTENDED, with the reason; docs/compatibility.md has them too.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +18,13 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.real.campaigns import campaign_only
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaAdmin, JavaClient
 from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Process, Site, until
 from tests.real.probe import fastjson
 from tests.real.test_namesrv_admin import STEPS as NAMESRV_STEPS
 from tests.real.test_namesrv_admin import as_failure, as_lines, as_sorted_lines
-
-CAMPAIGN = pytest.mark.skipif(not os.environ.get("RMQ_CAMPAIGN"), reason="RMQ_CAMPAIGN: it takes four minutes")
 
 TOPIC, GROUP, ONLINE = "Orders", "orders-group", "online-group"
 QUEUES, MESSAGES = 4, 12
@@ -624,7 +622,7 @@ def differences(
 
 @pytest.mark.real
 @pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: the intended differences are ours")
-@pytest.mark.parametrize("version", [APACHE_4, pytest.param(APACHE_5, marks=CAMPAIGN)])
+@pytest.mark.parametrize("version", [APACHE_4, campaign_only(APACHE_5)])
 def test_mqadmin_prints_the_same_about_both_brokers(version: str, site: Site, client: Clients) -> None:
     """Every command of mqadmin that asks a broker prints the same about ours and Apache's, but for INTENDED."""
     clusters = [started(site, client, version, "apache", version), started(site, client, OURS, "ours", version)]

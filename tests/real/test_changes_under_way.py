@@ -7,22 +7,19 @@ With RMQ_REAL_OURS=4.9.7 the same tests hold for Apache's broker.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.real.campaigns import CAMPAIGN, campaign_only
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaClient
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, until
 
 pytestmark = pytest.mark.real
-#: 5.3.3's clients, and what takes more than 20 s
-CAMPAIGN = pytest.mark.skipif(not os.environ.get("RMQ_CAMPAIGN"), reason="RMQ_CAMPAIGN: it takes a minute")
-VERSIONS = pytest.mark.parametrize("version", [APACHE_4, pytest.param(APACHE_5, marks=CAMPAIGN)])
-
+VERSIONS = pytest.mark.parametrize("version", [APACHE_4, campaign_only(APACHE_5)])
 BOTH = pytest.mark.parametrize("version", [APACHE_4, APACHE_5])
 
 TOPIC, GROUP = "Changed", "changing-group"

@@ -21,12 +21,11 @@ import pytest
 
 from rmq.aio import Client, CloseReport, From, Message, MessageQueue, PullSettings, PushSettings, ReceivedMessage
 from tests.client.loops import left_timers
+from tests.real.campaigns import IS_CAMPAIGN, campaign_only
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, require_apache
 
 pytestmark = pytest.mark.real
-IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
-CAMPAIGN = pytest.mark.skipif(not IS_CAMPAIGN, reason="RMQ_CAMPAIGN: the same with Apache's brokers")
-KINDS = [OURS, pytest.param(APACHE_4, marks=CAMPAIGN), pytest.param(APACHE_5, marks=CAMPAIGN)]
+KINDS = [OURS, campaign_only(APACHE_4), campaign_only(APACHE_5)]
 
 #: restarts of a campaign; Apache's servers take their time to start
 ROUNDS = {OURS: 100, APACHE_4: 20, APACHE_5: 20}

@@ -19,6 +19,7 @@ from functools import partial
 import attrs
 import pytest
 
+from tests.real.campaigns import IS_CAMPAIGN
 from tests.real.pairs import start_pair, wait_caught_up
 from tests.real.peers import OURS, Broker, Site, until
 from tests.real.probe import SEND, SEND_BATCH, Answer, Closed, Probe, Record, batch_body, properties_text, send_fields
@@ -206,7 +207,6 @@ VICTIMS, FLUSHES, SENDS = ("master", "slave", "both"), ("SYNC_FLUSH", "ASYNC_FLU
 ALL = list(itertools.product(VICTIMS, FLUSHES, SENDS))
 #: what always runs; `test_slave_has_what_a_killed_sync_master_acknowledged` has the master alone
 FEW = [("slave", "SYNC_FLUSH", "batch"), ("both", "ASYNC_FLUSH", "single"), ("both", "SYNC_FLUSH", "batch")]
-IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
 PAIR_ROUNDS = int(os.environ.get("RMQ_KILL_ROUNDS") or (9 if IS_CAMPAIGN else 2))
 #: stored and replicated; stored, but no slave was there or in time
 STORED = (0, 11, 12)

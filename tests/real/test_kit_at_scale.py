@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.campaigns import IS_CAMPAIGN
+
 TESTS = 200
 WORKERS = 8
-RUNS = 10 if os.environ.get("RMQ_CAMPAIGN") else 1
+RUNS = 10 if IS_CAMPAIGN else 1
 #: seconds for one run on a busy machine
 LIMIT_S = 300
 

@@ -7,7 +7,6 @@ life of mixed brokers below. With ``RMQ_REAL_OURS=4.9.7`` in the environment the
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.real.campaigns import IS_CAMPAIGN
 from tests.real.cells import SITUATIONS, Cell
 from tests.real.cells import begin as begin_cell
 from tests.real.pairs import wait_caught_up
@@ -30,7 +30,6 @@ CELLS = [(master, slave, situation) for master, slave in PAIRS for situation in 
 #: the cells that always run: the cheap ones of ours, and what `test_a_replicas_life` does not have of Apache's
 FEW = [(OURS, OURS, situation) for situation in SITUATIONS if situation not in ("idle", "behind", "moved")]
 FEW += [(APACHE_5, OURS, "mid-properties"), (OURS, APACHE_5, "behind")]
-IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
 
 
 @pytest.mark.real

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 
 from rmq.aio import Client, From, Message, PushSettings, ReceivedMessage
 from rmq.wire.record import Record, decode_record
+from tests.real.campaigns import campaign_only
 from tests.real.conftest import Clients
 from tests.real.peers import APACHE_4, OURS, Broker, Site, require_apache
 
-CAMPAIGN = pytest.mark.skipif(not os.environ.get("RMQ_CAMPAIGN"), reason="RMQ_CAMPAIGN: the same with Apache's broker")
-KINDS = [OURS, pytest.param(APACHE_4, marks=CAMPAIGN)]
+KINDS = [OURS, campaign_only(APACHE_4)]
 TOPIC, PARKED = "Poisoned", "SCHEDULE_TOPIC_XXXX"
 GROUPS = ("poison-java", "poison-python")
 #: what both clients have when nothing else is set

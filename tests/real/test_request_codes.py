@@ -7,7 +7,6 @@ have no fields, so what is served is mostly refused as a bad request: with anoth
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -18,10 +17,9 @@ import pytest
 
 from docs.make_compatibility import tables
 from rmq.broker.responders.refused import REFUSED
+from tests.real.campaigns import campaign_only
 from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Process, Site, jars
 from tests.real.probe import Answer
-
-CAMPAIGN = pytest.mark.skipif(not os.environ.get("RMQ_CAMPAIGN"), reason="RMQ_CAMPAIGN: 5.3.3 has all codes of 4.9.7")
 
 NOT_SUPPORTED = 3
 CLASSES = {
@@ -56,7 +54,7 @@ def ask_all(server: Process, wait_s: float, codes: Iterable[int]) -> dict[int, A
 
 @pytest.mark.real
 @pytest.mark.skipif(STAND_IN != OURS, reason="RMQ_REAL_OURS: the refusals are ours")
-@pytest.mark.parametrize("version", [pytest.param(APACHE_4, marks=CAMPAIGN), APACHE_5])
+@pytest.mark.parametrize("version", [campaign_only(APACHE_4), APACHE_5])
 def test_every_code_is_answered_or_refused_by_number(version: str, site: Site) -> None:
     """What Apache's server of a version serves is served by ours, or is in docs/compatibility.md as refused."""
     codes = request_codes(version)

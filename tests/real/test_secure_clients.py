@@ -7,7 +7,6 @@ With ``RMQ_CAMPAIGN=1`` the servers are Apache's, too.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from rmq.aio import Client, Credentials, From, Message, PushSettings
 from rmq.blocking import Client as BlockingClient
 from rmq.errors import NotDelivered, Refused, RequestFailed
+from tests.real.campaigns import campaign_only
 from tests.real.peers import APACHE_4, HOST, OURS, Broker, Process, Site, require_apache, until
 from tests.real.test_acl import write
 from tests.real.test_rmq_admin import Admin
@@ -26,8 +26,7 @@ from tests.real.test_tls import Certificates, certificates, over_tls
 
 __all__ = ["certificates"]  # the fixture
 
-CAMPAIGN = pytest.mark.skipif(not os.environ.get("RMQ_CAMPAIGN"), reason="RMQ_CAMPAIGN: Apache's take minutes")
-KINDS = [OURS, pytest.param(APACHE_4, marks=CAMPAIGN)]
+KINDS = [OURS, campaign_only(APACHE_4)]
 ACCOUNTS = """accounts:
 - accessKey: operator
   secretKey: 12345678

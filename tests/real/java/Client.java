@@ -395,6 +395,7 @@ public class Client {
         for (MessageExt m : messages) {
             JSONObject event = describe(m, "got");
             event.put("member", member);
+            event.put("at", System.currentTimeMillis());
             emit(event);
         }
         try {

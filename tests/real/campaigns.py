@@ -1,0 +1,17 @@
+"""What only ``RMQ_CAMPAIGN=1`` runs (``tox -e matrix``): the same with another peer, or for longer."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
+
+#: the mark of a test, or of one of its parameters, that a campaign runs and the long suite leaves out
+CAMPAIGN = pytest.mark.skipif(not IS_CAMPAIGN, reason="RMQ_CAMPAIGN: only a campaign has time for it")
+
+
+def campaign_only(value: str) -> object:
+    """Return ``value`` as a parameter that only a campaign runs."""
+    return pytest.param(value, marks=CAMPAIGN)

@@ -567,7 +567,7 @@ def report(results: Sequence[tuple[Row, Rounds | str]]) -> str:
                 text = f"{found.middle(side, key):,.0f}"
                 cells.append(text + (f", receive {found.middle(side, f'receive_{key}'):,.0f}" if receiving else ""))
         cells.append(" / ".join(str(found.bad(side)) for side in sides))
-        busiest = max(found.busiest(side) for side in found.windows)
+        busiest = max(found.busiest(side) for side in sides)
         cells.append(f"{busiest:.0%}" + (" (a limit of its own)" if busiest > MAX_LOADGEN_CPU else ""))
         rows.append([*cells, verdict(row, found)])
     return markdown(head, rows)

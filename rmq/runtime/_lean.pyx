@@ -64,6 +64,8 @@ cdef enum:
     FEWEST = 16
     MOST = 4096
     RECENT = 4
+    #: bytes of answers that wait for the end of a turn
+    MAX_WAITING = 262144
 
 cdef char _received[BUFFER_BYTES]
 
@@ -210,6 +212,9 @@ cdef class Lean:
     cdef object broken, lost, done, server, client
     #: what is to be finished at the end of the turn
     cdef list unfinished
+    #: (transport, fast path, answer) to send at the end of the turn, and how many bytes that is
+    cdef list waiting
+    cdef ssize_t waiting_bytes
     cdef ssize_t send_limit
     cdef readonly Spinning spinning
 
@@ -220,6 +225,7 @@ cdef class Lean:
         self.done = done
         self.send_limit = send_limit
         self.unfinished = []
+        self.waiting = []
 
     def set_kinds(self, server, client):
         """Set the classes of lean transports, a server's and a client's."""
@@ -265,6 +271,8 @@ cdef class Lean:
                 reactor.work_on(selectable, fd, events[number].events)
         while PyList_GET_SIZE(self.unfinished):
             self._finish(reactor, self.unfinished.pop())
+        if PyList_GET_SIZE(self.waiting):
+            self._send_waiting(reactor)
 
     cdef inline bint _is_kind(self, object selectable):
         return type(selectable) is self.server or type(selectable) is self.client
@@ -296,7 +304,10 @@ cdef class Lean:
                     if fast_path is not NULL and fast_path is not <PyObject *>None and _sends_now(state):
                         answer = (<object>fast_path)(data, more)
                         if PyBytes_CheckExact(answer):
-                            self._answer(transport, fd, <object>fast_path, answer)
+                            if more:
+                                self._keep(reactor, transport, <object>fast_path, answer)
+                            else:
+                                self._answer(transport, fd, <object>fast_path, answer)
                             return 0
                         if answer is not None:
                             if answer not in self.unfinished:
@@ -321,10 +332,34 @@ cdef class Lean:
         for fast_path, data, answer in unfinished.finish():
             transport = fast_path.transport
             try:
-                if answer is None:
-                    if transport.connected:  # another event of the turn may have ended it
-                        transport.protocol.dataReceived(data)
-                elif _sends_now(transport.__dict__):
+                if answer is not None:
+                    self._keep(reactor, transport, fast_path, answer)
+                elif transport.connected:  # another event of the turn may have ended it
+                    transport.protocol.dataReceived(data)
+            except BaseException as error:
+                reactor.fail(transport, error)
+        return 0
+
+    cdef int _keep(self, object reactor, object transport, object fast_path, bytes answer) except -1:
+        """
+        Send an answer at the end of the turn, with those of the other connections.
+
+        One after the other they find a peer of several connections awake; to wake it costs as much as to send.
+        """
+        self.waiting.append((transport, fast_path, answer))
+        self.waiting_bytes += PyBytes_GET_SIZE(answer)
+        if self.waiting_bytes >= MAX_WAITING:
+            self._send_waiting(reactor)
+        return 0
+
+    cdef int _send_waiting(self, object reactor) except -1:
+        cdef list waiting = self.waiting
+        cdef object transport, fast_path, answer
+        self.waiting = []
+        self.waiting_bytes = 0
+        for transport, fast_path, answer in waiting:
+            try:
+                if _sends_now(transport.__dict__):
                     self._answer(transport, transport.fileno(), fast_path, answer)
                 elif answer:
                     fast_path.write(answer)

@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import random
+import select
 import socket
 import struct
 import subprocess
@@ -463,6 +464,30 @@ class CompiledPollTests(LeanPollTests):
         self.turn()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertEqual(len(self.protocol.lost), 1)
+
+    def test_answers_of_a_turn(self) -> None:
+        """Those of several connections are sent when all were asked, or when they are 256 KiB together."""
+        far_ends: list[socket.socket] = []
+        for size, sent_before in ((10, [0, 0, 0, 0]), (90_000, [0, 0, 0, 3])):
+            connections = [self.connection() for _ in range(4)]
+            far_ends[:] = [far for _, _, far in connections]
+            found: list[int] = []
+
+            def answer(data: bytes, size: int = size, found: list[int] = found) -> bytes:
+                found.append(sum(bool(select.select([far], [], [], 0)[0]) for far in far_ends))
+                return b"a" * size
+
+            for transport, _, far in connections:
+                transport.fast_path = Direct(answer, transport.write)
+                far.send(b"ask")
+            self.turn()
+            self.assertEqual(found, sent_before)
+            for far in far_ends:
+                far.settimeout(10)
+                got = 0
+                while got < size:
+                    got += len(far.recv(1 << 20))
+                    self.turn()
 
     def test_finished_together(self) -> None:
         """What waits for the end of the turn is answered then, goes to the protocol, or costs its own connection."""

@@ -33,6 +33,9 @@ cdef extern from "sys/socket.h" nogil:
     enum:
         MSG_NOSIGNAL
 
+cdef extern from "sched.h" nogil:
+    int sched_yield()
+
 cdef extern from "time.h" nogil:
     struct timespec:
         long tv_sec
@@ -181,6 +184,8 @@ cdef class Spinning:
         if self.on:
             while count == 0 and waited <= self.limit_ns:
                 count = epoll_wait(epoll_fd, events, most, 0)
+                if count == 0:
+                    sched_yield()  # to the peer, if it is ready and waits for this core
                 waited = _now_ns() - began
         if count == 0:
             count = epoll_wait(epoll_fd, events, most, wait_ms)

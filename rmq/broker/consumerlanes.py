@@ -25,7 +25,7 @@ from rmq.wire.command import ONEWAY, RESPONSE, decode_commands
 from rmq.wire.compiled import load
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, header_codec
-from rmq.wire.frames import PREFIX, ProtocolError
+from rmq.wire.frames import ProtocolError
 
 #: limit of known requests of a lane; beyond it all are decoded again
 MAX_KNOWN = 10_000
@@ -34,10 +34,14 @@ _compiled: Any = load("rmq.store._pick")
 _records: Any = load("rmq.store._record")
 _LANGUAGES = {language.name.encode(): language.name for language in LanguageCode}
 _END = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
-_PLAIN = b'{"code":0,"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
 #: what is around the opaque in the header of an answer without fields
-AROUND_DONE = tuple(_PLAIN.split(b"%d"))
-_OFFSET = b'{"code":0,"extFields":{"offset":"%%d"},"flag":%d,"language":"JAVA","opaque":%%d' % RESPONSE + _END
+AROUND_DONE = b'{"code":0,"flag":%d,"language":"JAVA","opaque":' % RESPONSE, _END
+#: what is around the offset and the opaque
+_AROUND_OFFSET = (
+    b'{"code":0,"extFields":{"offset":"',
+    b'"},"flag":%d,"language":"JAVA","opaque":' % RESPONSE,
+    _END,
+)
 
 K = TypeVar("K")
 
@@ -88,9 +92,9 @@ class _Lane(Generic[K]):
         self._known: dict[bytes, _Asked[K]] = {}
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        known, names, split = self._known, self.names, _compiled.split
+        known, names, split, size = self._known, self.names, _compiled.split, len(data)
         count = collected = 0
-        while collected < MAX_COLLECTED_BYTES:
+        while position < size and collected < MAX_COLLECTED_BYTES:
             parts = split(data, position, names)
             if parts is None:
                 break
@@ -102,7 +106,7 @@ class _Lane(Generic[K]):
             if answer is None:
                 break
             if not asked.is_one_way:
-                answers.append(answer or done(parts[2]))
+                answers.append(answer or _compiled.fill(AROUND_DONE, b"", parts[2]))
                 collected += len(answers[-1])
             count += 1
             position = stop
@@ -148,7 +152,7 @@ class QueryLane(_Lane[_Queue]):
 
     def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes | None:
         offset = self._offsets.at(*what)
-        return None if offset is None or offset < 0 else _frame(_OFFSET % (offset, opaque))
+        return None if offset is None or offset < 0 else _compiled.fill(_AROUND_OFFSET, b"", offset, opaque)
 
 
 class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
@@ -192,7 +196,8 @@ class MembersLane(_Lane[list[Any]]):
             return None
         if ids != what[1]:
             what[1:] = ids, fastjson.encode(ConsumerIdList(consumer_id_list=ids))
-        return _frame(_PLAIN % opaque, what[2])
+        answer: bytes = _compiled.fill(AROUND_DONE, what[2], opaque)
+        return answer
 
 
 class HeartbeatLane:
@@ -212,14 +217,5 @@ class HeartbeatLane:
         language = _LANGUAGES.get(said)
         if language is None or not self._clients.renew(channel, data[begin:stop], language, version):
             return position, 0
-        answers.append(done(opaque))
+        answers.append(_compiled.fill(AROUND_DONE, b"", opaque))
         return stop, 1
-
-
-def done(opaque: int) -> bytes:
-    """Return the answer to a request that succeeded, without fields and body."""
-    return _frame(_PLAIN % opaque)
-
-
-def _frame(header: bytes, body: bytes = b"") -> bytes:
-    return PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body

@@ -859,3 +859,31 @@ def pull_head(
 ):
     """Return length words and header of an answer whose body has ``body_size`` bytes; ``tail`` ends the header."""
     return answer_with(code, broker_id, next_begin, min_offset, max_offset, opaque, tail, body_size, 0)
+
+
+def fill(tuple texts not None, bytes body not None, *numbers):
+    """Return the frame of an answer: its header is ``texts`` with ``numbers`` between them; bytes and integers of 64 bits."""
+    cdef bytes frame, text
+    cdef Py_ssize_t size = 8 + 20 * len(numbers)
+    cdef Py_ssize_t count = len(numbers), i, header
+    cdef char* start
+    cdef char* at
+    for text in texts:
+        size += PyBytes_GET_SIZE(text)
+    if len(texts) != count + 1 or size > HEAD_ROOM:
+        raise ValueError(f"{len(texts)} texts around {count} numbers, {size} bytes")
+    cdef char head[HEAD_ROOM]
+    at = head + 8
+    for i in range(count + 1):
+        text = <bytes>texts[i]
+        at = put_text(at, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+        if i < count:
+            at = put_number(at, <int64_t>numbers[i])
+    header = at - head - 8
+    put32(<uint8_t*>head, <uint32_t>(4 + header + PyBytes_GET_SIZE(body)))
+    put32(<uint8_t*>head + 4, <uint32_t>header)
+    frame = PyBytes_FromStringAndSize(NULL, 8 + header + PyBytes_GET_SIZE(body))
+    start = PyBytes_AS_STRING(frame)
+    memcpy(start, head, 8 + header)
+    memcpy(start + 8 + header, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+    return frame

@@ -124,6 +124,28 @@ class TogetherTests(SynchronousTestCase):
         one.end()
 
 
+class FillTests(SynchronousTestCase):
+    """:func:`rmq.store._pick.fill`"""
+
+    def test_numbers_between_texts(self) -> None:
+        """The frame is what formatting would make; too few texts, or more than a header has room for, are refused."""
+        need_compiled("rmq.store._pick")
+        fill, chance = consumerlanes._compiled.fill, random.Random(SEED)
+        for _ in range(300):
+            numbers = [
+                chance.choice((0, -1, 1 << 31, -(1 << 63), (1 << 63) - 1, chance.randrange(1000)))
+                for _ in range(chance.randrange(4))
+            ]
+            texts = tuple(b"t" * chance.randrange(9) for _ in range(len(numbers) + 1))
+            body = b"b" * chance.choice((0, 5, 5000))
+            header = b"%d".join(texts) % tuple(numbers)
+            frame = PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body
+            self.assertEqual(fill(texts, body, *numbers), frame, f"seed {SEED}: {texts}, {numbers}")
+        self.assertRaises(ValueError, fill, (b"one",), b"", 1)
+        self.assertRaises(ValueError, fill, (b"one", b"x" * 400), b"", 1)
+        self.assertRaises(OverflowError, fill, (b"", b""), b"", 1 << 63)
+
+
 class ConsumerLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         need_compiled("rmq.store._pick")

@@ -7,6 +7,7 @@ module answers does not matter here (twin tests compare it), only that it reads 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import struct
@@ -302,6 +303,9 @@ def pick_kind() -> Callable[[random.Random], object]:
         names = (b"queueOffset", b"commitOffset", b"queueId")[: rng.randrange(4)]
         module.split(damaged(rng, frame), rng.choice((0, 0, 0, 9)), names)
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
+        opaque = rng.choice((0, -(1 << 63), (1 << 63) - 1))
+        with contextlib.suppress(ValueError):
+            module.fill((b"x" * rng.randrange(400), b"", b"y" * rng.randrange(9)), b"z" * rng.randrange(99), 7, opaque)
 
     return once
 

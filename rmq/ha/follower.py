@@ -80,14 +80,17 @@ class AppendableLog(typing.Protocol):
     def flush_soon(self) -> None:
         """Sync without waiting for the flush interval."""
 
-    def append_raw(self, phy_offset: int, data: bytes) -> None:
+    def append_raw(self, phy_offset: int, data: bytes, *, dispatches: bool = True) -> None:
         """
-        Append bytes of the master's log at ``phy_offset``.
+        Append bytes of the master's log at ``phy_offset``; queues may wait for :meth:`dispatch_received`.
 
         That must be the end of the log, a place between `resume_offset` and the end (what is there is compared) or,
         when the log is empty, the start of a segment; ``data`` does not cross the end
         of a segment. Raises StoreError or DiskError.
         """
+
+    def dispatch_received(self) -> None:
+        """Put into queues and index what was appended without; harmless at any time."""
 
 
 class Follower:
@@ -201,7 +204,7 @@ class Follower:
 
     def append(self, phy_offset: int, data: bytes) -> None:
         """Append to the log and notify this broker's own slaves."""
-        self._commit_log.append_raw(phy_offset, data)
+        self._commit_log.append_raw(phy_offset, data, dispatches=False)
         self._agreed_until = phy_offset + len(data)
         if self._ack_after_flush:
             self._commit_log.flush_soon()
@@ -237,6 +240,10 @@ class Follower:
         """Bytes came in; a valid frame resets the pause."""
         if connection is self._connection and connection.session.frames:
             self._backoff.reset()
+
+    def answered(self) -> None:
+        """What came in is in the log and reported: only now queues and index, for which no producer waits."""
+        self._commit_log.dispatch_received()
 
     def refused(self, close: Close) -> None:
         """The session ends itself."""
@@ -356,6 +363,12 @@ class SlaveConnection(Protocol):
         """Nothing is produced but in answer to the master."""
 
     def _perform(self, actions: Sequence[Action]) -> None:
+        try:
+            self._perform_all(actions)
+        finally:
+            self._follower.answered()
+
+    def _perform_all(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Append(phy_offset, data):

@@ -312,7 +312,7 @@ class MasterHub(ServerFactory):
                 seconds=self._clock.seconds() - meter.connected_s,
             )
         self._waits.advance()
-        if not (has_joined and self._gather_s):
+        if session.has_more and not (has_joined and self._gather_s):
             connection.pump()
 
     def refused(self, connection: MasterConnection, close: Close) -> None:

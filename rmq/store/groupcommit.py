@@ -268,8 +268,9 @@ class GroupCommit:
         self._group: list[Waiter] = []
         self._group_end = 0
         self._asking: IDelayedCall | None = None
-        #: the offset of the last request to the slaves
+        #: the offset of the last request to the slaves, and how many requests wait for them
         self._asked_end = 0
+        self._asked = 0
         #: what a SYNC_MASTER asks before it answers; None counts as no slave at all
         self.replication: Replication | None = None
 
@@ -305,8 +306,8 @@ class GroupCommit:
         """
         Have ``done`` called when everything before ``next_offset`` is safe, or at the deadline; maybe at once.
 
-        All puts of ``done`` are in one file. Those of one turn of the reactor wait for slaves together: their bytes
-        leave together too.
+        All puts of ``done`` are in one file. While others wait for slaves, those of one turn of the reactor wait
+        together: their bytes leave together too.
         """
         if self._sync_flush:
             self._wait_for_disk(next_offset, done)
@@ -317,7 +318,9 @@ class GroupCommit:
             self._ask_slaves()
         self._group.append(done)
         self._group_end = next_offset
-        if self._asking is None:
+        if not self._asked:
+            self._ask_slaves()
+        elif self._asking is None:
             self._asking = self._clock.callLater(0, self._ask_slaves)
 
     def synced(self, flushed: int) -> None:
@@ -347,9 +350,14 @@ class GroupCommit:
         # Requests come in the order of the log; waiting for more than the own part is always safe.
         status = self._wait_for_slaves(max(self._group_end, self._asked_end))
         if isinstance(status, Deferred):
-            status.addCallback(self._notify_group, group)
+            self._asked += 1
+            status.addCallback(self._answered, group)
         else:
             self._notify_group(status, group)
+
+    def _answered(self, status: PutStatus, group: list[Waiter]) -> None:
+        self._asked -= 1
+        self._notify_group(status, group)
 
     def _take_group(self) -> list[Waiter]:
         asking, self._asking = self._asking, None

@@ -460,14 +460,15 @@ class MessageStore:
         """
         return self._commit_log.view_some(phy_offset, limit)
 
-    def append_raw(self, phy_offset: int, data: bytes) -> None:
+    def append_raw(self, phy_offset: int, data: bytes, *, dispatches: bool = True) -> None:
         """
         Append bytes of a master's log at :attr:`end_offset`; cut them as you like, but not over the end of a file.
 
         Bytes that the log holds may come again, from wherever :attr:`resume_offset` was when the connection began: they
         are compared, and a StoreError tells where this log and the master's part. An empty log may begin at the start
         of any file. StoreError, and nothing changed, when the bytes do not continue the log or cannot be written;
-        SyncFailed when a sync failed. Records are dispatched once they are complete.
+        SyncFailed when a sync failed. Records are dispatched once they are complete; with ``dispatches`` False at the
+        next :meth:`dispatch_received`.
         """
         if not self._started or self._failure is not None:
             raise StoreError("the store takes no replicated bytes: it has failed or is not running")
@@ -487,7 +488,12 @@ class MessageStore:
                 self._dispatcher.begin_at(self._commit_log.min_offset)
         if self._sync_flush:
             self._sync.request()
-        if self._dispatch_later is None:
+        if dispatches:
+            self.dispatch_received()
+
+    def dispatch_received(self) -> None:
+        """Dispatch what :meth:`append_raw` left; harmless at any time."""
+        if self._dispatch_later is None and self._started and self._failure is None:
             self._dispatch_received()
 
     def _dispatch_received(self) -> None:

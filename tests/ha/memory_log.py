@@ -63,7 +63,7 @@ class MemoryLog:
         end = min(phy_offset + limit, phy_offset - phy_offset % self.segment_bytes + self.segment_bytes)
         return bytes(self._data[phy_offset - self._start : end - self._start])
 
-    def append_raw(self, phy_offset: int, data: bytes) -> None:
+    def append_raw(self, phy_offset: int, data: bytes, *, dispatches: bool = True) -> None:
         if self.fail_next:
             self.fail_next = False
             raise self._refuse(f"no room for {len(data)} bytes at {phy_offset}")
@@ -82,6 +82,9 @@ class MemoryLog:
             raise self._refuse(f"{len(data)} bytes at {phy_offset} cross the end of a segment")
         self.appends.append(len(data))
         self._data += data
+
+    def dispatch_received(self) -> None:
+        """There are no queues here."""
 
     def grow(self, data: bytes) -> int:
         """Append as a master does; return the new end."""

@@ -1,12 +1,20 @@
-"""Pauses between dials."""
+"""Pauses between dials, and what a slave does with what came in."""
 
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.ha.follower import Backoff
+from rmq.ha.follower import Backoff, SlaveConnection
+from rmq.ha.session import SessionLimits
+from rmq.ha.slave import SlaveSession
+from rmq.ha.stream import encode_transfer_header
+from rmq.store.messages import StoreError
 
 
 class BackoffTests(SynchronousTestCase):
@@ -30,3 +38,46 @@ class BackoffTests(SynchronousTestCase):
         """Two slaves of one master come back at different times."""
         first, second = Backoff(random.Random(1)), Backoff(random.Random(2))
         self.assertNotEqual(first.next_pause_s(), second.next_pause_s())
+
+
+class OrderTests(SynchronousTestCase):
+    """A producer waits for the report, and for nothing behind it."""
+
+    def setUp(self) -> None:
+        self.events: list[str] = []
+        session = SlaveSession(SessionLimits(segment_bytes=65536), end_offset=0, log_end=0, now_ms=0)
+        follower: Any = SimpleNamespace(
+            opened=lambda _connection: session,
+            received=lambda _connection: None,
+            answered=lambda: self.events.append("dispatch"),
+            append_failed=lambda _offset, _error: self.events.append("failed"),
+        )
+        self.refuses = False
+        self.connection = SlaveConnection(follower, Clock(), self.append)
+        self.connection.makeConnection(Transport(self.events))
+        self.events.clear()
+
+    def append(self, phy_offset: int, data: bytes) -> None:
+        self.events.append("append")
+        if self.refuses:
+            raise StoreError("no")
+
+    def test_report_before_dispatch(self) -> None:
+        """Bytes are appended, then reported; queues and index come after that."""
+        self.connection.dataReceived(encode_transfer_header(0, 100) + b"x" * 100)
+        self.assertEqual(self.events, ["append", "report", "dispatch"])
+
+    def test_dispatch_of_what_came_before_a_fault(self) -> None:
+        """Where the log takes no more, what it took before is dispatched all the same."""
+        self.refuses = True
+        self.connection.dataReceived(encode_transfer_header(0, 100) + b"x" * 100)
+        self.assertEqual(self.events, ["append", "failed", "dispatch"])
+
+
+class Transport(StringTransport):
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    def write(self, data: bytes) -> None:
+        self._events.append("report")

@@ -182,10 +182,13 @@ class FailedFolderSyncTests(SynchronousTestCase):
     def test_everybody_is_answered(self) -> None:
         """A producer whose slaves would have been asked in a moment is answered when the store stops, not never."""
         answered: list[PutStatus] = []
-        done: Deferred[PutStatus] = Deferred()
+        asked, done = Deferred[PutStatus](), Deferred[PutStatus]()
         done.addCallback(answered.append)
         self.begin(f"{ROOT}/index", broker_role=BrokerRole.SYNC_MASTER)
-        self.store.wait_for(append(self.store, message(0)), done)
+        replication: Any = SimpleNamespace(wait_for_slaves=lambda _offset, _deadline_ms: asked)
+        self.store.replication = replication
+        for waiter in (Deferred[PutStatus](), done):
+            self.store.wait_for(append(self.store, message(0)), waiter)
         self.assertRaises(SyncFailed, self.store.write_buffers)
         self.assertEqual(answered, [PutStatus.SERVICE_NOT_AVAILABLE])
 

@@ -529,7 +529,10 @@ class SyncMasterTests(SynchronousTestCase):
         self.assertIs(result.status, PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def test_those_who_wait_together(self) -> None:
-        """Puts of one turn ask once, for the last of them, in the order of the log, and apart where a file begins."""
+        """
+        One alone asks at once; while it waits, those of one turn ask once, for the last of them, in the order of the
+        log, and apart where a file begins.
+        """
         box = Box(broker_role=BrokerRole.SYNC_MASTER)
         store = box.open()
         store.replication = slaves = Slaves()
@@ -540,17 +543,21 @@ class SyncMasterTests(SynchronousTestCase):
             store.wait_for(end, Waiting(answered, end))
             return end
 
+        waits: Deferred[PutStatus] = Deferred()
+        slaves.answer = waits
+        alone = put()
+        slaves.answer = PutStatus.PUT_OK
         first, second = put(), put()
-        self.assertEqual((slaves.asked, answered), ([], []))
+        self.assertEqual(([end for end, _ in slaves.asked], answered), ([alone], []))
         box.run(0.1)
-        self.assertEqual([end for end, _ in slaves.asked], [second])
+        self.assertEqual([end for end, _ in slaves.asked], [alone, second])
         self.assertEqual(
             [(each.end, each.status) for each in answered], [(end, PutStatus.PUT_OK) for end in (first, second)]
         )
         third = put()
         (other,) = box.put(message(1))
         box.run(0.1)
-        self.assertEqual([end for end, _ in slaves.asked], [second, third, other.next_offset])
+        self.assertEqual([end for end, _ in slaves.asked], [alone, second, third, other.next_offset])
         while (last := put()) < 16384:
             before = last
         self.assertEqual(slaves.asked[-1][0], before)
@@ -560,6 +567,8 @@ class SyncMasterTests(SynchronousTestCase):
         put()
         box.world.settle(store.stop())
         self.assertGreater(answered[-1].end, last, "one was not answered")
+        waits.callback(PutStatus.PUT_OK)
+        self.assertEqual((answered[-1].end, answered[-1].status), (alone, PutStatus.PUT_OK))
 
     def test_slaves_are_asked_in_the_order_of_the_log(self) -> None:
         """A send that slaves are asked for after a later one waits for that one too: no answer overtakes another."""

@@ -59,13 +59,14 @@ class StopTests(SynchronousTestCase):
 
 class ManyPutsTests(SynchronousTestCase):
     def test_puts_of_one_turn_share_a_timer(self) -> None:
-        """Puts of one turn that wait for slaves ask for them once: a timer for each would cost what they save."""
+        """While one waits for slaves, puts of one turn ask once: a timer for each would cost what they save."""
         clock = Clock()
         asked: list[int] = []
+        first: Deferred[PutStatus] = Deferred()
 
-        def slaves(offset: int, _deadline_ms: int) -> PutStatus:
+        def slaves(offset: int, _deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
             asked.append(offset)
-            return PutStatus.PUT_OK
+            return PutStatus.PUT_OK if len(asked) > 1 else first
 
         sync: Any = SimpleNamespace(flushed=0, request=lambda: None)
         completion = GroupCommit(clock, StoreConfig(broker_role=BrokerRole.SYNC_MASTER), sync)
@@ -74,9 +75,12 @@ class ManyPutsTests(SynchronousTestCase):
         waiting: list[Deferred[PutStatus]] = [Deferred() for _ in range(5)]
         for number, done in enumerate(waiting, 1):
             completion.wait(100 * number, done)
-        self.assertEqual(len(clock.getDelayedCalls()), 1)
+        self.assertEqual((asked, len(clock.getDelayedCalls())), ([100], 1))
         clock.advance(0)
-        self.assertEqual((asked, [self.successResultOf(done) for done in waiting]), ([500], [PutStatus.PUT_OK] * 5))
+        first.callback(PutStatus.PUT_OK)
+        self.assertEqual(
+            (asked, [self.successResultOf(done) for done in waiting]), ([100, 500], [PutStatus.PUT_OK] * 5)
+        )
 
     def test_an_fsync_answers_in_its_own_turn(self) -> None:
         """A put that waits for the disk is answered when the fsync is, in the same turn, and all share one timer."""

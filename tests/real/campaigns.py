@@ -12,6 +12,6 @@ IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
 CAMPAIGN = pytest.mark.skipif(not IS_CAMPAIGN, reason="RMQ_CAMPAIGN: only a campaign has time for it")
 
 
-def campaign_only(value: str) -> object:
+def campaign_only(value: object) -> object:
     """Return ``value`` as a parameter that only a campaign runs."""
     return pytest.param(value, marks=CAMPAIGN)

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.real.campaigns import IS_CAMPAIGN
+from tests.real.campaigns import CAMPAIGN, IS_CAMPAIGN
 from tests.real.cells import SITUATIONS, Cell
 from tests.real.cells import begin as begin_cell
 from tests.real.pairs import wait_caught_up
@@ -117,6 +117,7 @@ MOVING = ("listenPort", "haListenPort", "namesrvAddr", "storePathRootDir", "stor
 
 
 @pytest.mark.real
+@CAMPAIGN
 def test_a_replicas_life(site: Site) -> None:
     """Idle, behind, master restarted, master moved: after each the copies are equal, and nobody reconnected idly."""
     namesrv = site.namesrv(OURS)

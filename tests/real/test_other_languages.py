@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.campaigns import CAMPAIGN
 from tests.real.cppclient import CppSession
 from tests.real.goclient import GoSession
 from tests.real.nodeclient import NodeSession
@@ -354,6 +355,7 @@ def test_cpp_in_order(site: Site, session: Sessions) -> None:
     until("its offsets are committed", lambda: committed(broker, "Ordered", "line") > len(wanted))
 
 
+@CAMPAIGN
 def test_go_members_in_order(site: Site, session: Sessions) -> None:
     """Members of a group in order lock their queues at the broker: each queue is one member's, and stays in order."""
     namesrv, _ = start(site, "Locked", queues=4)

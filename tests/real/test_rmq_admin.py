@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.campaigns import campaign_only
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Site, require_apache, until
 
 
@@ -38,7 +39,7 @@ class Admin:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", [OURS, APACHE_4, APACHE_5])
+@pytest.mark.parametrize("kind", [OURS, APACHE_4, campaign_only(APACHE_5)])
 def test_a_day_without_a_jvm(site: Site, kind: str) -> None:
     """
     Topic, messages, lag, reset, look by key, dead letters, configuration: the same on servers of every kind.

@@ -349,7 +349,7 @@ cdef class Lean:
         """
         Send an answer at the end of the turn, with those of the other connections.
 
-        One after the other they find a peer of several connections awake; to wake it costs as much as to send.
+        One after the other they find a peer of several connections awake; to wake it for each took 8 % of the CPU time.
         """
         self.waiting.append((transport, fast_path, answer))
         self.waiting_bytes += PyBytes_GET_SIZE(answer)

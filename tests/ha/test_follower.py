@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.ha.follower import Backoff, SlaveConnection
+from rmq.ha.follower import Backoff, Follower, SlaveConnection
 from rmq.ha.session import SessionLimits
-from rmq.ha.slave import SlaveSession
 from rmq.ha.stream import encode_transfer_header
 from rmq.store.messages import StoreError
+from tests.ha.memory_log import MemoryLog
 
 
 class BackoffTests(SynchronousTestCase):
@@ -45,36 +44,46 @@ class OrderTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.events: list[str] = []
-        session = SlaveSession(SessionLimits(segment_bytes=65536), end_offset=0, log_end=0, now_ms=0)
-        follower: Any = SimpleNamespace(
-            opened=lambda _connection: session,
-            received=lambda _connection: None,
-            answered=lambda: self.events.append("dispatch"),
-            append_failed=lambda _offset, _error: self.events.append("failed"),
+        clock, self.log = Clock(), NotedLog(self.events)
+        dial: Any = None
+        follower = Follower(
+            clock,
+            self.log,
+            SessionLimits(segment_bytes=65536),
+            dial=dial,
+            backoff=Backoff(random.Random(1)),
+            appended=lambda: self.events.append("pushed"),
         )
-        self.refuses = False
-        self.connection = SlaveConnection(follower, Clock(), self.append)
-        self.connection.makeConnection(Transport(self.events))
+        self.connection = SlaveConnection(follower, clock, follower.append)
+        self.connection.makeConnection(NotedTransport(self.events))
         self.events.clear()
 
-    def append(self, phy_offset: int, data: bytes) -> None:
-        self.events.append("append")
-        if self.refuses:
-            raise StoreError("no")
-
     def test_report_before_dispatch(self) -> None:
-        """Bytes are appended, then reported; queues and index come after that."""
+        """Bytes are appended and reported; queues and index come after that."""
         self.connection.dataReceived(encode_transfer_header(0, 100) + b"x" * 100)
-        self.assertEqual(self.events, ["append", "report", "dispatch"])
+        self.assertEqual(self.events, ["append", "pushed", "report", "dispatch"])
 
     def test_dispatch_of_what_came_before_a_fault(self) -> None:
         """Where the log takes no more, what it took before is dispatched all the same."""
-        self.refuses = True
+        self.log.fail_next = True
         self.connection.dataReceived(encode_transfer_header(0, 100) + b"x" * 100)
-        self.assertEqual(self.events, ["append", "failed", "dispatch"])
+        self.assertEqual(self.events, ["append", "dispatch"])
 
 
-class Transport(StringTransport):
+class NotedLog(MemoryLog):
+    def __init__(self, events: list[str]) -> None:
+        super().__init__(65536, StoreError)
+        self._events = events
+
+    def append_raw(self, phy_offset: int, data: bytes, *, dispatches: bool = True) -> None:
+        self._events.append("append and dispatch" if dispatches else "append")
+        super().append_raw(phy_offset, data, dispatches=dispatches)
+
+    def dispatch_received(self) -> None:
+        self._events.append("dispatch")
+
+
+class NotedTransport(StringTransport):
     def __init__(self, events: list[str]) -> None:
         super().__init__()
         self._events = events

@@ -21,6 +21,7 @@ from tests.real.probe import (
 )
 from tests.real.storefiles import first_difference, flip_body_byte, records, whole_records
 from tests.real.test_kill import Acknowledged, assert_nothing_lost
+from tests.real.test_ordered_group import TENURES, check_order
 
 SEGMENT = 4096
 
@@ -145,3 +146,17 @@ def test_frames_and_bodies_are_what_java_writes(tmp_path: Path) -> None:
     assert [record.key for record in decode_records(stored(1, 0) + stored(2, 0))] == ["k1", "k2"]
     path = write_properties(tmp_path / "x.conf", {"a": True, "b": tmp_path, "c": 3})
     assert path.read_text() == f"a=true\nb={tmp_path}\nc=3\n"
+
+
+def test_disorder_of_a_group_is_found() -> None:
+    """A member that takes a queue over may begin again; a gap, an older message and two owners at once are found."""
+
+    def check(*got: tuple[str, int]) -> None:
+        check_order("queue", [(float(at), member, offset) for at, (member, offset) in enumerate(got)])
+
+    check(("a", 0), ("a", 1), ("b", 1), ("b", 2))
+    for disorder in ([("a", 1)], [("a", 0), ("a", 2)], [("a", 0), ("b", 2)]):
+        with pytest.raises(AssertionError, match="had not come"):
+            check(*disorder)
+    with pytest.raises(AssertionError, match="queue: "):
+        check(*(("ab"[number % 2], number // 2) for number in range(2 * TENURES)))

@@ -81,6 +81,8 @@ class ManyPutsTests(SynchronousTestCase):
         self.assertEqual(
             (asked, [self.successResultOf(done) for done in waiting]), ([100, 500], [PutStatus.PUT_OK] * 5)
         )
+        completion.wait(600, Deferred())
+        self.assertEqual(asked[2:], [600], "nobody waits any more, and this one asked in its own turn")
 
     def test_an_fsync_answers_in_its_own_turn(self) -> None:
         """A put that waits for the disk is answered when the fsync is, in the same turn, and all share one timer."""

@@ -133,6 +133,7 @@ def is_edge(path: str) -> bool:
             "rmq/local.py",
             "rmq/aio/host.py",
             "rmq/tx/host.py",
+            "rmq/client/stacks.py",
             "rmq/tx/client.py",
             "rmq/blocking/client.py",
         )

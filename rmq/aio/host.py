@@ -13,11 +13,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rmq.aio.connections import AsyncioConnections
 from rmq.client.host import Answer, Prepare
+from rmq.client.stacks import coroutine_stack, stacks_text, thread_stacks
 
 T = TypeVar("T")
 
@@ -90,6 +92,10 @@ class AsyncioHost:
 
     def connections(self, prepare: Prepare, answer: Answer) -> AsyncioConnections:
         return AsyncioConnections(self, prepare, answer, self._tls)
+
+    def stacks(self) -> str:
+        tasks = (coroutine_stack(task.get_name(), task.get_coro()) for task in asyncio.all_tasks())
+        return stacks_text(chain(tasks, thread_stacks()))
 
     def close(self) -> None:
         if self._threads is not None:

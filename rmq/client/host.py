@@ -97,5 +97,8 @@ class Host(Protocol):
         """Write a file below the home directory, whole or not at all."""
 
     def connections(self, prepare: Prepare, answer: Answer) -> Connections: ...
+    def stacks(self) -> str:
+        """Say where the program's threads and coroutines are."""
+
     def close(self) -> None:
         """Give threads back."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from inspect import iscoroutine
+from itertools import chain
 from random import Random
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmq.client.host import Answer, Prepare
+from rmq.client.stacks import coroutine_stack, stacks_text, thread_stacks
 from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
@@ -44,6 +46,8 @@ class TwistedHost:
         self._reactor = platform.reactor
         self._home = home
         self._tls = tls
+        #: what was spawned and has not ended, with its name
+        self._running: dict[Coroutine[Any, Any, None], str] = {}
 
     def seconds(self) -> float:
         return float(self._reactor.seconds())
@@ -68,7 +72,13 @@ class TwistedHost:
         return TwistedGate(self._reactor)
 
     def spawn(self, run: Coroutine[Any, Any, None], *, name: str) -> TwistedRunning:
-        return TwistedRunning(run, self.gate(), lambda failure: self._log.failure("{name} failed", failure, name=name))
+        def ended(result: object) -> None:
+            self._running.pop(run, None)
+            if isinstance(result, Failure) and not result.check(CancelledError):
+                self._log.failure("{name} failed", result, name=name)
+
+        self._running[run] = name
+        return TwistedRunning(run, self.gate(), ended)
 
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Deferred[T]:
         def expired(_: object, seconds: float) -> Any:
@@ -99,6 +109,10 @@ class TwistedHost:
         )
         client.startService()
         return TwistedConnections(client)
+
+    def stacks(self) -> str:
+        running = (coroutine_stack(name, run) for run, name in self._running.items())
+        return stacks_text(chain(running, thread_stacks()))
 
     def close(self) -> None:
         pass
@@ -145,17 +159,11 @@ class TwistedRunning:
     """A coroutine that a Deferred drives."""
 
     def __init__(
-        self, run: Coroutine[Any, Any, None], ended_gate: TwistedGate, failed: Callable[[Failure], object]
+        self, run: Coroutine[Any, Any, None], ended_gate: TwistedGate, ended: Callable[[object], object]
     ) -> None:
         self._ended = ended_gate
-
-        def ended(result: object) -> None:
-            if isinstance(result, Failure) and not result.check(CancelledError):
-                failed(result)
-            self._ended.open()
-
         self._driver: Deferred[Any] = Deferred.fromCoroutine(run)
-        self._driver.addBoth(ended)
+        self._driver.addBoth(ended).addBoth(lambda _: self._ended.open())
 
     def cancel(self) -> None:
         self._driver.cancel()

@@ -159,6 +159,30 @@ class Contract(SynchronousTestCase):
 
         self.run_on_host(scenario)
 
+    def test_stacks(self) -> None:
+        """An operator sees where each coroutine waits, to the innermost function, and where each thread is."""
+
+        async def scenario(host: Host) -> None:
+            async def inner() -> None:
+                await host.sleep(1000)
+
+            async def outer() -> None:
+                await inner()
+
+            running = host.spawn(outer(), name="a long sleep")
+            await host.sleep(1)
+            lines = [line for line in host.stacks().splitlines() if line.startswith("a long sleep")]
+            self.assertEqual(lines[0].split()[3:], ["coroutine"])
+            functions = [line.split()[3].rpartition(".")[2] for line in lines[1:]]
+            self.assertEqual([name for name in functions if name in ("inner", "outer")], ["inner", "outer"])
+            self.assertIn("host_contract.py:", lines[-1])
+            self.assertIn("MainThread ", host.stacks())
+            running.cancel()
+            await running.wait()
+            self.assertNotIn("a long sleep", host.stacks())
+
+        self.run_on_host(scenario)
+
     def test_handlers(self) -> None:
         """Plain functions and coroutine functions are called with the message; their exception comes out."""
 

@@ -425,17 +425,86 @@ class CloseTests(KindCase):
 
 
 class ToolTests(KindCase):
+    def info(self, group: str = "CG", client_id: str = "", *, stacks: bool = False) -> RunningInfo:
+        """What a member says to an operator, through its broker."""
+        header = RunningInfoHeader(
+            consumer_group=group, client_id=client_id or self.client.client_id, jstack_enable=stacks
+        )
+        ask = self.client.ask(self.client.master("broker-a"), GET_CONSUMER_RUNNING_INFO, header, None)
+        return fastjson.decode(self.sim.run(ask).body, RunningInfo)
+
     def test_running_info(self) -> None:
         """An operator sees the properties, subscriptions and queues of a member, through its broker."""
         self.sim.run(consumer(self.client, Inbox()).start())
         self.sim.run(send_all(self.sender, [b"x"], queue=FIRST))
         self.sim.pass_s(5)
-        header = RunningInfoHeader(consumer_group="CG", client_id=self.client.client_id)
-        ask = self.client.ask(self.client.master("broker-a"), GET_CONSUMER_RUNNING_INFO, header, None)
-        info = fastjson.decode(self.sim.run(ask).body, RunningInfo)
+        info = self.info()
         self.assertEqual(info.properties["PROP_CONSUME_TYPE"], "CONSUME_PASSIVELY")
+        self.assertEqual(info.properties["PROP_CONSUMEORDERLY"], "false")
+        self.assertEqual(info.properties["pullThresholdForQueue"], "1000")
         self.assertEqual({data.topic for data in info.subscription_set}, {"T", "%RETRY%CG"})
         self.assertEqual((info.mq_table[FIRST].commit_offset, info.mq_table[FIRST].cached_msg_count), (1, 0))
+        self.assertIsNone(info.jstack)
+        self.assertIn("rmq handler of CG", self.info(stacks=True).jstack or "")
+
+    def test_rates_of_a_member(self) -> None:
+        """They are those of the last minute: messages handled and failed, and how long handlers take."""
+        failing = [b"2", b"3"]
+
+        async def handle(message: ReceivedMessage) -> None:
+            await self.client.host.sleep(0.2)
+            if message.body in failing:
+                failing.remove(message.body)
+                raise Later(1)
+
+        self.sim.run(consumer(self.client, handle).start())
+        self.sim.run(send_all(self.sender, [b"%d" % number for number in range(6)], queue=FIRST))
+        self.sim.pass_s(29)
+        table = self.info().status_table
+        self.assertEqual(set(table), {"T", "%RETRY%CG"})
+        status = table["T"]
+        self.assertApproximates(status.consume_rt, 200, 1)
+        self.assertApproximates(status.consume_ok_tps, 4 / 29, 0.02)
+        self.assertApproximates(status.consume_failed_tps, 2 / 29, 0.02)
+        self.assertApproximates(status.pull_tps, 6 / 29, 0.03)
+        self.assertEqual((status.consume_failed_msgs, table["%RETRY%CG"].consume_failed_msgs), (2, 0))
+        self.sim.pass_s(60)
+        later = self.info().status_table["T"]
+        self.assertEqual((later.consume_ok_tps, later.pull_tps, later.consume_failed_msgs), (0, 0, 2))
+        self.assertApproximates(later.consume_rt, 200, 1)
+
+    def test_when_a_queue_was_consumed(self) -> None:
+        """Tools tell from these times that a member is stuck: what is in hand was not consumed, or is not locked."""
+        start_ms = self.client.host.wall_ms()
+
+        async def handle(message: ReceivedMessage) -> None:
+            if message.body != b"first":
+                await self.client.host.sleep(1000)
+
+        self.sim.run(consumer(self.client, handle, orderly=True).start())
+        self.sim.run(send_all(self.sender, [b"first", b"second"], queue=FIRST))
+        self.sim.pass_s(50)
+        info = self.info()
+        queue, now_ms = info.mq_table[FIRST], self.client.host.wall_ms()
+        self.assertEqual(info.properties["PROP_CONSUMEORDERLY"], "true")
+        self.assertEqual((queue.cached_msg_count, queue.locked), (1, True))
+        self.assertLess(start_ms, queue.last_consume_timestamp)
+        self.assertLess(queue.last_consume_timestamp, now_ms - 40_000)
+        self.assertLess(now_ms - 21_000, queue.last_lock_timestamp)
+
+    def test_running_info_of_a_pull_consumer(self) -> None:
+        """One that polls itself answers, too, with what it pulled."""
+        pull = self.sim.run(pull_consumer(self.client, "PG", {"T": "*"}, PullSettings(consume_from=From.FIRST)))
+        self.sim.run(send_all(self.sender, [b"x"], queue=FIRST))
+        self.assertEqual(len(self.sim.run(pull.getmany(timeout_s=20))), 1)
+        group = self.sim.broker("broker-a").consumers.find("PG")
+        assert group is not None
+        (member,) = group.client_ids
+        info = self.info("PG", member)
+        self.assertEqual(info.properties["PROP_CONSUME_TYPE"], "CONSUME_ACTIVELY")
+        self.assertNotIn("PROP_CONSUMEORDERLY", info.properties)
+        self.assertGreater(info.status_table["T"].pull_tps, 0)
+        self.assertEqual(info.mq_table[FIRST].cached_msg_count, 1)
 
     def test_direct_consumption(self) -> None:
         """An operator may give a message to the handler again, and sees how that went."""

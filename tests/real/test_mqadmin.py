@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 
 import pytest
 
+from rmq.blocking import Client as PythonClient
+from rmq.blocking import Later, PushSettings, ReceivedMessage
+from rmq.client.settings import From
+from tests.real.campaigns import campaign_only
 from tests.real.conftest import Clients
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, mqadmin, until
 
@@ -154,3 +159,55 @@ def broker_topics(broker: Broker) -> list[str]:
 
 
 assert APACHE_4 == "4.9.7", "the acceptance list names mqadmin 4.9.7"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [OURS, campaign_only(APACHE_4)])
+def test_a_python_member_beside_one_of_java(kind: str, site: Site, client: Clients) -> None:
+    """consumerStatus and consumerProgress show a Python member as Java's: the same sections, rates, times, stacks."""
+    namesrv = site.namesrv(kind)
+    broker = site.broker(kind, namesrv.addr)
+    n = ("-n", namesrv.addr)
+    with broker.probe() as probe:
+        probe.create_topic("Shown", 4)
+    java = client(APACHE_4, namesrv.addr)
+    java.consume("shown-group", "Shown", "java")
+    got: list[str] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        got.append(message.keys[0])
+        if message.keys[0] == "shown-3":
+            raise Later(1)
+
+    with PythonClient(namesrv.addr) as python:
+        settings = PushSettings(consume_from=From.FIRST)
+        member = python.push_consumer("shown-group", {"Shown": "*"}, handler=handle, settings=settings)
+        member.start()
+        until("both have queues", lambda: sum(q.topic == "Shown" for q in member.assignment()) == 2, seconds=120)
+        java.send("Shown", "sync", 40, prefix="shown")
+        until("all messages came", lambda: len(set(got)) + len(java.got("java")) >= 40, seconds=120)
+        shown = admin(site, "consumerStatus", *n, "-g", "shown-group")
+        mine, other = sorted(set(re.findall(r"[^\s/]+@[^\s/]+", shown)), key=lambda id: str(os.getpid()) not in id)
+
+        def sections(client_id: str) -> dict[str, str]:
+            shown = admin(site, "consumerStatus", *n, "-g", "shown-group", "-i", client_id, "-s", "true")
+            parts = re.split(r"^#([\w& ]+)#$", shown, flags=re.MULTILINE)
+            return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+        def rates(client_id: str) -> list[float]:
+            """pull RT, pull TPS, consume RT, consume OK TPS, consume failed TPS, consume failed messages."""
+            rows = sections(client_id)["Consumer RT&TPS"].splitlines()
+            return [float(cell) for cell in next(row for row in rows if row.startswith("Shown ")).split()[1:]]
+
+        # Java's member counts every ten seconds
+        until("both have rates", lambda: rates(mine)[3] > 0 and rates(other)[3] > 0, seconds=60)
+        assert rates(mine)[1] > 0 and len(rates(mine)) == len(rates(other))
+        python_shows, java_shows = sections(mine), sections(other)
+        assert set(python_shows) == set(java_shows)
+        for shows in python_shows, java_shows:
+            assert shows["Consumer Offset"].count("Shown") == 2 and len(shows["Consumer jstack"].splitlines()) > 10
+        assert "rmq handler of shown-group" in python_shows["Consumer jstack"]
+        for name in ("consumerGroup", "messageModel", "pullBatchSize", "maxReconsumeTimes", "PROP_CONSUMEORDERLY"):
+            texts = [shows["Consumer Properties"] for shows in (python_shows, java_shows)]
+            values = [re.findall(rf"^{name} *: (.*)$", text, re.MULTILINE) for text in texts]
+            assert values[0] == values[1] and len(values[0]) == 1, (name, values)

@@ -15,7 +15,9 @@ import attrs
 from rmq.client.core.allocate import in_order, java_order
 from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import RETRY_PREFIX, broker_addrs, check_group, check_topic, subscribe_queues, wrap
+from rmq.client.core.running import running_properties
 from rmq.client.core.subscription import SQL92, differing, subscription, wanted
+from rmq.client.core.tally import Tally
 from rmq.client.flows.instance import AGAIN_S, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.host import Gate, Running
@@ -36,13 +38,17 @@ from rmq.wire.api.clients import (
 )
 from rmq.wire.api.common import MASTER_ID, MessageQueue, SubscriptionData
 from rmq.wire.api.forwarding import (
+    GET_CONSUMER_RUNNING_INFO,
     GET_CONSUMER_STATUS_FROM_CLIENT,
     RESET_CONSUMER_CLIENT_OFFSET,
     ConsumerStatus,
     ConsumerStatusHeader,
     OffsetList,
     OffsetsByQueue,
+    QueueInfo,
     ResetOffsetHeader,
+    RunningInfo,
+    RunningInfoHeader,
 )
 from rmq.wire.api.offsets import (
     GET_MAX_OFFSET,
@@ -97,6 +103,8 @@ class Held:
     #: what the broker has of our offset
     committed: int = -1
     moved_s: float = 0.0
+    #: epoch ms, when messages were done last, or the queue became ours
+    consumed_ms: int = 0
     max_offset: int = 0
     trouble: str = ""
     pulling: Running | None = None
@@ -159,6 +167,9 @@ class Member:
         self._changed_at: str | None = None
         self._compared_s = -COMPARE_S
         self._loops: list[Running] = []
+        #: by topic
+        self._tallies: dict[str, Tally] = {}
+        self._started_ms = now
         self._started = False
         self._has_joined = False
         self._closed = False
@@ -217,6 +228,7 @@ class Member:
                 else:
                     await self._check(data)
         self._has_joined = True
+        self._started_ms = self._host.wall_ms()
         await self._instance.heartbeat()
         self._loops.append(self._host.spawn(self._rebalances(), name=f"rmq rebalance of {self._group}"))
         self._loops.append(self._host.spawn(self._persists(), name=f"rmq offsets of {self._group}"))
@@ -347,7 +359,7 @@ class Member:
                 changed = await self._drop(held) or changed
         for queue in in_order(mine):
             if queue not in self._held and not self._closed and await self._may_take(queue):
-                held = self._held[queue] = Held(queue, moved_s=now)
+                held = self._held[queue] = Held(queue, moved_s=now, consumed_ms=self._host.wall_ms())
                 held.pulling = self._host.spawn(self._pull_queue(held), name=f"rmq pull of {queue}")
                 changed = True
         return changed
@@ -587,6 +599,7 @@ class Member:
             ]
         process.put(messages, reply.next_begin_offset)
         if messages:
+            self._tally(held).pulled(self._host.seconds(), len(messages), seconds)
             if self._instance.observers:
                 event = Received(
                     topic=held.queue.topic,
@@ -601,12 +614,20 @@ class Member:
 
     def _done(self, held: Held, messages: Iterable[ReceivedMessage], how: How) -> None:
         """Take messages out of hand, and tell the observers why."""
+        held.consumed_ms = self._host.wall_ms()
         self._tell_settled(held, held.process.done(messages), how)
 
     def _tell_settled(self, held: Held, messages: int, how: How) -> None:
         if messages and self._instance.observers:
             event = Settled(topic=held.queue.topic, group=self._group, messages=messages, how=how)
             tell(self._instance.observers, lambda observer: observer.settled(event))
+
+    def _tally(self, held: Held) -> Tally:
+        topic = held.queue.topic
+        found = self._tallies.get(topic)
+        if found is None:
+            found = self._tallies[topic] = Tally(self._host.seconds())
+        return found
 
     def _deliver(self, held: Held, messages: list[ReceivedMessage]) -> None:
         """Do something with new messages."""
@@ -647,6 +668,10 @@ class Member:
             header = command.decode_header(ConsumerStatusHeader)
             if header.group == self._group:
                 return self._status(command, header.topic)
+        elif command.code == GET_CONSUMER_RUNNING_INFO.code:
+            asked = command.decode_header(RunningInfoHeader)
+            if asked.consumer_group == self._group:
+                return self._running_info(command, with_stacks=asked.jstack_enable)
         return None
 
     async def _reset(self, command: RemotingCommand) -> bytes | None:
@@ -674,6 +699,54 @@ class Member:
     async def _status(self, command: RemotingCommand, topic: str) -> bytes | None:
         table = {q: held.process.commit_offset for q, held in self._held.items() if q.topic == topic and held.is_ready}
         return encode_reply(command, body=fastjson.encode(ConsumerStatus(message_queue_table=table)))
+
+    async def _running_info(self, command: RemotingCommand, *, with_stacks: bool) -> bytes | None:
+        """Say what this member does.  Java: DefaultMQPushConsumerImpl#consumerRunningInfo"""
+        now_s = self._host.seconds()
+        info = RunningInfo(
+            properties={
+                **running_properties(self._pulling),
+                "consumerGroup": self._group,
+                "messageModel": "BROADCASTING" if self._broadcast else "CLUSTERING",
+                "PROP_NAMESERVER_ADDR": ";".join(self._instance.namesrvs),
+                "PROP_CONSUME_TYPE": self.consume_type,
+                "PROP_CLIENT_VERSION": "V4_9_8",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            },
+            subscription_set=list(self._subscriptions.values()),
+            mq_table={queue: self._queue_info(held) for queue, held in self._held.items()},
+            status_table={
+                topic: tally.status(now_s) for topic, tally in self._tallies.items() if topic in self._subscriptions
+            },
+            jstack=self._host.stacks() if with_stacks else None,
+        )
+        return encode_reply(command, body=fastjson.encode(info))
+
+    def _queue_info(self, held: Held) -> QueueInfo:
+        process = held.process
+        locked_s = self._locked_since_s(held)
+        return QueueInfo(
+            commit_offset=process.commit_offset,
+            cached_msg_min_offset=process.commit_offset if len(process) else 0,
+            cached_msg_max_offset=process.next_offset - 1 if len(process) else 0,
+            cached_msg_count=len(process),
+            cached_msg_size_in_mi_b=process.held_bytes >> 20,
+            locked=self._is_locked(held),
+            last_lock_timestamp=0 if locked_s is None else self._wall_ms_of(locked_s),
+            droped=held.dropped,
+            last_pull_timestamp=self._wall_ms_of(held.moved_s),
+            last_consume_timestamp=held.consumed_ms,
+        )
+
+    def _wall_ms_of(self, at_s: float) -> int:
+        return self._host.wall_ms() - int((self._host.seconds() - at_s) * 1000)
+
+    def _is_locked(self, held: Held) -> bool:
+        return False
+
+    def _locked_since_s(self, held: Held) -> float | None:
+        """Return when the queue was locked last, None when it never was."""
+        return None
 
 
 async def _nothing() -> bytes | None:

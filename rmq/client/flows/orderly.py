@@ -88,6 +88,9 @@ class OrderlyConsumer(PushConsumer):
     def _is_locked(self, held: Held) -> bool:
         return self._host.seconds() - self._locked_s.get(held.queue, -LOCK_S) < LOCK_S
 
+    def _locked_since_s(self, held: Held) -> float | None:
+        return self._locked_s.get(held.queue)
+
     async def _unlock(self, queues: list[MessageQueue]) -> None:
         body = LockBatchBody(client_id=self._instance.client_id, consumer_group=self._group, mq_set=queues)
         try:

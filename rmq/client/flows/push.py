@@ -27,13 +27,7 @@ from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
-from rmq.wire.api.forwarding import (
-    CONSUME_MESSAGE_DIRECTLY,
-    GET_CONSUMER_RUNNING_INFO,
-    ConsumeResult,
-    QueueInfo,
-    RunningInfo,
-)
+from rmq.wire.api.forwarding import CONSUME_MESSAGE_DIRECTLY, ConsumeResult
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.record import decode_record
@@ -88,7 +82,6 @@ class PushConsumer(Member):
         self._again: dict[ReceivedMessage, Running] = {}
         self._in_use = 0
         self._idle = self._host.gate()
-        self._started_ms = 0
         self._sender = Producer(instance, INNER_PRODUCER, ProducerSettings())
         most = settings.max_reconsume_times
         self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most
@@ -101,7 +94,6 @@ class PushConsumer(Member):
 
         Refused when a broker cannot parse an expression of SQL92, or does not filter by such.
         """
-        self._started_ms = self._started_ms or self._host.wall_ms()
         if not await self._start_once():
             return
         if self._handler is not None:
@@ -281,13 +273,16 @@ class PushConsumer(Member):
             self._instance.tracer.after(self._group, messages, begun, error)
 
     def handled(self, held: Held, messages: int, began: float, error: Exception | None) -> None:
-        """Tell the observers of the end of a handler."""
+        """Count the end of a handler, and tell the observers."""
+        seconds = self._host.seconds() - began
+        consumed = messages if error is None else min(error.from_index, messages) if isinstance(error, Later) else 0
+        self._tally(held).handled(self._host.seconds(), consumed, messages - consumed, seconds)
         if self._instance.observers:
             event = Handled(
                 topic=held.queue.topic,
                 group=self._group,
                 messages=messages,
-                seconds=self._host.seconds() - began,
+                seconds=seconds,
                 error=error,
             )
             tell(self._instance.observers, lambda observer: observer.handled(event))
@@ -369,43 +364,9 @@ class PushConsumer(Member):
     # what tools ask
 
     def answers(self, addr: str, command: RemotingCommand) -> Coroutine[Any, Any, bytes | None] | None:
-        if command.code in (GET_CONSUMER_RUNNING_INFO.code, CONSUME_MESSAGE_DIRECTLY.code):
-            if command.ext_fields.get("consumerGroup") != self._group:
-                return None
-            return self._info(command) if command.code == GET_CONSUMER_RUNNING_INFO.code else self._directly(command)
+        if command.code == CONSUME_MESSAGE_DIRECTLY.code:
+            return self._directly(command) if command.ext_fields.get("consumerGroup") == self._group else None
         return super().answers(addr, command)
-
-    async def _info(self, command: RemotingCommand) -> bytes | None:
-        """Say what this member does.  Java: DefaultMQPushConsumerImpl#consumerRunningInfo"""
-        info = RunningInfo(
-            properties={
-                "PROP_NAMESERVER_ADDR": ";".join(self._instance.namesrvs),
-                "PROP_CONSUME_TYPE": self.consume_type,
-                "PROP_CLIENT_VERSION": "V4_9_8",
-                "PROP_THREADPOOL_CORE_SIZE": str(self._settings.concurrency),
-                "PROP_CONSUME_ORDERLY": str(self._settings.orderly).lower(),
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-            },
-            subscription_set=list(self._subscriptions.values()),
-            mq_table={queue: self._queue_info(held) for queue, held in self._held.items()},
-        )
-        return encode_reply(command, body=fastjson.encode(info))
-
-    def _queue_info(self, held: Held) -> QueueInfo:
-        process = held.process
-        return QueueInfo(
-            commit_offset=process.commit_offset,
-            cached_msg_min_offset=process.commit_offset if len(process) else 0,
-            cached_msg_max_offset=process.next_offset - 1 if len(process) else 0,
-            cached_msg_count=len(process),
-            cached_msg_size_in_mi_b=process.held_bytes >> 20,
-            locked=self._is_locked(held),
-            droped=held.dropped,
-            last_pull_timestamp=self._host.wall_ms() - int((self._host.seconds() - held.moved_s) * 1000),
-        )
-
-    def _is_locked(self, held: Held) -> bool:
-        return False
 
     async def _directly(self, command: RemotingCommand) -> bytes | None:
         """Give one message to the handler, for an operator.  Java: ConsumeMessageService#consumeMessageDirectly"""

@@ -90,8 +90,25 @@ class QueueInfo(msgspec.Struct, rename="camel", kw_only=True):
     cached_msg_count: int
     cached_msg_size_in_mi_b: int = msgspec.field(name="cachedMsgSizeInMiB")
     locked: bool = False
+    last_lock_timestamp: int = 0
     droped: bool = False
     last_pull_timestamp: int
+    last_consume_timestamp: int = 0
+
+
+class ConsumeStatus(msgspec.Struct, kw_only=True):
+    """
+    One topic of a member: times (``rt``) in milliseconds, messages a second, failed ones of an hour.
+
+    Java: ConsumeStatus
+    """
+
+    pull_rt: float = msgspec.field(name="pullRT", default=0.0)
+    pull_tps: float = msgspec.field(name="pullTPS", default=0.0)
+    consume_rt: float = msgspec.field(name="consumeRT", default=0.0)
+    consume_ok_tps: float = msgspec.field(name="consumeOKTPS", default=0.0)
+    consume_failed_tps: float = msgspec.field(name="consumeFailedTPS", default=0.0)
+    consume_failed_msgs: int = msgspec.field(name="consumeFailedMsgs", default=0)
 
 
 class RunningInfo(msgspec.Struct, rename="camel", kw_only=True):
@@ -104,6 +121,7 @@ class RunningInfo(msgspec.Struct, rename="camel", kw_only=True):
     properties: dict[str, str]
     subscription_set: list[SubscriptionData]
     mq_table: dict[MessageQueue, QueueInfo]
+    status_table: dict[str, ConsumeStatus] = {}
     jstack: str | None = None
 
 

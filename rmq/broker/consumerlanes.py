@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-import attrs
-
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.responders.clients import ClientResponder
 from rmq.broker.sessions import ConsumerGroups
@@ -65,54 +63,33 @@ def add_consumer_lanes(
         table.add_chunk_lane(CommitLane(offsets))
 
 
-@attrs.frozen
-class _Asked(Generic[K]):
-    """What a request says beside its numbers."""
-
-    what: K
-    is_one_way: bool
-
-
 class _Lane(Generic[K]):
     """
     See :class:`rmq.remoting.responders.ChunkLane`.
 
-    A request is decoded when it is first met; others whose headers differ in nothing but the numbers of ``names`` and
+    A request is decoded when it is first met; others whose headers differ in nothing but the number of ``name`` and
     the opaque say the same.
     """
 
     contract: Contract[Any, Any, Any, Any]
-    names: tuple[bytes, ...] = ()
+    #: of the field with the number
+    name: bytes | None = None
     takes_one_way = False
 
     def __init__(self) -> None:
         assert self.contract.header is not None
         self.code = int(self.contract.code)
         self._codec = header_codec(self.contract.header)
-        self._known: dict[bytes, _Asked[K]] = {}
+        #: what a request says beside its number, and whether it is one-way
+        self._known: dict[bytes, tuple[K, bool]] = {}
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        known, names, split, size = self._known, self.names, _compiled.split, len(data)
-        count = collected = 0
-        while position < size and collected < MAX_COLLECTED_BYTES:
-            parts = split(data, position, names)
-            if parts is None:
-                break
-            key, stop, *numbers = parts
-            asked = known.get(key) or self._learn(key, data[position:stop])
-            if asked is None:
-                break
-            answer = self.answer(asked.what, *numbers)
-            if answer is None:
-                break
-            if not asked.is_one_way:
-                answers.append(answer or _compiled.fill(AROUND_DONE, b"", parts[2]))
-                collected += len(answers[-1])
-            count += 1
-            position = stop
-        return position, count
+        answered: tuple[int, int] = _compiled.answer_known(
+            data, position, self.name, self._known, self._learn, self.answer, AROUND_DONE, answers, MAX_COLLECTED_BYTES
+        )
+        return answered
 
-    def _learn(self, key: bytes, frame: bytes) -> _Asked[K] | None:
+    def _learn(self, key: bytes, frame: bytes) -> tuple[K, bool] | None:
         try:
             (command,) = decode_commands(frame)
             header = command.read_header(self._codec)
@@ -122,14 +99,14 @@ class _Lane(Generic[K]):
             return None
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        asked = self._known[key] = _Asked(self.what(header), command.flag != 0)
+        asked = self._known[key] = self.what(header), command.flag != 0
         return asked
 
     def what(self, header: Any) -> K:
         """Return what a header says beside its numbers."""
         raise NotImplementedError
 
-    def answer(self, what: K, opaque: int, *numbers: int) -> bytes | None:
+    def answer(self, what: K, opaque: int, number: int = 0) -> bytes | None:
         """Return the frame of the answer, b"" for one without fields; None, with nothing done, for the responder."""
         raise NotImplementedError
 
@@ -150,7 +127,7 @@ class QueryLane(_Lane[_Queue]):
     def what(self, header: Any) -> _Queue:
         return self._offsets.place(header.consumer_group, header.topic, header.queue_id)
 
-    def answer(self, what: _Queue, opaque: int, *numbers: int) -> bytes | None:
+    def answer(self, what: _Queue, opaque: int, number: int = 0) -> bytes | None:
         offset = self._offsets.at(*what)
         return None if offset is None or offset < 0 else _compiled.fill(_AROUND_OFFSET, b"", offset, opaque)
 
@@ -159,7 +136,7 @@ class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
     """Take commits, also one-way ones."""
 
     contract = UPDATE_CONSUMER_OFFSET
-    names = (b"commitOffset",)
+    name = b"commitOffset"
     takes_one_way = True
 
     def __init__(self, offsets: ConsumerOffsetTable) -> None:
@@ -170,10 +147,10 @@ class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
         queue = header.consumer_group, header.topic, header.queue_id
         return *queue, self._offsets.place(*queue)
 
-    def answer(self, what: tuple[str, str, int, _Queue], opaque: int, *numbers: int) -> bytes:
-        group, topic, queue_id, place = what
-        if not self._offsets.commit_higher(*place, *numbers):
-            self._offsets.commit(group, topic, queue_id, *numbers)
+    def answer(self, what: tuple[str, str, int, _Queue], opaque: int, number: int = 0) -> bytes:
+        group, topic, queue_id, (key, place) = what
+        if not self._offsets.commit_higher(key, place, number):
+            self._offsets.commit(group, topic, queue_id, number)
         return b""
 
 
@@ -189,7 +166,7 @@ class MembersLane(_Lane[list[Any]]):
     def what(self, header: Any) -> list[Any]:
         return [header.consumer_group, None, b""]
 
-    def answer(self, what: list[Any], opaque: int, *numbers: int) -> bytes | None:
+    def answer(self, what: list[Any], opaque: int, number: int = 0) -> bytes | None:
         group = self._consumers.find(what[0])
         ids = group.client_ids if group is not None else []
         if not ids:

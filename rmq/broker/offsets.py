@@ -184,6 +184,10 @@ class ConsumerOffsetTable:
         if not self.commit_higher(key, queue_id, offset):
             self._commit(group, topic, queue_id, offset)
 
+    def key(self, group: str, topic: str) -> str | None:
+        """Return the first half of each :meth:`place` of a group; None when its queues do not have one each."""
+        return None if self._lmq and is_lmq(group) else _key(topic, group)
+
     def place(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
         """Return where the table has the offset of a queue, for :meth:`commit_higher` and :meth:`at`."""
         return _key(topic, group), self._queue_of(group, queue_id)

@@ -107,6 +107,8 @@ class _KnownPull:
     codes: TagCodes | None
     accepts: PropertyFilter | None
     commits: bool
+    #: see `ConsumerOffsetTable.key`
+    offset_key: str | None
     #: how long it may wait for a message; None when it may not
     wait_ms: int | None
     #: the brokers to pull from next, after recent messages and after old ones
@@ -118,7 +120,7 @@ class _KnownPull:
     setup: object
     topic_config: TopicConfig
     group_config: SubscriptionGroupConfig | None
-    #: of the lane, when these were looked at
+    #: of the lane, when these and the heartbeats were looked at
     terms: object
     #: memory for its subscription and tags
     filter_bytes: int
@@ -164,11 +166,12 @@ class PullLane:
     _known_bytes: int = attrs.field(init=False, default=0)
     #: SQL92 filters of known pulls, by id: many pulls share one
     _filters: dict[int, PropertyFilter] = attrs.field(init=False, factory=dict)
-    #: of configuration, topics and groups, when they were last looked at
+    #: of configuration, topics, groups and heartbeats, when they were last looked at
     _setup: object = attrs.field(init=False, default=None)
     _topics_version: object = attrs.field(init=False, default=None)
     _groups_version: object = attrs.field(init=False, default=None)
-    #: another object whenever one of the three is another one
+    _consumers_revision: int = attrs.field(init=False, default=-1)
+    #: another object whenever one of the four is another one
     _terms: object = attrs.field(init=False, default=None)
     #: the last read for a held pull, and what it depended on: many groups often wait for the same message
     _read: Picked | None = attrs.field(init=False, default=None)
@@ -180,43 +183,24 @@ class PullLane:
         self._stats.sources.append(self._count)
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-        known, pick, max_offset = self._known, self._store.pick, self._store.max_offset
+        known, pick, commit_higher = self._known, self._store.pick, self._offsets.commit_higher
         split = _compiled.split
         count = collected = 0
+        if self._has_other_terms():
+            self._renew_terms()
+        terms = self._terms
         while collected < MAX_COLLECTED_BYTES:
             parts = split(data, position, _NUMBERS)
             if parts is None:
                 break
             key, stop, opaque, queue_id, queue_offset, commit_offset = parts
-            if (
-                self._settings.setup is not self._setup
-                or self._topics.data_version is not self._topics_version
-                or self._groups.data_version is not self._groups_version
-            ):
-                self._renew_terms()
             pull = known.get(key)
-            if (
-                pull is None
-                or (pull.terms is not self._terms and not self._still_holds(pull))
-                or (pull.subscription is not None and not self._is_current(pull))
-            ):
+            if pull is None or (pull.terms is not terms and not self._still_holds(pull)):
                 pull = self._learn(key, data, position, channel.peer)
                 if pull is None:
                     break
             if not 0 <= queue_id < pull.queues:
                 break
-            # the responder knows when a filtered pull must wait once more
-            if queue_offset == max_offset(pull.topic, queue_id) and (pull.accepts is None or pull.wait_ms is None):
-                self._stats.missed()
-                if pull.commits:
-                    self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
-                if pull.wait_ms is None or not self._hold(pull, pull.wait_ms, queue_id, queue_offset, opaque, channel):
-                    answer = self._not_found(pull, queue_id, queue_offset, opaque)
-                    answers.append(answer)
-                    collected += len(answer)
-                    count += 1
-                position = stop
-                continue
             picked = pick(
                 pull.topic,
                 queue_id,
@@ -227,11 +211,25 @@ class PullLane:
                 (*pull.brokers, opaque, _FOUND),
             )
             if picked is None:
-                break
-            answer, size, messages = picked[:3]
+                # the responder knows when a filtered pull must wait once more
+                if queue_offset != self._store.max_offset(pull.topic, queue_id) or (
+                    pull.accepts is not None and pull.wait_ms is not None
+                ):
+                    break
+                self._stats.missed()
+                if pull.commits:
+                    self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
+                if pull.wait_ms is None or not self._hold(pull, pull.wait_ms, queue_id, queue_offset, opaque, channel):
+                    answer = self._not_found(pull, queue_id, queue_offset, opaque)
+                    answers.append(answer)
+                    collected += len(answer)
+                    count += 1
+                position = stop
+                continue
+            answer, size, messages, _, _, _, _ = picked
             if not messages or size > MAX_LANE_BYTES:
                 break
-            if pull.commits:
+            if pull.commits and (pull.offset_key is None or not commit_higher(pull.offset_key, queue_id, commit_offset)):
                 self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
             self._got(pull, messages, size)
             answers.append(answer)
@@ -255,18 +253,28 @@ class PullLane:
             self._stats.got(pull.group, pull.topic, pull.messages, pull.size_bytes, pull.found)
             pull.found = pull.messages = pull.size_bytes = 0
 
+    def _has_other_terms(self) -> bool:
+        """True when configuration, topics, groups or what heartbeats say of them have changed."""
+        return (
+            self._settings.setup is not self._setup
+            or self._topics.data_version is not self._topics_version
+            or self._groups.data_version is not self._groups_version
+            or self._consumers.revision != self._consumers_revision
+        )
+
     def _renew_terms(self) -> None:
-        """Have each known pull looked at again: configuration, topics or groups have changed."""
+        """Have each known pull looked at again."""
         self._terms = object()
         self._setup, self._topics_version = self._settings.setup, self._topics.data_version
-        self._groups_version = self._groups.data_version
+        self._groups_version, self._consumers_revision = self._groups.data_version, self._consumers.revision
 
     def _still_holds(self, pull: _KnownPull) -> bool:
-        """True when the changes since a pull was checked are none of its topic, its group and the configuration."""
+        """True when none of the changes since a pull was checked are of its topic, its group or the configuration."""
         if (
             pull.setup is not self._setup
             or self._topics.get(pull.topic) != pull.topic_config
             or self._groups.get(pull.group) != pull.group_config
+            or (pull.subscription is not None and not self._is_current(pull))
         ):
             return False
         pull.terms = self._terms
@@ -326,6 +334,7 @@ class PullLane:
             admitted.matches,
             admitted.accepts,
             self._responder.commits(header),
+            self._offsets.key(header.consumer_group, header.topic),
             self._responder.wait_ms(header),
             (usual, old),
             subscription,
@@ -366,15 +375,9 @@ class PullLane:
         self._table.stats.observe(self.code, self._clock.seconds() - held.started_s)
         if not channel.is_open:
             return None
-        if (
-            self._settings.setup is not self._setup
-            or self._topics.data_version is not self._topics_version
-            or self._groups.data_version is not self._groups_version
-        ):
+        if self._has_other_terms():
             self._renew_terms()
-        if (pull.terms is not self._terms and not self._still_holds(pull)) or (
-            pull.subscription is not None and not self._is_current(pull)
-        ):
+        if pull.terms is not self._terms and not self._still_holds(pull):
             return self._ordinary(held)
         topic, queue_id, offset = held.topic, held.queue_id, held.from_offset
         store = self._store

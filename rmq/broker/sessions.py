@@ -197,6 +197,8 @@ class ConsumerGroups:
 
     changed: Callable[[ConsumerGroup], object]
     offline: Callable[[str], object]
+    #: grows with each group that comes or goes, and with the revision of each
+    revision: int = attrs.field(default=0, init=False)
     _groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
     #: the groups of each connection
     _of: dict[ClientLink, dict[str, None]] = attrs.field(factory=dict, init=False)
@@ -226,11 +228,14 @@ class ConsumerGroups:
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = ConsumerGroup(name=name)
+            self.revision += 1
+        before = group.revision
         group.settle(consume_type, message_model, consume_from_where)
         joined = group.refresh(member)
         if joined:
             self._of.setdefault(member.channel, {})[name] = None
         resubscribed = subscriptions is not None and group.subscribe(subscriptions)
+        self.revision += group.revision - before
         return group if joined or resubscribed else None
 
     def unregister(self, name: str, channel: ClientLink) -> ConsumerGroup | None:
@@ -241,6 +246,7 @@ class ConsumerGroups:
         _take_out(self._of, channel, name)
         if not group.members:
             del self._groups[name]
+            self.revision += 1
             self.offline(name)
         return group
 

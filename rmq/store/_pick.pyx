@@ -9,6 +9,8 @@ Pure functions; whatever is unusual is left to the references, `rmq.store.reader
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
@@ -682,7 +684,13 @@ cdef const char* read_fields(
     return NULL
 
 
-def split(bytes data, Py_ssize_t position, tuple names):
+cdef struct Request:
+    # where the frame ends, the opaque, and the numbers that were asked for
+    int64_t stop, opaque
+    int64_t numbers[MAX_NAMES]
+
+
+def split(bytes data not None, Py_ssize_t position, tuple names not None):
     """
     Cut the frame of a request at ``data[position]`` into (what its header says beside its numbers, where the frame ends,
     opaque, the number of each of ``names``); None when it is not whole, its header is not plain JSON, or a number is not there.
@@ -691,10 +699,76 @@ def split(bytes data, Py_ssize_t position, tuple names):
     the order of the extFields (Go's clients draw it for each request) and the signature, which C++ clients
     make although nobody asks for it. Bytes behind the header are not looked at.
     """
+    cdef Request request
+    cdef bytes key = cut(data, position, names, &request)
+    if key is None:
+        return None
+    if len(names) == 3:
+        return key, request.stop, request.opaque, request.numbers[0], request.numbers[1], request.numbers[2]
+    if len(names) == 2:
+        return key, request.stop, request.opaque, request.numbers[0], request.numbers[1]
+    if len(names) == 1:
+        return key, request.stop, request.opaque, request.numbers[0]
+    return key, request.stop, request.opaque
+
+
+def answer_known(
+    bytes data not None,
+    Py_ssize_t position,
+    bytes name,
+    dict known not None,
+    learn,
+    answer,
+    tuple around_done not None,
+    list answers not None,
+    Py_ssize_t most_bytes,
+):
+    """
+    Answer the requests at ``data[position]`` and behind it; return where the first that is declined begins, and how many were
+    answered. It ends behind the answer with which they have ``most_bytes``.
+
+    ``known`` has (what a request says, whether it is one-way) by what :func:`split` returns first; what is not there comes
+    from ``learn(that, frame)``. ``answer(what, opaque)``, with the number of ``name`` where there is one, returns the frame of
+    an answer, b"" for one without fields, which is ``around_done`` around the opaque; None declines. ``learn``, too, may decline with None.
+    """
+    cdef Request request
+    cdef tuple names = () if name is None else (name,)
+    cdef Py_ssize_t count = 0, collected = 0, size = PyBytes_GET_SIZE(data)
+    cdef bytes key, frame
+    cdef PyObject* found
+    cdef tuple asked
+    while position < size and collected < most_bytes:
+        key = cut(data, position, names, &request)
+        if key is None:
+            break
+        found = PyDict_GetItem(known, key)
+        if found is not NULL:
+            asked = <tuple><object>found
+        else:
+            asked = learn(key, data[position : request.stop])
+            if asked is None:
+                break
+        if name is None:
+            frame = answer(asked[0], request.opaque)
+        else:
+            frame = answer(asked[0], request.opaque, request.numbers[0])
+        if frame is None:
+            break
+        if asked[1] is not True:
+            if PyBytes_GET_SIZE(frame) == 0:
+                frame = fill(around_done, b"", request.opaque)
+            answers.append(frame)
+            collected += PyBytes_GET_SIZE(frame)
+        count += 1
+        position = request.stop
+    return position, count
+
+
+cdef bytes cut(bytes data, Py_ssize_t position, tuple names, Request* request):
+    """Do the work of :func:`split`."""
     cdef const char* chunk = PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
-    cdef int64_t length, word, opaque = 0
-    cdef int64_t numbers[MAX_NAMES]
+    cdef int64_t length, word
     cdef Field fields[MAX_FIELDS]
     cdef Field* in_order[MAX_FIELDS]
     cdef Field member
@@ -708,6 +782,7 @@ def split(bytes data, Py_ssize_t position, tuple names):
     cdef bint has_opaque = False, has_fields = False
     cdef bytes key
     cdef char* out
+    request.opaque = 0
     if left <= 8 or len(names) > MAX_NAMES:
         return None
     length = <int32_t>get32(<const uint8_t*>chunk)
@@ -728,7 +803,7 @@ def split(bytes data, Py_ssize_t position, tuple names):
                 return None
             has_fields = True
             cut[cuts] = at + 1
-            at = read_fields(at + 1, end, names, numbers, fields, in_order, &count)
+            at = read_fields(at + 1, end, names, request.numbers, fields, in_order, &count)
             if at == NULL:
                 return None
             cut[cuts + 1] = at
@@ -742,8 +817,8 @@ def split(bytes data, Py_ssize_t position, tuple names):
                 if (
                     has_opaque
                     or member.value.is_text
-                    or not whole_in(&member.value, &opaque)
-                    or not -(1 << 31) <= opaque < 1 << 31
+                    or not whole_in(&member.value, &request.opaque)
+                    or not -(1 << 31) <= request.opaque < 1 << 31
                 ):
                     return None
                 has_opaque = True
@@ -776,14 +851,8 @@ def split(bytes data, Py_ssize_t position, tuple names):
         out = put_text(out, b'":"', 3 if in_order[i].value.is_text else 2)
         out = put_text(out, in_order[i].value.start, in_order[i].value.size)
         out = put_text(out, b'"', 1)
-    length += position + 4
-    if len(names) == 3:
-        return key, length, opaque, numbers[0], numbers[1], numbers[2]
-    if len(names) == 2:
-        return key, length, opaque, numbers[0], numbers[1]
-    if len(names) == 1:
-        return key, length, opaque, numbers[0]
-    return key, length, opaque
+    request.stop = position + 4 + length
+    return key
 
 
 cdef char* put_number(char* out, int64_t value) noexcept nogil:

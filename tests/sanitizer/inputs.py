@@ -301,7 +301,12 @@ def pick_kind() -> Callable[[random.Random], object]:
         }
         frame = as_others_write(rng, RemotingCommand(11, opaque=rng.randrange(1 << 31), ext_fields=ext))
         names = (b"queueOffset", b"commitOffset", b"queueId")[: rng.randrange(4)]
-        module.split(damaged(rng, frame), rng.choice((0, 0, 0, 9)), names)
+        frame = damaged(rng, frame)
+        module.split(frame, rng.choice((0, 0, 0, 9)), names)
+        module.answer_known(
+            2 * frame, 0, rng.choice((None, *names)), {}, lambda key, one: rng.choice((None, (key, True), (key, False))),
+            lambda *asked: rng.choice((None, b"", b"answer")), (b"x", b"y"), [], rng.choice((1, 1000)),
+        )  # fmt: skip
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
         opaque = rng.choice((0, -(1 << 63), (1 << 63) - 1))
         with contextlib.suppress(ValueError):

@@ -103,7 +103,7 @@ def _broken(transport: Any) -> None:
 
 _compiled: Any = load("rmq.runtime._lean")
 #: how long a wait for events goes on without sleeping, see Spinning in _lean.pyx; a lone core is left to the peers
-_SPIN_NS = 200_000 if len(os.sched_getaffinity(0)) > 1 else 0
+_SPIN_NS = 100_000 if len(os.sched_getaffinity(0)) > 1 else 0
 _LEAN: Any = _compiled and _compiled.Lean(
     _broken, CONNECTION_LOST, CONNECTION_DONE, tcp.Connection.SEND_LIMIT, _SPIN_NS
 )

@@ -7,7 +7,6 @@ or declines the request without side effects. It needs the compiled module `rmq.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -24,7 +23,6 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.remoting.responders import Refuse, ResponderTable
 from rmq.remoting.stats import RequestStats
-from rmq.store.appender import Host
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutResult, PutStatus
 from rmq.store.store import MessageStore
@@ -102,7 +100,6 @@ class SendLane:
             later is not None,
             setup.store.is_sync_flush,
         )
-        self._parse: Callable[[bytes, int, dict[bytes, Any], Host], int] = self._reads(self._batch)
         self._known: dict[bytes, Any] = {}
         #: versions from which the known topics and ``_accepts`` were learned
         self._setup: object = None
@@ -117,15 +114,15 @@ class SendLane:
         self.counted: list[Any] = []
         stats.sources.append(self._count)
         #: see :class:`rmq.remoting.responders.TurnLane`
-        self.together = None if self.code == BatchLane.code else self._together
+        self.together = self._together
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        store, later, batch, parse, host = self._store, self._later, self._batch, self._parse, channel.peer_host
+        store, later, batch, host = self._store, self._later, self._batch, channel.peer_host
         if not self._is_open():
             return position, 0
-        if not parse(data, position, self._known, host) and not (
-            batch.unknown and self.learn(batch.unknown) and parse(data, position, self._known, host)
+        if not batch.parse(data, position, self._known, host) and not (
+            batch.unknown and self.learn(batch.unknown) and batch.parse(data, position, self._known, host)
         ):
             return position, 0
         if not store.append_many(batch, self._store_host):
@@ -146,13 +143,13 @@ class SendLane:
         began_s = 0.0 if later is None else later.clock.seconds()
         batch.begin()
         taken = [number for number, (data, channel) in enumerate(chunks) if batch.add(data, known, channel.peer_host)]
-        if not taken or not (count := store.append_many(batch, self._store_host)):
+        if not taken or not store.append_many(batch, self._store_host):
             return answers, 0
         stored = zip(taken, batch.answers_of_each(self.counted if later is None else None), strict=False)
         if later is None:
             for number, answer in stored:
                 answers[number] = answer
-            return answers, count
+            return answers, batch.requests
         waiting = []
         for number, answer in stored:
             answers[number] = b""
@@ -190,10 +187,6 @@ class SendLane:
         """Return the SendTopics of topics without further rules that were learned; :meth:`learn` adds others."""
         self._is_open()
         return self._known
-
-    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any], Host], int]:
-        """Return what reads requests of :attr:`code` into ``batch``."""
-        return batch.parse  # type: ignore[no-any-return]
 
     def _forget(self) -> None:
         """Learn topics and queues again, and whether the broker accepts messages without further checks."""
@@ -244,12 +237,9 @@ class LongNamesLane(SendLane):
 
 
 class BatchLane(SendLane):
-    """Store the ordinary batch (320) at the front of received bytes."""
+    """Store the ordinary batches (320) at the front of received bytes."""
 
     code = int(RequestCode.SEND_BATCH_MESSAGE)
-
-    def _reads(self, batch: Any) -> Callable[[bytes, int, dict[bytes, Any], Host], int]:
-        return batch.parse_batch  # type: ignore[no-any-return]
 
 
 def around(ext: dict[str, str]) -> tuple[str, str, str, str, str]:

@@ -229,7 +229,8 @@ class PullLane:
             answer, size, messages, _, _, _, _ = picked
             if not messages or size > MAX_LANE_BYTES:
                 break
-            if pull.commits and (pull.offset_key is None or not commit_higher(pull.offset_key, queue_id, commit_offset)):
+            key = pull.offset_key
+            if pull.commits and (key is None or not commit_higher(key, queue_id, commit_offset)):
                 self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
             self._got(pull, messages, size)
             answers.append(answer)

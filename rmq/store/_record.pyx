@@ -48,6 +48,7 @@ cdef enum:
     COMMITTED = 8
     ROLLED_BACK = 12
     SEND_MESSAGE = 10
+    SEND_BATCH_MESSAGE = 320
     END_TRANSACTION = 37
     CONSUMER_SEND_MSG_BACK = 36
     SCHEDULED_RETRY = 3             # the level of the first retry
@@ -176,6 +177,12 @@ cdef struct Send:
     Py_ssize_t body_size
     # behind its frame in the received bytes
     Py_ssize_t stop
+    # the first message of its request, and how many that has
+    int first
+    int members
+    # of a batch: what is added to the properties of each message, and its length
+    Py_ssize_t common_at
+    Py_ssize_t common_size
     # whose it is, as a record has it
     const uint8_t* born_host
     # which of the batch's queues it goes to, its id, and its topic as a record has it
@@ -862,8 +869,8 @@ cdef class SendBatch:
 
     It is used again for each chunk: :meth:`parse`, then :meth:`encode`, then what else is wanted. The chunks of several
     connections are stored together with :meth:`begin`, :meth:`add` of each, :meth:`encode` and :meth:`answers_of_each`.
-    It changes nothing but itself; of a queue it reads ``next`` and ``end``. With :meth:`parse_batch` in place of :meth:`parse` it holds the
-    messages of one batch, all of which are encoded or none. ``around`` is what stands before and behind offset message id, queue
+    It changes nothing but itself; of a queue it reads ``next`` and ``end``. With the code of SEND_BATCH_MESSAGE its sends are batches;
+    of each all messages are encoded or none. ``around`` is what stands before and behind offset message id, queue
     id, queue offset and opaque in the header of an answer; ``cluster`` goes into the properties of each message.
     With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one; half messages and delayed
     ones are after :meth:`park`. Unless the store ``hides``
@@ -888,10 +895,10 @@ cdef class SendBatch:
     cdef readonly int64_t last_phy, last_size
     cdef int64_t code, max_body
     cdef bint waits, hides
-    #: the messages are those of one batch
+    #: the requests are batches
     cdef readonly bint is_batch
-    #: bytes of ``common``, which is added to the properties of each message of a batch
-    cdef Py_ssize_t common_size
+    #: bytes in ``common``, which is added to the properties of the messages of each batch, and its room
+    cdef Py_ssize_t common_used, common_room
     cdef bytes cluster, head, middle, offset, tail, tail_end
     #: the received bytes
     cdef list chunks
@@ -923,6 +930,7 @@ cdef class SendBatch:
 
     def __init__(self, int code, int64_t max_body, str cluster, around, bint waits, bint hides):
         self.code = code
+        self.is_batch = code == SEND_BATCH_MESSAGE
         self.max_body = max_body
         self.waits = waits
         self.hides = hides
@@ -931,7 +939,8 @@ cdef class SendBatch:
         self.room = MAX_BATCH_BYTES
         self.records = <uint8_t*>malloc(self.room)
         self.text = <uint8_t*>malloc(MAX_HEADER + 16)
-        self.common = <uint8_t*>malloc(MAX_PROPERTIES + 16)
+        self.common_room = MAX_PROPERTIES + 16
+        self.common = <uint8_t*>malloc(self.common_room)
         self.out = <uint8_t*>malloc(MAX_BATCH * (sum(len(text.encode()) for text in around) + ANSWER_ROOM))
         if self.records == NULL or self.text == NULL or self.common == NULL or self.out == NULL:
             raise MemoryError
@@ -968,7 +977,14 @@ cdef class SendBatch:
 
     def begin(self):
         """Forget all sends, for :meth:`add`."""
-        self._begin(False)
+        self.count = 0
+        self.size = 0
+        self.common_used = 0
+        self.chunks = []
+        self.ends = []
+        self.unknown = None
+        self.topics = []
+        self.queues = []
 
     def add(self, bytes data, dict known, born_host):
         """Read ``data`` as :meth:`parse` does, behind the sends that are there; False, and nothing added, unless it is all read."""
@@ -989,6 +1005,8 @@ cdef class SendBatch:
         cdef Send* send
         cdef SendTopic topic = None
         cdef bytes name
+        cdef Py_ssize_t size
+        cdef int members = 1, i
         cdef uint8_t* born = self.born_hosts[PyList_GET_SIZE(self.chunks)]
         if PyList_GET_SIZE(self.chunks) == MAX_BATCH - 1 or not put_host(born, born_host):
             return position
@@ -1007,53 +1025,41 @@ cdef class SendBatch:
                     break
             if not self._enter(send, topic):
                 break
-            at = send.body + send.body_size - chunk
-            send.stop = at
+            send.stop = send.body + send.body_size - chunk
             send.born_host = born
-            self.topics.append(topic)
-            self.size += HEAD_BYTES + send.body_size + send.raw_size
-            self.count += 1
+            send.first = self.count
+            send.members = 1
+            size = HEAD_BYTES + send.body_size + send.raw_size
+            if self.is_batch:
+                members = self._read_entries(send)
+                if members == 0:
+                    break
+                size += members * HEAD_BYTES
+            at = send.stop
+            for i in range(members):
+                self.topics.append(topic)
+            self.count += members
+            self.size += size
         return at
 
-    def parse_batch(self, bytes data, Py_ssize_t position, dict known, born_host):
+    cdef int _read_entries(self, Send* send) except -1:
         """
-        Read the batch whose frame begins at ``data[position]``, as :meth:`parse` does sends.
+        Put the messages of a batch in the place of ``send``, which is the last one; return how many there are.
 
-        Returns how many messages it has; 0 for one that is not plain in each of them.
+        0 for a batch that is not plain in each of them, or has more than there is room for.
         """
-        cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef Send header
-        cdef Send* send
-        cdef Send* last
-        cdef SendTopic topic
-        cdef const uint8_t* at
-        cdef const uint8_t* end
+        cdef Send header = send[0]
+        cdef const uint8_t* at = header.body
+        cdef const uint8_t* end = at + header.body_size
         cdef int64_t size
-        cdef bytes name
         cdef int count = 0
-        self._begin(True)
-        self.chunks.append(data)
-        self.stop = position
-        if not put_host(self.born_hosts[0], born_host) or not self._read(
-            chunk + position, PyBytes_GET_SIZE(data) - position, &header
-        ):
+        if header.sys_flag & TRANSACTION or not self._read_common(&header):
             return 0
-        name = PyBytes_FromStringAndSize(<const char*>header.topic, header.topic_size)
-        topic = <SendTopic>known.get(name)
-        if topic is None:
-            self.unknown = name
-            return 0
-        if header.sys_flag & TRANSACTION or not self._enter(&header, topic) or not self._read_common(&header):
-            return 0
-        at = header.body
-        end = at + header.body_size
-        header.stop = end - chunk
         header.escaped = False
-        header.born_host = self.born_hosts[0]
         while at < end:
-            if count == MAX_BATCH or end - at < BATCH_HEAD + 2:
+            if self.count + count == MAX_BATCH or end - at < BATCH_HEAD + 2:
                 return 0
-            send = &self.sends[count]
+            send = &self.sends[self.count + count]
             send[0] = header
             send.flag = <int32_t>get32(at + 12)
             size = <int32_t>get32(at + 16)
@@ -1069,20 +1075,8 @@ cdef class SendBatch:
                 return 0
             at += send.raw_size
             count += 1
-        self.count = count
-        self.stop = header.stop
-        self.topics = [topic] * count
+        self.sends[self.count].members = count
         return count
-
-    cdef void _begin(self, bint is_batch):
-        self.count = 0
-        self.size = 0
-        self.chunks = []
-        self.ends = []
-        self.is_batch = is_batch
-        self.unknown = None
-        self.topics = []
-        self.queues = []
 
     cdef bint _read(self, const uint8_t* frame, Py_ssize_t room, Send* send) noexcept nogil:
         """Read the frame of a send; False when it is not whole, not plain or too long."""
@@ -1100,9 +1094,10 @@ cdef class SendBatch:
             return False
         return not (send.sys_flag & 0x30 or send.sys_flag < 0)
 
-    cdef bint _read_common(self, Send* header):
+    cdef bint _read_common(self, Send* header) except -1:
         """Make what is added to the properties of each message of a batch; False for unusual ones."""
         cdef Properties found
+        cdef uint8_t* room
         cdef Py_ssize_t size = header.raw_size
         cdef const uint8_t* text = header.raw
         if header.escaped:
@@ -1110,12 +1105,20 @@ cdef class SendBatch:
             if size < 0:
                 return False
             text = self.text
+        if self.common_room - self.common_used < MAX_PROPERTIES + 16:
+            self.common_room = 2 * self.common_room
+            room = <uint8_t*>realloc(self.common, self.common_room)
+            if room == NULL:
+                raise MemoryError
+            self.common = room
         if not store_properties(
             text, size, <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster),
-            self.waits, True, self.common, &found
+            self.waits, True, self.common + self.common_used, &found
         ):
             return False
-        self.common_size = found.size
+        header.common_at = self.common_used
+        header.common_size = found.size
+        self.common_used += found.size
         return True
 
     cdef bint _enter(self, Send* send, SendTopic topic) except -1:
@@ -1212,7 +1215,7 @@ cdef class SendBatch:
         """
         cdef uint8_t* record
         cdef const uint8_t* text
-        cdef Py_ssize_t text_size, used = 0, size, needed
+        cdef Py_ssize_t text_size, used = 0, size, needed, began = 0
         cdef Send* send
         cdef SendTopic topic
         cdef Properties found
@@ -1240,7 +1243,9 @@ cdef class SendBatch:
                 self.room = needed
             record = self.records + used
             if self.is_batch:
-                if not add_properties(text, text_size, self.common, self.common_size, record + size + 2, &found):
+                if not add_properties(
+                    text, text_size, self.common + send.common_at, send.common_size, record + size + 2, &found
+                ):
                     break
             elif send.waits:
                 if not self._park_properties(send, topic, text, text_size, record + size + 2, &found):
@@ -1252,6 +1257,10 @@ cdef class SendBatch:
                 break
             text = record + size + 2
             if used + size + 2 + found.size > room:
+                break
+            if send.first == i:
+                began = used
+            if self.is_batch and used + size + 2 + found.size - began > self.max_body + MAX_BATCH_OVERHEAD:
                 break
             record[size] = <uint8_t>(found.size >> 8)
             record[size + 1] = <uint8_t>found.size
@@ -1276,15 +1285,15 @@ cdef class SendBatch:
             used += size
         else:
             i = self.count
-        if i < self.count and PyList_GET_SIZE(self.ends):
-            self.ends = [end for end in self.ends if end <= i]
-            whole = max(self.ends, default=0)
+        if i < self.count:
+            whole = self.sends[i].first
+            if PyList_GET_SIZE(self.ends):
+                self.ends = [end for end in self.ends if end <= whole]
+                whole = max(self.ends, default=0)
             if whole < i:
                 i = whole
                 used = <Py_ssize_t>(self.sends[i].phy - phy_offset)
                 hashes = self.sends[i].first_hash
-        if self.is_batch and (i < self.count or used > self.max_body + MAX_BATCH_OVERHEAD):
-            i = 0
         self.size = used
         self.count = i
         if i == 0:
@@ -1344,7 +1353,14 @@ cdef class SendBatch:
     @property
     def requests(self):
         """How many requests the encoded messages answer."""
-        return 1 if self.is_batch else self.count
+        return self._requests(0, self.count)
+
+    cdef int _requests(self, int first, int end):
+        cdef int count = 0
+        while first < end:
+            first += self.sends[first].members
+            count += 1
+        return count
 
     def answers(self, list counted=None):
         """
@@ -1367,15 +1383,17 @@ cdef class SendBatch:
         cdef uint8_t* out = self.out
         cdef uint8_t* begin
         cdef int i, j, stop = first
+        cdef int64_t size
         cdef Send* send
         cdef SendTopic topic
         while stop < end:
             i = stop
-            stop = end if self.is_batch else i + 1
             send = &self.sends[i]
+            stop = i + send.members
             if counted is not None:
                 topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
-                topic.count(counted, stop - i, self.size if self.is_batch else send.size)
+                size = self.sends[stop - 1].phy + self.sends[stop - 1].size - send.phy
+                topic.count(counted, send.members, size)
             begin = out
             out = add_bytes(out + 8, self.head)
             for j in range(i, stop):
@@ -1406,7 +1424,7 @@ cdef class SendBatch:
             size += self.sends[i].size
             if i + 1 == self.count or self.topics[i + 1] is not self.topics[i]:
                 name = (<SendTopic>self.topics[i]).name
-                counts.append((name, messages, size, 1 if self.is_batch else messages))
+                counts.append((name, messages, size, self._requests(i + 1 - messages, i + 1)))
                 messages = 0
                 size = 0
         return counts

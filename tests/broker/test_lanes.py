@@ -121,6 +121,8 @@ class Side:
         self.table = table = self.one.service.responders
         #: how many messages lanes stored, and how many of them in batches
         self.taken = self.in_batches = 0
+        #: batches that lanes stored, and how often they asked for it
+        self.batches = self.batch_calls = 0
         #: how often they asked the store
         self.calls = 0
         store = self.one.service.store
@@ -130,7 +132,10 @@ class Side:
             count = append_many(sends, store_host)
             self.calls += 1
             self.taken += count
-            self.in_batches += count if getattr(sends, "is_batch", False) else 0
+            if getattr(sends, "is_batch", False):
+                self.in_batches += count
+                self.batches += sends.requests
+                self.batch_calls += 1
             return count
 
         store.append_many = counted  # type: ignore[method-assign]
@@ -309,6 +314,10 @@ class SendLaneTests(SynchronousTestCase):
                     name = "TU"[part % 2]
                     fields = [send_ext(name, queue_id=queue % 4, props=props, m="false") for queue in range(len(sends))]
                     sends = [RemotingCommand(310, ext_fields=ext, body=b"x" * part) for ext in fields]
+                    if number % 4 == 3:
+                        entries = [BatchEntry(b"x" * part, props, part)] * len(sends)
+                        fields = [ext | {"m": "true", "i": source.choice(("", "A\x01b"))} for ext in fields]
+                        sends = [RemotingCommand(320, ext_fields=ext, body=encode_batch(entries)) for ext in fields]
                 stream = b"".join(map(encode_command, sends))
                 pieces.append(
                     stream if number % 2 or chance.random() < 0.9 else stream[: chance.randrange(1, len(stream))]
@@ -331,6 +340,10 @@ class SendLaneTests(SynchronousTestCase):
                         all_of_side[at] = Peer(side.table, transport=kind("192.0.2.7", 40_000 + at))
         self.assert_same(sides[0], sides[1], [], [], seed)
         self.assertGreater(sides[0].taken, 2 * sides[0].calls, f"seed {seed}: hardly anything was stored together")
+        self.assertGreater(sides[0].in_batches, 100, f"seed {seed}")
+        self.assertGreater(
+            sides[0].batches, 1.5 * sides[0].batch_calls, f"seed {seed}: each batch was stored for itself"
+        )
         self.end(*sides)
 
     def test_a_turn_that_closes_a_connection(self) -> None:

@@ -146,7 +146,7 @@ def log(rng: random.Random, base: int) -> bytes:
 def sends_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
     around = ('{"code":0,"extFields":{"msgId":"', '","queueId":"', '","queueOffset":"', '"},"opaque":', "}")
-    kinds = ((310, False), (310, False), (310, True), (10, False))
+    kinds = ((310, False), (310, False), (310, True), (10, False), (320, False), (320, True))
     batches = [module.SendBatch(code, 2000, "DefaultCluster", around, waits, waits) for code, waits in kinds]
     waiting = [module.SendTopic(name, [SimpleNamespace(next=0, end=0), None]) for name in (HALF, "S")]
     batches[0].park(*waiting, (1000, 5000, 10_000))
@@ -155,18 +155,17 @@ def sends_kind() -> Callable[[random.Random], object]:
         queues = [SimpleNamespace(next=0, end=0) for _ in range(3)]
         known = {name: module.SendTopic(name.decode(), [*queues, None]) for name in (b"T", b"t" * 127)}
         batch = rng.choice(batches)
-        is_batch = rng.random() < 0.3
-        frames = [send(rng, batch=True)] if is_batch else [send(rng) for _ in range(rng.choice((1, 1, 2, 9)))]
+        frames = [send(rng, batch=batch.is_batch) for _ in range(rng.choice((1, 1, 2, 9)))]
         data = damaged(rng, b"".join(frames))
         host = rng.choice((*[HOST] * 9, V6))
-        together = not is_batch and rng.random() < 0.3
+        together = rng.random() < 0.3
         if together:
             batch.begin()
-            pieces = [data, *(damaged(rng, send(rng)) for _ in range(rng.choice((0, 1, 5))))]
+            others = (damaged(rng, send(rng, batch=batch.is_batch)) for _ in range(rng.choice((0, 1, 5))))
+            pieces = [data, *others]
             found = [batch.add(piece, known, host) for piece in pieces]
         else:
-            parse = batch.parse_batch if is_batch else batch.parse
-            found = [parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known, host)]
+            found = [batch.parse(data, rng.choice((0, 0, 0, min(len(data), 9))), known, host)]
         if any(found):
             room = rng.choice((*[1 << 30] * 8, 300, 0))
             if batch.encode(rng.randrange(1 << 40), room, 1 << 41, HOST) is not None:
@@ -303,10 +302,11 @@ def pick_kind() -> Callable[[random.Random], object]:
         names = (b"queueOffset", b"commitOffset", b"queueId")[: rng.randrange(4)]
         frame = damaged(rng, frame)
         module.split(frame, rng.choice((0, 0, 0, 9)), names)
-        module.answer_known(
-            2 * frame, 0, rng.choice((None, *names)), {}, lambda key, one: rng.choice((None, (key, True), (key, False))),
-            lambda *asked: rng.choice((None, b"", b"answer")), (b"x", b"y"), [], rng.choice((1, 1000)),
-        )  # fmt: skip
+        found = rng.choice((None, ("what", True), ("what", False)))
+        answer = rng.choice((None, b"", b"answer"))
+        name, most = rng.choice((None, *names)), rng.choice((1, 1000))
+        around = b"x", b"y"
+        module.answer_known(2 * frame, 0, name, {}, lambda *_: found, lambda *_: answer, around, [], most)
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
         opaque = rng.choice((0, -(1 << 63), (1 << 63) - 1))
         with contextlib.suppress(ValueError):

@@ -74,6 +74,21 @@ class Settled:
     how: How
 
 
+@attrs.frozen(kw_only=True)
+class Rebalanced:
+    """
+    A member has other queues of a topic than before: ``queues`` now, which are ``gained`` more and ``lost`` fewer.
+
+    A queue that was taken again because its pulls had stopped is in both. A closed member has none.
+    """
+
+    topic: str
+    group: str
+    queues: frozenset[MessageQueue]
+    gained: frozenset[MessageQueue]
+    lost: frozenset[MessageQueue]
+
+
 class Observer:
     """
     Called in the loop's or reactor's thread, so without waiting; what it raises is logged.
@@ -92,6 +107,9 @@ class Observer:
 
     def settled(self, event: Settled) -> None:
         """Messages are done, here."""
+
+    def rebalanced(self, event: Rebalanced) -> None:
+        """A consumer has other queues."""
 
 
 @attrs.frozen(kw_only=True)

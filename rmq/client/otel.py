@@ -21,6 +21,7 @@ from rmq.client.observers import (
     Handled,
     Handling,
     Pulled,
+    Rebalanced,
     Received,
     Sending,
     Sent,
@@ -70,6 +71,7 @@ class OpenTelemetryObserver(TracingObserver):
         self._settled = meter.create_counter(
             "rmq.client.settled.messages", "{message}", "Messages acknowledged, retried, rejected or skipped."
         )
+        self._queues = meter.create_up_down_counter("rmq.client.queues", "{queue}", "Queues that consumers have.")
 
     def sent(self, event: Sent) -> None:
         attributes = _attributes("send", "send", event.topic, None, event.error)
@@ -89,6 +91,14 @@ class OpenTelemetryObserver(TracingObserver):
     def settled(self, event: Settled) -> None:
         attributes = _attributes("settle", event.how.value, event.topic, event.group, None)
         self._settled.add(event.messages, attributes)
+
+    def rebalanced(self, event: Rebalanced) -> None:
+        attributes: Attributes = {
+            "messaging.system": "rocketmq",
+            "messaging.destination.name": event.topic,
+            "messaging.consumer.group.name": event.group,
+        }
+        self._queues.add(len(event.gained) - len(event.lost), attributes)
 
     # spans
 

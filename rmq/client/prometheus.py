@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from rmq.client.observers import Handled, Observer, Received, Sent, Settled
+from rmq.client.observers import Handled, Observer, Rebalanced, Received, Sent, Settled
 
 
 class PrometheusObserver(Observer):
@@ -26,6 +26,8 @@ class PrometheusObserver(Observer):
         self._received_bytes = counter("received_bytes", "Bytes of the bodies of received messages, compressed.")
         self._handler = histogram("handler", "Duration of handlers.", "result")
         self._settled = counter("settled_messages", "Messages acknowledged, retried, rejected or skipped.", "how")
+        self._queues = Gauge("rmq_client_queues", "Queues that consumers have.", names, registry=registry)
+        self._rebalances = counter("rebalances", "How often the queues of a consumer changed.")
 
     def sent(self, event: Sent) -> None:
         result = _result(event.error)
@@ -43,6 +45,10 @@ class PrometheusObserver(Observer):
 
     def settled(self, event: Settled) -> None:
         self._settled.labels(event.topic, event.group, event.how.value).inc(event.messages)
+
+    def rebalanced(self, event: Rebalanced) -> None:
+        self._queues.labels(event.topic, event.group).inc(len(event.gained) - len(event.lost))
+        self._rebalances.labels(event.topic, event.group).inc()
 
 
 def _result(error: Exception | None) -> str:

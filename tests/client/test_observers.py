@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from rmq.client.flows.litepull import pull_consumer
-from rmq.client.observers import Handled, How, Observer, Received, Sent, Settled
+from rmq.client.observers import Handled, How, Observer, Rebalanced, Received, Sent, Settled
 from rmq.client.settings import From, PullSettings
 from rmq.client.types import Later, Message, ReceivedMessage, Reject
 from rmq.errors import NotDelivered
@@ -36,6 +36,9 @@ class Notes(Observer):
         self.events.append(event)
 
     def settled(self, event: Settled) -> None:
+        self.events.append(event)
+
+    def rebalanced(self, event: Rebalanced) -> None:
         self.events.append(event)
 
     def of(self, kind: type) -> list[Any]:
@@ -189,6 +192,34 @@ class EventTests(FlowCase):
         self.sim.run(puller.commit())
         self.assertEqual(self.notes.counts(), {("T", How.ACKNOWLEDGED): 2})
 
+    def test_rebalances(self) -> None:
+        """A member hears which queues came and went: at its start, when another joins and leaves, at its close."""
+
+        def changes(notes: Notes) -> list[tuple[int, int, int]]:
+            events = [event for event in notes.of(Rebalanced) if (event.topic, event.group) == ("T", "CG")]
+            return [(len(event.queues), len(event.gained), len(event.lost)) for event in events]
+
+        others = Notes()
+        for orderly in (False, True):
+            with self.subTest(orderly=orderly):
+                self.notes.events.clear()
+                others.events.clear()
+                one = consumer(self.client, Inbox(), orderly=orderly)
+                self.sim.run(one.start())
+                self.until(lambda: changes(self.notes))
+                self.assertEqual(changes(self.notes), [(4, 4, 0)])
+                other = consumer(self.sim.client(others), Inbox(), orderly=orderly)
+                self.sim.run(other.start())
+                self.until(lambda: [at[-1][0] for at in (changes(others), changes(self.notes)) if at] == [2, 2], 120)
+                self.sim.run(other.close())
+                self.until(lambda: changes(self.notes)[-1][0] == 4, 120)
+                self.assertEqual(changes(others)[-1], (0, 0, 2))
+                self.assertEqual({queue.topic for queue in others.of(Rebalanced)[-1].lost}, {"T"})
+                self.sim.run(one.close())
+                self.assertEqual(changes(self.notes)[-1], (0, 0, 4))
+                self.assertEqual(sum(gained - lost for _, gained, lost in changes(self.notes)), 0)
+                self.assertEqual(one.assignment(), frozenset())
+
     def test_broken_observer(self) -> None:
         """An observer that raises is a log line; the send succeeds and other observers are called."""
         notes = Notes()
@@ -244,6 +275,7 @@ class MetricsTests(FlowCase):
         self.assertEqual(value("handler_seconds_count", group="CG", result="Reject"), 1)
         self.assertEqual(value("settled_messages_total", group="CG", how="acknowledged"), 1)
         self.assertEqual(value("settled_messages_total", group="CG", how="rejected"), 1)
+        self.assertEqual((value("queues", group="CG"), value("rebalances_total", group="CG")), (4, 1))
 
     def test_opentelemetry(self) -> None:
         """Names, units and attributes are those of the semantic conventions, with the figures of the run."""
@@ -283,4 +315,5 @@ class MetricsTests(FlowCase):
         self.assertEqual((process.count, round(process.sum, 3), tuple(process.explicit_bounds)), (1, 2.0, BUCKETS))
         self.assertEqual(metrics["messaging.client.operation.duration"].unit, "s")
         self.assertEqual(point("rmq.client.settled.messages", messaging_operation_name="rejected").value, 1)
+        self.assertEqual(point("rmq.client.queues", messaging_consumer_group_name="CG").value, 4)
         provider.shutdown()

@@ -168,6 +168,7 @@ class PullConsumer(Member):
         report = CloseReport()
         if self._settings.auto_commit:
             report = await self.commit()
+        self._give_up_all()
         self._ended.open()
         if not self._instance.closed:
             await self._instance.close()

@@ -163,6 +163,7 @@ class PushConsumer(Member):
         report = await self._write_all()
         await self._let_go()
         await self._instance.leave(self)
+        self._give_up_all()
         self._ended.open()
         return attrs.evolve(report, handlers_cancelled=cancelled)
 

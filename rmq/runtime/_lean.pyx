@@ -65,7 +65,7 @@ cdef enum:
     BUFFER_BYTES = 65536
 #: see Spinning
     FEWEST = 16
-    MOST = 4096
+    MOST = 256
     RECENT = 4
     #: bytes of answers that wait for the end of a turn
     MAX_WAITING = 262144
@@ -123,7 +123,7 @@ cdef class Spinning:
     Falling asleep and being woken takes longer than a small request, and the peer waits for it. So where a few connections ask
     again as soon as they are answered, a wait does not sleep for the first ``limit_ns`` (0: never so). That begins after 16 waits
     in a row that took no longer and whose events were of connections that had one of the last 4 events before. It ends with the
-    first wait that is not so; if that one took longer, the next beginning takes twice as many waits, up to 4,096, and 16
+    first wait that is not so; if that one took longer, the next beginning takes twice as many waits, up to 256, and 16
     successes halve that. So hardly any time is lost where events come by chance, where many connections keep the process
     busy, or where the peer needs this core.
     """

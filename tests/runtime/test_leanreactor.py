@@ -856,11 +856,11 @@ class SpinningTests(LeanCase):
         self.assertTrue(self.note(10))
 
     def test_bounds(self) -> None:
-        """What never succeeds costs one wait in 4,096; success makes it as eager as at first."""
+        """What never succeeds costs one wait in 256; success makes it as eager as at first."""
         for _ in range(20):
             self.note(*[1] * self.spinning.needed, 5000)
-        self.assertEqual(self.spinning.needed, 4096)
-        self.note(*[1] * (4096 + 8 * 16))
+        self.assertEqual(self.spinning.needed, 256)
+        self.note(*[1] * (256 + 4 * 16))
         self.assertEqual((self.spinning.on, self.spinning.needed), (True, 16))
 
     def test_few_connections(self) -> None:

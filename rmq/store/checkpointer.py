@@ -28,6 +28,8 @@ RECORD_EVERY_BYTES = 64 << 20
 RECORD_EVERY_MS = 5000
 #: queues that are written in one turn of the reactor; the files of so many new ones take some milliseconds
 WRITE_AT_ONCE = 32
+#: pages of the index's slots that are written in one turn of the reactor: less than a millisecond
+PAGES_AT_ONCE = 64
 
 
 @attrs.define(eq=False)
@@ -101,14 +103,20 @@ class Checkpointer:
 
     async def _write_most(self) -> None:
         """
-        Write so many queues that :meth:`write` takes one short turn, and let clients be served between them.
+        Write so much of queues and index that :meth:`write` takes one short turn; clients are served meanwhile.
 
-        What comes meanwhile may come faster than it is written: after twice the number of queues that is left.
+        What they bring may come faster than it is written: after twice the number that is there now the rest is left.
         """
-        for _ in range(2 * self._queues.unwritten // WRITE_AT_ONCE):
-            if self._queues.unwritten <= WRITE_AT_ONCE:
+        queues, index = self._queues, self._index
+        await self._in_slices(lambda: queues.unwritten, queues.write, WRITE_AT_ONCE)
+        if index is not None:
+            await self._in_slices(lambda: index.unwritten_pages, index.write, PAGES_AT_ONCE)
+
+    async def _in_slices(self, left: Callable[[], int], write: Callable[[int], object], at_once: int) -> None:
+        for _ in range(2 * left() // at_once):
+            if left() <= at_once:
                 return
-            self._queues.write(WRITE_AT_ONCE)
+            write(at_once)
             await turn(self._clock)
 
     def _no_room(self, error: DiskFull) -> None:

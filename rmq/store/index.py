@@ -299,11 +299,20 @@ class Index:
         self._indexes.append(index)
         return index
 
-    def write(self) -> None:
-        """Write what is new; DiskError (a full disk) leaves it for the next time."""
+    @property
+    def unwritten_pages(self) -> int:
+        """How many pages of slots :meth:`write` would write."""
+        return sum(len(index.dirty_pages) for index in self._list)
+
+    def write(self, most_pages: int | None = None) -> None:
+        """
+        Write what is new; DiskError (a full disk) leaves it for the next time.
+
+        With ``most_pages`` so many pages of slots of each file at most.
+        """
         for index in self._list:
             if index.is_dirty:
-                index.write(self._file(index))
+                index.write(self._file(index), most_pages)
 
     async def sync(self) -> None:
         """Sync what was written, without blocking; full files then give their memory back."""

@@ -182,21 +182,30 @@ class IndexFile:
         header.end_phy_offset = phy_offset
         header.end_timestamp = store_timestamp
 
-    def write(self, file: File) -> None:
-        """Write entries, then slots, then the header; DiskError leaves the file to be written again."""
+    def write(self, file: File, most_pages: int | None = None) -> None:
+        """
+        Write entries, then slots, then the header; DiskError leaves the file to be written again.
+
+        With ``most_pages`` at most so many pages of slots; the header waits for the last of them.
+        """
         if not self.is_dirty:
             return
         assert self.table is not None
         if self.buffered:
             file.write_at(index_entry_at(self.slots, self._written), self.buffered)
-        for page in sorted(self.dirty_pages):
+            self._written = self.header.index_count
+            self.buffered.clear()
+            self.unsynced = True
+        pages = sorted(self.dirty_pages)[:most_pages]
+        for page in pages:
             piece = self.table[page * SLOTS_OF_PAGE : (page + 1) * SLOTS_OF_PAGE]
             if sys.byteorder == "little":
                 piece.byteswap()
             file.write_at(index_slot_at(page * SLOTS_OF_PAGE), piece.tobytes())
+        if len(pages) < len(self.dirty_pages):
+            self.dirty_pages.difference_update(pages)
+            return
         file.write_at(0, self.header.pack())
-        self._written = self.header.index_count
-        self.buffered.clear()
         self.dirty_pages.clear()
         self.unsynced = True
 

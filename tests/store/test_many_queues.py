@@ -10,8 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk.files import DiskError
 from rmq.sim.disk import SimDisk, SimFile, SimFileSystem
+from rmq.store import checkpointer
 from rmq.store.checkpointer import WRITE_AT_ONCE
 from rmq.store.consumequeue import LOOK_BYTES, TAIL_UNITS, ConsumeQueue
+from rmq.store.indexfile import SLOTS_OF_PAGE
 from rmq.store.layout import CQ_UNIT, CQ_UNIT_BYTES, file_name
 from rmq.store.messages import GetStatus
 from rmq.store.openfiles import OpenFiles
@@ -316,6 +318,37 @@ class TurnsTests(ManyQueuesCase):
         self.box.world.run_until(lambda: len(created.calls) > WRITE_AT_ONCE)
         self.box.reopen("stop")
         self.assertEqual(self.ends(), before)
+
+    def test_the_index_is_written_in_slices(self) -> None:
+        """A few pages of its slots in each turn, also while messages come; after a kill between them all is found."""
+        self.patch(checkpointer, "PAGES_AT_ONCE", 4)
+
+        def key(number: int) -> str:
+            """One whose hash is anywhere."""
+            return f"{number * 2_654_435_761 % (1 << 32):08x}"
+
+        for end in ("kill", "stop"):
+            with self.subTest(end):
+                self.box = Box()
+                store = self.box.open(max_hash_slot_num=64 * SLOTS_OF_PAGE, max_index_num=10_000)
+                self.box.put(*(message(number, properties=f"KEYS\x01{key(number)}") for number in range(200)))
+                written = Counted(self, SimFile, "write_at")
+                largest, added, until = 0, 200, self.box.world.now_s + 3
+                while self.box.world.now_s < until and (end == "stop" or len(written.calls) < 30):
+                    before = len(written.calls)
+                    self.box.world.step()
+                    pages = [data for _, data in written.calls[before:] if len(data) == 4 * SLOTS_OF_PAGE]
+                    largest = max(largest, len(pages))
+                    if len(written.calls) > before and added < 220:
+                        append(store, message(added, properties=f"KEYS\x01{key(added)}"))
+                        added += 1
+                self.assertGreaterEqual(len(written.calls), 30)
+                self.assertGreater(added, 201 if end == "kill" else 210)
+                self.assertEqual(largest, 4)
+                store = self.box.reopen(end)
+                for number in range(added):
+                    found = store.query("Topic", key(number), 10, 0, 1 << 60)
+                    self.assertEqual(len(found.messages), 1, number)
 
     def test_new_ones_come_faster(self) -> None:
         """The round ends, with everything written, though more queues get messages in each turn than it writes."""

@@ -115,6 +115,13 @@ TAIL = """\
 - 321: a queue in which nothing was ever stored is refused with code 1. In Apache it exists once a client has asked for
   its offsets, until the next start; the answer, code 0 without a body, is one that `mqadmin queryCq` cannot read.
 
+## Apache's dashboard
+
+The requests of rocketmq-dashboard 2.1.0 (cluster, topics, groups, members, messages, dead letters, traces; sending, creating,
+resetting, deleting; direct consumption) have the same answers about our cluster as about Apache 5.3.3, in their status and fields, for
+Java and Python members alike, but for what follows for `mqadmin` 5.3.3; compared by hand on 28 November 2026. Its pages about ACLs need
+codes of 5.x, which ours refuses, and say so. About Apache 4.9.7 it can neither show the state of a topic nor send, for want of code 351.
+
 ## What `mqadmin` 5.3.3 prints about ours and not about Apache 5.3.3
 
 All its sub-commands print the same about both, but for what follows; `tests/real/test_broker_admin.py` compares them.

@@ -9,6 +9,9 @@ from twisted.internet.defer import Deferred
 from rmq.admin.command import HIDDEN
 from rmq.admin.main import Result, parse, run
 from rmq.sim.node import platform_for
+from rmq.wire import fastjson
+from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.forwarding import ConsumeStatus, QueueInfo, RunningInfo
 from rmq.wire.command import RESPONSE, RemotingCommand, encode_command
 from tests.admin.test_names import ended
 from tests.admin.test_on_a_cluster import ClusterCase
@@ -82,7 +85,7 @@ class GroupTests(ClusterCase):
         super().setUp()
         self.text("topic", "create", "orders", "--queues", "2")
         self.send("orders", 5)
-        self.join("G", "orders")
+        self.member = self.join("G", "orders")
         self.commit("G", "orders", 1, 2)
 
     def test_config(self) -> None:
@@ -99,6 +102,40 @@ class GroupTests(ClusterCase):
         rows = [row for row in json.loads(result.out) if row["topic"] == "orders"]
         self.assertEqual([(row["group"], row["queue"], row["lag"]) for row in rows], [("G", 0, 2)])
         self.assertEqual(self.text("brokerConsumeStats", "-b", self.broker, "-l", "2"), "no group is behind")
+
+    def test_status(self) -> None:
+        """Queues of a member with the rates of their topic; one that does not answer has a line that says so."""
+        parsed = parse(["group", "status", "G", "--stacks", "-n", self.namesrv, "-o", "json"])
+        done = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        self.world.run_until(lambda: self.member.requests(307), 5, "the request at the member")
+        (asked,) = self.member.requests(307)
+        self.assertEqual(asked.ext_fields["jstackEnable"], "true")
+        table = {
+            MessageQueue(topic="orders", broker_name="broker-a", queue_id=queue): QueueInfo(
+                commit_offset=queue,
+                cached_msg_min_offset=0,
+                cached_msg_max_offset=0,
+                cached_msg_count=3,
+                cached_msg_size_in_mi_b=0,
+                last_pull_timestamp=1_700_000_000_000,
+            )
+            for queue in range(2)
+        }
+        rates = {"orders": ConsumeStatus(consume_ok_tps=2.5, consume_failed_tps=0.126, consume_rt=7)}
+        info = RunningInfo(properties={}, subscription_set=[], mq_table=table, status_table=rates, jstack="main waits")
+        assert self.member.transport is not None
+        answer = RemotingCommand(0, flag=RESPONSE, opaque=asked.opaque, body=fastjson.encode(info))
+        self.member.transport.write(encode_command(answer))
+        rows = json.loads(self.world.settle(done).out)
+        self.assertEqual(
+            [(row["queue"], row["consumer_offset"], row["in_hand"]) for row in rows], [(0, 0, 3), (1, 1, 3)]
+        )
+        self.assertEqual({(row["ok_per_s"], row["failed_per_s"], row["handler_ms"]) for row in rows}, {(2.5, 0.13, 7)})
+        self.assertEqual({row["problem"] for row in rows}, {None})
+        silent = self.admin("group", "status", "G", "-o", "json")
+        (row,) = json.loads(silent.out)
+        self.assertEqual((silent.status, row["topic"]), (1, None))
+        self.assertIn("did not answer request 307", row["problem"])
 
     def test_status_needs_members(self) -> None:
         """A member that is not there: status 2."""

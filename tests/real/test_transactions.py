@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.campaigns import campaign_only
 from tests.real.conftest import Clients
 from tests.real.javaclient import JavaClient
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, until
@@ -136,7 +137,7 @@ def start(site: Site, kind: str, namesrv: Process, name: str, first: Broker | No
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("version", [APACHE_4, APACHE_5])
+@pytest.mark.parametrize("version", [APACHE_4, campaign_only(APACHE_5)])
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_open_transactions_move(how: str, version: str, site: Site, client: Clients) -> None:
     """

@@ -95,7 +95,7 @@ class AsyncioHost:
 
     def stacks(self) -> str:
         tasks = (coroutine_stack(task.get_name(), task.get_coro()) for task in asyncio.all_tasks())
-        return stacks_text(chain(tasks, thread_stacks()))
+        return stacks_text(chain(thread_stacks(), tasks))
 
     def close(self) -> None:
         if self._threads is not None:

@@ -79,7 +79,7 @@ class Rebalanced:
     """
     A member has other queues of a topic than before: ``queues`` now, which are ``gained`` more and ``lost`` fewer.
 
-    A queue that was taken again because its pulls had stopped is in both. A closed member has none.
+    A closed member has none.
     """
 
     topic: str

@@ -870,7 +870,7 @@ cdef class SendBatch:
     It is used again for each chunk: :meth:`parse`, then :meth:`encode`, then what else is wanted. The chunks of several
     connections are stored together with :meth:`begin`, :meth:`add` of each, :meth:`encode` and :meth:`answers_of_each`.
     It changes nothing but itself; of a queue it reads ``next`` and ``end``. With the code of SEND_BATCH_MESSAGE its sends are batches;
-    of each all messages are encoded or none. ``around`` is what stands before and behind offset message id, queue
+    of each all messages are encoded or none. ``around`` is what is before and behind offset message id, queue
     id, queue offset and opaque in the header of an answer; ``cluster`` goes into the properties of each message.
     With ``waits`` a message whose producer does not wait for disk and slaves is no ordinary one; half messages and delayed
     ones are after :meth:`park`. Unless the store ``hides``

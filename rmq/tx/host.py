@@ -112,7 +112,7 @@ class TwistedHost:
 
     def stacks(self) -> str:
         running = (coroutine_stack(name, run) for run, name in self._running.items())
-        return stacks_text(chain(running, thread_stacks()))
+        return stacks_text(chain(thread_stacks(), running))
 
     def close(self) -> None:
         pass

@@ -7,7 +7,7 @@ Java: RebalanceImpl, PullMessageService, PullAPIWrapper, RemoteBrokerOffsetStore
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -160,6 +160,8 @@ class Member:
         if with_retries and not broadcast:
             self._subscriptions[self._retry_topic] = subscription(self._retry_topic, "*", version=now)
         self._held: dict[MessageQueue, Held] = {}
+        #: what observers know of it, by topic
+        self._told: dict[str, frozenset[MessageQueue]] = {}
         self._paused: set[MessageQueue] = set()
         self._rebalance_now: Gate = self._host.gate()
         #: the broker that last announced a change in the group. It is asked again and again, because just after our own
@@ -349,36 +351,35 @@ class Member:
         return None
 
     async def _take(self, topic: str, mine: set[MessageQueue]) -> bool:
-        lost: set[MessageQueue] = set()
-        gained: set[MessageQueue] = set()
+        changed = False
         now = self._host.seconds()
         for held in [held for held in self._held.values() if held.queue.topic == topic]:
             stuck = now - held.moved_s > WATCHDOG_S
             if stuck:
                 _log.error("queue %s was not pulled for %d s; it is taken again", held.queue, WATCHDOG_S)
-            if (held.queue not in mine or stuck or held.dropped) and await self._drop(held):
-                lost.add(held.queue)
+            if held.queue not in mine or stuck or held.dropped:
+                changed = await self._drop(held) or changed
         for queue in in_order(mine):
             if queue not in self._held and not self._closed and await self._may_take(queue):
                 held = self._held[queue] = Held(queue, moved_s=now, consumed_ms=self._host.wall_ms())
                 held.pulling = self._host.spawn(self._pull_queue(held), name=f"rmq pull of {queue}")
-                gained.add(queue)
-        self._tell_rebalanced(topic, gained, lost)
-        return bool(gained or lost)
+                changed = True
+        self._tell_rebalanced(topic)
+        return changed
 
-    def _tell_rebalanced(self, topic: str, gained: Collection[MessageQueue], lost: Collection[MessageQueue]) -> None:
-        if (gained or lost) and self._instance.observers:
-            queues = frozenset(queue for queue in self._held if queue.topic == topic)
-            event = Rebalanced(
-                topic=topic, group=self._group, queues=queues, gained=frozenset(gained), lost=frozenset(lost)
-            )
+    def _tell_rebalanced(self, topic: str) -> None:
+        """Tell the observers which queues came and went since they heard of the topic."""
+        before, now = self._told.get(topic, frozenset()), frozenset(q for q in self._held if q.topic == topic)
+        if now != before:
+            self._told[topic] = now
+            event = Rebalanced(topic=topic, group=self._group, queues=now, gained=now - before, lost=before - now)
             tell(self._instance.observers, lambda observer: observer.rebalanced(event))
 
     def _give_up_all(self) -> None:
         """Have no queue any more: the consumer is closed."""
-        held, self._held = list(self._held), {}
-        for topic in sorted({queue.topic for queue in held}):
-            self._tell_rebalanced(topic, (), [queue for queue in held if queue.topic == topic])
+        self._held.clear()
+        for topic in self._told:
+            self._tell_rebalanced(topic)
 
     def _go_on(self, held: Held, offset: int) -> None:
         """Forget what is in hand and pull from another offset now; the poll in flight may be held for long."""

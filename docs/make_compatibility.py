@@ -117,10 +117,11 @@ TAIL = """\
 
 ## Apache's dashboard
 
-The requests of rocketmq-dashboard 2.1.0 (cluster, topics, groups, members, messages, dead letters, traces; sending, creating,
-resetting, deleting; direct consumption) have the same answers about our cluster as about Apache 5.3.3, in their status and fields, for
-Java and Python members alike, but for what follows for `mqadmin` 5.3.3; compared by hand on 28 November 2026. Its pages about ACLs need
-codes of 5.x, which ours refuses, and say so. About Apache 4.9.7 it can neither show the state of a topic nor send, for want of code 351.
+The requests of rocketmq-dashboard 2.1.0 (cluster, topics, groups, members, messages, dead letters, traces; sending,
+creating, resetting, deleting; direct consumption) have the same answers about our cluster as about Apache 5.3.3, in
+their status and fields, for Java and Python members alike, but for what follows for `mqadmin` 5.3.3; compared by hand
+on 28 November 2026. Its pages about ACLs need codes of 5.x, which ours refuses, and say so. About Apache 4.9.7 it can
+neither show the state of a topic nor send, for want of code 351.
 
 ## What `mqadmin` 5.3.3 prints about ours and not about Apache 5.3.3
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from rmq.admin.command import Call
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
+from rmq.client.flows.tracing import with_traces
 from rmq.client.settings import ClientSettings, ProducerSettings
 from rmq.client.types import Message
 from rmq.tx.host import TwistedHost
@@ -17,11 +18,11 @@ GROUP = "rmq-admin"
 
 
 @asynccontextmanager
-async def client(call: Call) -> AsyncIterator[Instance]:
+async def client(call: Call, *, trace: bool = False) -> AsyncIterator[Instance]:
     """Have a client, with the command's NameServers, account, TLS and timeout."""
     host = TwistedHost(call.platform, home="", tls=call.tls)
-    settings = ClientSettings(ask_timeout_s=call.timeout_ms / 1000)
-    instance = Instance(host, call.options.namesrvAddr, call.credentials, settings)
+    settings = ClientSettings(ask_timeout_s=call.timeout_ms / 1000, trace=trace)
+    instance = with_traces(Instance(host, call.options.namesrvAddr, call.credentials, settings))
     try:
         await instance.start()
         yield instance
@@ -30,9 +31,9 @@ async def client(call: Call) -> AsyncIterator[Instance]:
 
 
 @asynccontextmanager
-async def producer(call: Call) -> AsyncIterator[Producer]:
+async def producer(call: Call, *, trace: bool = False) -> AsyncIterator[Producer]:
     """Have a producer of such a client."""
-    async with client(call) as instance:
+    async with client(call, trace=trace) as instance:
         yield Producer(instance, GROUP, settings_of(call))
 
 

@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from os import PathLike
 
 from rmq.aio import Client
 from rmq.client.settings import ClientSettings
+from rmq.client.types import Credentials
 from rmq.testing.handle import POLL_S, QUICK, Handle, OneProcess, arguments_of
 
 
 class Cluster(Handle):
     """A NameServer and brokers that run. What is not a coroutine here takes a millisecond."""
 
-    def client(self, settings: ClientSettings = QUICK) -> Client:
+    def client(
+        self,
+        settings: ClientSettings = QUICK,
+        *,
+        credentials: Credentials | None = None,
+        tls: str | PathLike[str] | None = None,
+    ) -> Client:
         """Return a client for ``async with``."""
-        return Client(self.namesrv, settings=settings)
+        return Client(self.namesrv, credentials=credentials, tls=tls, settings=settings)
 
     async def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
         """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""

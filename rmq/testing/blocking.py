@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from os import PathLike
 
 from rmq.blocking import Client
 from rmq.client.settings import ClientSettings
+from rmq.client.types import Credentials
 from rmq.testing.external import Elsewhere
 from rmq.testing.handle import POLL_S, QUICK, Fault, Handle, Isolated, OneProcess, ServerFailed, arguments_of
 
@@ -23,9 +25,15 @@ class Cluster(Handle):
         self.dir = processes.dir
         self.logs: Callable[[], list[str]] = processes.logs
 
-    def client(self, settings: ClientSettings = QUICK) -> Client:
+    def client(
+        self,
+        settings: ClientSettings = QUICK,
+        *,
+        credentials: Credentials | None = None,
+        tls: str | PathLike[str] | None = None,
+    ) -> Client:
         """Return a client for ``with``."""
-        return Client(self.namesrv, settings=settings)
+        return Client(self.namesrv, credentials=credentials, tls=tls, settings=settings)
 
     def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
         """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""

@@ -24,11 +24,13 @@ from rmq.broker.service import BrokerService, build_broker
 from rmq.broker.topics import RETRY_PREFIX, topic
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import NamesrvService, build_namesrv
+from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import ResponderTable, Written
 from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
+from rmq.runtime.tls.config import TlsConfig
 from rmq.store.messages import GetStatus
 from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of
 from rmq.wire import fastjson
@@ -222,6 +224,8 @@ class Servers:
                 config_store_path=os.path.join(folder, "namesrv.properties"),
             ),
             netty=NettyServerConfig(listen_port=port, bind_address=HOST),
+            # TLS is for all servers; accounts are the brokers', as with Apache
+            access=AccessSetup(tls=load((TlsConfig,), self._layout.config, "config").configs[0]),
         )
         namesrv = build_namesrv(self._platform(RealDisk(self._reactor)), setup)
         namesrv.server.responders = FaultTable("namesrv", namesrv.responders, self.faults)
@@ -256,11 +260,13 @@ class Servers:
             "storePathRootDir": folder,
             **self._layout.config,
         }
-        loaded = load(CONFIG_CLASSES, values, "config")
+        loaded = load((*CONFIG_CLASSES, *ACCESS_CLASSES), values, "config")
         if loaded.unknown:
             raise ConfigError(f"config: no broker knows {', '.join(sorted(loaded.unknown))}")
-        broker, server, client, store, extra = loaded.configs
-        return BrokerSetup(broker=broker, server=server, client=client, store=store, extra=extra)
+        broker, server, client, store, extra, *access = loaded.configs
+        return BrokerSetup(
+            broker=broker, server=server, client=client, store=store, extra=extra, access=AccessSetup.of(access)
+        )
 
     async def stop(self) -> None:
         """Stop all, slaves first; their files stay."""

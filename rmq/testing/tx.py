@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
+from os import PathLike
 from random import SystemRandom
 from typing import Any
 
@@ -12,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from rmq.client.settings import ClientSettings
+from rmq.client.types import Credentials
 from rmq.testing.handle import POLL_S, QUICK, Handle, Link
 from rmq.testing.servers import Layout, Servers
 from rmq.tx import Client
@@ -37,9 +39,15 @@ class Cluster(Handle):
         (delivered,) = self._each("deliver_delayed_now")
         return delivered
 
-    def client(self, settings: ClientSettings = QUICK) -> Client:
+    def client(
+        self,
+        settings: ClientSettings = QUICK,
+        *,
+        credentials: Credentials | None = None,
+        tls: str | PathLike[str] | None = None,
+    ) -> Client:
         """Return a client, to be started and closed."""
-        return Client(self._reactor, self.namesrv, settings=settings)
+        return Client(self._reactor, self.namesrv, credentials=credentials, tls=tls, settings=settings)
 
     def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> Deferred[None]:
         """Fires when a group has acknowledged all messages of a topic, retries included; fails with TimeoutError."""

@@ -60,10 +60,10 @@ def test_documents(tmp_path: Path) -> None:
     trial = [text for text in examples("docs/testing-kit.md") if "twisted.trial" in text]
     elsewhere = ("twisted.trial", "SERVICE =")  # the latter: tests/real/test_kit_other_languages.py
     others = [text for text in examples("docs/testing-kit.md") if not any(part in text for part in elsewhere)]
-    assert len(trial) == 1 and len(others) == 9
+    assert len(trial) == 1 and len(others) == 10
     for number, text in enumerate(others):
         (tmp_path / f"test_{number}.py").write_text(text)
-    assert "11 passed" in run(tmp_path, *pytest_of(*PLUGINS))
+    assert "12 passed" in run(tmp_path, *pytest_of(*PLUGINS))
     (tmp_path / "trial_example.py").write_text(trial[0])
     assert "PASSED" in run(tmp_path, "-c", TRIAL, str(tmp_path), "trial_example")
 

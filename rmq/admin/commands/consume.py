@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.admin.command import NAMESRV, Call, argument, command, positive, subject
+from rmq.admin.command import NAMESRV, Call, argument, command, flag, positive, subject
 from rmq.admin.commands.tail import Printer
 from rmq.admin.sending import client
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.push import DEFAULT_MAX_RECONSUME_TIMES, Delivery
 from rmq.client.settings import From, PushSettings
-from rmq.client.types import ReceivedMessage
+from rmq.client.types import Later, ReceivedMessage
 from rmq.errors import LostQueue
 
 
@@ -32,6 +32,7 @@ from rmq.errors import LostQueue
         metavar="COMMAND",
         help="run this for each message, its body as input; status 0: consumed, others: delivered again",
     ),
+    flag("--trace", help="write traces, for `message trace` (brokers: traceTopicEnable=true)"),
     changes=True,
 )
 async def consume(call: Call) -> None:
@@ -48,7 +49,7 @@ async def consume(call: Call) -> None:
     settings = PushSettings(consume_from=begin, max_reconsume_times=options.retries)
     printer = Printer(call)
     left = options.count
-    async with client(call) as instance:
+    async with client(call, trace=options.trace) as instance:
         consumer = push_consumer(instance, options.group, {options.topic: options.tags}, None, settings)
         try:
             while left is None or left > 0:
@@ -59,15 +60,13 @@ async def consume(call: Call) -> None:
 
 
 async def _handle(call: Call, printer: Printer, delivery: Delivery) -> None:
-    message = delivery.message
     try:
-        if call.options.line is None:
-            printer.show(message)
-        elif status := await call.terminal.execute(call.options.line, message.body, _variables(message)):
-            call.terminal.emit(_failed(call, message, status))
-            await delivery.later()
-            return
-        await delivery.ack()
+        async with delivery as message:
+            if call.options.line is None:
+                printer.show(message)
+            elif status := await call.terminal.execute(call.options.line, message.body, _variables(message)):
+                call.terminal.emit(_failed(call, message, status))
+                raise Later
     except LostQueue:
         pass  # its new owner consumes the message
 

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 from twisted.internet.task import deferLater
 
-from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, ignored, only_mqadmin, positive, subject
+from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, flag, only_mqadmin, positive, subject
 from rmq.admin.messages import own_properties
 from rmq.admin.sending import plan_send, producer
 from rmq.client.types import Message, MessageQueue, SendResult, SendStatus
@@ -53,7 +53,7 @@ def _rate(text: str) -> float:
         metavar="TEXT",
         help="a body; several -m: several messages",
     ),
-    ignored("-m", "--msgTraceEnable"),
+    flag("--trace", "-m", "--msgTraceEnable", help="write traces, for `message trace` (brokers: traceTopicEnable=true)"),
     argument("-f", "--file", metavar="FILE", help="a file whose bytes are the body"),
     argument("--ndjson", action="store_true", help="standard input is what `tail -o json` prints"),
     argument("-k", "--keys", action="append", default=[], metavar="KEY", help="a key; may be given several times"),
@@ -90,7 +90,7 @@ async def produce(call: Call) -> None:
         return
     clock = call.platform.reactor
     began_s, sent = clock.seconds(), 0
-    async with producer(call) as sender:
+    async with producer(call, trace=options.trace) as sender:
         async for messages in _batches(_messages(call, plain), options.batch):
             if options.rate is not None and (early_s := began_s + sent / options.rate - clock.seconds()) > 0:
                 await deferLater(clock, early_s)

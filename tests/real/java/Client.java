@@ -37,6 +37,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * An unmodified RocketMQ client behind a pipe: java Client NAMESRV.
@@ -485,19 +486,22 @@ public class Client {
         done.put("pushed", reply.getProperty("PUSH_REPLY_TIME") != null);
     }
 
+    /** Asked as mqadmin asks: a consumer of the group would be a member, which gets queues and moves those of the others. */
     static void offsets(JSONObject command, JSONObject done) throws Exception {
-        DefaultMQPullConsumer c = new DefaultMQPullConsumer(command.getString("group"));
-        c.setNamesrvAddr(namesrv);
-        c.setInstanceName("offsets" + command.getInteger("id"));
-        c.start();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(namesrv);
+        admin.setInstanceName("offsets" + command.getInteger("id"));
+        admin.start();
         try {
             JSONObject queues = new JSONObject();
-            for (MessageQueue queue : new TreeSet<>(c.fetchSubscribeMessageQueues(command.getString("topic"))))
+            for (var one : admin.examineConsumeStats(command.getString("group"), command.getString("topic")).getOffsetTable().entrySet()) {
+                MessageQueue queue = one.getKey();
                 queues.put("" + queue.getQueueId(),
-                    new long[] {c.minOffset(queue), c.maxOffset(queue), c.fetchConsumeOffset(queue, true)});
+                    new long[] {admin.minOffset(queue), admin.maxOffset(queue), one.getValue().getConsumerOffset()});
+            }
             done.put("queues", queues);
         } finally {
-            c.shutdown();
+            admin.shutdown();
         }
     }
 

@@ -32,7 +32,7 @@ from rmq.errors import LostQueue
         metavar="COMMAND",
         help="run this for each message, its body as input; status 0: consumed, others: delivered again",
     ),
-    flag("--trace", help="write traces, for `message trace` (brokers: traceTopicEnable=true)"),
+    flag("--trace", help="write traces (brokers: traceTopicEnable=true), for `message trace`"),
     changes=True,
 )
 async def consume(call: Call) -> None:

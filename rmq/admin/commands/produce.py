@@ -53,7 +53,7 @@ def _rate(text: str) -> float:
         metavar="TEXT",
         help="a body; several -m: several messages",
     ),
-    flag("--trace", "-m", "--msgTraceEnable", help="write traces, for `message trace` (brokers: traceTopicEnable=true)"),
+    flag("--trace", "-m", "--msgTraceEnable", help="write traces for `message trace` (brokers: traceTopicEnable=true)"),
     argument("-f", "--file", metavar="FILE", help="a file whose bytes are the body"),
     argument("--ndjson", action="store_true", help="standard input is what `tail -o json` prints"),
     argument("-k", "--keys", action="append", default=[], metavar="KEY", help="a key; may be given several times"),

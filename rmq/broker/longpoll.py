@@ -9,6 +9,7 @@ import attrs
 from twisted.logger import Logger
 
 from rmq.remoting.responders import MAX_COLLECTED_BYTES
+from rmq.store.dispatch import Units, numbered
 
 #: how often the table is checked for deadlines
 TICK_S = 1.0
@@ -101,6 +102,23 @@ class LongPolls:
             for pull in held
             if max_offset > pull.from_offset and (tags_code is None or pull.matches is None or pull.matches(tags_code))
         ]
+        if woken:
+            self._wake(woken)
+
+    def arrived_together(self, units: Units) -> None:
+        """Do as :meth:`arrived` for all messages of ``units``, with one write for each channel."""
+        queues = self._queues
+        woken: list[HeldPull] = []
+        for queue, more, _ in units:
+            held = queues.get(queue.key)
+            if held is None:
+                continue
+            for pull in held:
+                if queue.end > pull.from_offset and (
+                    pull.matches is None
+                    or any(end > pull.from_offset and pull.matches(code) for end, code in numbered(queue, more))
+                ):
+                    woken.append(pull)
         if woken:
             self._wake(woken)
 

@@ -307,7 +307,8 @@ class BrokerService(MultiService):
 
     def _subscribe(self) -> None:
         """Connect the parts."""
-        self.store.on_arrival(self.polls.arrived, queues=self.polls.queues)
+        polls = self.polls
+        self.store.on_arrival(polls.arrived, queues=polls.queues, together=polls.arrived_together)
         self.store.on_arrival(self.delays.arrived, topic=SCHEDULE_TOPIC)
         self.store.on_flushed(self.delays.flushed)
         self.store.on_failure(self._store_failed)

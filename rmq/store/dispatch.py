@@ -10,7 +10,7 @@ Java: DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuildConsumeQu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from twisted.logger import Logger
@@ -55,14 +55,26 @@ _RAISED = (DiskError, StoreError, QueueGap)
 
 
 class Watch:
-    """A listener for new messages: of all topics, of one topic, or of queues in a live table."""
+    """
+    A listener for new messages: of all topics, of one topic, or of queues in a live table.
 
-    __slots__ = ("callback", "queues", "topic")
+    ``together`` does for messages that were added in one go, of any queues, what ``callback`` does for each that it
+    wants; None where nothing is gained by it.
+    """
 
-    def __init__(self, callback: ArrivalListener, topic: str | None, queues: Mapping[Key, object] | None) -> None:
+    __slots__ = ("callback", "queues", "together", "topic")
+
+    def __init__(
+        self,
+        callback: ArrivalListener,
+        topic: str | None,
+        queues: Mapping[Key, object] | None,
+        together: Callable[[Units], None] | None = None,
+    ) -> None:
         self.callback = callback
         self.topic = topic
         self.queues = queues
+        self.together = together
 
     def wants(self, queue: ConsumeQueue) -> bool:
         """Return whether the listener wants messages of this queue now."""
@@ -91,6 +103,12 @@ LastRecord = tuple[int, int, int]
 
 #: queues, the units of messages that continue each, and the physical end of the last of them
 Units = Sequence[tuple[ConsumeQueue, bytes, int]]
+
+
+def numbered(queue: ConsumeQueue, more: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the new end of the queue and the tagsCode of each message of the last units that it got."""
+    before = queue.end - len(more) // CQ_UNIT_BYTES
+    return ((number, code) for number, (_, _, code) in enumerate(CQ_UNIT.iter_unpack(more), before + 1))
 
 
 class _Written(NamedTuple):
@@ -300,10 +318,17 @@ class Dispatcher:
     def _notify(self, units: Units) -> None:
         """Call the listeners for messages that were added by :meth:`extend`."""
         for watch in self.watches:
+            if watch.together is not None:
+                try:
+                    watch.together(units)
+                except _RAISED:
+                    raise
+                except Exception:  # noqa: BLE001
+                    self._failed("a listener for messages that were added together", self.last_phy)
+                continue
             for queue, more, _ in units:
                 if watch.wants(queue):
-                    end = queue.end - len(more) // CQ_UNIT_BYTES
-                    for number, (_, _, code) in enumerate(CQ_UNIT.iter_unpack(more), end + 1):
+                    for number, code in numbered(queue, more):
                         self._call(watch, queue, number, code)
 
     def _walk(self, data: bytes, position: int, base: int, check_crc: bool) -> int:

@@ -24,7 +24,7 @@ from rmq.store.checkpointer import Checkpointer
 from rmq.store.commitlog import CommitLog
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
-from rmq.store.dispatch import ArrivalListener, Dispatcher, Watch, delay_levels
+from rmq.store.dispatch import ArrivalListener, Dispatcher, Units, Watch, delay_levels
 from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.health import LoadReport, StoreHealth
 from rmq.store.index import Index
@@ -537,13 +537,15 @@ class MessageStore:
         *,
         topic: str | None = None,
         queues: Mapping[tuple[str, int], object] | None = None,
+        together: Callable[[Units], None] | None = None,
     ) -> None:
         """
         Have a function called with (topic, queueId, new end, tagsCode) for each message that can be read now.
 
         Only for those of ``topic``, or of queues that are in ``queues`` at that moment, if there is one of them.
+        ``together``: see :class:`rmq.store.dispatch.Watch`.
         """
-        self._dispatcher.watches.append(Watch(callback, topic, queues))
+        self._dispatcher.watches.append(Watch(callback, topic, queues, together))
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Have a function called when the store has failed for good."""

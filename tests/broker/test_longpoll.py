@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import longpoll
 from rmq.broker.longpoll import QUEUES_AT_ONCE, SWEEP_MS, WAKE_AT_ONCE, HeldPull, LongPolls
+from rmq.store.layout import CQ_UNIT
 from tests.seeds import SEED
 
 
@@ -46,6 +48,13 @@ class Pulls:
                 wake=lambda _: self.woken.append(name),
             )
         )
+
+
+class Queue(NamedTuple):
+    """As much of a consume queue as a message's arrival needs."""
+
+    key: tuple[str, int]
+    end: int
 
 
 class RecordingLink:
@@ -253,6 +262,25 @@ class LongPollTests(SynchronousTestCase):
         table.hold(pull())
         table.arrived("T", 0, 1, None)
         self.assertEqual((len(woken), len(table)), (1, 1))
+
+    def test_many_messages_wake_what_each_of_them_would(self) -> None:
+        """Messages that were added together, of several queues, wake the same pulls as one after the other."""
+        rng = random.Random(SEED)
+        for case in range(300):
+            sides = [Pulls(), Pulls()]
+            for number in range(rng.randrange(12)):
+                queue_id, offset, tags = rng.randrange(3), rng.randrange(9), rng.choice([None, {1}, {2}])
+                for side in sides:
+                    side.hold(str(number), queue_id=queue_id, offset=offset, tags=tags)
+            units = []
+            for queue_id in rng.sample(range(4), rng.randrange(1, 4)):
+                end, codes = rng.randrange(5, 9), [rng.choice((1, 2, 3)) for _ in range(rng.randrange(1, 5))]
+                units.append((Queue(("T", queue_id), end), b"".join(CQ_UNIT.pack(0, 100, code) for code in codes), 0))
+                for number, code in enumerate(codes, end - len(codes) + 1):
+                    sides[0].table.arrived("T", queue_id, number, code)
+            sides[1].table.arrived_together(units)  # type: ignore[arg-type]
+            self.assertEqual(sorted(sides[1].woken), sorted(sides[0].woken), f"seed {SEED}, case {case}")
+            self.assertEqual(list(sides[1].table.queues), list(sides[0].table.queues))
 
     def test_each_is_woken_exactly_once_whatever_happens(self) -> None:
         """Random arrivals, deadlines, lost connections: no wait ends twice or never."""

@@ -7,9 +7,11 @@ from itertools import permutations
 from typing import Any, cast
 
 import msgspec
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import pulllane
+from rmq.broker.longpoll import HeldPull
 from rmq.broker.pulllane import PullLane
 from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
@@ -52,6 +54,13 @@ def random_pull(chance: random.Random) -> RemotingCommand:
     )
 
 
+def peer_of(one: OneBroker) -> Peer:
+    """Return a client that has connected; it has the broker's time, but its own timers."""
+    clock = Clock()
+    clock.seconds = one.service.clock.seconds  # type: ignore[method-assign]
+    return Peer(one.service.responders, clock=clock)
+
+
 class LaneCase(SynchronousTestCase):
     """Two brokers with the same messages, one of them without lanes."""
 
@@ -90,7 +99,7 @@ class PullLaneTests(LaneCase):
         """Whatever is pulled, in any pieces: answers, offsets and counters are those of the ordinary way."""
         seed = SEED
         chance = random.Random(seed)
-        peers = [Peer(one.service.responders) for one in self.sides]
+        peers = [peer_of(one) for one in self.sides]
         opaque = 0
         for number in range(150):
             stream = b""
@@ -169,7 +178,7 @@ class PullLaneTests(LaneCase):
 
     def test_a_queue_that_is_not_there(self) -> None:
         """A consumer whose pulls are known is refused for a queue that its topic does not have."""
-        peers = [Peer(one.service.responders) for one in self.sides]
+        peers = [peer_of(one) for one in self.sides]
         for queue_id, code in ((0, 0), (-1, 1), (99, 1), (1, 0)):
             answers = [peer.ask(11, None, version=409, **pull_ext(queue_id=queue_id)) for peer in peers]
             self.assertEqual([each.code for each in answers], [code, code])
@@ -179,7 +188,7 @@ class PullLaneTests(LaneCase):
         """A consumer that polls itself asks with another code: it is answered and held in the same way."""
         one = self.sides[0]
         lane = cast(PullLane, one.service.responders.chunk_lanes[361])
-        peer = Peer(one.service.responders)
+        peer = peer_of(one)
         ext = pull_ext(offset=39, sys_flag=20)
         data = encode_command(RemotingCommand(361, opaque=1, version=409, ext_fields=ext))
         answers: list[bytes] = []
@@ -228,7 +237,7 @@ class PullLaneTests(LaneCase):
 
     def test_answers_that_are_kept_together_are_bounded(self) -> None:
         """Of many pulls in one piece only as many are answered at a time as may be kept in memory."""
-        peer = Peer(self.sides[0].service.responders)
+        peer = peer_of(self.sides[0])
         command = RemotingCommand(11, version=409, ext_fields=pull_ext())
         data = encode_command(command) * 3
         self.assertEqual(self.lane(data, 0, [], peer.channel), (len(data), 3))
@@ -250,7 +259,7 @@ class HeldTests(LaneCase):
     def test_same_answers(self) -> None:
         """Whatever ends a wait: answers, offsets and counters are those of the ordinary way."""
         chance = random.Random(SEED)
-        peers = [Peer(one.service.responders) for one in self.sides]
+        peers = [peer_of(one) for one in self.sides]
         members = [one.connect() for one in self.sides]
         opaque = 0
         for number in range(60):
@@ -322,7 +331,7 @@ class HeldTests(LaneCase):
         """Where no more pulls may wait, a pull hears at once that there is nothing."""
         for one in self.sides:
             one.service.polls._limit = 1
-        peers = [Peer(one.service.responders) for one in self.sides]
+        peers = [peer_of(one) for one in self.sides]
         for opaque in (1, 2):
             command = RemotingCommand(11, opaque=opaque, version=409, ext_fields=pull_ext(offset=40, sys_flag=6))
             for peer in peers:
@@ -333,7 +342,7 @@ class HeldTests(LaneCase):
     def test_one_write_for_all_that_end_together(self) -> None:
         """A consumer whose pulls of many queues end at one time gets the answers in one piece."""
         one = self.sides[0]
-        peer = Peer(one.service.responders)
+        peer = peer_of(one)
         for queue_id in range(3):
             command = RemotingCommand(
                 11, opaque=queue_id, version=409, ext_fields=pull_ext(queue_id=queue_id, offset=40, sys_flag=6)
@@ -345,32 +354,42 @@ class HeldTests(LaneCase):
         self.assertEqual([each.code for each in peer.received()], [19, 19, 19])
         self.assertEqual(len(peer.transport.writes) - before, 1)
 
-    def test_one_read_for_all_that_wait_for_a_message(self) -> None:
-        """Groups that wait at the same place are answered from one read of the log, each with its own statistics."""
+    def test_all_that_wait_for_a_message(self) -> None:
+        """Groups that wait at the same place get the same bytes, each with its own statistics."""
         one = self.sides[0]
-        peer = Peer(one.service.responders)
+        peer = peer_of(one)
         for opaque, tag in enumerate(("*", "*", "*", "A", "A", "B")):
             ext = pull_ext(group=f"G{opaque}", offset=40, sys_flag=6, subscription=tag)
             peer.send(encode_command(RemotingCommand(11, opaque=opaque, version=409, ext_fields=ext)))
         self.assertEqual(self.kept, 6)
-        store, reads = one.service.store, []
-
-        def counted(*what: Any) -> Any:
-            reads.append(what)
-            return pick(*what)
-
-        pick = store.pick
-        self.patch(store, "pick", counted)
         client = one.connect()
         client.ask(310, send_ext(props="TAGS\x01A"), b"new")
         answers = peer.received()
         self.assertEqual([(each.opaque, each.code) for each in answers], [(each, 0) for each in range(5)])
         self.assertEqual(len({each.body for each in answers}), 1)
-        self.assertEqual(len(reads), 2, "one for each filter")
         self.assertEqual(sum(value for _, value in one.service.stats.totals("GROUP_GET_NUMS")), 5)
         client.ask(310, send_ext(props="TAGS\x01B"), b"newer")
         (last,) = peer.received()
         self.assertEqual([record.body for record in decode_records(last.body or b"")], [b"newer"])
+
+    def test_messages_stored_together_wake_together(self) -> None:
+        """Pulls of several queues whose messages came in one turn are woken in one go."""
+        one = self.sides[0]
+        peer, woken = peer_of(one), []
+        for queue_id in range(3):
+            ext = pull_ext(queue_id=queue_id, offset=40, sys_flag=6)
+            peer.send(encode_command(RemotingCommand(11, opaque=queue_id, version=409, ext_fields=ext)))
+        wake = one.service.polls._wake
+
+        def counted(pulls: list[HeldPull]) -> None:
+            woken.append(len(pulls))
+            wake(pulls)
+
+        self.patch(one.service.polls, "_wake", counted)
+        sends = [RemotingCommand(310, opaque=9, ext_fields=send_ext(queue_id=each), body=b"new") for each in (0, 2)]
+        peer_of(one).send(b"".join(map(encode_command, sends)))
+        self.assertEqual(woken, [2])
+        self.assertEqual([each.opaque for each in peer.received()], [0, 2])
 
     def test_a_send_wakes_its_own_polls_only(self) -> None:
         """A send to one queue looks at the pulls that wait for this queue, however many others wait."""
@@ -391,7 +410,7 @@ class HeldTests(LaneCase):
                 return super().__lt__(other)
 
         one = self.sides[0]
-        peer = Peer(one.service.responders)
+        peer = peer_of(one)
         for opaque in range(30):
             ext = pull_ext(group=f"G{opaque % 4}", queue_id=opaque % 3, offset=40, sys_flag=6)
             peer.send(encode_command(RemotingCommand(11, opaque=opaque, version=409, ext_fields=ext)))

@@ -9,10 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store.config import BrokerRole
 from rmq.store.consumequeue import ConsumeQueue
-from rmq.store.dispatch import Dispatcher
+from rmq.store.dispatch import Dispatcher, Units, numbered
 from rmq.store.index import Index
 from rmq.store.multidispatch import MultiDispatch
 from rmq.store.store import MessageStore
+from tests.needs import need_compiled
 from tests.store.support import SYNC, Box, log_events, message, queue_records
 
 #: of the message that fails
@@ -96,6 +97,32 @@ class DispatchFailureTests(SynchronousTestCase):
         self.assertEqual(ends["sound"], list(range(1, 11)))
         self.assertEqual(ends["broken"], [*range(1, 5), *range(6, 11)])
         self.assertEqual(len(self.flushLoggedErrors(Planted)), 1)
+
+    def test_a_listener_of_many(self) -> None:
+        """One that takes messages together gets those of a chunk at once; if it raises it misses these only."""
+        need_compiled("rmq.store._record")
+        source = self.fill(Box())
+        log = bytes(source.read(0, source.end_offset))
+        box = Box(2, broker_role=BrokerRole.SLAVE)
+        slave = box.open()
+        chunks: list[list[int]] = []
+        ends: list[int] = []
+
+        def together(units: Units) -> None:
+            chunks.append([end for queue, more, _ in units for end, _ in numbered(queue, more)])
+            if len(chunks) == 1:
+                raise Planted("listener")
+
+        slave.on_arrival(lambda *_: self.fail("each message has come with others"), together=together)
+        slave.on_arrival(lambda topic, queue_id, end, code: ends.append(end))
+        half = source.message_at(0) or b""
+        slave.append_raw(0, log[: 5 * len(half)])
+        slave.append_raw(5 * len(half), log[5 * len(half) :])
+        box.run(2)
+        self.assertEqual([end for chunk in chunks for end in chunk], list(range(1, 11)))
+        self.assertGreater(len(chunks), 1)
+        self.assertEqual(ends, list(range(1, 11)))
+        self.assertEqual((slave.health().dispatch_failures, len(self.flushLoggedErrors(Planted))), (1, 1))
 
     def test_a_further_queue(self) -> None:
         """A message whose further queues fail is in its own one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.real.peers import APACHE_4, Java
 
 #: file systems that keep files in memory only: fsync does nothing there
 IN_MEMORY = ("tmpfs", "ramfs")
+#: the used part of a disk above which a run of all rows, which writes some 25 GB, may fill it too far
+FULL = 0.70
 
 
 def file_system(folder: Path, mounts: str | None = None) -> str:
@@ -42,4 +45,7 @@ def conditions(folder: Path, java: Java, *, syncs: bool = False) -> str:
     ]
     if syncs and kind in IN_MEMORY:
         lines.append(f"WARNING: fsync does nothing on {kind}: SYNC_FLUSH is not measured here; set TMPDIR to a disk")
+    usage = shutil.disk_usage(folder)
+    if (used := usage.used / (usage.used + usage.free)) > FULL:
+        lines.append(f"WARNING: {folder} is on a disk that is {used:.0%} full; above 85 % brokers delete old messages")
     return "\n".join(f"- {line}" for line in lines) + "\n"

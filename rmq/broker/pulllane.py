@@ -28,6 +28,7 @@ from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
 from rmq.runtime.disk.files import DiskError
 from rmq.store.filtercode import PropertyFilter
 from rmq.store.messages import GetStatus
+from rmq.store.reader import Picked
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.pulling import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader
@@ -171,6 +172,9 @@ class PullLane:
     _consumers_revision: int = attrs.field(init=False, default=-1)
     #: another object whenever one of the four is another one
     _terms: object = attrs.field(init=False, default=None)
+    #: the last read for a held pull, and what it depended on: many groups often wait for the same message
+    _read: Picked | None = attrs.field(init=False, default=None)
+    _read_at: object = attrs.field(init=False, default=None)
     #: those of which the statistics lack something
     _counted: list[_KnownPull] = attrs.field(init=False, factory=list)
 
@@ -376,21 +380,35 @@ class PullLane:
         if pull.terms is not self._terms and not self._still_holds(pull):
             return self._ordinary(held)
         topic, queue_id, offset = held.topic, held.queue_id, held.from_offset
-        head = (*pull.brokers, held.opaque, _FOUND)
-        try:
-            picked = self._store.pick(topic, queue_id, offset, pull.most, pull.codes, None, head)
-        except DiskError:
-            return self._ordinary(held)
-        if picked is None:
-            if offset != self._store.max_offset(topic, queue_id):
-                return self._ordinary(held)
+        store = self._store
+        end = store.max_offset(topic, queue_id)
+        if offset == end:
             self._stats.missed()
             return self._not_found(pull, queue_id, offset, held.opaque)
-        answer, size, messages, _, _, _, _ = picked
+        read_at = (
+            topic,
+            queue_id,
+            offset,
+            pull.most,
+            pull.codes,
+            store.min_offset(topic, queue_id),
+            end,
+            store.end_offset,
+        )
+        if read_at != self._read_at:
+            try:
+                self._read = store.pick(topic, queue_id, offset, pull.most, pull.codes, None)
+            except DiskError:
+                return self._ordinary(held)
+            self._read_at = read_at
+        if self._read is None:
+            return self._ordinary(held)
+        records, size, messages, following, low, high, is_old = self._read
         if not messages or size > MAX_LANE_BYTES:
             return self._ordinary(held)
         self._got(pull, messages, size)
-        return answer
+        head: bytes = _compiled.pull_head(0, pull.brokers[is_old], following, low, high, held.opaque, _FOUND, size)
+        return head + records
 
     def _not_found(self, pull: _KnownPull, queue_id: int, offset: int, opaque: int) -> bytes:
         """Return the answer to a pull at the end of its queue."""

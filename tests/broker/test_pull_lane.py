@@ -354,19 +354,28 @@ class HeldTests(LaneCase):
         self.assertEqual([each.code for each in peer.received()], [19, 19, 19])
         self.assertEqual(len(peer.transport.writes) - before, 1)
 
-    def test_all_that_wait_for_a_message(self) -> None:
-        """Groups that wait at the same place get the same bytes, each with its own statistics."""
+    def test_one_read_for_all_that_wait_for_a_message(self) -> None:
+        """Groups that wait at the same place are answered from one read of the log, each with its own statistics."""
         one = self.sides[0]
         peer = peer_of(one)
         for opaque, tag in enumerate(("*", "*", "*", "A", "A", "B")):
             ext = pull_ext(group=f"G{opaque}", offset=40, sys_flag=6, subscription=tag)
             peer.send(encode_command(RemotingCommand(11, opaque=opaque, version=409, ext_fields=ext)))
         self.assertEqual(self.kept, 6)
+        store, reads = one.service.store, []
+
+        def counted(*what: Any) -> Any:
+            reads.append(what)
+            return pick(*what)
+
+        pick = store.pick
+        self.patch(store, "pick", counted)
         client = one.connect()
         client.ask(310, send_ext(props="TAGS\x01A"), b"new")
         answers = peer.received()
         self.assertEqual([(each.opaque, each.code) for each in answers], [(each, 0) for each in range(5)])
         self.assertEqual(len({each.body for each in answers}), 1)
+        self.assertEqual(len(reads), 2, "one for each filter")
         self.assertEqual(sum(value for _, value in one.service.stats.totals("GROUP_GET_NUMS")), 5)
         client.ask(310, send_ext(props="TAGS\x01B"), b"newer")
         (last,) = peer.received()

@@ -14,7 +14,7 @@ from tests.real.peers import APACHE_4, Java
 
 #: file systems that keep files in memory only: fsync does nothing there
 IN_MEMORY = ("tmpfs", "ramfs")
-#: the used part of a disk above which a run of all rows, which writes some 25 GB, may fill it too far
+#: the used part of a disk above which a run of all rows may fill it too far
 FULL = 0.70
 
 

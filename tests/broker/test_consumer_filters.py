@@ -183,7 +183,11 @@ class FileTests(Sql92Case):
         read = self.one.service.filters.get("T", "CG")
         assert read is not None
         self.assertEqual((read.expression, read.dead, read.client_version), ("a > 1", True, 1))
-        self.one.world.run_for(DAY_S - 100)
+        # nearly all of the day while the broker is stopped, when the simulation has nothing to do
+        self.one.stop()
+        self.one.world.run_for(DAY_S - 200)
+        self.one.start()
+        self.one.world.run_for(100)
         self.assertIsNotNone(self.one.service.filters.get("T", "CG"))
         self.one.world.run_for(200)
         self.assertIsNone(self.one.service.filters.get("T", "CG"))

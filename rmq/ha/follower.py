@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 #: a slave reads so much at once: with Twisted's 64 KiB, two frames of Apache's size, catching up takes twice as long
-READ_BYTES = 512 * 1024
+READ_BYTES = 1024 * 1024
 #: Apache's slaves dial every five seconds
 FIRST_S = 5.0
 LONGEST_S = 60.0

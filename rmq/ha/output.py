@@ -20,8 +20,8 @@ from rmq.ha.session import Piece
 
 #: What a connection sends before it lets others run. Twisted pauses a producer at 64 KiB of unsent bytes, so with one
 #: slice more a connection never holds more than OUTPUT_BOUND_BYTES.
-SLICE_BYTES = 512 * 1024
-OUTPUT_BOUND_BYTES = 1024 * 1024
+SLICE_BYTES = 1024 * 1024
+OUTPUT_BOUND_BYTES = 1280 * 1024
 
 #: pieces of one system call; Linux takes 1,024
 MAX_PIECES = 512

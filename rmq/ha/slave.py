@@ -6,7 +6,7 @@ from rmq.ha.session import Action, Append, Close, CloseKind, Send, SessionLimits
 from rmq.ha.stream import StreamError, TransferDecoder, encode_report
 
 #: A report goes out at least once for so many appended bytes.
-REPORT_EVERY_BYTES = 512 * 1024
+REPORT_EVERY_BYTES = 1024 * 1024
 #: A master that says so often "nothing new" has nothing more. Apache's may say it once before it begins to send.
 AHEAD_AFTER_HEARTBEATS = 2
 

@@ -47,7 +47,7 @@ RETRY_MS = 100
 #: a level that delivered something waits this long for what becomes due next, to deliver it together; Apache: 100 ms
 GATHER_MS = 10
 #: messages that are delivered in one turn of the reactor, of one level
-SLICE = 32
+SLICE = 128
 #: results of the store for a message that it refuses at every retry
 IMPOSSIBLE = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
 #: topics of which no delayed message is
@@ -162,8 +162,9 @@ class Delays:
     """
     Deliver delayed messages in the order of each level, at least once.
 
-    A turn of the reactor delivers a slice of one level, its ordinary messages in one write; levels that are due take
-    turns. So the other work of the broker goes on beside a large backlog, which still takes all the time that is left.
+    A turn of the reactor delivers a slice of one level, ordinary messages of one pull in one write; levels that are due
+    take turns. So the other work of the broker goes on beside a large backlog, which still takes all the time that is
+    left.
     :meth:`_deliver_one` is the reference of what is written together.
 
     One that can never be delivered is skipped and logged as an error with its position: Apache retries it for
@@ -298,21 +299,26 @@ class Delays:
 
     async def _deliver(self, level: int) -> None:
         """Deliver the due messages of one level, at most SLICE."""
-        offset = self._offsets.get(level, 0)
-        loading = self._store.preloading(SCHEDULE_TOPIC, level - 1, offset, SLICE)
-        if loading is not None:
-            await loading
-            if not self._running:
+        offset = first = self._offsets.get(level, 0)
+        next_s: float | None = None
+        while next_s is None and offset < first + SLICE:
+            loading = self._store.preloading(SCHEDULE_TOPIC, level - 1, offset, SLICE)
+            if loading is not None:
+                await loading
+                if not self._running:
+                    return
+            # a pull ends at maxTransferCountOnMessageInMemory, 32
+            result = self._store.pull(SCHEDULE_TOPIC, level - 1, offset, first + SLICE - offset, None)
+            if result.status is not GetStatus.FOUND:
+                self._again(level, self._after_nothing(level, offset, result))
                 return
-        result = self._store.pull(SCHEDULE_TOPIC, level - 1, offset, SLICE, None)
-        if result.status is not GetStatus.FOUND:
-            self._again(level, self._after_nothing(level, offset, result))
-            return
-        next_s = await self._deliver_records(level, offset, result.messages[0])
+            next_s = await self._deliver_records(level, offset, result.messages[0])
+            if next_s is None:
+                self._advance(level, result.next_begin_offset)
+            offset = self._offsets.get(level, 0)
         if next_s is None:
-            self._advance(level, result.next_begin_offset)
             next_s = self._clock.seconds()
-        elif self._offsets.get(level, 0) > offset:
+        elif offset > first:
             next_s = max(next_s, self._after_ms(GATHER_MS))
         self._again(level, next_s)
 

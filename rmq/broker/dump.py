@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -232,6 +233,7 @@ class Dumps:
         for table in self._tables:
             await table.fold_in_turns()
         await self._offsets.persist_in_turns()
+        await store.write_most()
         if not store.write_buffers():
             raise DumpError(f"{self._root}: no room for consume queues and index")
         for table in self._tables:
@@ -258,7 +260,7 @@ class Dumps:
         )
         small = self._small_files()
         tail = self._index_tail()
-        queues = [(*key, store.min_offset(*key), store.max_offset(*key)) for key in store.queues()]
+        queues = store.queue_ranges()
         pieces = [*self._segments(manifest.max_phy_offset), *self._whole_index_files(tail)]
         self._link_whole(folder, pieces)
         for some in slices_of(queues, QUEUES_AT_ONCE):
@@ -276,14 +278,14 @@ class Dumps:
             await self._copy_index_tail(folder, tail)
         for path, data in small.items():
             await self._write(os.path.join(folder, path), data)
-        manifest.files = [
-            *(DumpFile(path=piece.path, size=piece.file_bytes) for piece in pieces),
-            *(DumpFile(path=path, size=len(data)) for path, data in small.items()),
-        ]
+        manifest.files = [DumpFile(path=path, size=len(data)) for path, data in small.items()]
+        for parts in slices_of(pieces, NAMES_AT_ONCE):
+            await self._pause()
+            manifest.files += [DumpFile(path=piece.path, size=piece.file_bytes) for piece in parts]
         if tail is not None:
             size = layout.index_file_bytes(config.max_hash_slot_num, config.max_index_num)
             manifest.files.append(DumpFile(path=tail.path, size=size))
-        manifest.files.sort(key=lambda file: file.path)
+        manifest.files.sort(key=attrgetter("path"))
         manifest.taken_at_end = now_ms(self._clock)
         manifest.quiesced = store.end_offset == manifest.max_phy_offset
         return manifest

@@ -92,7 +92,7 @@ class Checkpointer:
     async def tick(self) -> None:
         """Run one round: write queues and index, and the recovery point when it is due."""
         try:
-            await self._write_most()
+            await self.write_most()
             if self.write() and self._is_due():
                 await self.record(is_end=False)
         except DiskFull as error:
@@ -101,7 +101,7 @@ class Checkpointer:
         except DiskError as error:
             self._on_failure(error)
 
-    async def _write_most(self) -> None:
+    async def write_most(self) -> None:
         """
         Write so much of queues and index that :meth:`write` takes one short turn; clients are served meanwhile.
 

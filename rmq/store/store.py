@@ -557,6 +557,10 @@ class MessageStore:
         """Return (topic, queueId) of all queues."""
         return self._queues.keys()
 
+    def queue_ranges(self) -> list[tuple[str, int, int, int]]:
+        """Return (topic, queueId, :meth:`min_offset`, :meth:`max_offset`) of all queues."""
+        return [(queue.topic, queue.queue_id, queue.min, queue.end) for queue in self._queues]
+
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether a message was ever stored in a queue."""
         return self._queues.get(topic, queue_id) is not None
@@ -607,6 +611,11 @@ class MessageStore:
     def delete_expired_soon(self) -> None:
         """Delete expired files within the next rounds, whatever the hour."""
         self._retention.delete_soon()
+
+    async def write_most(self) -> None:
+        """Write most of what :meth:`write_buffers` would write, in slices; DiskError when a write failed."""
+        with self._failing():
+            await self._checkpointer.write_most()
 
     def write_buffers(self) -> bool:
         """

@@ -204,6 +204,7 @@ class ContentTests(DumpCase):
         for topic in range(QUEUES_AT_ONCE + 1):
             self.assertEqual(self.client.ask(310, send_ext(topic=f"T{topic:03}"), b"x").code, 0)
         making = self.one.service.dumps.make()
+        self.one.world.run_until(lambda: self.disk.is_dir(self.partial("consumequeue")), 10, "the first queues")
         last = self.one.service.store.queues()[-1]
         self.disk.delete_tree(f"/store/consumequeue/{last[0]}")
         self.assertEqual(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq.ha.session import Action, Append, Close, CloseKind, Send, SessionLimits
+from rmq.ha.session import Action, Append, Close, CloseKind, Piece, Send, SessionLimits
 from rmq.ha.stream import StreamError, TransferDecoder, encode_report
 
 #: A report goes out at least once for so many appended bytes.
@@ -32,7 +32,7 @@ class SlaveSession:
         self._paused = False
         self._closed = False
         self._unreported_bytes = 0
-        self._taken: list[bytes] = []
+        self._taken: list[Piece] = []
         self._flushed = flushed
         self._reported = -1
         #: where the log itself ends; what the master sends below is only compared
@@ -158,11 +158,11 @@ class SlaveSession:
         """Append all bodies that were taken in one piece: one write for a read, however many frames it brought."""
         taken = self._taken
         if taken:
-            data = taken[0] if len(taken) == 1 else b"".join(taken)
+            data = taken[0] if len(taken) == 1 and isinstance(taken[0], bytes) else b"".join(taken)
             actions.append(Append(self.end_offset - len(data), data))
             taken.clear()
 
-    def _take(self, piece: bytes) -> None:
+    def _take(self, piece: Piece) -> None:
         self._taken.append(piece)
         self.end_offset += len(piece)
         self._unreported_bytes += len(piece)

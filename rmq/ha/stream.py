@@ -25,6 +25,9 @@ TRANSFER_HEADER = struct.Struct(">qi")
 #: Largest body that a slave takes. Apache's slaves hold a frame in 4 MiB, so no master can send more.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
+#: So much of a body is not copied out of what was read: of a MiB that a slave reads that is a sixth of the time.
+VIEWED_BYTES = 4096
+
 #: Largest body that a master sends, whatever ``haTransferBatchSize`` says: well below what a slave can take.
 MAX_BATCH_BYTES = 1024 * 1024
 
@@ -122,11 +125,13 @@ class TransferDecoder:
         self._body_left = size
         return phy_offset, size
 
-    def next_piece(self) -> bytes:
-        """Return the bytes of the current body that are here; empty when there are none (left)."""
+    def next_piece(self) -> bytes | memoryview:
+        """Return the bytes of the current body that are here, many as a view; empty when there are none (left)."""
         if not self._body_left:
             return b""
-        piece = self._data[self._position : self._position + self._body_left]
+        data, begin, end = self._data, self._position, self._position + self._body_left
+        is_viewed = end - begin >= VIEWED_BYTES and (begin > 0 or end < len(data))
+        piece = memoryview(data)[begin:end] if is_viewed else data[begin:end]
         self._position += len(piece)
         self._body_left -= len(piece)
         return piece

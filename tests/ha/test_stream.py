@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.ha.stream import (
     MAX_BODY_BYTES,
+    VIEWED_BYTES,
     ReportDecoder,
     StreamError,
     TransferDecoder,
@@ -103,13 +104,13 @@ class TransferDecoderTests(SynchronousTestCase):
             rng = random.Random(seed)
             expected, stream, offset = [], b"", 0
             for _ in range(20):
-                body = rng.randbytes(rng.choice((0, 1, 11, 300)))
+                body = rng.randbytes(rng.choice((0, 1, 11, 300, 2 * VIEWED_BYTES)))
                 expected.append((offset, body))
                 stream += encode_transfer_header(offset, len(body)) + body
                 offset += len(body)
             reads = []
             while stream:
-                size = rng.randrange(1, 200)
+                size = rng.choice((rng.randrange(1, 200), rng.randrange(1, 4 * VIEWED_BYTES)))
                 reads.append(stream[:size])
                 stream = stream[size:]
             self.assertEqual(frames_of(TransferDecoder(), *reads), expected, f"seed {seed}")
@@ -124,6 +125,21 @@ class TransferDecoderTests(SynchronousTestCase):
         self.assertIs(decoder.next_piece(), part)
         self.assertEqual(decoder._body_left, 5)
         self.assertIsNone(decoder.next_header())
+        decoder.feed(b"67890" + encode_transfer_header(10, VIEWED_BYTES + 1))
+        self.assertEqual(decoder.next_piece(), b"67890")
+        self.assertEqual(decoder.next_header(), (10, VIEWED_BYTES + 1))
+        part = bytes(VIEWED_BYTES)
+        decoder.feed(part)
+        self.assertIs(decoder.next_piece(), part)
+
+    def test_long_pieces_among_others_are_views(self) -> None:
+        """They are not copied out of what was read, which may have many frames."""
+        decoder = TransferDecoder()
+        decoder.feed(encode_transfer_header(0, VIEWED_BYTES) + bytes(VIEWED_BYTES))
+        self.assertEqual(decoder.next_header(), (0, VIEWED_BYTES))
+        piece = decoder.next_piece()
+        self.assertIsInstance(piece, memoryview)
+        self.assertEqual(piece, bytes(VIEWED_BYTES))
 
     def test_impossible_sizes_are_named(self) -> None:
         """A negative size, and one that no slave can hold, are errors that name offset and size."""

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -293,9 +294,15 @@ class Broker(Process):
 
 
 class Site:
-    """All processes of one test, in folders below ``root``; ``close`` ends them, newest first."""
+    """
+    All processes of one test, in folders below ``root``; ``close`` ends them, newest first.
+
+    From the first one on SIGTERM is a SystemExit, so that who calls ``close`` at the end does so then, too.
+    """
 
     def __init__(self, root: Path, java: Java = TEST_JAVA):
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self.root = root
         self.java = java
         self.processes: list[Process] = []

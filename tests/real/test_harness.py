@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +28,29 @@ from tests.real.test_kill import Acknowledged, assert_nothing_lost
 from tests.real.test_ordered_group import TENURES, check_order
 
 SEGMENT = 4096
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_sigterm_ends_the_servers(tmp_path: Path) -> None:
+    """Who runs a test or a benchmark and ends it with SIGTERM has no servers left over."""
+    program = (
+        "import sys, pathlib; from tests.real.peers import Site\n"
+        f"site = Site(pathlib.Path({str(tmp_path)!r}))\n"
+        "try:\n"
+        "    print(site.namesrv().pid, flush=True)\n"
+        "    sys.stdin.read()\n"
+        "finally:\n"
+        "    site.close()\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        os.kill(pid, 0)  # it is there
+        running.terminate()
+        assert running.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def stored(number: int, phy_offset: int, body: bytes = b"hello") -> bytes:

@@ -39,7 +39,7 @@ FORMAT_VERSION = 1
 #: bytes that are copied in one turn of the reactor
 SLICE_BYTES = 1 << 20
 #: consume queues that are looked at, or files whose names are checked, in one turn
-QUEUES_AT_ONCE, NAMES_AT_ONCE = 100, 2000
+QUEUES_AT_ONCE, NAMES_AT_ONCE = 20, 500
 #: suffix of an unfinished dump; the next dump deletes one that failed
 PARTIAL_SUFFIX = ".partial"
 
@@ -48,9 +48,12 @@ class DumpError(Exception):
     """A dump cannot be made; the store is as it was."""
 
 
-@attrs.frozen(kw_only=True)
-class _Piece:
-    """One file of the dump: the first ``size_bytes`` of ``source``, in a file of ``file_bytes``."""
+class _Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """
+    One file of the dump: the first ``size_bytes`` of ``source``, in a file of ``file_bytes``.
+
+    Without ``gc=False`` a dump of 80,000 queues has the garbage collector look at all objects, for 0.2 s.
+    """
 
     source: str
     path: str
@@ -72,7 +75,7 @@ class _IndexTail:
     header: bytes
 
 
-class DumpFile(msgspec.Struct, rename="camel", kw_only=True):
+class DumpFile(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """A file of the dump and its length."""
 
     path: str

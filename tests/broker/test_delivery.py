@@ -186,15 +186,16 @@ class BacklogTests(SynchronousTestCase):
             backlog.park(1000, level=level, queues=4)
         backlog.let_come()
         world, store = backlog.one.world, backlog.one.service.store
+        at_once = backlog.one.service.delays.at_once
         began_s, steps, done = world.now_s, 0, 0
         while done < 3000:
             world.step()
             steps += 1
             before, done = done, sum(store.max_offset("T", queue) - 1 for queue in range(4))
-            self.assertLessEqual(done - before, SLICE)
+            self.assertLessEqual(done - before, at_once)
         self.assertLess(world.now_s - began_s, 0.001)
         # One turn for each slice and for each level without messages; some events belong to others.
-        self.assertLess(steps, 3000 / SLICE + 18 + 20)
+        self.assertLess(steps, 3000 / at_once + 18 + 20)
         backlog.one.end()
 
     def test_levels_take_turns(self) -> None:

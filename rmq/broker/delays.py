@@ -303,7 +303,7 @@ class Delays:
         """Deliver the due messages of one level, a slice at most."""
         offset = first = self._offsets.get(level, 0)
         next_s: float | None = None
-        while next_s is None and offset < first + self.at_once:
+        while self._running and next_s is None and offset < first + self.at_once:
             loading = self._store.preloading(SCHEDULE_TOPIC, level - 1, offset, self.at_once)
             if loading is not None:
                 await loading

@@ -52,7 +52,7 @@ class _Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     One file of the dump: the first ``size_bytes`` of ``source``, in a file of ``file_bytes``.
 
-    Without ``gc=False`` a dump of 80,000 queues has the garbage collector look at all objects, for 0.2 s.
+    ``gc=False`` keeps those of a dump, 80,000 perhaps, away from the garbage collector, which blocks the reactor.
     """
 
     source: str

@@ -25,7 +25,7 @@ TRANSFER_HEADER = struct.Struct(">qi")
 #: Largest body that a slave takes. Apache's slaves hold a frame in 4 MiB, so no master can send more.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
-#: So much of a body is not copied out of what was read: of a MiB that a slave reads that is a sixth of the time.
+#: Pieces of bodies from this length on are views of what was read; shorter ones are copied, which is faster.
 VIEWED_BYTES = 4096
 
 #: Largest body that a master sends, whatever ``haTransferBatchSize`` says: well below what a slave can take.

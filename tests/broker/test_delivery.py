@@ -198,6 +198,18 @@ class BacklogTests(SynchronousTestCase):
         self.assertLess(steps, 3000 / at_once + 18 + 20)
         backlog.one.end()
 
+    def test_a_stop_ends_the_slice(self) -> None:
+        """What is stopped within a slice delivers no more than what it had read: one pull."""
+        backlog = Backlog()
+        backlog.park(1000, level=1, queues=4)
+        service = backlog.one.service
+        service.store.on_arrival(lambda *_: service.delays.stop(), topic="T")
+        backlog.let_come()
+        backlog.one.world.run_for(1)
+        delivered = sum(service.store.max_offset("T", queue) - 1 for queue in range(4))
+        self.assertIn(delivered, (1, 32), "32 are written together, without compiled modules one")
+        backlog.one.end()
+
     def test_levels_take_turns(self) -> None:
         """A level with a large backlog does not hold up the others."""
         backlog = Backlog()

@@ -189,6 +189,9 @@ class ContentTests(DumpCase):
         for topic in range(QUEUES_AT_ONCE):
             for queue_id in range(3):
                 self.assertEqual(self.client.ask(310, send_ext(topic=f"T{topic}", queue_id=queue_id), b"x").code, 0)
+        store = self.one.service.store
+        ranges = [(*key, store.min_offset(*key), store.max_offset(*key)) for key in store.queues()]
+        self.assertEqual(store.queue_ranges(), ranges)
         making = self.one.service.dumps.make()
         self.one.world.run_until(lambda: self.disk.is_dir(self.partial("consumequeue")), 10, "the first queues")
         for topic in range(QUEUES_AT_ONCE):

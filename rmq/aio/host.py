@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rmq.aio.connections import AsyncioConnections
+from rmq.client.core.msgid import local_month
 from rmq.client.host import Answer, Prepare
 from rmq.client.stacks import coroutine_stack, stacks_text, thread_stacks
 
@@ -36,18 +36,17 @@ class AsyncioHost:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.rng: random.Random = random.SystemRandom()
+        #: the steady time
+        self.seconds = asyncio.get_running_loop().time
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
 
-    def seconds(self) -> float:
-        return asyncio.get_running_loop().time()
-
     def wall_ms(self) -> int:
         return int(time.time() * 1000)
 
-    def month_ms(self) -> int:
-        return month_ms(datetime.now())
+    def month_of(self, wall_ms: int) -> tuple[int, int]:
+        return local_month(wall_ms)
 
     def pid(self) -> int:
         return os.getpid()
@@ -133,11 +132,6 @@ class AsyncioRunning:
 
     async def wait(self) -> None:
         await asyncio.wait([self._task])
-
-
-def month_ms(now: datetime) -> int:
-    """Return the milliseconds from the begin of the month to ``now``."""
-    return int((now - now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)).total_seconds() * 1000)
 
 
 def read_home_file(path: str) -> bytes | None:

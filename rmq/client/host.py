@@ -75,8 +75,8 @@ class Host(Protocol):
     def wall_ms(self) -> int:
         """Return epoch milliseconds."""
 
-    def month_ms(self) -> int:
-        """Return the milliseconds since the begin of the month, local time."""
+    def month_of(self, wall_ms: int) -> tuple[int, int]:
+        """Return the epoch milliseconds at which the month of ``wall_ms`` begins, and the next one."""
 
     def pid(self) -> int: ...
     def sleep(self, seconds: float) -> Awaitable[object]: ...

@@ -53,8 +53,8 @@ class SimulatedHost(TwistedHost):
     def pid(self) -> int:
         return self._pid
 
-    def month_ms(self) -> int:
-        return self.wall_ms() - int(EPOCH_S * 1000)
+    def month_of(self, wall_ms: int) -> tuple[int, int]:
+        return int(EPOCH_S * 1000), wall_ms + 1
 
 
 class Program(Service):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from inspect import iscoroutine
 from itertools import chain
 from random import Random
@@ -15,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmq.client.core.msgid import local_month
 from rmq.client.host import Answer, Prepare
 from rmq.client.stacks import coroutine_stack, stacks_text, thread_stacks
 from rmq.remoting.channel import Channel
@@ -55,9 +55,8 @@ class TwistedHost:
     def wall_ms(self) -> int:
         return now_ms(self._reactor)
 
-    def month_ms(self) -> int:
-        now = datetime.fromtimestamp(self.wall_ms() / 1000)
-        return int((now - now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)).total_seconds() * 1000)
+    def month_of(self, wall_ms: int) -> tuple[int, int]:
+        return local_month(wall_ms)
 
     def pid(self) -> int:
         return os.getpid()

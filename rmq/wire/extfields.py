@@ -65,7 +65,7 @@ class HeaderCodec(Generic[H]):
     def __init__(self, header: type[H]) -> None:
         self.header = header
         self._fields = [_field(header, info) for info in msgspec.structs.fields(header)]
-        self._names = [(field.name, field.wire) for field in self._fields]
+        self._wires = [field.wire for field in self._fields]
         self._bools = [(f.name, f.wire, f'"{f.wire}":"true"'.encode()) for f in self._fields if f.kind is bool]
         self._loose = [f.name for f in self._fields if f.kind is int and f.least < -(2**63)]
         self._checked = bool(self._bools or self._loose)
@@ -125,8 +125,7 @@ class HeaderCodec(Generic[H]):
     def encode(self, header: H) -> dict[str, str]:
         """Return the strings of ``header`` by wire name, in the order of its fields; None is left out."""
         fields: dict[str, str] = {}
-        for name, wire in self._names:
-            value = getattr(header, name)
+        for wire, value in zip(self._wires, msgspec.structs.astuple(header), strict=True):
             if value is None:
                 continue
             if value.__class__ is str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import zlib
 from base64 import b64decode
+from datetime import datetime
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.client.core import codec, outgoing
 from rmq.client.core.codec import Compression
-from rmq.client.core.msgid import UniqueIds
+from rmq.client.core.msgid import UniqueIds, local_month
 from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import check_topic, publish_queues, subscribe_queues, wrap
 from rmq.client.core.subscription import subscription, wanted
@@ -171,6 +172,7 @@ class OutgoingTests(SynchronousTestCase):
             Message("T", b"x", properties={"TAGS": "A"}),
             Message("T", b"x", properties={"a": ""}),
             Message("T", b"x", properties={"a": "1\x022"}),
+            Message("T", b"x", properties={"a\x01b": "1"}),
             Message("T", b"x", properties={"a": "x" * 33000}),
         ]
         for message in bad:
@@ -263,12 +265,32 @@ class CodecTests(SynchronousTestCase):
 
 class IdTests(SynchronousTestCase):
     def test_layout(self) -> None:
-        """Address, process, number, time and counter in upper-case hexadecimal; never twice the same."""
-        ids = UniqueIds("10.0.0.1", 0x12345, 0xABCDEF01)
-        first = ids.next(0x1234)
+        """Address, process, number, time in the month and counter in upper-case hexadecimal; never twice the same."""
+        ids = UniqueIds("10.0.0.1", 0x12345, 0xABCDEF01, lambda wall_ms: (1000, 1 << 40))
+        first = ids.next(1000 + 0x1234)
         self.assertEqual(first, "0A000001" + "2345" + "ABCDEF01" + "00001234" + "0001")
-        self.assertEqual(len({ids.next(0x1234) for _ in range(0xFFFF)} | {first}), 0x10000)
-        self.assertEqual(len(UniqueIds("::1", 1, 1).next(0)), 56)
+        self.assertEqual(len({ids.next(1000 + 0x1234) for _ in range(0xFFFF)} | {first}), 0x10000)
+        self.assertEqual(len(UniqueIds("::1", 1, 1, local_month).next(0)), 56)
+
+    def test_month(self) -> None:
+        """The time counts from the begin of the month, which is asked for once a month, also if the clock goes back."""
+        asked = []
+
+        def month_of(wall_ms: int) -> tuple[int, int]:
+            asked.append(wall_ms)
+            return wall_ms // 100 * 100, wall_ms // 100 * 100 + 100
+
+        ids = UniqueIds("10.0.0.1", 1, 1, month_of)
+        self.assertEqual([int(ids.next(now)[20:28], 16) for now in (110, 199, 200, 250, 199)], [10, 99, 0, 50, 99])
+        self.assertEqual(asked, [110, 200, 199])
+
+    def test_local_month(self) -> None:
+        """A month begins at midnight of its first day, local time, and ends where the next one begins."""
+        for month in range(1, 13):
+            begin = datetime(2026, month, 1).timestamp()
+            end = (datetime(2026, month + 1, 1) if month < 12 else datetime(2027, 1, 1)).timestamp()
+            for seconds in (begin, (begin + end) / 2, end - 0.001):
+                self.assertEqual(local_month(int(seconds * 1000)), (begin * 1000, end * 1000))
 
 
 class RouteTests(SynchronousTestCase):

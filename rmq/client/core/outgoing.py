@@ -181,7 +181,8 @@ def keyed_index(sharding_key: str, queues: int) -> int:
 def _topic(message: Message, namespace: str | None) -> str:
     check_topic(message.topic)
     topic = wrap(namespace, message.topic)
-    check_topic(topic)
+    if topic is not message.topic:
+        check_topic(topic)
     return topic
 
 
@@ -218,11 +219,12 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
 
 
 def _encoded(properties: dict[str, str]) -> str:
-    for name, value in properties.items():
-        if any(sign in text for text in (name, value) for sign in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)):
-            raise ConfigurationError(f"property {name!r} holds one of the bytes 1 and 2, which separate properties")
     text = encode_properties(properties)
-    if len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES:
+    if text.count(NAME_VALUE_SEPARATOR) + text.count(PROPERTY_SEPARATOR) != 2 * len(properties) - 1:
+        for name, value in properties.items():
+            if any(sign in text for text in (name, value) for sign in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)):
+                raise ConfigurationError(f"property {name!r} holds one of the bytes 1 and 2, which separate properties")
+    if 4 * len(text) > MAX_PROPERTIES_BYTES and len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES:
         raise ConfigurationError(f"the properties have more than {MAX_PROPERTIES_BYTES} bytes")
     return text
 

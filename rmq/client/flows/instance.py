@@ -171,8 +171,8 @@ class Instance:
     def unique_id(self) -> str:
         """Return a new message id."""
         if self._ids is None:
-            self._ids = UniqueIds(self.ip, self._pid, self.host.rng.getrandbits(32))
-        return self._ids.next(self.host.month_ms())
+            self._ids = UniqueIds(self.ip, self._pid, self.host.rng.getrandbits(32), self.host.month_of)
+        return self._ids.next(self.host.wall_ms())
 
     def sibling(self, suffix: str) -> Instance:
         """Return another client over the same host, which ends with this one."""

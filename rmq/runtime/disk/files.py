@@ -228,8 +228,11 @@ class RealDisk:
         self._loader.close()
 
     def open(self, path: str) -> RealFile:
-        with naming(path):
+        # without `naming`, for thousands of queues are opened at the start
+        try:
             return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._syncs, self._loader, self._map_files)
+        except OSError as error:
+            raise disk_error(path, error) from error
 
     def create(self, path: str, size: int) -> RealFile:
         fd = self._new(path)

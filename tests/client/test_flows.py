@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -111,6 +112,21 @@ class SendTests(FlowCase):
         except kind as error:
             return error
         raise AssertionError(f"no {kind.__name__}")
+
+    def test_master_is_back(self) -> None:
+        """After a route without a master, which a slave keeps alive, a send asks again instead of the next poll."""
+        self.make_topic()
+        client = self.sim.client()
+        sender = producer(client)
+        self.sim.run(sender.send(Message("T", b"x")))
+        route = client.routes["T"]
+        slave_only = [structs.replace(data, broker_addrs={1: "10.9.9.9:10911"}) for data in route.broker_datas]
+        client.routes["T"] = structs.replace(route, broker_datas=slave_only)
+        sender.routes_changed()
+        began = self.sim.world.now_s
+        self.sim.run(sender.send(Message("T", b"x")))
+        self.assertLess(self.sim.world.now_s - began, 1)
+        self.assertEqual(client.routes["T"], route)
 
     def test_dead_broker(self) -> None:
         """With the only broker gone the deadline ends the send, and the error says what was tried."""

@@ -319,8 +319,11 @@ class Producer:
         self._topics[topic] = None
         host = self._instance.host
         deadline = host.seconds() + timeout_s
+        known = self._instance.routes.get(topic)
         try:
-            queues = publish_queues(topic, await self._instance.route(topic, timeout_s))
+            queues = publish_queues(topic, known) if known is not None else []
+            if not queues:  # also while its masters are away: they may be back
+                queues = publish_queues(topic, await self._instance.fetch_route(topic, timeout_s))
         except NoRoute as error:
             default = self._settings.default_topic
             self._topics[default] = None

@@ -132,9 +132,10 @@ class Cluster:
     stopping: bool = False
 
     def run(self) -> int:
-        """Run until SIGINT or SIGTERM, or until a role fails too often; return the exit status."""
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, self._asked_to_stop)
+        """Run until SIGINT, SIGTERM or SIGHUP, or until a role fails too often; return the exit status."""
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+                signal.signal(signum, self._asked_to_stop)
         status = 0
         try:
             for role in self.roles:

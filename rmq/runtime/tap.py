@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService, MultiService
@@ -375,8 +377,8 @@ class TopService(MultiService):
     """
     The outermost service of a process.
 
-    It gives `twistd`'s application the log observer of the command line, and turns ``start_errors`` and a port in use
-    into one line.
+    It gives `twistd`'s application the log observer of the command line, turns ``start_errors`` and a port in use into
+    one line, and lets SIGHUP stop the process as SIGTERM does (a terminal that closes sends it), unless it is ignored.
     """
 
     _log = Logger()
@@ -402,6 +404,8 @@ class TopService(MultiService):
         super().setServiceParent(parent)
 
     def startService(self) -> None:
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, self._hung_up)
         try:
             super().startService()
         except self._start_errors as error:
@@ -412,6 +416,10 @@ class TopService(MultiService):
                 # sys.stderr is twistd's log by now.
                 print(text, file=sys.__stderr__, flush=True)
             raise StartError(text) from error
+
+    def _hung_up(self, signum: int, frame: FrameType | None) -> None:
+        self._log.warn("Received SIGHUP, which stops this process as SIGTERM does")
+        signal.raise_signal(signal.SIGTERM)
 
 
 def check_addresses(text: str, source: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from typing import Any
@@ -74,3 +75,23 @@ def test_sigterm_in_the_middle_of_everything(site: Site) -> None:
 def _has_route(port: int) -> bool:
     with Probe(port) as probe:
         return probe.route("Topic") is not None
+
+
+@pytest.mark.real
+def test_hang_up(site: Site) -> None:
+    """SIGHUP, which comes when a terminal closes, stops NameServer and broker as SIGTERM does."""
+    namesrv = site.namesrv()
+    broker = site.broker(OURS, namesrv.addr)
+    until("the broker is registered", lambda: _is_registered(namesrv.port), seconds=40)
+    os.kill(broker.pid, signal.SIGHUP)
+    until("the broker has ended", lambda: not broker.alive, seconds=40)
+    assert not (broker.store / "abort").exists(), broker.tail()
+    assert not _is_registered(namesrv.port)
+    os.kill(namesrv.pid, signal.SIGHUP)
+    until("the NameServer has ended", lambda: not namesrv.alive, seconds=40)
+    assert "Received SIGHUP" in broker.text() and "Received SIGHUP" in namesrv.text()
+
+
+def _is_registered(port: int) -> bool:
+    with Probe(port) as probe:
+        return probe.route("TBW102") is not None

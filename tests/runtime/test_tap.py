@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -405,6 +406,23 @@ class StartErrorTests(TapCase):
         self.assertEqual(str(error), "rmq-role cannot start: no such disk")
         texts = [str(event["log_format"]).format(**event) for event in self.events if "text" in event]
         self.assertEqual(texts, [str(error)])
+
+    def test_hang_up(self) -> None:
+        """SIGHUP stops as SIGTERM does, with a line in the log; under nohup it stays ignored."""
+        asked: list[int] = []
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        top = TopService("rmq-role", None, is_daemon=True)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        top.startService()
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(asked, [])
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        top.startService()
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(asked, [signal.SIGTERM])
+        self.assertTrue(any("SIGHUP" in str(event["log_format"]) for event in self.events))
 
     def test_unexpected(self) -> None:
         """Anything else keeps its traceback."""

@@ -115,8 +115,8 @@ class BrokerService(MultiService):
         self._boot_timer: IDelayedCall | None = None
         disk, broker = platform.disk, setup.broker
         config_dir = os.path.join(setup.store.store_path_root_dir, "config")
-        self.settings = Settings(disk, setup, config_path)
-        self.store = MessageStore(disk, clock, setup.store)
+        self.store = store = MessageStore(disk, clock, setup.store)
+        self.settings = Settings(disk, setup, config_path, lambda changed: store.configure_retention(changed.store))
         lmq = setup.store.enable_lmq
         self.topics = TopicTable(disk, config_dir, clock, lmq=lmq)
         self.groups = SubscriptionGroupTable(

@@ -6,7 +6,7 @@ Java: Configuration
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.logger import Logger
@@ -24,14 +24,21 @@ class Settings:
     """
     The present configuration; values are read when they are needed, not copied.
 
-    Keys that are read per request take effect at once, all others at the next start. ``path`` is the properties file
-    that changes are saved in, None for none.
+    Keys that are read per request take effect at once, and those that ``changed`` gets; all others at the next
+    start. ``path`` is the properties file that changes are saved in, None for none.
     """
 
     _log = Logger()
 
-    def __init__(self, disk: Disk, setup: BrokerSetup, path: str | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        setup: BrokerSetup,
+        path: str | None = None,
+        changed: Callable[[BrokerSetup], object] = lambda setup: None,
+    ) -> None:
         self._disk = disk
+        self._changed = changed
         self.setup = setup
         self.path = path
 
@@ -70,6 +77,7 @@ class Settings:
         if self.path is not None:
             self._persist(self.path, changes)
         self.setup = setup
+        self._changed(setup)
         return changes
 
     def _persist(self, path: str, changes: dict[str, str]) -> None:

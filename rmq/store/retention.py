@@ -64,7 +64,12 @@ class Retention:
     full_because: str | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        self._hours = hours_of(self._config.delete_when)
+        self.configure(self._config)
+
+    def configure(self, config: StoreConfig) -> None:
+        """Go on with other limits; a StoreError for a deleteWhen that is none leaves those of before."""
+        self._hours = hours_of(config.delete_when)
+        self._config = config
 
     @property
     def is_disk_full(self) -> bool:
@@ -143,11 +148,14 @@ class Retention:
             if not forced and written_ms > deadline_ms:
                 return
             log.delete_first()
-            self._log.info(
-                "commit log file {path} deleted: {reason}",
+            if written_ms <= deadline_ms:
+                self._log.info("commit log file {path} deleted: its time is over", path=log.path(start))
+                continue
+            self._log.error(
+                "commit log file {path} deleted before its time (fileReservedTime={hours} hours), consumed or not: its "
+                "disk is fuller than diskSpaceCleanForciblyRatio; cleanFileForciblyEnable=false forbids that",
                 path=log.path(start),
-                reason="the disk is too full" if written_ms > deadline_ms else "its time is over",
-                written_ms=written_ms,
+                hours=self._config.file_reserved_time,
             )
 
     async def _delete_below(self, min_phy: int) -> None:

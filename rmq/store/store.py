@@ -608,6 +608,10 @@ class MessageStore:
                     self._disk.sync_dir(folder)
         self._log.info("queues {queue_ids} of topic {topic} deleted", topic=topic, queue_ids=queue_ids)
 
+    def configure_retention(self, config: StoreConfig) -> None:
+        """Go on with other limits of age and space; other keys of ``config`` count from the next start."""
+        self._retention.configure(config)
+
     def delete_expired_soon(self) -> None:
         """Delete expired files within the next rounds, whatever the hour."""
         self._retention.delete_soon()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+from twisted.internet.testing import EventLoggingObserver
+from twisted.logger import LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk.files import DiskError, DiskUsage
@@ -116,12 +119,30 @@ class RetentionTests(SynchronousTestCase):
         """Above diskSpaceCleanForciblyRatio unexpired files go too, unless that is forbidden."""
         store = self.open(delete_when=NEVER)
         self.use(0.88)
+        events = EventLoggingObserver()
+        globalLogPublisher.addObserver(events)
+        self.addCleanup(globalLogPublisher.removeObserver, events)
         self.box.run(11)
         self.assertEqual(store.min_phy_offset, 49152)
+        alarms = [event for event in events if "before its time" in str(event["log_format"])]
+        self.assertEqual({event["log_level"] for event in alarms}, {LogLevel.error})
         store = self.open(delete_when=NEVER, clean_file_forcibly_enable=False)
         self.use(0.88)
         self.box.run(11)
         self.assertEqual(store.min_phy_offset, 0)
+
+    def test_other_limits(self) -> None:
+        """Limits of age and space may change while the store is open; wrong ones change nothing."""
+        store = self.open(file_reserved_time=72, delete_when=NEVER)
+        self.box.run(3700)
+        config = attrs.evolve(self.box.config, file_reserved_time=1)
+        store.configure_retention(config)
+        self.box.run(20)
+        self.assertEqual(store.min_phy_offset, 0)
+        self.assertRaises(StoreError, store.configure_retention, attrs.evolve(config, delete_when="four"))
+        store.configure_retention(attrs.evolve(config, delete_when=ALL_DAY))
+        self.box.run(20)
+        self.assertEqual(store.min_phy_offset, 49152)
 
     def test_a_batch_at_a_time(self) -> None:
         """At most deleteFileBatchMax files go in one round."""

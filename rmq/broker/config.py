@@ -336,6 +336,22 @@ def second_master(setup: BrokerSetup) -> str | None:
     return f"brokerId={broker_id} counts as 0, because brokerRole={role.name}; a slave needs brokerRole=SLAVE"
 
 
+def unreachable(setup: BrokerSetup) -> list[tuple[str, str]]:
+    """Return (key, warning) for each address of ``setup`` at which no client can reach the broker."""
+    bind = setup.server.bind_address
+    listens_on_ipv4_only = bind and ":" not in bind
+    found = []
+    for key, address in (("brokerIP1", setup.broker.broker_ip1), ("brokerIP2", setup.broker.broker_ip2)):
+        if not address:
+            continue
+        ip = ipaddress.ip_address(address)
+        if ip.is_unspecified:
+            found.append((key, f"{address} is no address that can be dialled"))
+        elif ip.version == 6 and listens_on_ipv4_only:
+            found.append((key, f"nothing listens at {address}, because bindAddress={bind} is IPv4; try bindAddress=::"))
+    return found
+
+
 def _access(setup: BrokerSetup) -> AccessSetup:
     """Return the access setup, completed by BrokerConfig and NettyClientConfig."""
     access = setup.access

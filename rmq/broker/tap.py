@@ -18,7 +18,7 @@ from twisted.application.service import IService
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master, unreachable
 from rmq.broker.dump import DumpError
 from rmq.broker.http.exporter import exporter_type, is_unsupported, prometheus_address
 from rmq.broker.service import BrokerService, build_broker
@@ -66,6 +66,8 @@ class Options(RmqOptions):
         doubt = second_master(given)
         if doubt is not None:
             self._warn("{doubt}", doubt=self.with_source(doubt))
+        for key, why in unreachable(given):
+            self._warn("{doubt}", doubt=self.with_source(f"{key}: {why}"))
         if is_unsupported(setup.extra):
             self._warn(
                 "metricsExporterType={kind} is not supported: use PROM, or --http", kind=exporter_type(setup.extra)

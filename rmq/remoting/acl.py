@@ -237,7 +237,8 @@ def _read_yaml(data: bytes, kind: type[Any], path: str) -> Any:
     except ImportError as error:
         raise ConfigError(f"{path}: reading it needs PyYAML (pip install 'txrocketmq[acl]')") from error
     except (msgspec.MsgspecError, TypeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        text = " ".join(str(error).replace('in "<byte string>", ', "").split())  # PyYAML writes several lines
+        raise ConfigError(f"{path}: {text}") from error
 
 
 def _account(entry: _AccountEntry) -> Account:

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from rmq.runtime.clock import Periodic, steady_ms
-from rmq.runtime.disk.files import Disk, DiskError, DiskUsage, Lock, SyncFailed
+from rmq.runtime.disk.files import Disk, DiskError, DiskLocked, DiskUsage, Lock, SyncFailed
 from rmq.store import layout
 from rmq.store.abortfile import AbortFile
 from rmq.store.appender import Appender, Host, SendBatch
@@ -179,8 +179,13 @@ class MessageStore:
         """
         for key, instead in self.config.unsupported():
             self._log.warn("{key} is not supported: {instead}", key=key, instead=instead)
-        self._disk.make_dirs(self._root)
-        self._lock = self._disk.lock(layout.lock_path(self._root))
+        try:
+            self._disk.make_dirs(self._root)
+            self._lock = self._disk.lock(layout.lock_path(self._root))
+        except DiskError as error:
+            if isinstance(error, DiskLocked):
+                raise
+            raise StoreError(f"storePathRootDir={self._root} cannot be used: {error}") from error
         try:
             self._recover()
             self._loaded = True

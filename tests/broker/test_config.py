@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master
+from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master, unreachable
 from rmq.runtime.config import ConfigError, config_fields, load, parse_properties
 
 #: getBrokerConfig of a running Apache 4.9.7 broker with few settings; thread pools, names, addresses and paths left out
@@ -256,6 +256,18 @@ class ResolveTests(SynchronousTestCase):
         for text in ("", "brokerId=0\n", "brokerRole=SLAVE\nbrokerId=1\n", "brokerRole=SYNC_MASTER\n"):
             self.assertIsNone(second_master(setup_from(text)), text)
         self.assertIn("brokerRole=SYNC_MASTER", second_master(setup_from("brokerRole=SYNC_MASTER\nbrokerId=2\n")) or "")
+
+    def test_unreachable(self) -> None:
+        """An address at which nothing listens would be registered, and each client would fail there."""
+        for text in ("", "brokerIP1=10.0.0.1\n", "brokerIP1=::1\nbindAddress=::\n"):
+            self.assertEqual(unreachable(setup_from(text)), [], text)
+        for text, words in (
+            ("brokerIP1=0.0.0.0\n", "can be dialled"),
+            ("brokerIP2=::\n", "can be dialled"),
+            ("brokerIP1=::1\n", "try bindAddress=::"),
+        ):
+            ((key, why),) = unreachable(setup_from(text))
+            self.assertTrue(text.startswith(key) and words in why, why)
 
     def test_name_servers(self) -> None:
         """Blanks and empty items in the list do no harm."""

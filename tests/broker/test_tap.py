@@ -157,6 +157,13 @@ class OptionsTests(SynchronousTestCase):
             self.parse("--brokerId", "0")
         self.assertEqual([event for event in events if "doubt" in event], [])
 
+    def test_an_address_without_port(self) -> None:
+        """An address at which nothing listens is a warning at the start, with the option that gave it."""
+        with capturedLogs() as events:
+            self.parse("--brokerIP1", "::1")
+        (doubt,) = [event["doubt"] for event in events if "doubt" in event]
+        self.assertTrue(doubt.startswith("command line --brokerIP1: brokerIP1: nothing listens at ::1"), doubt)
+
     def test_exporter_of_5x(self) -> None:
         """A 5.x broker's keys for Prometheus open the same port as --http, which counts more."""
         self.assertIsNone(self.parse()["http"])

@@ -306,6 +306,7 @@ class FileTests(SynchronousTestCase):
             error = self.refused(text)
             self.assertIn(said, error)
             self.assertIn("conf/plain_acl.yml", error)
+            self.assertNotIn("\n", error)
 
     def test_nothing(self) -> None:
         """An empty file has no accounts: nobody gets in."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk.files import DiskLocked
 from rmq.store.config import BrokerRole, FlushDiskType, StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.groupcommit import GroupCommit
 from rmq.store.layout import CQ_UNIT
-from rmq.store.messages import GetStatus, PutStatus
+from rmq.store.messages import GetStatus, PutStatus, StoreError
+from rmq.store.store import MessageStore
 from tests.store.support import Box
 
 
@@ -106,3 +109,17 @@ class ConfigTests(SynchronousTestCase):
         for folder, keys in (("/a,/b", ["storePathCommitLog"]), ("/a", [])):
             found = StoreConfig(store_path_commit_log=folder).unsupported()
             self.assertEqual([key for key, _ in found], keys)
+
+
+class RootTests(SynchronousTestCase):
+    def test_no_use(self) -> None:
+        """A folder that cannot be made is reported with the key; a store that is in use with its lock."""
+        box = Box()
+        box.disk.make_dirs("/data")
+        box.disk.write_atomic("/data/file", b"")
+        store = MessageStore(box.disk, Clock(), attrs.evolve(box.config, store_path_root_dir="/data/file/store"))
+        error = self.assertRaises(StoreError, store.load)
+        self.assertTrue(str(error).startswith("storePathRootDir=/data/file/store cannot be used: "), error)
+        box.open()
+        second = MessageStore(box.disk, Clock(), box.config)
+        self.assertRaises(DiskLocked, second.load)

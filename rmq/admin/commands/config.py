@@ -14,7 +14,7 @@ import attrs
 
 from rmq.admin.command import DIFFERENT, OK, Call, Outcome, WrongUse, argument, command, tabular
 from rmq.broker.config import CONFIG_CLASSES as BROKER_CLASSES
-from rmq.broker.config import BrokerSetup, resolve, second_master
+from rmq.broker.config import BrokerSetup, resolve, second_master, unreachable
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.acl import parse_credentials, parse_rules
@@ -244,14 +244,14 @@ def check_broker(source: Source, disk: Disk) -> list[Broker]:
         return []
     if doubt := second_master(given):
         source.find("brokerId", doubt)
+    for key, text in unreachable(given):
+        source.find(key, text)
     for key, why in store.unsupported():
         source.find(key, f"has no effect: {why}")
     _check_terms(source, access[0], disk)
     hosts = [addr.rpartition(":")[0] for addr in setup.namesrv_addrs]
     for key, address in (("brokerIP1", broker.broker_ip1), ("brokerIP2", broker.broker_ip2)):
-        if address and _is_any(address):
-            source.find(key, f"{address} is no address that can be dialled")
-        elif address and _is_loopback(address) and hosts and not any(map(_is_loopback, hosts)):
+        if address and _is_loopback(address) and hosts and not any(map(_is_loopback, hosts)):
             source.find(
                 key, f"{address} would be registered at NameServers of other machines: clients there cannot dial it"
             )

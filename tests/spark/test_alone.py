@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,12 +14,13 @@ from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker import kernel
 from rmq_audit.worker.indexes import MAX_SEARCH_BYTES, IndexCheck, check_index
 from rmq_audit.worker.properties import failed_property_crcs, tags_codes, values_of
+from rmq_audit.worker.work import Severity
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
 from tests.spark.corruptor.specimen import flip, index_slots, overwrite
-from tests.spark.support import as_json, causes, result_of, rmq_audit
+from tests.spark.support import as_json, audit, causes, result_of, rmq_audit
 from tests.spark.synthetic import HOST, INDEX_SLOTS, SEGMENT_BYTES, MadeStore, Pair, make_store
 
 
@@ -234,6 +236,108 @@ class AloneTests(SynchronousTestCase):
         result = alone(pair.master)
         self.assertEqual([(one.invariant, one.topic) for one in result.findings], [("CO-ORPHAN", "gone")])
         self.assertEqual(result.exit_status, 0)
+
+
+class CreatedAgainTests(SynchronousTestCase):
+    """A queue whose messages are in the log, but which has no folder any more."""
+
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _take_folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def pair(self, *, restarts: bool = True, after: int | None = None) -> Pair:
+        """
+        Return a store with two queues of a topic, of which queue 1 has no folder, and a later message elsewhere.
+
+        ``restarts``: queue 0 begins again at 0 behind them, ``after``: queue 1 has a message behind that.
+        """
+        made = MadeStore()
+        for _ in range(60):
+            made.put("bb", 0, b"other")
+        for queue_id in (0, 1, 0, 1):
+            made.put("aa", queue_id, b"old")
+        if restarts:
+            made.units.pop(("aa", 0))
+            made.next_offset.pop(("aa", 0))
+            made.put("aa", 0, b"new")
+        if after is not None:
+            made.put("aa", 1, b"after", queue_offset=after)
+        made.put("bb", 0, b"later")
+        made.units.pop(("aa", 1))
+        made.next_offset.pop(("aa", 1))
+        return Pair(self.folder, made)
+
+    def table(self, root: Path, read: object, write: object) -> None:
+        """Write a topics.json of a broker that is at rest."""
+        settings = {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
+        topics = {
+            name: {"topicName": name, "readQueueNums": numbers[0], "writeQueueNums": numbers[1], **settings}
+            for name, numbers in (("aa", (read, write)), ("bb", (1, 1)))
+        }
+        (root / layout.CONFIG_DIR / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+
+    def test_fewer_queues_than_before(self) -> None:
+        """A topic that was deleted and created again with fewer queues leaves no damage, whether its broker runs."""
+        for folder, abort in (("rest", False), ("use", True)):
+            self.folder = self.folder / folder
+            pair = self.pair()
+            for root in (pair.master, pair.slave):
+                self.table(root, 1, 1)
+                if abort:
+                    (root / "abort").touch()
+            for result in (alone(pair.master), audit(pair.master, pair.slave)):
+                self.assertEqual(result.verdict.value, "CONSISTENT")
+                found = {one.invariant: one for one in result.findings if one.queue_id == 1}
+                self.assertEqual(list(found), ["CQ-BEHIND"])
+                self.assertEqual((found["CQ-BEHIND"].severity, found["CQ-BEHIND"].count), (Severity.INFO, 2))
+                self.assertIn("created again with fewer queues, topics.json has 1;", found["CQ-BEHIND"].detail)
+                self.assertNotIn("recovery", found["CQ-BEHIND"].detail)
+
+    def test_a_deletion_that_nothing_proves(self) -> None:
+        """
+        Without a queue that begins again behind the last record it may be the loss of a folder: a warning, or, as
+        long as the store has the file abort, no more than a remark.
+        """
+        for restarts, after in ((False, None), (True, 2)):
+            self.folder = self.folder / "next"
+            pair = self.pair(restarts=restarts, after=after)
+            self.table(pair.master, 1, 1)
+            result = alone(pair.master)
+            (one,) = (one for one in result.findings if one.queue_id == 1)
+            self.assertEqual((result.verdict.value, result.exit_status), ("CONSISTENT", 1))
+            self.assertEqual((one.invariant, one.severity), ("CQ-BEHIND", Severity.WARN))
+            self.assertIn("the number of queues was reduced, and the folder was lost", one.detail)
+            (pair.master / "abort").touch()
+            (one,) = (one for one in alone(pair.master).findings if one.queue_id == 1)
+            self.assertEqual((one.invariant, one.severity), ("CQ-BEHIND", Severity.INFO))
+            self.assertIn("created again with fewer queues, or the store is in use", one.detail)
+
+    def test_a_queue_that_was_lost(self) -> None:
+        """What topics.json gives the topic, or may give it, is lost when its units are gone."""
+        numbers = ((2, 1), (1, 2), (True, 1), ("1", 1), (-1, 1), (None, 1))
+        for at, (read, write) in enumerate(numbers):
+            self.folder = self.folder / str(at)
+            pair = self.pair()
+            self.table(pair.master, read, write)
+            found = [(one.invariant, one.severity) for one in alone(pair.master).findings if one.queue_id == 1]
+            self.assertEqual(found, [("CQ-LOST", Severity.ERROR)], (read, write))
+        (pair.master / layout.CONFIG_DIR / "topics.json").unlink()
+        self.assertIn("CQ-LOST", [one.invariant for one in alone(pair.master).findings])
+
+    def test_delayed_messages_are_not_a_topic_of_users(self) -> None:
+        """Nobody deletes the topic of delayed messages, whatever its numbers of queues: its queue is lost."""
+        made = MadeStore()
+        made.put("SCHEDULE_TOPIC_XXXX", 3, b"later")
+        made.units.clear()
+        made.put("aa", 0, b"last")
+        pair = Pair(self.folder, made)
+        self.table(pair.master, 1, 1)
+        path = pair.master / layout.CONFIG_DIR / "topics.json"
+        path.write_text(path.read_text().replace('"bb"', '"SCHEDULE_TOPIC_XXXX"'))
+        found = [one.invariant for one in alone(pair.master).findings if one.queue_id == 3]
+        self.assertEqual(found, ["CQ-LOST"])
 
 
 class PropertyTests(SynchronousTestCase):

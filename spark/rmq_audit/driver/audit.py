@@ -16,7 +16,7 @@ from rmq_audit.driver.consumers import (
     Earlier,
     check_backwards,
     check_consumers,
-    configured_topics,
+    configured_queues,
 )
 from rmq_audit.driver.coverage import MAX_FOREIGN_NAMES, Coverage, SideCoverage
 from rmq_audit.driver.epochs import check_epochs, knows_epochs
@@ -207,7 +207,7 @@ class _Audit:
             coverage = self._coverage[side]
             self._findings += check_continuity(log)
             queues = QueueFiles(log, self._engine, coverage)
-            configured = configured_topics(child(log.store.path, layout.CONFIG_DIR, TOPICS_FILE))
+            configured = configured_queues(child(log.store.path, layout.CONFIG_DIR, TOPICS_FILE))
             self._findings += queues.check(live=live, configured=configured)
             others = [store for store in self._stores.values() if store.side != side]
             slots = self._options.index_slots

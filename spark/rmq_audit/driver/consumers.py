@@ -137,10 +137,27 @@ def _committed(path: str, *, required: bool) -> Iterator[Committed]:
 
 def configured_topics(path: str) -> frozenset[str] | None:
     """Return the topics of a topics.json; None when there is none that can be read."""
+    queues = configured_queues(path)
+    return None if queues is None else frozenset(queues)
+
+
+def configured_queues(path: str) -> Mapping[str, int | None] | None:
+    """
+    Return how many queues a topics.json gives each topic, the larger of read and write queues.
+
+    None when there is no such file that can be read, and for a topic whose numbers are no right ones.
+    """
     try:
-        return frozenset(_table(path, "topicConfigTable")) or None
+        table = _table(path, "topicConfigTable")
     except _BadFile:
         return None
+    return {topic: _queue_count(settings) for topic, settings in table.items()} or None
+
+
+def _queue_count(settings: object) -> int | None:
+    counts = [settings.get(key) for key in ("readQueueNums", "writeQueueNums")] if isinstance(settings, dict) else []
+    right = [count for count in counts if type(count) is int and count >= 0]
+    return max(right) if len(right) == 2 else None
 
 
 def _table(path: str, member: str, *, required: bool = False) -> dict[str, Any]:

@@ -32,6 +32,14 @@ class Bounds:
     end: int
 
 
+@attrs.frozen
+class Why:
+    """Why a queue may lack units, and how serious that is."""
+
+    text: str
+    severity: Severity = Severity.INFO
+
+
 def by_queue(runs: Iterable[Run]) -> dict[Queue, list[Run]]:
     """Return the runs of every queue in the order of the log."""
     queues: dict[Queue, list[Run]] = {}
@@ -132,15 +140,17 @@ class QueueFiles:
         self._extensions = {(one.topic, one.queue_id): one.files for one in log.store.extensions}
         self._folders = {topic for topic, _ in self._files}
 
-    def check(self, *, live: bool, configured: Container[str] | None = None) -> list[Finding]:
+    def check(self, *, live: bool, configured: Mapping[str, int | None] | None = None) -> list[Finding]:
         """
         Return where units are not what the log dictates; nothing for a store without consume queues.
 
-        Of a store that is being written (``live``) units after the end that was seen are no fault. ``configured`` are
-        the topics of its topics.json: of others the queues may have been deleted.
+        Of a store that is being written (``live``) units after the end that was seen are no fault. ``configured``: how
+        many queues its topics.json gives each topic, None where that is unknown. Queues beyond may have been deleted
+        with their topic.
         """
         log = self._log
-        runs = {queue: current_runs(found) for queue, found in by_queue(log.runs).items()}
+        all_runs = by_queue(log.runs)
+        runs = {queue: current_runs(found) for queue, found in all_runs.items()}
         for queue, found_runs in runs.items():
             self.bounds[queue] = Bounds(min(run.first for run in found_runs), max(run.last for run in found_runs) + 1)
         if not self._files:
@@ -166,6 +176,8 @@ class QueueFiles:
         states = self._engine.run(QUEUES, checks)
         unit_states = self._compare_units(checks, states)
         frontier = _frontier(checks, states, unit_states)
+        absent = self._absent(runs.keys(), configured or {})
+        restarts = _restarts(log, all_runs, {topic for topic, _ in absent})
         found = [*_odd_sizes(log, self._files), *_odd_sizes(log, self._extensions)]
         for check, state, units in zip(checks, states, unit_states, strict=True):
             self._coverage.queues += 1
@@ -178,6 +190,9 @@ class QueueFiles:
             found += [of_fault(log.side, one, **place) for one in state.faults]
             deleted = configured is not None and check.topic not in configured and not is_system_topic(check.topic)
             why = self._why_behind(deleted=deleted and check.topic not in self._folders, live=live)
+            if (check.topic, check.queue_id) in absent:
+                created_again = restarts.get(check.topic, -1) > check.runs[-1].phy_last
+                why = self._why_absent(absent[check.topic, check.queue_id], created_again=created_again, live=live)
             # not when a folder or file was not listed, which is reported already: its units may be in it
             unlisted = log.store.is_unlisted(layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id))
             for one in _summed(fault for answer in units for fault in answer.faults):
@@ -187,13 +202,55 @@ class QueueFiles:
                     found.append(of_fault(log.side, _meaning(log, check, one, frontier, why), **place))
         return found
 
-    def _why_behind(self, *, deleted: bool, live: bool) -> str | None:
+    def _absent(self, queues: Iterable[Queue], configured: Mapping[str, int | None]) -> dict[Queue, int]:
+        """
+        Return the queues without a folder that topics.json does not give their topic, and how many it gives.
+
+        That is what a topic leaves behind that was deleted and created again with fewer queues. Fewer queues alone
+        (``updateTopic``) leave the folder where it is: it is deleted only with its topic, or with its last message.
+        """
+        return {
+            (topic, queue_id): count
+            for topic, queue_id in queues
+            if (topic, queue_id) not in self._files
+            and (count := configured.get(topic)) is not None
+            and queue_id >= count
+            and not is_system_topic(topic)
+        }
+
+    def _why_behind(self, *, deleted: bool, live: bool) -> Why | None:
         """Return why a queue may lack units although others hold later ones; None where it may not."""
         if deleted:
-            return "the topic was deleted, its messages go with their segments"
+            return Why("the topic was deleted, its messages go with their segments")
         if self._log.store.unfinished:
-            return "the store has the file abort: it is in use, or awaits a recovery, which adds them"
-        return "the store is being written" if live else None
+            return Why("the store has the file abort: it is in use, or awaits a recovery, which adds them")
+        return Why("the store is being written") if live else None
+
+    def _why_absent(self, count: int, *, created_again: bool, live: bool) -> Why:
+        """
+        Return why a queue of :meth:`_absent` has no units.
+
+        ``created_again``: another queue of the topic begins again at 0 behind the last record of this one, which proves
+        that the topic was deleted. Else the folder may have been lost after the number of queues was reduced.
+        """
+        if created_again:
+            return Why(
+                f"the topic was deleted and created again with fewer queues, topics.json has {count}; the messages go "
+                "with their segments"
+            )
+        text = (
+            f"topics.json gives the topic {count} queues, and this one has no folder: the topic was deleted and "
+            "created again with fewer queues"
+        )
+        if self._log.store.unfinished:
+            return Why(f"{text}, or the store is in use, or awaits a recovery, which adds them")
+        if live:
+            return Why(f"{text}, or the store is being written")
+        return Why(
+            f"{text}, and nothing is wrong; or the number of queues was reduced, and the folder was lost. Consumers do "
+            "not see the messages in either case. See Queues in docs/audit.md before you give the topic more queues",
+            Severity.WARN,
+        )
 
     def _widen(self, check: QueueCheck, state: QueueState) -> None:
         """
@@ -243,6 +300,17 @@ def _odd_sizes(log: Log, queues: Mapping[Queue, Sequence[StoreFile]]) -> Iterato
             )
 
 
+def _restarts(log: Log, runs: Mapping[Queue, list[Run]], topics: Container[str]) -> dict[str, int]:
+    """Return for those ``topics`` of which a queue begins again at 0 where in the log the last of them does so."""
+    found: dict[str, int] = {}
+    for queue, ones in runs.items():
+        if queue[0] in topics:
+            for one in _check_queue(log, queue, list(_merged(ones))):
+                if one.invariant == "QO-RESTART" and one.phy_to is not None:
+                    found[queue[0]] = max(found.get(queue[0], -1), one.phy_to - 1)
+    return found
+
+
 def _frontier(
     checks: Sequence[QueueCheck], states: Sequence[QueueState], unit_states: Sequence[Sequence[UnitState]]
 ) -> int:
@@ -283,7 +351,7 @@ def _summed(faults: Iterable[Fault]) -> Iterator[Fault]:
         yield attrs.evolve(ones[0], count=count, detail=f"{count} {ones[0].detail}")
 
 
-def _meaning(log: Log, check: QueueCheck, empty: Fault, frontier: int, why: str | None) -> Fault:
+def _meaning(log: Log, check: QueueCheck, empty: Fault, frontier: int, why: Why | None) -> Fault:
     """
     Return what empty units mean: records not dispatched yet, if no queue holds a later one, and else lost units.
 
@@ -299,7 +367,7 @@ def _meaning(log: Log, check: QueueCheck, empty: Fault, frontier: int, why: str 
     if not at_end:
         invariant, text = "CQ-MISMATCH", f", although later ones have; {remedy}"
     elif why is not None:
-        severity, text = Severity.INFO, f": {why}"
+        severity, text = why.severity, f": {why.text}"
     elif dispatched is not None and empty.phy >= dispatched:
         severity, text = Severity.INFO, f": the dump says that its queues end at {dispatched}"
     elif empty.phy > frontier:

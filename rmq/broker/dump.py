@@ -34,7 +34,6 @@ from rmq.runtime.disk.files import Disk, DiskError, File, FileSystem
 from rmq.store import layout
 from rmq.store.store import MessageStore
 
-MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 #: bytes that are copied in one turn of the reactor
 SLICE_BYTES = 1 << 20
@@ -178,7 +177,8 @@ class Dumps:
             disk.make_dirs(partial)
             self._system = disk.file_system(partial)
             manifest = await self._fill(partial)
-            await self._write(os.path.join(partial, MANIFEST_FILE), msgspec.json.format(msgspec.json.encode(manifest)))
+            text = msgspec.json.format(msgspec.json.encode(manifest))
+            await self._write(os.path.join(partial, layout.MANIFEST_FILE), text)
             await self._verify(partial, manifest)
             if self._system is not None:
                 await self._system.sync()

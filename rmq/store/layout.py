@@ -19,6 +19,10 @@ CONFIG_DIR = "config"
 CHECKPOINT_FILE = "checkpoint"
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
+#: ours alone: at the root of a dump it says where that ends, and makes the audit read no further
+MANIFEST_FILE = "manifest.json"
+#: its name from when a broker runs on the dump, which grows then
+RESTORED_MANIFEST_FILE = "manifest.json.restored"
 #: ours alone: what was cut off the log although it was not all damaged
 CUT_DIR = "cut"
 #: ours alone, ignored by Apache: how far log, queues and index were surely on disk

@@ -187,6 +187,7 @@ class MessageStore:
                 raise
             raise StoreError(f"storePathRootDir={self._root} cannot be used: {error}") from error
         try:
+            self._leave_dump()
             self._recover()
             self._loaded = True
         except DiskError as error:
@@ -196,6 +197,21 @@ class MessageStore:
         finally:
             if not self._loaded:
                 self._close()
+
+    def _leave_dump(self) -> None:
+        """
+        Rename the manifest of a dump from which the store was restored: the store goes on behind the end it states.
+
+        Before anything is written, or the audit would never read what comes then.
+        """
+        path = layout.join(self._root, layout.MANIFEST_FILE)
+        if self._disk.exists(path):
+            restored = layout.join(self._root, layout.RESTORED_MANIFEST_FILE)
+            self._disk.rename(path, restored)
+            self._disk.sync_dir(self._root)
+            self._log.info(
+                "the store was restored from a dump: {path} renamed to {restored}", path=path, restored=restored
+            )
 
     def _recover(self) -> None:
         began_s = self._clock.seconds()

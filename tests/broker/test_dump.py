@@ -178,6 +178,9 @@ class ContentTests(DumpCase):
             12, {"topic": "T", "key": "k7", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": "9999999999999"}
         )
         self.assertEqual([r.body.split()[0] for r in decode_records(found.body or b"")], [b"7"])
+        names = self.disk.list_dir("/copy")
+        self.assertNotIn("manifest.json", names, "the audit would read no further than the dump's end")
+        self.assertIn("manifest.json.restored", names)
 
     def test_empty_store(self) -> None:
         """A broker without a message can be dumped, too."""

@@ -12,7 +12,7 @@ from rmq_audit.worker.location import InputError
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
-from tests.spark.support import audit, causes
+from tests.spark.support import as_json, audit, causes
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store, plant_stale_records
 
 
@@ -101,6 +101,17 @@ class EndTests(DumpCase):
         self.both(dispatchedOffset=one.phy)
         result = audit(self.pair.master, self.pair.slave)
         self.assertEqual((result.exit_status, result.findings[0].invariant), (0, "CQ-BEHIND"))
+
+    def test_a_store_that_was_restored_from_a_dump(self) -> None:
+        """Messages behind the dump's end are read as soon as the broker has renamed the manifest."""
+        one = self.pair.made.stored[-4]
+        self.both(maxPhyOffset=one.phy)
+        self.assertEqual(audit(self.pair.master, self.pair.slave).compared_to, one.phy)
+        for root in (self.pair.master, self.pair.slave):
+            (root / layout.MANIFEST_FILE).rename(root / layout.RESTORED_MANIFEST_FILE)
+        result = audit(self.pair.master, self.pair.slave)
+        self.assertEqual((result.verdict.value, as_json(result)), ("CONSISTENT", []))
+        self.assertEqual(result.compared_to, self.pair.made.end)
 
     def test_names_come_from_the_manifest(self) -> None:
         """Findings name cluster, broker and role of the side they are about."""

@@ -126,7 +126,7 @@ def take_inventory(side: str, path: str) -> Store:
     known = not found.problems
     if known and not names.get(log, _NOTHING).is_folder:
         raise InputError(_why_no_store(found.there, root, names))
-    manifest = _read_manifest(names["manifest.json"].path) if "manifest.json" in names else None
+    manifest = _read_manifest(names[name].path) if (name := layout.MANIFEST_FILE) in names else None
     ours = layout.PROGRESS_FILE in names
     segments = found.files(child(root, log), in_log=True) if known else ()
     queues = found.queues(child(root, layout.CONSUME_QUEUE_DIR)) if known else ()

@@ -314,12 +314,25 @@ class CreatedAgainTests(SynchronousTestCase):
             self.assertEqual((one.invariant, one.severity), ("CQ-BEHIND", Severity.INFO))
             self.assertIn("created again with fewer queues, or the store is in use", one.detail)
 
+    def test_as_many_queues_as_before(self) -> None:
+        """Where another queue begins again behind its last record, a queue without a folder is a warning, no damage."""
+        for folder, abort, severity in (("rest", False, Severity.WARN), ("use", True, Severity.INFO)):
+            self.folder = self.folder / folder
+            pair = self.pair()
+            self.table(pair.master, 2, 2)
+            if abort:
+                (pair.master / "abort").touch()
+            result = alone(pair.master)
+            (one,) = (one for one in result.findings if one.queue_id == 1)
+            self.assertEqual((result.verdict.value, one.invariant, one.severity), ("CONSISTENT", "CQ-BEHIND", severity))
+            self.assertEqual("has got no message since" in one.detail, not abort)
+
     def test_a_queue_that_was_lost(self) -> None:
         """What topics.json gives the topic, or may give it, is lost when its units are gone."""
         numbers = ((2, 1), (1, 2), (True, 1), ("1", 1), (-1, 1), (None, 1))
         for at, (read, write) in enumerate(numbers):
             self.folder = self.folder / str(at)
-            pair = self.pair()
+            pair = self.pair(restarts=False)
             self.table(pair.master, read, write)
             found = [(one.invariant, one.severity) for one in alone(pair.master).findings if one.queue_id == 1]
             self.assertEqual(found, [("CQ-LOST", Severity.ERROR)], (read, write))

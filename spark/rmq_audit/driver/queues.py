@@ -40,6 +40,14 @@ class Why:
     severity: Severity = Severity.INFO
 
 
+#: of a queue that its topic still has: another one begins again at 0 behind its last record
+CREATED_AGAIN = Why(
+    "the topic was deleted and created again, and this queue has got no message since: the old ones go with their "
+    "segments, and nothing is wrong; or all folders of the topic were lost. See Queues in docs/audit.md",
+    Severity.WARN,
+)
+
+
 def by_queue(runs: Iterable[Run]) -> dict[Queue, list[Run]]:
     """Return the runs of every queue in the order of the log."""
     queues: dict[Queue, list[Run]] = {}
@@ -190,9 +198,12 @@ class QueueFiles:
             found += [of_fault(log.side, one, **place) for one in state.faults]
             deleted = configured is not None and check.topic not in configured and not is_system_topic(check.topic)
             why = self._why_behind(deleted=deleted and check.topic not in self._folders, live=live)
-            if (check.topic, check.queue_id) in absent:
-                created_again = restarts.get(check.topic, -1) > check.runs[-1].phy_last
-                why = self._why_absent(absent[check.topic, check.queue_id], created_again=created_again, live=live)
+            count = absent.get((check.topic, check.queue_id))
+            created_again = restarts.get(check.topic, -1) > check.runs[-1].phy_last
+            if count is not None and check.queue_id >= count:
+                why = self._why_absent(count, created_again=created_again, live=live)
+            elif count is not None and created_again and why is None:
+                why = CREATED_AGAIN
             # not when a folder or file was not listed, which is reported already: its units may be in it
             unlisted = log.store.is_unlisted(layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id))
             for one in _summed(fault for answer in units for fault in answer.faults):
@@ -204,9 +215,9 @@ class QueueFiles:
 
     def _absent(self, queues: Iterable[Queue], configured: Mapping[str, int | None]) -> dict[Queue, int]:
         """
-        Return the queues without a folder that topics.json does not give their topic, and how many it gives.
+        Return the queues without a folder, and how many queues topics.json gives their topic.
 
-        That is what a topic leaves behind that was deleted and created again with fewer queues. Fewer queues alone
+        A topic that was deleted and created again leaves that behind, with fewer queues or not. Fewer queues alone
         (``updateTopic``) leave the folder where it is: it is deleted only with its topic, or with its last message.
         """
         return {
@@ -214,7 +225,6 @@ class QueueFiles:
             for topic, queue_id in queues
             if (topic, queue_id) not in self._files
             and (count := configured.get(topic)) is not None
-            and queue_id >= count
             and not is_system_topic(topic)
         }
 

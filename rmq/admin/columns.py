@@ -17,8 +17,8 @@ from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.offsets import OffsetWrapper
 from rmq.wire.api.routes import TopicRouteData
 
-#: (cluster, broker name, broker id, address, runtime figures)
-Member = tuple[str, str, int, str, Mapping[str, str]]
+#: (cluster, broker name, broker id, address, runtime figures or None when the broker did not answer)
+Member = tuple[str, str, int, str, Mapping[str, str] | None]
 
 
 def cluster_list(members: Iterable[Member], now_ms: int) -> str:
@@ -26,7 +26,9 @@ def cluster_list(members: Iterable[Member], now_ms: int) -> str:
     layout = "%-16s  %-22s  %-4s  %-22s %-16s %19s %19s %10s %5s %6s"
     titles = ("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)", "#OutTPS(LOAD)")
     lines = [layout % (*titles, "#PCWait(ms)", "#Hour", "#SPACE")]
-    for cluster, name, broker_id, addr, table in members:
+    for cluster, name, broker_id, addr, figures in members:
+        # mqadmin's values when a broker did not answer; those of a broker without the key are Java's null
+        table = dict.fromkeys(_TEXTS, "") if figures is None else figures
         earliest = table.get("earliestMessageTimeStamp")
         hours = (now_ms - int(earliest)) / 3_600_000 if earliest else 0.0
         lines.append(
@@ -47,6 +49,16 @@ def cluster_list(members: Iterable[Member], now_ms: int) -> str:
     return "\n".join(lines)
 
 
+_TEXTS = (
+    "brokerVersionDesc",
+    "pageCacheLockTimeMills",
+    "sendThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+)
+
+
 def _load(table: Mapping[str, str], rate: str, pool: str) -> str:
     size = table.get(f"{pool}ThreadPoolQueueSize", "null")
     wait = table.get(f"{pool}ThreadPoolQueueHeadWaitTimeMills", "null")
@@ -58,7 +70,10 @@ def cluster_totals(members: Iterable[Member]) -> str:
     layout = "%-16s  %-32s %14s %14s %14s %14s"
     titles = ("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYest", "#InTotalToday", "#OutTotalToday")
     return "\n".join(
-        [layout % titles, *(layout % (cluster, name, *totals_of(table)) for cluster, name, _, _, table in members)]
+        [
+            layout % titles,
+            *(layout % (cluster, name, *totals_of(table or {})) for cluster, name, _, _, table in members),
+        ]
     )
 
 

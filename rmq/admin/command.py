@@ -14,6 +14,7 @@ import msgspec
 from twisted.internet.defer import Deferred, succeed
 
 from rmq.errors import NotFound as NotFound
+from rmq.errors import RequestFailed
 from rmq.runtime.clock import now_ms
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls
@@ -112,6 +113,8 @@ class Outcome:
     table: Table | None = None
     #: what the command prints under its name in mqadmin, when scripts cut its columns
     mqadmin_text: str | None = None
+    #: why servers have no part in the result: printed on standard error, and they decide the exit status
+    failures: Sequence[RequestFailed] = ()
 
 
 def tabular(
@@ -121,11 +124,14 @@ def tabular(
     nothing: str,
     status: int = OK,
     mqadmin_text: str | None = None,
+    failures: Sequence[RequestFailed] = (),
 ) -> Outcome:
-    """Return a table as the result of a command; ``nothing`` is the text of an empty one."""
+    """Return a table as the result of a command; ``nothing`` is the text of an empty one when no server failed."""
     table = Table(columns, list(rows))
-    text = table.text() if table.rows else nothing
-    return Outcome(status=status, text=text, data=table.data(), table=table, mqadmin_text=mqadmin_text)
+    text = table.text() if table.rows else "" if failures else nothing
+    return Outcome(
+        status=status, text=text, data=table.data(), table=table, mqadmin_text=mqadmin_text, failures=failures
+    )
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
@@ -142,6 +148,8 @@ class Terminal:
 
     #: prints a line at once
     emit: Callable[[str], object] = print
+    #: prints a line on standard error at once
+    warn: Callable[[str], object] = lambda text: None
     #: has a person type a name to confirm what a text says; False without a person
     ask: Callable[[str, str], bool] = lambda text, name: False
     #: fires with the next line of standard input, empty at its end

@@ -80,10 +80,27 @@ def one_cluster(call: Call, info: ClusterInfo) -> tuple[str, list[str]]:
     return wanted, sorted(clusters[wanted])
 
 
+async def ask_all(
+    call: Call, addrs: Iterable[str], contract: Contract[H, B, RH, RB], header: H, body: B
+) -> tuple[list[tuple[str, Response[RH, RB]]], list[RequestFailed]]:
+    """Ask all servers at once; return the answers by address, and the failures of the other servers."""
+
+    async def ask(addr: str) -> Response[RH, RB] | RequestFailed:
+        try:
+            return await call.invoke(addr, contract, header, body)
+        except RequestFailed as error:
+            return error
+
+    asked = list(addrs)
+    found = await together(Deferred.fromCoroutine(ask(addr)) for addr in asked)
+    answers = [(addr, one) for addr, one in zip(asked, found, strict=True) if not isinstance(one, RequestFailed)]
+    return answers, [one for one in found if isinstance(one, RequestFailed)]
+
+
 async def ask_each(
     call: Call, addrs: Iterable[str], contract: Contract[H, B, RH, RB], header: H, body: B
 ) -> list[tuple[str, Response[RH, RB]]]:
-    """Ask all servers at once; raises the RequestFailed of the first that fails."""
+    """Ask all servers at once, for a result that needs every answer; raises the RequestFailed of the first failure."""
     asked = list(addrs)
     answers = await together(call.invoke(addr, contract, header, body) for addr in asked)
     return list(zip(asked, answers, strict=True))

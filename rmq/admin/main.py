@@ -268,7 +268,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
 
 @attrs.frozen
 class Result:
-    """The output of a run, and its exit status."""
+    """The exit status of a run, its output, and what failed; with ``err`` and no ``out`` nothing could be done."""
 
     status: int
     out: str = ""
@@ -296,8 +296,10 @@ async def run(platform: Platform, options: argparse.Namespace, terminal: Termina
     try:
         while True:
             result = await _once(call)
-            if options.watch is None or result.err:
+            if options.watch is None or (result.err and not result.out):
                 return result
+            if result.err:
+                terminal.warn(result.err)
             terminal.emit(result.out)
             await deferLater(platform.reactor, options.watch)
     finally:
@@ -314,7 +316,7 @@ async def _once(call: Call) -> Result:
         outcome = await called.run(call)
         if changes and options.dry_run:
             return Result(OK)  # each request is printed where it would have been sent
-        return Result(OK) if outcome is None else Result(outcome.status, out=_printed(outcome, options))
+        return Result(OK) if outcome is None else _result(outcome, options)
     except (WrongUse, ConfigurationError) as error:
         return Result(EXIT_USAGE, err=f"rmq-admin {options.command}: {error}")
     except (NotFound, NoRoute) as error:
@@ -329,6 +331,16 @@ async def _once(call: Call) -> Result:
         return Result(REFUSED, err=f"rmq-admin: {error}")
     except RequestFailed as error:
         return Result(UNASKED, err=f"rmq-admin: {error}")
+
+
+def _result(outcome: Outcome, options: argparse.Namespace) -> Result:
+    """Return an outcome as it is printed; a server that failed counts for more than what the others answered."""
+    status = outcome.status
+    if outcome.failures:
+        refused = all(isinstance(failure, Refused) for failure in outcome.failures)
+        status = REFUSED if refused else UNASKED
+    lines = dict.fromkeys(f"rmq-admin: {failure}" for failure in outcome.failures)
+    return Result(status, out=_printed(outcome, options), err="\n".join(lines))
 
 
 def _printed(outcome: Outcome, options: argparse.Namespace) -> str:

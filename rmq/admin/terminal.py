@@ -79,6 +79,11 @@ def emit(text: str) -> None:
         _leave(signal.SIGINT)
 
 
+def warn(text: str) -> None:
+    """Print a line on standard error."""
+    print(text, file=sys.stderr)
+
+
 def confirmed(text: str, name: str) -> bool:
     """Show what is about to happen and have the name typed; False without a terminal."""
     if not sys.stdin.isatty():
@@ -107,5 +112,9 @@ def execute(line: str, data: bytes, variables: Mapping[str, str]) -> Deferred[in
 
 
 TERMINAL = Terminal(
-    emit=emit, ask=confirmed, read_line=lambda: deferToThread(sys.stdin.buffer.readline), execute=execute
+    emit=emit,
+    warn=warn,
+    ask=confirmed,
+    read_line=lambda: deferToThread(sys.stdin.buffer.readline),
+    execute=execute,
 )

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
-from rmq.errors import Refused
+from rmq.errors import Refused, RequestTimeout
 from rmq.remoting.client import RemotingClient
 from rmq.sim.cluster import Cluster
 from rmq.sim.node import Node, platform_for
@@ -44,6 +44,7 @@ class ClusterCase(SynchronousTestCase):
         self.broker = master.addr
         self.questions: list[str] = []
         self.emitted: list[str] = []
+        self.warned: list[str] = []
         self.executed: list[tuple[str, bytes, Mapping[str, str]]] = []
         self.exec_statuses: list[int] = []
         for _ in range(30):
@@ -88,7 +89,13 @@ class ClusterCase(SynchronousTestCase):
             return succeed(self.exec_statuses.pop(0) if self.exec_statuses else 0)
 
         left = [*lines, b""]
-        return Terminal(emit=self.emitted.append, ask=ask, read_line=lambda: succeed(left.pop(0)), execute=execute)
+        return Terminal(
+            emit=self.emitted.append,
+            warn=self.warned.append,
+            ask=ask,
+            read_line=lambda: succeed(left.pop(0)),
+            execute=execute,
+        )
 
     def text(self, *arguments: str) -> str:
         """Run a command that succeeds; return what it prints."""
@@ -145,6 +152,97 @@ class ClusterCase(SynchronousTestCase):
                 "commitOffset": str(offset),
             }
             self.assertEqual(client.ask(15, header).code, 0)
+
+
+class FailedBrokerTests(ClusterCase):
+    """A broker that does not answer hides nothing of what the others and the NameServer answer."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.slave = self.cluster.members[1].addr
+        self.text("topic", "create", "orders", "--queues", "2")
+        self.send("orders", 3)
+        self.join("G", "orders")
+        self.commit("G", "orders", 0, 0)
+
+    def silence(self, *addrs: str, error: type[RequestTimeout] | None = RequestTimeout) -> None:
+        """Let brokers answer no request of the commands; with ``error`` None refuse each."""
+        asked = RemotingClient.invoke
+
+        def invoke(client: RemotingClient, addr: str, contract: Any, *more: Any, **settings: Any) -> Deferred[Any]:
+            if addr not in addrs:
+                return asked(client, addr, contract, *more, **settings)
+            if error is None:
+                return fail(Refused(3, "not supported", addr, request_code=contract.code))
+            return fail(error(addr, f"{addr} did not answer request {contract.code}"))
+
+        self.patch(RemotingClient, "invoke", invoke)
+
+    def partly(self, status: int, *arguments: str) -> str:
+        """Run a command that ends with ``status``, a line on standard error for the slave, and output."""
+        result = self.admin(*arguments)
+        self.assertEqual(result.status, status, result)
+        self.assertRegex(result.err, rf"^rmq-admin: {self.slave} [^\n]*$")
+        return result.out
+
+    def test_list_of_a_cluster(self) -> None:
+        """What the NameServer knows is there; the broker without an answer has no figures."""
+        self.silence(self.slave)
+        rows = json.loads(self.partly(3, "cluster", "list", "-o", "json"))
+        self.assertEqual([(row["id"], row["address"]) for row in rows], [(0, self.broker), (1, self.slave)])
+        self.assertIsNotNone(rows[0]["version"])
+        self.assertEqual((rows[1]["version"], rows[1]["in_per_second"], rows[1]["out_per_second"]), (None, None, None))
+        rows = json.loads(self.partly(3, "cluster", "list", "--totals", "-o", "json"))
+        self.assertEqual((rows[0]["in_today"], rows[1]["in_today"]), (3, None))
+        _, _, line = self.partly(3, "clusterList").splitlines()
+        self.assertEqual(line.split(), ["sim", "broker-a", "1", self.slave, *("0.00(,ms)",) * 2, "0.00", "0.0000"])
+        _, _, line = self.partly(3, "clusterList", "-m").splitlines()
+        self.assertEqual(line.split(), ["sim", "broker-a", "0", "0", "0", "0"])
+
+    def test_questions_to_several(self) -> None:
+        """Tables have the rows of the brokers that answer; a refusal of some is status 1."""
+        both = ("-b", f"{self.slave};{self.broker}")
+        commands = (("ha", "status"), ("broker", "show"), ("broker", "config"), ("group", "lag"), ("producer", "list"))
+        whole = {command: self.admin(*command, "-b", self.broker, "-o", "json") for command in commands}
+        self.silence(self.slave)
+        for command in commands:
+            self.assertEqual(self.partly(3, *command, *both, "-o", "json").count("\n"), whole[command].out.count("\n"))
+        self.assertEqual(self.partly(3, "broker", "show", "-b", self.slave), "")
+        self.assertEqual(self.partly(3, "broker", "config", "--diff", *both), "")
+        self.assertEqual(self.partly(3, "group", "config", "G", "-b", self.slave), "")
+        self.silence(self.slave, error=None)
+        self.assertIn(f"{self.broker}: master", self.partly(1, "ha", "status", *both))
+
+    def test_topics(self) -> None:
+        """Topics are those of the NameServer, whatever brokers answer; figures are left out."""
+        self.silence(self.broker)
+        self.slave = self.broker
+        self.assertIn({"topic": "orders"}, json.loads(self.partly(3, "topic", "list", "-o", "json")))
+        result = self.admin("topic", "list", "--groups", "-o", "json")
+        self.assertIn({"topic": "orders", "groups": ""}, json.loads(result.out))
+        self.assertEqual((result.status, len(result.err.splitlines())), (3, 2))  # one for each kind of request
+        self.assertEqual(self.partly(3, "topic", "stats"), "")
+
+    def test_groups(self) -> None:
+        """Groups are those of the NameServer, without figures where a broker does not answer."""
+        self.silence(self.broker)
+        self.slave = self.broker
+        (row,) = json.loads(self.partly(3, "group", "list", "-o", "json"))
+        self.assertEqual((row["group"], row["members"], row["lag"]), ("G", None, None))
+        _, line = self.partly(3, "consumerProgress").splitlines()
+        self.assertEqual(line.split(), ["G", "0", "OFFLINE", "0", "0"])
+
+    def test_watch(self) -> None:
+        """--watch goes on, and says each time which broker failed."""
+        self.silence(self.slave)
+        parsed = parse(["cluster", "list", "--watch", "2", "-n", self.namesrv])
+        asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        self.world.run_for(5)
+        self.assertEqual(len(self.emitted), 3)
+        self.assertEqual(self.warned, [f"rmq-admin: {self.slave} did not answer request 28"] * 3)
+        asked.cancel()
+        self.world.run_for(1)
+        self.failureResultOf(asked)
 
 
 class TopicTests(ClusterCase):
@@ -244,7 +342,9 @@ class GroupTests(ClusterCase):
 
         self.patch(RemotingClient, "invoke", invoke)
         self.assertIn("no account", self.fails(1, "group", "members", "G"))
-        self.assertIn("no account", self.fails(1, "group", "list"))
+        listed = self.admin("group", "list")
+        self.assertEqual(listed.status, 1)
+        self.assertIn("no account", listed.err)
 
     def test_unknown(self) -> None:
         """A group that never consumed: status 2."""

@@ -20,7 +20,7 @@ from rmq.admin.command import (
     subject,
     tabular,
 )
-from rmq.admin.lookups import ask_each, change_each, targets
+from rmq.admin.lookups import ask_all, change_each, targets
 from rmq.admin.times import time_text
 from rmq.errors import RequestFailed
 from rmq.runtime.disk.error import DiskError
@@ -43,13 +43,15 @@ PERM = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
 
 @command("acl version", "show when the accounts of brokers changed last", NAMESRV, CLUSTER, ONE_BROKER)
 async def acl_version(call: Call) -> Outcome:
-    """RequestFailed when a broker has no access control."""
+    """Status 1 when a broker has no access control."""
     rows = []
-    for addr, answer in await ask_each(call, await targets(call), GET_BROKER_CLUSTER_ACL_INFO, None, None):
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CLUSTER_ACL_INFO, None, None)
+    for addr, answer in answers:
         header = answer.header
         version = msgspec.json.decode(header.version, type=DataVersion)
         rows.append((header.cluster_name, header.broker_name, addr, version.counter, time_text(version.timestamp)))
-    return tabular(("cluster", "broker", "address", "version", "changed"), rows, nothing="no broker")
+    columns = ("cluster", "broker", "address", "version", "changed")
+    return tabular(columns, rows, nothing="no broker", failures=failures)
 
 
 @command(
@@ -61,16 +63,17 @@ async def acl_version(call: Call) -> Outcome:
     argument("--show-secrets", action="store_true", help="secret keys too"),
 )
 async def acl_show(call: Call) -> Outcome:
-    """RequestFailed when a broker has no access control."""
+    """Status 1 when a broker has no access control."""
     rows: list[tuple[object, ...]] = []
-    for addr, answer in await ask_each(call, await targets(call), GET_BROKER_CLUSTER_ACL_CONFIG, None, None):
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CLUSTER_ACL_CONFIG, None, None)
+    for addr, answer in answers:
         rows += [(addr, None, one, *[None] * 6) for one in answer.body.global_white_addrs]
         rows += [(addr, *_described(one, call.options.show_secrets)) for one in answer.body.plain_access_configs]
     columns = (
         "broker", "access_key", "white_address", "secret_key", "admin", "default_topic_perm", "default_group_perm",
         "topic_perms", "group_perms",
     )  # fmt: skip
-    return tabular(columns, rows, nothing="no account and no trusted address")
+    return tabular(columns, rows, nothing="no account and no trusted address", failures=failures)
 
 
 def _described(one: PlainAccessConfig, show_secrets: bool) -> Sequence[object]:

@@ -16,7 +16,7 @@ from rmq.admin.command import (
     subject,
     tabular,
 )
-from rmq.admin.lookups import ask_each, change_each, targets
+from rmq.admin.lookups import ask_all, ask_each, change_each, targets
 from rmq.runtime.properties import decode_properties
 from rmq.wire.api.admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -32,10 +32,10 @@ from rmq.wire.contract import Contract
 
 @command("broker show", "show the runtime figures of brokers", NAMESRV, CLUSTER, ONE_BROKER)
 async def broker_show(call: Call) -> Outcome:
-    """RequestFailed when a broker does not answer."""
-    answers = await ask_each(call, await targets(call), GET_BROKER_RUNTIME_INFO, None, None)
+    """The figures of all brokers that answer."""
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_RUNTIME_INFO, None, None)
     rows = [(addr, key, value) for addr, answer in answers for key, value in sorted(answer.body.table.items())]
-    return tabular(("broker", "figure", "value"), rows, nothing="no figure")
+    return tabular(("broker", "figure", "value"), rows, nothing="no figure", failures=failures)
 
 
 @command(
@@ -47,15 +47,16 @@ async def broker_show(call: Call) -> Outcome:
     argument("--diff", action="store_true", help="only keys whose values differ; status 2 when there is one"),
 )
 async def broker_config(call: Call) -> Outcome:
-    """RequestFailed when a broker does not answer."""
-    answers = await ask_each(call, await targets(call), GET_BROKER_CONFIG, None, None)
+    """The configuration of all brokers that answer, and what differs between them."""
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONFIG, None, None)
     tables = {addr: decode_properties(answer.body, addr) for addr, answer in answers}
     keys = sorted({key for table in tables.values() for key in table})
     if call.options.diff:
         keys = [key for key in keys if len({table.get(key) for table in tables.values()}) > 1]
     rows = [(addr, key, table[key]) for key in keys for addr, table in tables.items() if key in table]
     status = 2 if call.options.diff and rows else 0
-    return tabular(("broker", "key", "value"), rows, nothing="no key differs", status=status)
+    columns = ("broker", "key", "value")
+    return tabular(columns, rows, nothing="no key differs", status=status, failures=failures)
 
 
 @command(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rmq.admin import columns as columns_of_mqadmin
 from rmq.admin.command import NAMESRV, Call, Outcome, argument, command, tabular
-from rmq.admin.lookups import ask_each, cluster_info
+from rmq.admin.lookups import ask_all, cluster_info
 from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
 
 
@@ -17,7 +19,7 @@ from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
     argument("--interval", mqadmin=("-i",), dest="watch", type=float, metavar="SECONDS", help="the same as --watch"),
 )
 async def cluster_list(call: Call) -> Outcome:
-    """Ask each broker for its runtime figures; RequestFailed when one does not answer."""
+    """Ask each broker for its runtime figures; one that does not answer has a row without figures."""
     info = await cluster_info(call)
     places = [
         (cluster, name, broker_id, addr)
@@ -27,23 +29,32 @@ async def cluster_list(call: Call) -> Outcome:
         if name in info.broker_addr_table
         for broker_id, addr in sorted(info.broker_addr_table[name].broker_addrs.items())
     ]
-    figures = dict(await ask_each(call, {addr for *_, addr in places}, GET_BROKER_RUNTIME_INFO, None, None))
-    members = [(*place, figures[place[-1]].body.table) for place in places]
+    addrs = dict.fromkeys(addr for *_, addr in places)
+    answers, failures = await ask_all(call, addrs, GET_BROKER_RUNTIME_INFO, None, None)
+    figures = {addr: answer.body.table for addr, answer in answers}
+    members = [(*place, figures.get(place[-1])) for place in places]
     if call.options.totals:
         columns: tuple[str, ...] = ("cluster", "broker", "id", "in_yesterday", "out_yesterday", "in_today", "out_today")
-        rows: list[tuple[object, ...]] = [(*one[:3], *columns_of_mqadmin.totals_of(one[-1])) for one in members]
+        rows: list[tuple[object, ...]] = [(*one[:3], *_totals(one[-1])) for one in members]
         mqadmin_text = columns_of_mqadmin.cluster_totals(members)
     else:
         columns = ("cluster", "broker", "id", "address", "version", "in_per_second", "out_per_second")
         rows = [_row(one) for one in members]
         mqadmin_text = columns_of_mqadmin.cluster_list(members, call.now_ms)
-    return tabular(columns, rows, nothing="no broker is registered", mqadmin_text=mqadmin_text)
+    nothing = "no broker is registered"
+    return tabular(columns, rows, nothing=nothing, mqadmin_text=mqadmin_text, failures=failures)
 
 
 def _row(member: columns_of_mqadmin.Member) -> tuple[object, ...]:
     *place, table = member
+    if table is None:
+        return (*place, None, None, None)
     out = table.get("getTransferedTps", table.get("getTransferredTps", ""))
     return (*place, table.get("brokerVersionDesc", ""), _first_rate(table.get("putTps", "")), _first_rate(out))
+
+
+def _totals(table: Mapping[str, str] | None) -> tuple[int | None, ...]:
+    return (None, None, None, None) if table is None else columns_of_mqadmin.totals_of(table)
 
 
 def _first_rate(text: str) -> float:

@@ -32,7 +32,7 @@ from rmq.admin.command import (
 from rmq.admin.lookups import (
     addresses_by_name,
     admin_of,
-    ask_each,
+    ask_all,
     change_each,
     route_of,
     targets,
@@ -98,17 +98,37 @@ ONE_TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
     ),
 )
 async def group_list(call: Call) -> Outcome:
-    """A group is known by its retry topic, as to mqadmin."""
+    """A group is known by its retry topic, as to mqadmin; without figures when a broker does not answer for it."""
     if call.options.group is not None:
         return await group_show(call)
     groups = await groups_of(call)
-    found = await together(Deferred.fromCoroutine(_row_of(call, group)) for group in groups)
-    rows = [
-        (name, n, kind.removeprefix("CONSUME_") or None, model or None, *more)
-        for name, n, _, kind, model, *more in found
-    ]
+    found = await together(Deferred.fromCoroutine(_row_or_failure(call, group)) for group in groups)
+    failures = [one for one in found if isinstance(one, RequestFailed)]
+    rows: list[tuple[object, ...]] = []
+    lines: list[columns.Progress] = []
+    for group, one in zip(groups, found, strict=True):
+        if isinstance(one, RequestFailed):
+            rows.append((group, *[None] * 5))
+            lines.append((group, 0, "", "", "", 0.0, 0))  # as mqadmin has it
+        else:
+            _, members, _, kind, model, rate, lag = one
+            rows.append((group, members, kind.removeprefix("CONSUME_") or None, model or None, rate, lag))
+            lines.append(one)
     titles = ("group", "members", "type", "model", "consumed_per_second", "lag")
-    return tabular(titles, rows, nothing="no group has consumed yet", mqadmin_text=columns.groups_progress(found))
+    return tabular(
+        titles,
+        rows,
+        nothing="no group has consumed yet",
+        mqadmin_text=columns.groups_progress(lines),
+        failures=failures,
+    )
+
+
+async def _row_or_failure(call: Call, group: str) -> columns.Progress | RequestFailed:
+    try:
+        return await _row_of(call, group)
+    except RequestFailed as error:
+        return error
 
 
 async def groups_of(call: Call) -> list[str]:
@@ -566,13 +586,14 @@ async def group_config(call: Call) -> Outcome:
     """Status 2 when no broker knows the group."""
     group = call.options.group
     rows = []
-    for addr, answer in await ask_each(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None):
+    answers, failures = await ask_all(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
+    for addr, answer in answers:
         config = fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table.get(group)
         if config is not None:
             rows += [(addr, key, value) for key, value in msgspec.to_builtins(config).items()]
-    if not rows:
+    if not rows and not failures:
         raise NotFound(f"no broker knows group {group}")
-    return tabular(("broker", "key", "value"), rows, nothing="")
+    return tabular(("broker", "key", "value"), rows, nothing="", failures=failures)
 
 
 @command(
@@ -644,7 +665,8 @@ async def group_lag(call: Call) -> Outcome:
     header = BrokerConsumeStatsHeader(is_order=options.order == "true")
     now_ms = call.now_ms
     rows = []
-    for addr, answer in await ask_each(call, await targets(call), GET_BROKER_CONSUME_STATS, header, None):
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONSUME_STATS, header, None)
+    for addr, answer in answers:
         for group, stats in ((group, one) for entry in answer.body.consume_stats_list for group, one in entry.items()):
             for queue, at in sorted((queue, at) for one in stats for queue, at in one.offset_table.items()):
                 since_s = (now_ms - at.last_timestamp) / 1000 if at.last_timestamp > 0 else None
@@ -652,4 +674,5 @@ async def group_lag(call: Call) -> Outcome:
                 if lag_of(at) > options.over and late:
                     rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
     titles = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
-    return tabular(titles, rows, nothing="no group is behind", status=DIFFERENT if rows else OK)
+    status = DIFFERENT if rows else OK
+    return tabular(titles, rows, nothing="no group is behind", status=status, failures=failures)

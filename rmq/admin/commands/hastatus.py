@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq.admin.command import CLUSTER, DIFFERENT, NAMESRV, OK, ONE_BROKER, Call, Outcome, argument, command
-from rmq.admin.lookups import targets
+from rmq.admin.lookups import ask_all, targets
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
 
@@ -23,15 +23,15 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
     ),
 )
 async def ha_status(call: Call) -> Outcome:
-    """Ask each broker; RequestFailed when one cannot be asked (Apache 4.9 does not know the request)."""
+    """Ask each broker; Apache 4.9 does not know the request."""
     texts, found, status = [], {}, OK
-    for addr in await targets(call):
-        info = (await call.invoke(addr, GET_BROKER_HA_STATUS, None, None)).body
-        found[addr] = info
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_HA_STATUS, None, None)
+    for addr, answer in answers:
+        found[addr] = info = answer.body
         texts.append("\n".join([f"{addr}: {'master' if info.master else 'slave'}", *_lines(info)]))
         if call.options.maxLag is not None and _is_behind(info, call.options.maxLag):
             status = DIFFERENT
-    return Outcome(status=status, text="\n\n".join(texts), data=found)
+    return Outcome(status=status, text="\n\n".join(texts), data=found, failures=failures)
 
 
 def _lines(info: HARuntimeInfo) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, command, subject, tabular
-from rmq.admin.lookups import ask_each, ask_namesrv, change_each
+from rmq.admin.lookups import ask_all, ask_namesrv, change_each
 from rmq.errors import Refused
 from rmq.runtime.properties import decode_properties
 from rmq.wire.api.kv import (
@@ -25,14 +25,14 @@ VALUE = subject("value", "-v", "--value", metavar="VALUE")
 
 @command("namesrv config", "show the configuration of NameServers", NAMESRV)
 async def namesrv_config(call: Call) -> Outcome:
-    """RequestFailed when a NameServer does not answer."""
-    answers = await ask_each(call, call.options.namesrvAddr, GET_NAMESRV_CONFIG, None, None)
+    """The configuration of all NameServers that answer."""
+    answers, failures = await ask_all(call, call.options.namesrvAddr, GET_NAMESRV_CONFIG, None, None)
     rows = [
         (addr, key, value)
         for addr, answer in answers
         for key, value in sorted(decode_properties(answer.body, addr).items())
     ]
-    return tabular(("namesrv", "key", "value"), rows, nothing="no key")
+    return tabular(("namesrv", "key", "value"), rows, nothing="no key", failures=failures)
 
 
 @command("namesrv set", "set a configuration key of NameServers, without a restart", NAMESRV, KEY, VALUE, changes=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq.admin.command import CLUSTER, NAMESRV, ONE_BROKER, Call, NotFound, Outcome, command, subject, tabular
-from rmq.admin.lookups import addresses_by_name, ask_each, route_of, targets
+from rmq.admin.lookups import addresses_by_name, ask_all, route_of, targets
 from rmq.admin.times import time_text
 from rmq.errors import Refused
 from rmq.wire.api.clients import GET_ALL_PRODUCER_INFO, GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader
@@ -37,13 +37,14 @@ async def producer_members(call: Call) -> Outcome:
 
 @command("producer list", "list the producers that are connected to brokers", NAMESRV, CLUSTER, ONE_BROKER)
 async def producer_list(call: Call) -> Outcome:
-    """RequestFailed when a broker does not know the request (before 4.9.5)."""
+    """A broker before 4.9.5 does not know the request."""
+    answers, failures = await ask_all(call, await targets(call), GET_ALL_PRODUCER_INFO, None, None)
     rows = [
         (addr, group, one.client_id, one.remote_ip.lstrip("/"), one.language, version_desc(one.version),
          time_text(one.last_update_timestamp))
-        for addr, answer in await ask_each(call, await targets(call), GET_ALL_PRODUCER_INFO, None, None)
+        for addr, answer in answers
         for group, members in sorted(answer.body.data.items())
         for one in members
     ]  # fmt: skip
     columns = ("broker", "group", "client_id", "address", "language", "version", "last_heartbeat")
-    return tabular(columns, rows, nothing="no producer is connected")
+    return tabular(columns, rows, nothing="no producer is connected", failures=failures)

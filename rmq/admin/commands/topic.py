@@ -32,6 +32,7 @@ from rmq.admin.lookups import (
     RETRY_PREFIX,
     addresses_by_name,
     admin_of,
+    ask_all,
     ask_each,
     ask_namesrv,
     change_each,
@@ -43,7 +44,7 @@ from rmq.admin.lookups import (
 from rmq.admin.times import time_text
 from rmq.client.core.allocate import average, average_by_circle, in_order, java_order
 from rmq.client.flows.admin import AUTO_CREATE_TOPIC, DEFAULT_QUEUES, topic_header
-from rmq.errors import Refused
+from rmq.errors import Refused, RequestFailed
 from rmq.wire.api.admin import VIEW_BROKER_STATS_DATA, BrokerStatsHeader
 from rmq.wire.api.common import PERM_READ, PERM_WRITE, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, MessageQueue, perm_text
 from rmq.wire.api.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, PUT_KV_CONFIG, KVConfigHeader, PutKVConfigHeader
@@ -81,51 +82,53 @@ PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "2": 2, 
 async def topic_list(call: Call) -> Outcome:
     """Read the NameServer's topics; ``--groups`` asks the brokers of each topic."""
     everything = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    failures: list[RequestFailed] = []
     if call.options.as_mqadmin:
         topics = [name for name in everything if not (call.options.groups and name.startswith(_OF_GROUPS))]
     elif call.options.all:
         topics = sorted(everything)
     else:
-        hidden = await _system_topics(call)
+        hidden, failures = await _system_topics(call)
         topics = sorted(name for name in everything if name not in hidden and not name.startswith(_OF_GROUPS))
     if not call.options.groups:
         mqadmin_text = "\n".join(topics)
-        return tabular(("topic",), [(topic,) for topic in topics], nothing="no topic", mqadmin_text=mqadmin_text)
+        rows: list[tuple[str, ...]] = [(topic,) for topic in topics]
+        return tabular(("topic",), rows, nothing="no topic", mqadmin_text=mqadmin_text, failures=failures)
     found = await together(Deferred.fromCoroutine(_cluster_and_groups_of(call, topic)) for topic in topics)
-    rows = [(topic, ", ".join(names)) for topic, (_, names) in zip(topics, found, strict=True)]
+    rows = [(topic, ", ".join(names)) for topic, (_, names, _) in zip(topics, found, strict=True)]
     mqadmin_text = columns.topic_list(
-        (cluster, topic, names) for topic, (cluster, names) in zip(topics, found, strict=True)
+        (cluster, topic, names) for topic, (cluster, names, _) in zip(topics, found, strict=True)
     )
-    return tabular(("topic", "groups"), rows, nothing="no topic", mqadmin_text=mqadmin_text)
+    failures += [failure for *_, failed in found for failure in failed]
+    return tabular(("topic", "groups"), rows, nothing="no topic", mqadmin_text=mqadmin_text, failures=failures)
 
 
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
-async def _system_topics(call: Call) -> set[str]:
-    """Return clusters, brokers and what brokers call system topics."""
+async def _system_topics(call: Call) -> tuple[set[str], list[RequestFailed]]:
+    """Return clusters, brokers and what brokers call system topics, and the failures of brokers."""
     known = (await ask_namesrv(call, GET_SYSTEM_TOPIC_LIST_FROM_NS, None, None)).body.topic_list
     info = await cluster_info(call)
     brokers = addresses_by_name(info.broker_addr_table.values()).values()
-    own = await ask_each(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, None)
-    return {*known, *(topic for _, answer in own for topic in answer.body.topic_list)}
+    own, failures = await ask_all(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, None)
+    return {*known, *(topic for _, answer in own for topic in answer.body.topic_list)}, failures
 
 
-async def _groups_of(call: Call, topic: str) -> list[str]:
-    return (await _cluster_and_groups_of(call, topic))[1]
+async def _cluster_and_groups_of(call: Call, topic: str) -> tuple[str, list[str], list[RequestFailed]]:
+    """
+    Return the cluster of a topic's first broker, the groups that consume it, and the failures of brokers.
 
-
-async def _cluster_and_groups_of(call: Call, topic: str) -> tuple[str, list[str]]:
-    """Return the cluster of a topic's first broker and the groups that consume it; nothing where it has no route."""
+    Nothing where it has no route.
+    """
     try:
         route = await route_of(call, topic)
     except NotFound:
-        return "", []
-    found: set[str] = set()
-    for addr in addresses_by_name(route.broker_datas).values():
-        answer = await call.invoke(addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
-        found.update(answer.body.group_list)
-    return route.broker_datas[0].cluster if route.broker_datas else "", sorted(found)
+        return "", [], []
+    brokers = addresses_by_name(route.broker_datas).values()
+    answers, failures = await ask_all(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
+    found = {group for _, answer in answers for group in answer.body.group_list}
+    return route.broker_datas[0].cluster if route.broker_datas else "", sorted(found), failures
 
 
 @command(
@@ -334,24 +337,45 @@ async def topic_clusters(call: Call) -> Outcome:
     argument("--active", mqadmin=("-a", "--activeTopic"), action="store_true", help="only what was used for a day"),
 )
 async def topic_stats(call: Call) -> Outcome:
-    """A row for each group of a topic. Asks the brokers of every topic."""
+    """
+    A row for each group of a topic. Asks the brokers of every topic.
+
+    A broker that has not answered once is not asked again, and its topics have no row: their sums would lack its part.
+    """
     only = call.options.topic
     names = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
     topics = [name for name in sorted(names) if not name.startswith(_OF_GROUPS) and only in (None, name)]
     rows: list[tuple[object, ...]] = []
+    failures: list[RequestFailed] = []
+    silent: set[str] = set()
     for topic in topics:
         brokers = list(addresses_by_name((await route_of(call, topic)).broker_datas).values())
-        sent_rate, sent = await _counted(call, brokers, "TOPIC_PUT_NUMS", topic)
-        groups = await _groups_of(call, topic)
-        for group in groups:
-            rate, consumed = await _counted(call, brokers, "GROUP_GET_NUMS", f"{topic}@{group}")
-            if consumed or sent or not call.options.active:
-                lag = await _lag_of(call, brokers, topic, group)
-                rows.append((topic, group, lag, sent_rate, rate, sent, consumed))
-        if not groups and (sent or not call.options.active):
-            rows.append((topic, None, None, sent_rate, None, sent, None))
+        if not silent.isdisjoint(brokers):
+            continue
+        try:
+            rows += await _stats_of(call, topic, brokers)
+        except RequestFailed as error:
+            failures.append(error)
+            if not isinstance(error, Refused):
+                silent.add(error.addr)
     titles = ("topic", "group", "lag", "sent_per_second", "consumed_per_second", "sent_24h", "consumed_24h")
-    return tabular(titles, rows, nothing="no topic")
+    return tabular(titles, rows, nothing="no topic", failures=failures)
+
+
+async def _stats_of(call: Call, topic: str, brokers: list[str]) -> list[tuple[object, ...]]:
+    """Return the rows of one topic; raises RequestFailed."""
+    rows: list[tuple[object, ...]] = []
+    sent_rate, sent = await _counted(call, brokers, "TOPIC_PUT_NUMS", topic)
+    asked = await ask_each(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
+    groups = sorted({group for _, answer in asked for group in answer.body.group_list})
+    for group in groups:
+        rate, consumed = await _counted(call, brokers, "GROUP_GET_NUMS", f"{topic}@{group}")
+        if consumed or sent or not call.options.active:
+            lag = await _lag_of(call, brokers, topic, group)
+            rows.append((topic, group, lag, sent_rate, rate, sent, consumed))
+    if not groups and (sent or not call.options.active):
+        rows.append((topic, None, None, sent_rate, None, sent, None))
+    return rows
 
 
 async def _counted(call: Call, brokers: list[str], name: str, key: str) -> tuple[float, int]:

@@ -53,6 +53,8 @@ from rmq.wire.signing import Credentials
 
 DEFAULT_TIMEOUT_S = 5.0
 
+#: EX_IOERR of sysexits.h
+EXIT_CANNOT_WRITE = 74
 #: as shells have it for a command that a signal ended: 128 and its number
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -68,6 +70,7 @@ exit status:
   {UNASKED}   a server did not answer
   {UNCONFIRMED}   a change was not confirmed, nothing was sent
   {EXIT_USAGE}  wrong arguments
+  {EXIT_CANNOT_WRITE}  standard output cannot be written
   {EXIT_INTERRUPTED} ended by Ctrl-C
   {EXIT_TERMINATED} ended by SIGTERM
 """

@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 
 from rmq.admin.command import Terminal
-from rmq.admin.main import Result, parse, run
+from rmq.admin.main import EXIT_CANNOT_WRITE, Result, parse, run
 from rmq.runtime.platform import real_platform
 
 #: what ends a command: Ctrl-C and what service managers send; the exit status is 128 and the number
@@ -63,6 +63,8 @@ def main() -> None:
             print(result.out, flush=True)
     except BrokenPipeError:  # the reader of our output has closed it
         sys.stderr.close()
+    except OSError as error:
+        _cannot_write(error)
     sys.exit(result.status)
 
 
@@ -71,12 +73,20 @@ def _leave(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
+def _cannot_write(error: OSError) -> NoReturn:
+    """End the process at once: what is left in the buffer of standard output would fail again."""
+    print(f"rmq-admin: standard output: {error.strerror or error}", file=sys.stderr, flush=True)
+    os._exit(EXIT_CANNOT_WRITE)
+
+
 def emit(text: str) -> None:
-    """Print a line at once; ends the process when nobody reads any more."""
+    """Print a line at once; ends the process when nobody reads any more, or when the line cannot be written."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         _leave(signal.SIGINT)
+    except OSError as error:
+        _cannot_write(error)
 
 
 def warn(text: str) -> None:

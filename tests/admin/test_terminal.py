@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from unittest import skipUnless
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -174,6 +175,9 @@ ENDS: dict[int, list[tuple[str, ...]]] = {
     64: [("topic", "nonsense"), ("topic", "show"), ("group", "reset", "G", "{topic}", "--to", "sometime", "--yes")],
 }  # fmt: skip
 
+#: exit status -> command lines that end with it when standard output is a full disk
+FULL = {74: [("topic", "list", "--all"), ("tail", "{topic}", "--from", "begin", "--exit", "-o", "json")]}
+
 #: exit status -> what ends a command that would go on
 SIGNALS = {130: signal.SIGINT, 143: signal.SIGTERM}
 
@@ -187,7 +191,7 @@ def documented() -> dict[int, str]:
 class ExitStatusTests(ProcessCase):
     def test_every_status_is_tested(self) -> None:
         """The table of the document, the help of a command and the tests below have the same statuses."""
-        self.assertEqual(set(documented()), {*ENDS, *SIGNALS})
+        self.assertEqual(set(documented()), {*ENDS, *FULL, *SIGNALS})
         status, text = ended("topic", "list", "--help")
         self.assertEqual(status, 0)
         _, _, listed = text.partition("exit status:\n")
@@ -205,6 +209,21 @@ class ExitStatusTests(ProcessCase):
                     self.assertEqual(done.returncode, status, done)
                     self.assertNotIn("Traceback", done.stderr)
                     self.assertEqual(status == 0, done.stderr == "", done)
+
+    @skipUnless(Path("/dev/full").exists(), "there is no /dev/full")
+    def test_full_disk(self) -> None:
+        """Output that cannot be written: one line that says why, no traceback."""
+        self.assertEqual(self.run_it("produce", self.topic, "-m", "x").returncode, 0)
+        for status, lines in FULL.items():
+            for line in lines:
+                arguments = [word.format(topic=self.topic) for word in line]
+                with self.subTest(line=line), Path("/dev/full").open("w") as full:
+                    done = subprocess.run(
+                        self.command(*arguments), env=self.environ, stdout=full, stderr=subprocess.PIPE, text=True,
+                        cwd=ROOT, timeout=DEADLINE_S, check=False,
+                    )  # fmt: skip
+                    said = "rmq-admin: standard output: No space left on device\n"
+                    self.assertEqual((done.returncode, done.stderr), (status, said))
 
     def test_signals(self) -> None:
         """A consumer that is ended has acknowledged what it printed, and has left its group."""

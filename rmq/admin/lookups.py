@@ -42,6 +42,12 @@ async def cluster_info(call: Call) -> ClusterInfo:
     return await admin_of(call).cluster()
 
 
+def check_registered(call: Call, info: ClusterInfo) -> None:
+    """Raise NotFound when the NameServer that answered knows no broker: it answers no question about a cluster."""
+    if not info.broker_addr_table:
+        raise NotFound(f"no broker is registered at {';'.join(call.options.namesrvAddr)}")
+
+
 async def route_of(call: Call, topic: str) -> TopicRouteData:
     """Return the route of a topic; raises NotFound."""
     return await admin_of(call).route(topic)
@@ -67,7 +73,8 @@ async def targets(call: Call) -> list[str]:
 
 
 def one_cluster(call: Call, info: ClusterInfo) -> tuple[str, list[str]]:
-    """Return the name of the chosen or only cluster and its sorted broker names."""
+    """Return the name of the chosen or only cluster and its sorted broker names; raises WrongUse and NotFound."""
+    check_registered(call, info)
     clusters = info.cluster_addr_table
     wanted = call.options.clusterName
     if wanted is None:

@@ -162,6 +162,8 @@ ASKING = {
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
     RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
 }
 
 
@@ -169,6 +171,7 @@ class ChangeTests(ContextCase):
     def setUp(self) -> None:
         super().setUp()
         self.text("topic", "create", "orders", "--queues", "2")
+        self.text("group", "create", "G")
 
     def test_all_are_here(self) -> None:
         """The list above has every command that changes something; `dlq resend`, `message show` need messages."""

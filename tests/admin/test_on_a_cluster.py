@@ -245,6 +245,40 @@ class FailedBrokerTests(ClusterCase):
         self.failureResultOf(asked)
 
 
+class NoBrokerTests(ClusterCase):
+    """Without a broker the answer is never that there is nothing: status 2, and a line that says so."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.text("topic", "create", "orders")
+        for member in self.cluster.members:
+            member.node.kill()
+        self.world.run_until(lambda: self.admin("cluster", "list").status == 2, 300, "the end of the registrations")
+
+    def test_questions(self) -> None:
+        """Lists, figures, checks and changes alike."""
+        said = f"rmq-admin: no broker is registered at {self.namesrv}"
+        for line in (
+            "cluster list", "topic list", "topic list --all", "topic stats", "group list", "group lag", "dlq list",
+            "ha status", "ha status -c sim", "broker show", "broker config", "producer list", "cluster ping",
+            "topic create T", "topic delete orders --yes", "group delete G --yes", "broker set maxMessageSize 1 --yes",
+        ):  # fmt: skip
+            with self.subTest(line=line):
+                self.assertEqual(self.fails(2, *line.split()), said)
+
+    def test_monitor(self) -> None:
+        """`monitor` has a line for it: nothing is known of any group."""
+        self.emitted.clear()
+        (one,) = json.loads(self.admin("monitor", "--once", "-o", "json").out)
+        self.assertEqual((one["group"], one["problem"]), (None, f"no broker is registered at {self.namesrv}"))
+
+    def test_mqadmin(self) -> None:
+        """mqadmin prints the titles of its tables, and no topic."""
+        for name in ("clusterList", "consumerProgress"):
+            self.assertRegex(self.text(name), "^#[^\n]*$")
+        self.assertEqual(self.text("topicList"), "")
+
+
 class TopicTests(ClusterCase):
     def test_replication(self) -> None:
         """`ha status` without an address asks the masters of the cluster, under its old name as well."""
@@ -300,8 +334,35 @@ class TopicTests(ClusterCase):
         self.assertEqual(self.data("topic", "list"), [])
         self.assertEqual(self.questions[0], f"topic orders and its messages are deleted from {self.broker}")
 
+    def test_delete_what_is_not_there(self) -> None:
+        """A topic that no server has: status 2, nothing is sent; mqadmin deletes without looking."""
+        for more in (("--yes",), ("--dry-run",), ()):
+            self.assertEqual(self.fails(2, "topic", "delete", "nosuch", *more), "rmq-admin: there is no topic nosuch")
+        self.assertIn("nosuch is deleted", self.text("deleteTopic", "-c", "sim", "-t", "nosuch"))
+        self.assertIn("there is no topic nosuch", self.fails(2, "topic", "stats", "nosuch"))
+
+    def test_delete_what_only_some_have(self) -> None:
+        """A topic that only a broker has, or only a NameServer, is deleted."""
+        self.text("topic", "create", "orders")
+        (row,) = [one for one in self.data("cluster", "list") if one["id"] == 0]
+        asked = RemotingClient.invoke
+        for lost in (row["address"], self.namesrv):
+
+            def invoke(
+                client: RemotingClient, addr: str, contract: Any, *more: Any, lost: str = lost, **settings: Any
+            ) -> Deferred[Any]:
+                looks = (RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+                if addr == lost and contract.code in looks:
+                    return fail(Refused(17, "no topic", addr))
+                return asked(client, addr, contract, *more, **settings)
+
+            self.patch(RemotingClient, "invoke", invoke)
+            self.assertIn("orders is deleted", self.text("topic", "delete", "orders", "--yes"))
+            self.text("topic", "create", "orders")
+
     def test_unknown_cluster(self) -> None:
         """A cluster that is not there: status 2, and those that are."""
+        self.assertIn("no cluster Other; clusters known: sim", self.fails(2, "cluster", "list", "-c", "Other"))
         self.assertIn("no cluster Other; clusters known: sim", self.fails(2, "topic", "create", "T", "-c", "Other"))
 
 
@@ -455,6 +516,20 @@ class GroupTests(ClusterCase):
         self.assertFalse(altered.consume_broadcast_enable)  # mqadmin's default
         self.text("group", "delete", "G", "--yes")
         self.assertIsNone(groups.get("G"))
+
+    def test_delete_what_is_not_there(self) -> None:
+        """A group that no broker has, nor its offsets: status 2, nothing is sent; mqadmin deletes without looking."""
+        for more in (("--yes",), ("--dry-run",), ()):
+            self.assertIn("there is no group nosuch", self.fails(2, "group", "delete", "nosuch", *more))
+        self.assertIn("nosuch is deleted", self.text("deleteSubGroup", "-c", "sim", "-g", "nosuch"))
+
+    def test_delete_offsets_only(self) -> None:
+        """A group of which a broker has nothing but offsets is deleted with them."""
+        self.commit("H", "orders", 1, 2)
+        broker = self.cluster.masters[0].broker
+        broker.groups.delete("H")
+        self.text("group", "delete", "H", "--removeOffset", "true", "--yes")
+        self.assertIn("there is no group H", self.fails(2, "group", "delete", "H", "--yes"))
 
 
 class ServerTests(ClusterCase):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rmq.admin import columns as columns_of_mqadmin
 from rmq.admin.command import NAMESRV, Call, Outcome, argument, command, tabular
-from rmq.admin.lookups import ask_all, cluster_info
+from rmq.admin.lookups import ask_all, check_registered, cluster_info, one_cluster
 from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
 
 
@@ -21,6 +21,10 @@ from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
 async def cluster_list(call: Call) -> Outcome:
     """Ask each broker for its runtime figures; one that does not answer has a row without figures."""
     info = await cluster_info(call)
+    if not call.options.as_mqadmin:  # mqadmin prints the titles
+        check_registered(call, info)
+        if call.options.clusterName is not None:
+            one_cluster(call, info)
     places = [
         (cluster, name, broker_id, addr)
         for cluster, names in sorted(info.cluster_addr_table.items())
@@ -41,8 +45,7 @@ async def cluster_list(call: Call) -> Outcome:
         columns = ("cluster", "broker", "id", "address", "version", "in_per_second", "out_per_second")
         rows = [_row(one) for one in members]
         mqadmin_text = columns_of_mqadmin.cluster_list(members, call.now_ms)
-    nothing = "no broker is registered"
-    return tabular(columns, rows, nothing=nothing, mqadmin_text=mqadmin_text, failures=failures)
+    return tabular(columns, rows, nothing="no broker", mqadmin_text=mqadmin_text, failures=failures)
 
 
 def _row(member: columns_of_mqadmin.Member) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ import attrs
 
 from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, WrongUse, argument, command, subject, tabular
 from rmq.admin.commands.tail import Printer
-from rmq.admin.lookups import DLQ_PREFIX, RETRY_PREFIX, ask_namesrv
+from rmq.admin.lookups import DLQ_PREFIX, RETRY_PREFIX, ask_namesrv, check_registered, cluster_info
 from rmq.admin.messages import own_properties
 from rmq.admin.reading import queues_of, read
 from rmq.admin.sending import GROUP as SENDER
@@ -24,8 +24,11 @@ GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
 async def dlq_list(call: Call) -> Outcome:
     """Ask the brokers of each dead-letter topic."""
     topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    letters = sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX))
+    if not letters:
+        check_registered(call, await cluster_info(call))
     rows = []
-    for topic in sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX)):
+    for topic in letters:
         found = (await queues_of(call, topic)).values()
         count = sum(at.max_offset - at.min_offset for _, at in found)
         last_ms = max((at.last_update_timestamp for _, at in found), default=0)

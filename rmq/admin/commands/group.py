@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 import attrs
 import msgspec
@@ -34,6 +34,8 @@ from rmq.admin.lookups import (
     admin_of,
     ask_all,
     change_each,
+    check_registered,
+    cluster_info,
     route_of,
     targets,
     together,
@@ -67,7 +69,7 @@ from rmq.wire.api.offsets import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from rmq.wire.api.replication import GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET, GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 from rmq.wire.api.topics import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_TOPIC_STATS_INFO,
@@ -101,7 +103,7 @@ async def group_list(call: Call) -> Outcome:
     """A group is known by its retry topic, as to mqadmin; without figures when a broker does not answer for it."""
     if call.options.group is not None:
         return await group_show(call)
-    groups = await groups_of(call)
+    groups = await (admin_of(call).groups() if call.options.as_mqadmin else groups_of(call))
     found = await together(Deferred.fromCoroutine(_row_or_failure(call, group)) for group in groups)
     failures = [one for one in found if isinstance(one, RequestFailed)]
     rows: list[tuple[object, ...]] = []
@@ -132,8 +134,15 @@ async def _row_or_failure(call: Call, group: str) -> columns.Progress | RequestF
 
 
 async def groups_of(call: Call) -> list[str]:
-    """Return the groups that have consumed: those with a retry topic, as mqadmin has it."""
-    return await admin_of(call).groups()
+    """
+    Return the groups that have consumed: those with a retry topic, as mqadmin has it.
+
+    Raises NotFound when no broker is registered: then no group is known.
+    """
+    groups = await admin_of(call).groups()
+    if not groups:
+        check_registered(call, await cluster_info(call))
+    return groups
 
 
 async def _row_of(call: Call, group: str) -> columns.Progress:
@@ -339,9 +348,11 @@ async def group_create(call: Call) -> Outcome:
     changes=True,
 )
 async def group_delete(call: Call) -> Outcome:
-    """Status 4 when nobody confirms it."""
+    """Status 2 when there is no such group, 4 when nobody confirms it. mqadmin deletes without looking."""
     options = call.options
     brokers = await targets(call)
+    if not options.as_mqadmin:
+        await _check_group(call, brokers, options.group)
     with_offsets = options.removeOffset == "true"
     call.confirm(
         f"group {options.group}{' and its offsets are' if with_offsets else ' is'} deleted from {', '.join(brokers)}",
@@ -349,6 +360,20 @@ async def group_delete(call: Call) -> Outcome:
     )
     header = DeleteGroupHeader(group_name=options.group, remove_offset=with_offsets, clean_offset=with_offsets)
     return await change_each(call, brokers, DELETE_SUBSCRIPTIONGROUP, header, None, what=f"{options.group} is deleted")
+
+
+async def _check_group(call: Call, brokers: Iterable[str], group: str) -> None:
+    """NotFound when all brokers answer that they have neither the group nor offsets of it."""
+    configs, failures = await ask_all(call, brokers, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
+    if failures or any(
+        group in fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table
+        for _, answer in configs
+    ):
+        return
+    offsets, failures = await ask_all(call, brokers, GET_ALL_CONSUMER_OFFSET, None, None)
+    if failures or any(key.rpartition("@")[2] == group for _, answer in offsets for key in answer.body.offset_table):
+        return
+    raise NotFound(f"there is no group {group}: no broker knows it or has offsets of it")
 
 
 @command(

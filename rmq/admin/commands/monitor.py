@@ -9,7 +9,7 @@ from rmq.admin.command import DIFFERENT, NAMESRV, OK, Call, Outcome, argument, c
 from rmq.admin.commands.group import connection_of, groups_of, offsets_of
 from rmq.admin.times import time_text
 from rmq.client.flows.admin import lag_of
-from rmq.errors import RequestFailed
+from rmq.errors import NotFound, RequestFailed
 
 
 @command(
@@ -25,7 +25,11 @@ from rmq.errors import RequestFailed
     argument("--exec", dest="line", metavar="COMMAND", help="run this for each line, the line as input in JSON"),
 )
 async def monitor(call: Call) -> Outcome | None:
-    """With ``-o json`` one object a line. A server that does not answer gives a line too, and is asked again."""
+    """
+    With ``-o json`` one object a line.
+
+    A server that does not answer gives a line too, and so does a NameServer without brokers; it is asked again.
+    """
     options = call.options
     while True:
         found = await _look(call)
@@ -41,12 +45,12 @@ async def _look(call: Call) -> list[dict[str, object]]:
     found = []
     try:
         groups = await groups_of(call)
-    except RequestFailed as error:
+    except (RequestFailed, NotFound) as error:
         return [_problem(now_ms, None, str(error))]
     for group in groups:
         try:
             found += await _problems_of(call, group, now_ms)
-        except RequestFailed as error:
+        except (RequestFailed, NotFound) as error:
             found.append(_problem(now_ms, group, str(error)))
     return found
 

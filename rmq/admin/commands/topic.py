@@ -36,6 +36,7 @@ from rmq.admin.lookups import (
     ask_each,
     ask_namesrv,
     change_each,
+    check_registered,
     cluster_info,
     route_of,
     targets,
@@ -52,12 +53,15 @@ from rmq.wire.api.offsets import GET_CONSUME_STATS, ConsumeStatsHeader
 from rmq.wire.api.routes import (
     DELETE_TOPIC_IN_NAMESRV,
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    GET_ROUTEINFO_BY_TOPIC,
     GET_SYSTEM_TOPIC_LIST_FROM_NS,
     DeleteTopicInNamesrvHeader,
+    GetRouteInfoHeader,
 )
 from rmq.wire.api.topics import (
     DELETE_TOPIC_IN_BROKER,
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    GET_TOPIC_STATS_INFO,
     QUERY_TOPIC_CONSUME_BY_WHO,
     UPDATE_AND_CREATE_TOPIC,
     CreateTopicHeader,
@@ -90,6 +94,8 @@ async def topic_list(call: Call) -> Outcome:
     else:
         hidden, failures = await _system_topics(call)
         topics = sorted(name for name in everything if name not in hidden and not name.startswith(_OF_GROUPS))
+    if not topics and not call.options.as_mqadmin:
+        check_registered(call, await cluster_info(call))
     if not call.options.groups:
         mqadmin_text = "\n".join(topics)
         rows: list[tuple[str, ...]] = [(topic,) for topic in topics]
@@ -299,11 +305,17 @@ async def topic_perm(call: Call) -> Outcome:
     changes=True,
 )
 async def topic_delete(call: Call) -> Outcome:
-    """The messages are gone with it. Status 4 when nobody confirms it."""
+    """
+    The messages are gone with it. Status 2 when there is no such topic, 4 when nobody confirms it.
+
+    mqadmin deletes without looking.
+    """
     options = call.options
     options.brokerAddr = None
     topic = options.topic
     brokers = await targets(call)
+    if not options.as_mqadmin:
+        await _check_topic(call, brokers, topic)
     call.confirm(f"topic {topic} and its messages are deleted from {', '.join(brokers)}", topic)
     deleted = f"{topic} is deleted"
     return merged(
@@ -319,6 +331,16 @@ async def topic_delete(call: Call) -> Outcome:
             ),
         ]
     )
+
+
+async def _check_topic(call: Call, brokers: list[str], topic: str) -> None:
+    """NotFound when all brokers and all NameServers answer that they have no such topic."""
+    stats, failures = await ask_all(call, brokers, GET_TOPIC_STATS_INFO, TopicHeader(topic=topic), None)
+    header = GetRouteInfoHeader(topic=topic)
+    routes, more = await ask_all(call, call.options.namesrvAddr, GET_ROUTEINFO_BY_TOPIC, header, None)
+    absent = [one for one in failures + more if isinstance(one, Refused) and one.code == ResponseCode.TOPIC_NOT_EXIST]
+    if not stats and not routes and len(absent) == len(failures + more):
+        raise NotFound(f"there is no topic {topic}")
 
 
 @command("topic clusters", "show the clusters that have a topic", NAMESRV, TOPIC)
@@ -338,13 +360,17 @@ async def topic_clusters(call: Call) -> Outcome:
 )
 async def topic_stats(call: Call) -> Outcome:
     """
-    A row for each group of a topic. Asks the brokers of every topic.
+    A row for each group of a topic. Asks the brokers of every topic. Status 2 when there is no such topic.
 
     A broker that has not answered once is not asked again, and its topics have no row: their sums would lack its part.
     """
     only = call.options.topic
     names = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
     topics = [name for name in sorted(names) if not name.startswith(_OF_GROUPS) and only in (None, name)]
+    if not topics and not call.options.as_mqadmin:
+        check_registered(call, await cluster_info(call))
+        if only is not None:
+            raise NotFound(f"there is no topic {only}")
     rows: list[tuple[object, ...]] = []
     failures: list[RequestFailed] = []
     silent: set[str] = set()

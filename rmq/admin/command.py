@@ -14,7 +14,7 @@ import msgspec
 from twisted.internet.defer import Deferred, succeed
 
 from rmq.errors import NotFound as NotFound
-from rmq.errors import RequestFailed
+from rmq.errors import RequestFailed, RequestTimeout
 from rmq.runtime.clock import now_ms
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls
@@ -169,6 +169,10 @@ class Call:
     terminal: Terminal
     tls: ClientTls | None = None
     credentials: Credentials | None = None
+    #: the NameServers in the order in which questions go to them; one that did not answer is moved to the end
+    namesrvs: list[str] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: [*getattr(self.options, "namesrvAddr", ())], takes_self=True)
+    )
 
     @property
     def is_dry(self) -> bool:
@@ -189,7 +193,11 @@ class Call:
         declared = COMMANDS[self.options.command].is_change(self.options)
         assert declared, f"{self.options.command} is not declared as one that changes"
         if not self.is_dry:
-            return await self.invoke(addr, contract, header, body)
+            try:
+                return await self.invoke(addr, contract, header, body)
+            except RequestTimeout as error:
+                error.args = (f"{error}; the change may have been made",)
+                raise
         values = _values(header)
         if "secretKey" in values:
             values["secretKey"] = HIDDEN

@@ -30,7 +30,7 @@ RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 
 def admin_of(call: Call) -> Admin:
     """Return what a command has in common with the Python API."""
-    return Admin(call.invoke, call.options.namesrvAddr)
+    return Admin(call.invoke, call.namesrvs)
 
 
 async def ask_namesrv(call: Call, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB]:
@@ -45,7 +45,7 @@ async def cluster_info(call: Call) -> ClusterInfo:
 def check_registered(call: Call, info: ClusterInfo) -> None:
     """Raise NotFound when the NameServer that answered knows no broker: it answers no question about a cluster."""
     if not info.broker_addr_table:
-        raise NotFound(f"no broker is registered at {';'.join(call.options.namesrvAddr)}")
+        raise NotFound(f"no broker is registered at {call.namesrvs[0]}")
 
 
 async def route_of(call: Call, topic: str) -> TopicRouteData:

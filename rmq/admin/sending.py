@@ -22,7 +22,7 @@ async def client(call: Call, *, trace: bool = False) -> AsyncIterator[Instance]:
     """Have a client, with the command's NameServers, account, TLS and timeout."""
     host = TwistedHost(call.platform, home="", tls=call.tls)
     settings = ClientSettings(ask_timeout_s=call.timeout_ms / 1000, trace=trace)
-    instance = with_traces(Instance(host, call.options.namesrvAddr, call.credentials, settings))
+    instance = with_traces(Instance(host, call.namesrvs, call.credentials, settings))
     try:
         await instance.start()
         yield instance

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
-from rmq.errors import Refused, RequestTimeout
+from rmq.errors import Refused, RequestFailed, RequestTimeout
 from rmq.remoting.client import RemotingClient
 from rmq.sim.cluster import Cluster
 from rmq.sim.node import Node, platform_for
@@ -243,6 +243,66 @@ class FailedBrokerTests(ClusterCase):
         asked.cancel()
         self.world.run_for(1)
         self.failureResultOf(asked)
+
+
+class SilentNamesrvTests(ClusterCase):
+    def test_asked_last(self) -> None:
+        """A NameServer that did not answer costs its timeout once, and changes still go to it."""
+        away = "10.0.0.99:9876"
+        self.text("topic", "create", "orders")
+        asked: list[str] = []
+        invoke = RemotingClient.invoke
+
+        def watched(client: RemotingClient, addr: str, *more: Any, **settings: Any) -> Deferred[Any]:
+            asked.append(addr)
+            if addr == away:
+                return fail(RequestTimeout(addr, f"{addr} did not answer"))
+            return invoke(client, addr, *more, **settings)
+
+        self.patch(RemotingClient, "invoke", watched)
+        servers = f"{away};{self.namesrv}"
+        self.text("topic", "stats", "-n", servers)
+        self.assertEqual((asked[0], asked.count(away)), (away, 1))
+        self.assertGreater(asked.count(self.namesrv), 2)
+        asked.clear()
+        result = self.admin("kv", "set", "NS", "k", "v", "-n", servers)
+        self.assertEqual((result.status, asked), (3, [away, self.namesrv]))
+
+    def test_one_answer(self) -> None:
+        """No broker is registered at the NameServer that answered, not at the one that did not."""
+        for member in self.cluster.members:
+            member.node.kill()
+        self.world.run_until(lambda: self.admin("cluster", "list").status == 2, 300, "the end of the registrations")
+        said = self.fails(2, "cluster", "list", "-n", f"10.0.0.99:9876;{self.namesrv}")
+        self.assertEqual(said, f"rmq-admin: no broker is registered at {self.namesrv}")
+
+
+class UnansweredChangeTests(ClusterCase):
+    def test_timeout(self) -> None:
+        """A change without an answer may have been made, and its line says so; a refused one was not."""
+        self.text("topic", "create", "orders")
+        self.join("G", "orders").transport.loseConnection()  # type: ignore[union-attr]
+        self.world.run_for(5)
+        failure: RequestFailed = RequestTimeout(self.broker, f"{self.broker} did not answer")
+        changes = (
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        )
+        asked = RemotingClient.invoke
+
+        def invoke(client: RemotingClient, addr: str, contract: Any, *more: Any, **settings: Any) -> Deferred[Any]:
+            return fail(failure) if contract.code in changes else asked(client, addr, contract, *more, **settings)
+
+        self.patch(RemotingClient, "invoke", invoke)
+        created = self.admin("topic", "create", "T")
+        self.assertEqual(created.status, 3)
+        self.assertIn(f"{self.broker} did not answer; the change may have been made", created.out)
+        failure = RequestTimeout(self.broker, f"{self.broker} did not answer")
+        said = self.fails(3, "group", "reset", "G", "orders", "--to", "begin", "--yes")
+        self.assertTrue(said.endswith("the change may have been made"), said)
+        failure = Refused(1, "no", self.broker)
+        self.assertNotIn("may have been made", self.admin("topic", "create", "T").out)
 
 
 class NoBrokerTests(ClusterCase):

@@ -6,7 +6,7 @@ Java: MQAdminExt, DefaultMQAdminExtImpl
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
@@ -88,10 +88,11 @@ class Admin:
     """
     Topics, groups, offsets and messages, by the names that brokers have: with the namespace, if there is one.
 
-    Raises NotFound for what is not there, and RequestFailed. Made by the client.
+    Raises NotFound for what is not there, and RequestFailed. Made by the client. ``namesrvs`` is kept in the order in
+    which questions go to them: one that did not answer is moved to the end.
     """
 
-    def __init__(self, ask: Ask, namesrvs: Sequence[str]) -> None:
+    def __init__(self, ask: Ask, namesrvs: list[str]) -> None:
         self._ask = ask
         self._namesrvs = namesrvs
 
@@ -106,7 +107,9 @@ class Admin:
             except Refused:
                 raise
             except RequestFailed:
-                continue
+                # the next request goes to another NameServer first; concurrent ones may have moved it already
+                self._namesrvs.remove(addr)
+                self._namesrvs.append(addr)
         return await self._ask(last, contract, header, body)
 
     async def cluster(self) -> ClusterInfo:
@@ -160,7 +163,7 @@ class Admin:
         """Delete a topic and its messages from all masters, and from the NameServers."""
         for addr in await self.masters(cluster):
             await self._ask(addr, DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic), None)
-        for addr in self._namesrvs:
+        for addr in tuple(self._namesrvs):
             await self._ask(addr, DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvHeader(topic=topic), None)
 
     async def topic_offsets(self, topic: str) -> dict[MessageQueue, TopicOffset]:
@@ -275,7 +278,7 @@ def admin(instance: Instance) -> Admin:
         instance.check_usable()
         return await instance.ask(addr, contract, header, body)
 
-    return Admin(ask, instance.namesrvs)
+    return Admin(ask, list(instance.namesrvs))
 
 
 def topic_header(topic: str, read_queues: int, write_queues: int, perm: int, **more: Any) -> CreateTopicHeader:

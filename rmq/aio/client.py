@@ -69,19 +69,27 @@ class Client:
             warnings.warn(text, ResourceWarning, source=self, stacklevel=1)
 
     async def start(self) -> None:
-        """Ask a NameServer; RequestFailed when none answers."""
-        if self._instance is None:
-            host = AsyncioHost(self._tls)
-            instance = self._instance = with_traces(
-                Instance(host, self._namesrv, self._credentials, self._settings, observers=self._observers)
-            )
-            answered = False
-            try:
-                await instance.start()
-                answered = True
-            finally:
-                if not answered:
-                    await instance.close()
+        """
+        Ask a NameServer; RequestFailed when none answers: then it may be called again.
+
+        A client that has started stays as it is. ClosedClient after a close.
+        """
+        if self._instance is not None:
+            self._instance.check_usable()
+            return
+        host = AsyncioHost(self._tls)
+        instance = self._instance = with_traces(
+            Instance(host, self._namesrv, self._credentials, self._settings, observers=self._observers)
+        )
+        answered = False
+        try:
+            await instance.start()
+            answered = True
+        finally:
+            if not answered:
+                if not instance.closed:  # else it was closed while it started, and stays closed
+                    self._instance = None
+                await instance.close()
 
     async def close(self) -> CloseReport:
         """

@@ -49,9 +49,10 @@ class Client:
         self._report = CloseReport()
 
     def __enter__(self) -> Client:
-        loop = self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="rmq client", daemon=True)
-        self._thread.start()
+        if self._loop is None:
+            loop = self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=loop.run_forever, name="rmq client", daemon=True)
+            self._thread.start()
         started = False
         try:
             self._run(self._client.start())

@@ -74,7 +74,7 @@ class Client:
         return self._instance.client_id
 
     def start(self) -> Deferred[None]:
-        """Ask a NameServer; fails with RequestFailed when none answers."""
+        """Ask a NameServer; fails with RequestFailed when none answers: then it may be called again."""
         return Deferred.fromCoroutine(self._instance.start())
 
     def close(self) -> Deferred[CloseReport]:

@@ -249,7 +249,8 @@ class Instance:
     # routes
 
     async def start(self) -> None:
-        """Ask one NameServer after the other until one answers; the last failure is raised."""
+        """Ask one NameServer after the other until one answers; the last failure is raised. May be called again."""
+        self.check_usable()
         trouble: RequestFailed | None = None
         for addr in self.namesrvs:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from rmq.client.flows.spans import Traced
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
-from rmq.errors import ClosedClient
+from rmq.errors import ClosedClient, ForkedClient
 from rmq.wire.api.clients import ConsumerConnection
 from rmq.wire.api.topics import TopicOffset
 
@@ -46,11 +47,14 @@ class Client:
         self._client = aio.Client(namesrv, credentials=credentials, tls=tls, settings=settings, observers=observers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        #: the process whose thread runs the loop
+        self._pid = 0
         self._report = CloseReport()
 
     def __enter__(self) -> Client:
         if self._loop is None:
             loop = self._loop = asyncio.new_event_loop()
+            self._pid = os.getpid()
             self._thread = threading.Thread(target=loop.run_forever, name="rmq client", daemon=True)
             self._thread.start()
         started = False
@@ -66,8 +70,12 @@ class Client:
         self.close()
 
     def close(self) -> CloseReport:
-        """Close producers and consumers, leave the groups, close the connections; may be called again."""
-        if self._loop is not None and self._thread is not None:
+        """
+        Close producers and consumers, leave the groups, close the connections; may be called again.
+
+        In a process that was forked from the client's it does nothing: the client and its connections are the parent's.
+        """
+        if self._loop is not None and self._thread is not None and not self._is_forked:
             self._report = self._run(self._client.close())
             loop, self._loop = self._loop, None
             loop.call_soon_threadsafe(loop.stop)
@@ -116,11 +124,19 @@ class Client:
         """Return a consumer that is asked for messages."""
         return PullConsumer(self._run, self._run(self._client.pull_consumer(group, subscriptions, settings)))
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process has the loop but not its thread."""
+        return self._loop is not None and self._pid != os.getpid()
+
     async def _made(self, make: Callable[..., T], *arguments: object) -> T:
         return make(*arguments)
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its end; an interrupted wait cancels it."""
+        if self._is_forked:
+            coroutine.close()
+            raise ForkedClient(f"the client was made in process {self._pid}, before a fork")
         if self._loop is None:
             coroutine.close()
             raise ClosedClient("the client is not started, or closed: use it with `with`")

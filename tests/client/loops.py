@@ -19,23 +19,17 @@ class _Jumping(selectors.SelectSelector):
         return super().select(0)
 
 
-class SimLoop(asyncio.SelectorEventLoop):
+class MemoryLoop(asyncio.SelectorEventLoop):
     """
-    A loop whose time passes at once; ``listen`` maps a port to what builds the other side of a connection.
+    A loop in real time; ``listen`` maps a port to what builds the other side of a connection.
 
     A dial of one of the ``silent`` ports has no end.
     """
 
-    def __init__(self) -> None:
-        self.now = 1000.0
-        selector = _Jumping()
-        selector.loop = self
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         super().__init__(selector)
         self.listen: dict[int, Callable[[MemoryTransport], Any]] = {}
         self.silent: set[int] = set()
-
-    def time(self) -> float:
-        return self.now
 
     async def create_connection(  # type: ignore[override]
         self, factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
@@ -51,6 +45,19 @@ class SimLoop(asyncio.SelectorEventLoop):
         return transport, protocol
 
 
+class SimLoop(MemoryLoop):
+    """A loop whose time passes at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        selector = _Jumping()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+
 class MemoryTransport(asyncio.Transport):
     """
     One end of a connection; ``peer`` has ``received(data)``.
@@ -60,7 +67,7 @@ class MemoryTransport(asyncio.Transport):
 
     peer_reads = True
 
-    def __init__(self, loop: SimLoop, protocol: asyncio.Protocol) -> None:
+    def __init__(self, loop: MemoryLoop, protocol: asyncio.Protocol) -> None:
         super().__init__({"sockname": ("10.0.0.9", 5000)})
         self._loop = loop
         self._protocol = protocol

@@ -1,0 +1,66 @@
+"""The blocking client where a call of it cannot be served: it raises, and does not wait for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmq import blocking
+from tests.client.loops import MemoryLoop
+from tests.client.test_dropped import ADDR, Nameserver
+
+#: after which a call hangs; a good one takes milliseconds
+LIMIT_S = 5
+
+
+class BlockingCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        def new_loop() -> MemoryLoop:
+            loop = MemoryLoop()
+            loop.listen[9876] = Nameserver
+            return loop
+
+        self.patch(asyncio, "new_event_loop", new_loop)
+
+
+class ForkTests(BlockingCase):
+    def in_child(self, work: Callable[[], object]) -> str:
+        """Fork, and return what the work returned or raised in the child."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(LIMIT_S)
+                text = repr(work())
+            except BaseException as error:  # noqa: BLE001
+                text = type(error).__name__
+            os.write(writer, text.encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as said:
+            text = said.read().decode()
+        os.waitpid(child, 0)
+        return text or "hangs"
+
+    def test_child(self) -> None:
+        """Every call of the child is ForkedClient, its close does nothing, and the client of the parent goes on."""
+        with blocking.Client(ADDR) as client:
+            producer = client.producer()
+            message = blocking.Message("T", b"x")
+            for call in (
+                client.__enter__,
+                client.producer,
+                client.admin,
+                lambda: client.push_consumer("G", {"T": "*"}),
+                lambda: client.client_id,
+                lambda: producer.send(message),
+                lambda: (client.close(), producer.send(message)),
+            ):
+                self.assertEqual(self.in_child(call), "ForkedClient")
+            self.assertEqual(self.in_child(client.close), repr(blocking.CloseReport()))
+            client.producer()
+        self.assertEqual(self.in_child(client.producer), "ClosedClient")

@@ -74,6 +74,7 @@ class Client:
         Close producers and consumers, leave the groups, close the connections; may be called again.
 
         In a process that was forked from the client's it does nothing: the client and its connections are the parent's.
+        RuntimeError in the client's own thread, as for all calls: a coroutine handler cannot wait for its own loop.
         """
         if self._loop is not None and self._thread is not None and not self._is_forked:
             self._report = self._run(self._client.close())
@@ -137,6 +138,12 @@ class Client:
         if self._is_forked:
             coroutine.close()
             raise ForkedClient(f"the client was made in process {self._pid}, before a fork")
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "the blocking client was called in its own thread, by a coroutine handler or an observer: it would wait"
+                " for itself: make the handler a plain function, which runs in a thread of its own"
+            )
         if self._loop is None:
             coroutine.close()
             raise ClosedClient("the client is not started, or closed: use it with `with`")

@@ -27,6 +27,22 @@ class BlockingCase(SynchronousTestCase):
         self.patch(asyncio, "new_event_loop", new_loop)
 
 
+class OwnThreadTests(BlockingCase):
+    def test_calls(self) -> None:
+        """What runs on the loop of the client, a coroutine handler for example, cannot call it, nor close it."""
+        with blocking.Client(ADDR) as client:
+            producer = client.producer()
+
+            async def handler() -> None:
+                for call in (client.producer, client.close, lambda: producer.send(blocking.Message("T", b"x"))):
+                    error = self.assertRaises(RuntimeError, call)
+                    self.assertIn("make the handler a plain function", str(error))
+
+            assert client._loop is not None
+            asyncio.run_coroutine_threadsafe(handler(), client._loop).result(LIMIT_S)
+            client.producer()
+
+
 class ForkTests(BlockingCase):
     def in_child(self, work: Callable[[], object]) -> str:
         """Fork, and return what the work returned or raised in the child."""

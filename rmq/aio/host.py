@@ -80,7 +80,7 @@ class AsyncioHost:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rmq-handler")
         run = copy_context().run  # with the current span, if there are spans
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, run, handler, argument)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, run, _guarded, handler, argument)
         return await result if inspect.isawaitable(result) else result
 
     def read_file(self, path: str) -> bytes | None:
@@ -99,6 +99,14 @@ class AsyncioHost:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
+
+
+def _guarded(handler: Callable[[Any], Any], argument: object) -> object:
+    """Call a handler in its thread; RuntimeError for what would end the loop when it is raised there."""
+    try:
+        return handler(argument)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"a handler in a thread raised {error!r}, which does not end the program") from error
 
 
 class AsyncioGate:

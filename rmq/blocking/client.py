@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from rmq.wire.api.topics import TopicOffset
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_log = logging.getLogger("rmq.client")
 
 _CLIENT, _PRODUCER, _PUSH, _PULL = ClientSettings(), ProducerSettings(), PushSettings(), PullSettings()
 
@@ -55,7 +58,7 @@ class Client:
         if self._loop is None:
             loop = self._loop = asyncio.new_event_loop()
             self._pid = os.getpid()
-            self._thread = threading.Thread(target=loop.run_forever, name="rmq client", daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(loop,), name="rmq client", daemon=True)
             self._thread.start()
         started = False
         try:
@@ -152,6 +155,17 @@ class Client:
             return future.result()
         finally:
             future.cancel()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped, also when a coroutine of the user raises what is meant to end the program."""
+    while True:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            _log.exception("the thread of the client goes on after an exception that does not end the program")
+        else:
+            return
 
 
 class Producer:

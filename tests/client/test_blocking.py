@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -41,6 +42,23 @@ class OwnThreadTests(BlockingCase):
             assert client._loop is not None
             asyncio.run_coroutine_threadsafe(handler(), client._loop).result(LIMIT_S)
             client.producer()
+
+
+class ExitTests(BlockingCase):
+    def test_coroutines(self) -> None:
+        """What a coroutine raises to end the program is logged, and the loop goes on: it has no program to end."""
+        for error in (SystemExit(3), KeyboardInterrupt()):
+            with blocking.Client(ADDR) as client:
+
+                async def handler(error: BaseException = error) -> None:
+                    raise error
+
+                assert client._loop is not None
+                with self.assertLogs("rmq.client", logging.ERROR):
+                    failed = asyncio.run_coroutine_threadsafe(handler(), client._loop)
+                    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), client._loop).result(LIMIT_S)
+                self.assertIs(failed.exception(LIMIT_S), error)
+                client.producer()
 
 
 class ForkTests(BlockingCase):

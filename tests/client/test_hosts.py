@@ -61,6 +61,22 @@ class AsyncioHostTests(host_contract.Contract):
         self.assertIn("the failing one failed", logs.output[0])
         self.assertIn("planted", logs.output[0])
 
+    def test_exits_in_threads(self) -> None:
+        """SystemExit and KeyboardInterrupt of a plain handler are its failure; raised in the loop they would end it."""
+
+        async def scenario(host: Host) -> None:
+            for error in (SystemExit(3), KeyboardInterrupt()):
+
+                def leave(message: object, error: BaseException = error) -> None:
+                    raise error
+
+                raised = await self.raised(host.call(leave, "m"))
+                self.assertEqual((type(raised), raised.__cause__), (RuntimeError, error))
+                self.assertIn(repr(error), str(raised))
+            host.close()
+
+        self.run_on_host(scenario)
+
     def test_idle_connections_are_closed(self) -> None:
         """A connection without a byte for 120 s is closed; each byte counts, and the next request connects again."""
 

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ from rmq.wire.api.topics import TopicOffset
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+#: for the coroutines that are cancelled at the end
+LEAVE_S = 5.0
 
 _log = logging.getLogger("rmq.client")
 
@@ -52,6 +56,8 @@ class Client:
         self._thread: threading.Thread | None = None
         #: the process whose thread runs the loop
         self._pid = 0
+        #: held while a call is given to the loop, and while the loop is taken away
+        self._giving = threading.RLock()
         self._report = CloseReport()
 
     def __enter__(self) -> Client:
@@ -80,12 +86,25 @@ class Client:
         RuntimeError in the client's own thread, as for all calls: a coroutine handler cannot wait for its own loop.
         """
         if self._loop is not None and self._thread is not None and not self._is_forked:
-            self._report = self._run(self._client.close())
-            loop, self._loop = self._loop, None
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
-            loop.close()
+            self._check_thread()
+            try:
+                self._report = self._run(self._client.close())
+            except ClosedClient:  # with the loop gone it was closed by another thread
+                if self._loop is not None:
+                    raise
+            finally:
+                self._stop(self._thread)
         return self._report
+
+    def _stop(self, thread: threading.Thread) -> None:
+        """End the loop; calls that other threads wait for raise ClosedClient."""
+        with self._giving:
+            loop, self._loop = self._loop, None
+        if loop is not None:  # else another thread closes the client, too
+            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
     @property
     def client_id(self) -> str:
@@ -141,20 +160,31 @@ class Client:
         if self._is_forked:
             coroutine.close()
             raise ForkedClient(f"the client was made in process {self._pid}, before a fork")
-        if threading.current_thread() is self._thread:
+        try:
+            self._check_thread()
+        except RuntimeError:
             coroutine.close()
-            raise RuntimeError(
-                "the blocking client was called in its own thread, by a coroutine handler or an observer: it would wait"
-                " for itself: make the handler a plain function, which runs in a thread of its own"
-            )
-        if self._loop is None:
-            coroutine.close()
-            raise ClosedClient("the client is not started, or closed: use it with `with`")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise
+        with self._giving:
+            if self._loop is None:
+                coroutine.close()
+                raise ClosedClient("the client is not started, or closed: use it with `with`")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            if self._loop is None:
+                raise ClosedClient("the client was closed before the end of the call") from None
+            raise
         finally:
             future.cancel()
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "the blocking client was called in its own thread, by a coroutine handler or an observer: it would wait"
+                " for itself. Make the handler a plain function, which runs in another thread"
+            )
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -166,6 +196,15 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             _log.exception("the thread of the client goes on after an exception that does not end the program")
         else:
             return
+
+
+async def _cancel_all() -> None:
+    """Cancel all other coroutines of the loop, and wait for their end, LEAVE_S at most."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=LEAVE_S)
 
 
 class Producer:

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq import blocking
+from rmq.errors import ClosedClient
 from tests.client.loops import MemoryLoop
 from tests.client.test_dropped import ADDR, Nameserver
 
@@ -37,7 +39,7 @@ class OwnThreadTests(BlockingCase):
             async def handler() -> None:
                 for call in (client.producer, client.close, lambda: producer.send(blocking.Message("T", b"x"))):
                     error = self.assertRaises(RuntimeError, call)
-                    self.assertIn("make the handler a plain function", str(error))
+                    self.assertIn("Make the handler a plain function", str(error))
 
             assert client._loop is not None
             asyncio.run_coroutine_threadsafe(handler(), client._loop).result(LIMIT_S)
@@ -59,6 +61,65 @@ class ExitTests(BlockingCase):
                     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), client._loop).result(LIMIT_S)
                 self.assertIs(failed.exception(LIMIT_S), error)
                 client.producer()
+
+
+class CloseTests(BlockingCase):
+    def in_thread(self, work: Callable[[], object]) -> list[object]:
+        """Run the work in a thread that is joined at the end; the list gets what it raises."""
+        raised: list[object] = []
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self.joined.append(thread)
+        return raised
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.joined: list[threading.Thread] = []
+
+    def join(self) -> None:
+        for thread in self.joined:
+            thread.join(LIMIT_S)
+            self.assertFalse(thread.is_alive())
+
+    def test_waiting_threads(self) -> None:
+        """A close ends what other threads wait for with ClosedClient, and a second close at the same time returns."""
+        client = blocking.Client(ADDR).__enter__()
+        begun = threading.Event()
+
+        async def for_ever() -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        raised = self.in_thread(lambda: client._run(for_ever()))
+        self.assertTrue(begun.wait(LIMIT_S))
+        closed = [self.in_thread(client.close) for _ in range(5)]
+        client.close()
+        self.join()
+        self.assertEqual([type(error) for error in raised], [ClosedClient])
+        self.assertEqual(closed, [[]] * 5)
+
+    def test_failed_close(self) -> None:
+        """A close that fails raises its error, and the thread of the client ends all the same."""
+        client = blocking.Client(ADDR).__enter__()
+        thread = client._thread
+        assert thread is not None
+        real = client._client.close
+
+        async def failing() -> blocking.CloseReport:
+            await real()
+            raise LookupError("planted")
+
+        client._client.close = failing  # type: ignore[method-assign]
+        self.assertRaises(LookupError, client.close)
+        self.assertFalse(thread.is_alive())
+        self.assertRaises(ClosedClient, client.producer)
 
 
 class ForkTests(BlockingCase):

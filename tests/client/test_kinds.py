@@ -12,7 +12,7 @@ from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.transactions import Outcome, TransactionProducer, transaction_producer
 from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import Later, Message, NotDurable, ReceivedMessage, Reject, SendStatus, Sql
-from rmq.errors import ConfigurationError, LostQueue, NotDelivered, Refused, RequestTimeout
+from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NotDelivered, Refused, RequestTimeout
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import (
@@ -400,6 +400,16 @@ class RequestTests(KindCase):
         """Without a reply the wait ends in time."""
         self.assertRaises(RequestTimeout, self.sim.run, self.sender.request(Message("T", b"x"), timeout_s=2))
         self.assertEqual(self.client.requests, {})
+
+    def test_close_while_a_request_waits(self) -> None:
+        """A close ends the wait for a reply, which comes too late then, with ClosedClient."""
+        self.sim.run(self.sender.send(Message("T", b"creates the topic")))
+        waiting = Deferred.fromCoroutine(self.sender.request(Message("T", b"x"), timeout_s=1000))
+        self.sim.pass_s(5)
+        self.assertNoResult(waiting)
+        self.sim.run(self.sender._instance.close())
+        self.sim.pass_s(1)
+        self.failureResultOf(waiting, ClosedClient)
 
     def test_not_a_request(self) -> None:
         """Only a request can be answered."""

@@ -78,7 +78,7 @@ _Group = tuple[str | None, str | None]
 
 
 class Awaited:
-    """A reply that a request waits for."""
+    """A reply that a request waits for; None after the wait when the client was closed before it came."""
 
     def __init__(self, gate: Gate) -> None:
         self.reply: ReceivedMessage | None = None
@@ -86,6 +86,9 @@ class Awaited:
 
     def arrived(self, reply: ReceivedMessage) -> None:
         self.reply = reply
+        self._gate.open()
+
+    def give_up(self) -> None:
         self._gate.open()
 
     async def arrival(self) -> None:
@@ -423,6 +426,8 @@ class Instance:
                 await self.tracer.flush()
             await self._unregister(_groups(self.parts))
         finally:
+            for waiting in self.requests.values():
+                waiting.give_up()
             for loop in self._loops:
                 loop.cancel()
             for loop in self._loops:

@@ -116,7 +116,7 @@ class Producer:
         """
         Send a message and wait for the reply of its consumer; RequestTimeout when none comes in time.
 
-        Java: DefaultMQProducerImpl#request
+        ClosedClient when the client is closed meanwhile.  Java: DefaultMQProducerImpl#request
         """
         self._check(None, None)
         host, instance = self._instance.host, self._instance
@@ -142,7 +142,8 @@ class Producer:
                 raise RequestTimeout(message.topic, f"no reply to {message_id} within {timeout_s:g} s") from None
             finally:
                 del instance.requests[correlation_id]
-        assert waiting.reply is not None
+        if waiting.reply is None:
+            raise ClosedClient(f"the client was closed before the reply to {message_id} came")
         return waiting.reply
 
     async def reply(self, request: ReceivedMessage, body: bytes) -> None:

@@ -91,10 +91,10 @@ class Host(Protocol):
         """Call a handler of the user, in the way of the face, and return its result."""
 
     def read_file(self, path: str) -> bytes | None:
-        """Return a file below the home directory, None when there is none."""
+        """Return a file below the home directory, None when there is none; OSError, RuntimeError without a home."""
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file below the home directory, whole or not at all."""
+        """Write a file below the home directory, whole or not at all; OSError, RuntimeError without a home."""
 
     def connections(self, prepare: Prepare, answer: Answer) -> Connections: ...
     def stacks(self) -> str:

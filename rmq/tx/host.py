@@ -21,6 +21,7 @@ from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.clock import now_ms
+from rmq.runtime.disk.error import DiskError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls.context import ClientTls
 from rmq.wire.command import RemotingCommand
@@ -95,12 +96,18 @@ class TwistedHost:
 
     def read_file(self, path: str) -> bytes | None:
         whole, disk = os.path.join(self._home, path), self._platform.disk
-        return disk.read_whole(whole) if disk.exists(whole) else None
+        try:
+            return disk.read_whole(whole) if disk.exists(whole) else None
+        except DiskError as error:
+            raise OSError(str(error)) from error
 
     def write_file(self, path: str, data: bytes) -> None:
         whole, disk = os.path.join(self._home, path), self._platform.disk
-        disk.make_dirs(os.path.dirname(whole))
-        disk.write_atomic(whole, data)
+        try:
+            disk.make_dirs(os.path.dirname(whole))
+            disk.write_atomic(whole, data)
+        except DiskError as error:
+            raise OSError(str(error)) from error
 
     def connections(self, prepare: Prepare, answer: Answer) -> TwistedConnections:
         client = RemotingClient(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -158,6 +160,25 @@ class Contract(SynchronousTestCase):
             self.assertEqual(seen, ["cancelled"])
 
         self.run_on_host(scenario)
+
+    def test_no_place_for_files(self) -> None:
+        """Where no file can be, a write is OSError; there is none to read, or the read is OSError."""
+
+        async def scenario(host: Host) -> None:
+            self.assertIsInstance(await self.raised(self.wrote(host, "a", "a/b.json")), OSError)
+            try:
+                self.assertEqual(host.read_file("a/b.json"), None)
+            except OSError:
+                pass
+            self.assertIsInstance(await self.raised(self.wrote(host, "c/d", "c")), OSError)
+
+        with TemporaryDirectory() as home:
+            self.patch(os, "environ", {**os.environ, "HOME": home})
+            self.run_on_host(scenario)
+
+    async def wrote(self, host: Host, *paths: str) -> None:
+        for path in paths:
+            host.write_file(path, b"{}")
 
     def test_stacks(self) -> None:
         """An operator sees where each coroutine waits, to the innermost function, and where each thread is."""

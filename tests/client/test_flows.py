@@ -12,9 +12,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.member import Member
+from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import PushConsumer
-from rmq.client.settings import From, PullSettings
-from rmq.client.types import Later, Message, ReceivedMessage, Reject, SendStatus
+from rmq.client.settings import From, ProducerSettings, PullSettings
+from rmq.client.types import CloseReport, Later, Message, ReceivedMessage, Reject, SendStatus
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
 from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.forwarding import (
@@ -615,6 +616,43 @@ class ConsumeTests(FlowCase):
         self.until(lambda: again.got)
         self.sim.pass_s(10)
         self.assertEqual(again.bodies, [b"3"])
+
+    def test_broadcast_without_a_file(self) -> None:
+        """Offsets that cannot be written are one line in the log, and counted at the close; messages are consumed."""
+        inbox = Inbox()
+        with self.assertLogs("rmq.client.consumer", "ERROR") as logs:
+            disk = self.sim.clients[0].disk
+            disk.make_dirs("/home")
+            disk.write_atomic("/home/.rocketmq_offsets", b"not a folder")
+            self.sim.run(consumer(self.client, inbox, broadcast=True).start())
+            self.sim.run(send_all(self.sender, [b"1", b"2"]))
+            self.sim.pass_s(30)
+            self.sim.run(send_all(self.sender, [b"3"]))
+            self.until(lambda: sorted(inbox.bodies) == [b"1", b"2", b"3"])
+            report = self.sim.run(self.client.close())
+        (record,) = logs.records
+        self.assertIn(f"~/.rocketmq_offsets/{self.client.client_id}/CG/offsets.json", record.getMessage())
+        self.assertEqual(record.exc_info, None)
+        self.assertEqual((report.offsets_written, report.offsets_not_written), (0, 4))
+
+    def test_close_of_a_part_fails(self) -> None:
+        """The close of the client ends all other parts too, and raises the first error at its end."""
+
+        class Broken(Producer):
+            async def close(self) -> CloseReport:
+                raise LookupError("planted")
+
+        inbox = Inbox()
+        self.client.parts.insert(0, Broken(self.client, "Broken", ProducerSettings()))
+        member = consumer(self.client, inbox)
+        self.sim.run(member.start())
+        self.sim.run(send_all(self.sender, [b"1"]))
+        self.until(lambda: inbox.got)
+        with self.assertLogs("rmq.client", "ERROR"):
+            self.assertRaises(LookupError, self.sim.run, self.client.close())
+        self.assertEqual(member.assignment(), frozenset())
+        self.assertEqual(sum(self.committed().values()), 1)
+        self.sim.run(self.client.close())
 
     def test_namespace(self) -> None:
         """Within a namespace topics and groups have its prefix at the broker, and not for handlers."""

@@ -411,17 +411,27 @@ class Instance:
     # the end
 
     async def close(self) -> CloseReport:
-        """Close all parts in the order of their start, then leave the groups and the connections; may be repeated."""
+        """
+        Close all parts in the order of their start, then leave the groups and the connections; may be repeated.
+
+        When the close of a part fails, that of the others goes on; the first error is raised at the end.
+        """
         if self.closed:
             await self._ended.wait()
             return self._report
         self.closed = True
         report = CloseReport()
+        errors: list[Exception] = []
         try:
-            for part in list(self.parts):
-                report = report.plus(await part.close())
-            for sibling in self._siblings:
-                report = report.plus(await sibling.close())
+            ending: list[Part | Instance] = [*self.parts, *self._siblings]
+            for part in ending:
+                try:
+                    report = report.plus(await part.close())
+                except self.host.CANCELLED:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the others have offsets to write
+                    _log.error("the close of a %s failed, that of the others goes on: %r", type(part).__name__, error)
+                    errors.append(error)
             if self.tracer is not None:
                 await self.tracer.flush()
             await self._unregister(_groups(self.parts))
@@ -437,6 +447,8 @@ class Instance:
                 self.host.close()
             self._report = report
             self._ended.open()
+        if errors:
+            raise errors[0]
         return report
 
     async def _unregister(self, groups: Sequence[_Group]) -> None:

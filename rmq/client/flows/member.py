@@ -169,6 +169,8 @@ class Member:
         self._changed_at: str | None = None
         self._compared_s = -COMPARE_S
         self._loops: list[Running] = []
+        #: whether the offsets of a broadcast could be written last
+        self._has_file = True
         #: by topic
         self._tallies: dict[str, Tally] = {}
         self._started_ms = now
@@ -266,6 +268,9 @@ class Member:
 
     async def _write_all(self) -> CloseReport:
         """Write the offsets of all queues, each with an answer."""
+        if self._broadcast:
+            ready = sum(held.is_ready for held in self._held.values())
+            return CloseReport(offsets_written=ready) if self._write_file() else CloseReport(offsets_not_written=ready)
         written = failed = 0
         for held in self._held.values():
             if held.is_ready:
@@ -428,8 +433,7 @@ class Member:
     async def _write(self, held: Held) -> bool:
         """Write the offset of a queue and wait for the answer."""
         if self._broadcast:
-            self._write_file()
-            return True
+            return self._write_file()
         offset = held.process.commit_offset
         try:
             addr = self._instance.master(held.queue.broker_name)
@@ -484,16 +488,37 @@ class Member:
         return f".rocketmq_offsets/{self._instance.client_id}/{self._group}/offsets.json"
 
     def _read_file(self) -> dict[MessageQueue, int]:
-        data = self._host.read_file(self._path)
+        try:
+            data = self._host.read_file(self._path)
+        except (PermissionError, NotADirectoryError, RuntimeError) as error:
+            # Java: file2String, for which such a file is not there
+            self._file_failed("read", error)
+            return {}
+        except OSError as error:
+            raise RequestFailed(self._path, f"the file of offsets {self._path} cannot be read: {error}") from error
         try:
             return {} if data is None else fastjson.decode(data, OffsetsByQueue).offset_table
         except fastjson.JsonError as error:
             raise RequestFailed(self._path, f"the file of offsets {self._path} cannot be read: {error}") from error
 
-    def _write_file(self) -> None:
+    def _write_file(self) -> bool:
+        """Write the offsets of a broadcast and return whether it went well; a failure is logged."""
         table = {held.queue: held.process.commit_offset for held in self._held.values() if held.is_ready}
         if table:
-            self._host.write_file(self._path, fastjson.encode(OffsetsByQueue(offset_table=table)))
+            try:
+                self._host.write_file(self._path, fastjson.encode(OffsetsByQueue(offset_table=table)))
+            except (OSError, RuntimeError) as error:
+                self._file_failed("written", error)
+                return False
+            self._has_file = True
+        return True
+
+    def _file_failed(self, how: str, error: Exception) -> None:
+        """Log why the file of offsets cannot be used, once until it can be again. RuntimeError: there is no home."""
+        level = logging.ERROR if self._has_file else logging.DEBUG
+        self._has_file = False
+        text = "the offsets of group %s cannot be %s, so a restart begins where consume_from says: file ~/%s: %s"
+        _log.log(level, text, self._group, how, self._path, error)
 
     # pulls
 

@@ -635,6 +635,27 @@ class ConsumeTests(FlowCase):
         self.assertEqual(record.exc_info, None)
         self.assertEqual((report.offsets_written, report.offsets_not_written), (0, 4))
 
+    def test_strategy_fails(self) -> None:
+        """A strategy that raises is logged once, and asked again until it answers; other topics have their queues."""
+        self.make_topic("U", queues=1)
+        calls: list[str] = []
+
+        def strategy(group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
+            calls.append(queues[0].topic)
+            if queues[0].topic == "T" and calls.count("T") < 4:
+                raise LookupError("the room is not known yet")
+            return queues
+
+        inbox = Inbox()
+        member = consumer(self.client, inbox, {"T": "*", "U": "*"}, strategy=strategy)
+        with self.assertLogs("rmq.client.consumer", "ERROR") as logs:
+            self.sim.run(member.start())
+            self.sim.run(send_all(self.sender, [b"1"]))
+            self.until(lambda: inbox.got, 10)
+        self.assertEqual(len(logs.records), 1)
+        self.assertIn("the room is not known yet", logs.output[0])
+        self.assertLess(calls.index("U"), 2)
+
     def test_close_of_a_part_fails(self) -> None:
         """The close of the client ends all other parts too, and raises the first error at its end."""
 

@@ -168,6 +168,8 @@ class Member:
         #: heartbeat it has what we subscribe to
         self._changed_at: str | None = None
         self._compared_s = -COMPARE_S
+        #: what the last rebalance raised, by topic
+        self._failed: dict[str, str] = {}
         self._loops: list[Running] = []
         #: whether the offsets of a broadcast could be written last
         self._has_file = True
@@ -290,11 +292,27 @@ class Member:
             except TimeoutError:
                 pass
             self._rebalance_now.shut()
-            complete = [await self._rebalance(topic) for topic in list(self._subscriptions)]
+            complete = [await self._rebalance_or_log(topic) for topic in list(self._subscriptions)]
             wait_s = self._instance.settings.rebalance_s if all(complete) else AGAIN_S
             if self._changed_at is not None and self._host.seconds() >= self._compared_s + COMPARE_S:
                 self._compared_s = self._host.seconds()
                 await self._compare(self._changed_at)
+
+    async def _rebalance_or_log(self, topic: str) -> bool:
+        """Rebalance a topic; False and logged, with its traceback once, when the strategy of the user fails."""
+        try:
+            complete = await self._rebalance(topic)
+        except self._host.CANCELLED:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a function of the user raises
+            is_new = self._failed.get(topic) != repr(error)
+            self._failed[topic] = repr(error)
+            text = "the queues of topic %s cannot be shared in group %s, which is tried again in %g s: %r"
+            level = logging.ERROR if is_new else logging.DEBUG
+            _log.log(level, text, topic, self._group, AGAIN_S, error, exc_info=error if is_new else None)
+            return False
+        self._failed.pop(topic, None)
+        return complete
 
     async def _compare(self, addr: str) -> None:
         """Warn of the two causes of messages that never arrive: members with other subscriptions, and with our id."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 
 from msgspec import structs
@@ -100,6 +100,34 @@ class SendTests(FlowCase):
         group = self.sim.broker().consumers.find("CG")
         assert group is not None
         self.assertEqual([member.language for member in group.members.values()], ["PYTHON"])
+
+    def test_queue_of_another_topic(self) -> None:
+        """A queue of another topic is refused; a topic with and without its namespace is the same one."""
+        for namespace in (None, "NS"):
+            sender = producer(self.sim.client(namespace=namespace))
+            for topic in ("T", "U"):
+                self.sim.run(sender.send(Message(topic, b"creates the topic")))
+            self.sim.pass_s(1)
+            message, (mine, other) = Message("T", b"x"), [self.sim.run(sender.queues(topic))[0] for topic in "TU"]
+            for sending in (
+                sender.send(message, queue=other),
+                sender.send_batch([message], queue=other),
+                sender.send_oneway(message, queue=other),
+            ):
+                self.sim.run(self.refused(sending, "topic"))
+            plain = MessageQueue(topic="T", broker_name=mine.broker_name, queue_id=mine.queue_id)
+            for queue in (mine, plain):
+                self.assertEqual(self.sim.run(sender.send(message, queue=queue)).queue, mine)
+                self.assertEqual(self.sim.run(sender.send_batch([message], queue=queue)).queue, mine)
+                self.sim.run(sender.send_oneway(message, queue=queue))
+
+    async def refused(self, sending: Awaitable[object], text: str) -> None:
+        try:
+            await sending
+        except ConfigurationError as error:
+            self.assertIn(text, str(error))
+        else:
+            self.fail("it was sent")
 
     def test_unknown_topic(self) -> None:
         """Without automatic creation an unknown topic is NoRoute, with what the NameServer said."""

@@ -80,6 +80,7 @@ class Producer:
         message_id = self._instance.unique_id()
         with spans.sending(self._instance, "send", [message], [message_id], sharding_key=sharding_key) as span:
             out = outgoing.single(message, message_id, self._settings, self._namespace, span.properties())
+            self._check_topic(out, queue)
             result = await self.deliver(out, queue, sharding_key, timeout_s)
             span.sent(result.queue)
         return result
@@ -94,6 +95,7 @@ class Producer:
         ids = [self._instance.unique_id() for _ in messages]
         with spans.sending(self._instance, "send", messages, ids, is_batch=True) as span:
             out = outgoing.batch(messages, ids, self._settings, self._namespace, span.properties)
+            self._check_topic(out, queue)
             result = await self.deliver(out, queue, None, timeout_s)
             span.sent(result.queue)
         return result
@@ -104,6 +106,7 @@ class Producer:
         message_id = self._instance.unique_id()
         with spans.sending(self._instance, "send", [message], [message_id]) as span:
             out = outgoing.single(message, message_id, self._settings, self._namespace, span.properties())
+            self._check_topic(out, queue)
             span.sent(await self._observed(out, self._oneway(out, queue)))
 
     async def _oneway(self, out: Outgoing, queue: MessageQueue | None) -> MessageQueue:
@@ -158,7 +161,7 @@ class Producer:
             span.sent(result.queue)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that take messages; raises NoRoute."""
+        """Return the queues of a topic that take messages, their topic with the namespace; raises NoRoute."""
         self._check(None, None)
         return list(await self._writable(wrap(self._namespace, topic), self._instance.settings.ask_timeout_s))
 
@@ -168,6 +171,11 @@ class Producer:
             raise ClosedClient("the producer is closed")
         if queue is not None and sharding_key is not None:
             raise ConfigurationError("either a queue or a sharding_key")
+
+    def _check_topic(self, out: Outgoing, queue: MessageQueue | None) -> None:
+        """Refuse a queue of another topic, with or without the namespace.  Java: DefaultMQProducerImpl#send"""
+        if queue is not None and queue.topic != out.topic and wrap(self._namespace, queue.topic) != out.topic:
+            raise ConfigurationError(f"a message for topic {out.topic} cannot go to a queue of topic {queue.topic}")
 
     # one message
 
@@ -277,7 +285,7 @@ class Producer:
             status=SendStatus(response.code),
             message_id=out.message_id,
             offset_message_id=reply.msg_id,
-            queue=MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=reply.queue_id),
+            queue=MessageQueue(topic=out.topic, broker_name=queue.broker_name, queue_id=reply.queue_id),
             queue_offset=reply.queue_offset,
             transaction_id=reply.transaction_id,
         )

@@ -164,10 +164,10 @@ class Link(asyncio.Protocol):
             command.opaque = self._calls.add((command.code, timeout_s, answer), deadline)
         except TooManyWaiting as error:
             raise Unreachable(self.addr, f"{self.addr} does not answer: {error}") from error
-        self._owner.prepare(command)
         try:
+            self._owner.prepare(command)
             frame = encode_frame(self.addr, command)
-        except RequestFailed:
+        except BaseException:
             self._calls.forget(command.opaque)
             raise
         self._arm(deadline)

@@ -181,11 +181,11 @@ class Channel:
         except TooManyWaiting as error:
             return fail(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
         command.opaque = opaque
-        if self.sign is not None:
-            self.sign(command)
         try:
+            if self.sign is not None:
+                self.sign(command)
             frame = encode_command(command)
-        except ProtocolError:
+        except BaseException:
             self._calls.forget(opaque)
             raise
         if self._timer is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.aio.host import AsyncioHost
 from rmq.client.host import Connections, Host
 from rmq.errors import BadAnswer, Refused, RequestTimeout, Unreachable
-from rmq.wire.api.offsets import GET_MAX_OFFSET, QueueHeader
+from rmq.wire.api.offsets import GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, QueueHeader, SearchOffsetHeader
 from rmq.wire.codes import LanguageCode
 from rmq.wire.command import RemotingCommand, decode_command, encode_command, encode_reply
 from rmq.wire.frames import FrameDecoder
@@ -224,6 +225,40 @@ class Contract(SynchronousTestCase):
             host.close()
 
         self.run_on_host(scenario)
+
+    def test_a_request_that_cannot_be_made(self) -> None:
+        """A request whose signature or frame fails waits for no answer, and the end of its connection is no error."""
+
+        async def scenario(host: Host) -> None:
+            def prepare(command: RemotingCommand) -> None:
+                if command.code == SEARCH_OFFSET_BY_TIMESTAMP.code:
+                    raise LookupError("no key")
+                if command.ext_fields["queueId"] == "1":
+                    command.ext_fields = {"a": "\ud800"}
+
+            async def answer(addr: str, command: RemotingCommand) -> bytes | None:
+                return None
+
+            connections = host.connections(prepare, answer)
+
+            async def ask(queue_id: int) -> None:
+                header = QueueHeader(topic="T", queue_id=queue_id)
+                await connections.ask(self.addr, GET_MAX_OFFSET, header, None, timeout_s=3)
+
+            async def search() -> None:
+                header = SearchOffsetHeader(topic="T", queue_id=0, timestamp=0)
+                await connections.ask(self.addr, SEARCH_OFFSET_BY_TIMESTAMP, header, None, timeout_s=3)
+
+            await ask(0)
+            self.assertIsInstance(await self.raised(ask(1)), UnicodeEncodeError)
+            self.assertIsInstance(await self.raised(search()), LookupError)
+            await ask(0)
+            await connections.close()
+            await host.sleep(1)
+            gc.collect()
+
+        with self.assertNoLogs("asyncio"):
+            self.run_on_host(scenario)
 
     def connections(self, host: Host) -> Connections:
         def prepare(command: RemotingCommand) -> None:

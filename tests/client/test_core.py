@@ -174,13 +174,24 @@ class OutgoingTests(SynchronousTestCase):
             Message("T", b"x", properties={"a": "1\x022"}),
             Message("T", b"x", properties={"a\x01b": "1"}),
             Message("T", b"x", properties={"a": "x" * 33000}),
+            Message("T", b"x", properties={"a": "\u00e9" * 16500}),
+            Message("T", b"x", properties={"file": "\udcff.txt"}),
+            Message("T", b"x", keys=("\ud800",)),
         ]
-        for message in bad:
+        wrong_types = [
+            Message(None, b"x"),  # type: ignore[arg-type]
+            Message("T", None),  # type: ignore[arg-type]
+            Message("T", b"x", keys=(7,)),  # type: ignore[arg-type]
+            Message("T", b"x", delay_level="3"),  # type: ignore[arg-type]
+        ]
+        for message in bad + wrong_types:
             self.assertRaises(ConfigurationError, outgoing.single, message, "ID", small, None)
         pairs = [
             [Message("T", b"x"), Message("U", b"x")],
             [Message("T", b"x", delay_level=1)],
             [Message("T", b"x"), Message("T", b"x", wait_store_ok=False)],
+            [Message("T", b"x"), Message("T", b"x", keys=("\ud800",))],
+            *([message] for message in wrong_types),
         ]
         for messages in pairs:
             self.assertRaises(ConfigurationError, outgoing.batch, messages, ["I"] * len(messages), SETTINGS, None)

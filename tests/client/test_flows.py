@@ -101,6 +101,12 @@ class SendTests(FlowCase):
         assert group is not None
         self.assertEqual([member.language for member in group.members.values()], ["PYTHON"])
 
+    def test_key_of_a_wrong_type(self) -> None:
+        """A sharding_key is a text."""
+        sender = producer(self.sim.client())
+        sending = sender.send(Message("T", b"x"), sharding_key=42)  # type: ignore[arg-type]
+        self.sim.run(self.refused(sending, "42"))
+
     def test_queue_of_another_topic(self) -> None:
         """A queue of another topic is refused; a topic with and without its namespace is the same one."""
         for namespace in (None, "NS"):

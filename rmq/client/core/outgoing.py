@@ -90,13 +90,16 @@ def single(
     more: Mapping[str, str] = _NOTHING,
 ) -> Outgoing:
     """Return one message; ``more`` are properties of ours. ConfigurationError for what no broker would take."""
-    properties = {**_properties(message, message_id), **more}
-    body, bits = message.body, 0
-    _check_size(len(body), settings)
-    if len(body) >= settings.compress_over:
-        body, bits = codec.compress(body, settings.compress_level, settings.compression)
-    topic = _topic(message, namespace)
-    return Outgoing(topic, body, _encoded(properties), message_id, message.flag, bits)
+    try:
+        properties = {**_properties(message, message_id), **more}
+        body, bits = message.body, 0
+        _check_size(len(body), settings)
+        if len(body) >= settings.compress_over:
+            body, bits = codec.compress(body, settings.compress_level, settings.compression)
+        topic = _topic(message, namespace)
+        return Outgoing(topic, body, _encoded(properties), message_id, message.flag, bits)
+    except (TypeError, AttributeError) as error:
+        raise _wrong_type(error) from error
 
 
 def batch(
@@ -114,12 +117,18 @@ def batch(
             raise ConfigurationError("the messages of a batch have one topic and one wait_store_ok")
         if message.delay_level:
             raise ConfigurationError("the messages of a batch cannot be delayed")
-        properties = {**_properties(message, message_id), **more(index)}
-        entries.append(BatchEntry(message.body, _encoded(properties), message.flag))
-    body = encode_batch(entries)
+        try:
+            properties = {**_properties(message, message_id), **more(index)}
+            entries.append(BatchEntry(message.body, _encoded(properties), message.flag))
+        except (TypeError, AttributeError) as error:
+            raise _wrong_type(error) from error
+    try:
+        body, topic = encode_batch(entries), _topic(first, namespace)
+    except (TypeError, AttributeError) as error:
+        raise _wrong_type(error) from error
     _check_size(len(body), settings)
     wait = encode_properties({PROPERTY_WAIT: _bool(first.wait_store_ok)})
-    return Outgoing(_topic(first, namespace), body, wait, ",".join(message_ids), is_batch=True, messages=len(messages))
+    return Outgoing(topic, body, wait, ",".join(message_ids), is_batch=True, messages=len(messages))
 
 
 def reply(request: ReceivedMessage, body: bytes, message_id: str, more: Mapping[str, str] = _NOTHING) -> Outgoing:
@@ -178,6 +187,10 @@ def keyed_index(sharding_key: str, queues: int) -> int:
     return abs(value) % queues
 
 
+def _wrong_type(error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"a field of the message has a wrong type: {error}")
+
+
 def _topic(message: Message, namespace: str | None) -> str:
     check_topic(message.topic)
     topic = wrap(namespace, message.topic)
@@ -224,7 +237,13 @@ def _encoded(properties: dict[str, str]) -> str:
         for name, value in properties.items():
             if any(sign in text for text in (name, value) for sign in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)):
                 raise ConfigurationError(f"property {name!r} holds one of the bytes 1 and 2, which separate properties")
-    if 4 * len(text) > MAX_PROPERTIES_BYTES and len(text.encode("utf-8", "replace")) > MAX_PROPERTIES_BYTES:
+    size = len(text)
+    if not text.isascii():  # which Python knows of a text without a look at it
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"keys, tags or properties cannot be sent as UTF-8: {error}") from None
+    if size > MAX_PROPERTIES_BYTES:
         raise ConfigurationError(f"the properties have more than {MAX_PROPERTIES_BYTES} bytes")
     return text
 

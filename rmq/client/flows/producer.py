@@ -169,8 +169,11 @@ class Producer:
         self._instance.check_usable()
         if self._closed:
             raise ClosedClient("the producer is closed")
-        if queue is not None and sharding_key is not None:
-            raise ConfigurationError("either a queue or a sharding_key")
+        if sharding_key is not None:
+            if queue is not None:
+                raise ConfigurationError("either a queue or a sharding_key")
+            if not isinstance(sharding_key, str):
+                raise ConfigurationError(f"a sharding_key is a text, not {sharding_key!r}")
 
     def _check_topic(self, out: Outgoing, queue: MessageQueue | None) -> None:
         """Refuse a queue of another topic, with or without the namespace.  Java: DefaultMQProducerImpl#send"""

@@ -342,8 +342,9 @@ def _result(outcome: Outcome, options: argparse.Namespace) -> Result:
     if outcome.failures:
         refused = all(isinstance(failure, Refused) for failure in outcome.failures)
         status = REFUSED if refused else UNASKED
-    lines = dict.fromkeys(f"rmq-admin: {failure}" for failure in outcome.failures)
-    return Result(status, out=_printed(outcome, options), err="\n".join(lines))
+    # one line for each server and kind of failure: texts of timeouts differ by parts of a millisecond
+    lines = {(one.addr, getattr(one, "code", type(one))): f"rmq-admin: {one}" for one in reversed(outcome.failures)}
+    return Result(status, out=_printed(outcome, options), err="\n".join(reversed(lines.values())))
 
 
 def _printed(outcome: Outcome, options: argparse.Namespace) -> str:

@@ -160,6 +160,7 @@ class FailedBrokerTests(ClusterCase):
     def setUp(self) -> None:
         super().setUp()
         self.slave = self.cluster.members[1].addr
+        self.unanswered = 0
         self.text("topic", "create", "orders", "--queues", "2")
         self.send("orders", 3)
         self.join("G", "orders")
@@ -174,7 +175,8 @@ class FailedBrokerTests(ClusterCase):
                 return asked(client, addr, contract, *more, **settings)
             if error is None:
                 return fail(Refused(3, "not supported", addr, request_code=contract.code))
-            return fail(error(addr, f"{addr} did not answer request {contract.code}"))
+            self.unanswered += 1
+            return fail(error(addr, f"{addr} did not answer request {contract.code} within 99.{self.unanswered} ms"))
 
         self.patch(RemotingClient, "invoke", invoke)
 
@@ -218,18 +220,18 @@ class FailedBrokerTests(ClusterCase):
         self.silence(self.broker)
         self.slave = self.broker
         self.assertIn({"topic": "orders"}, json.loads(self.partly(3, "topic", "list", "-o", "json")))
-        result = self.admin("topic", "list", "--groups", "-o", "json")
-        self.assertIn({"topic": "orders", "groups": ""}, json.loads(result.out))
-        self.assertEqual((result.status, len(result.err.splitlines())), (3, 2))  # one for each kind of request
+        listed = json.loads(self.partly(3, "topic", "list", "--groups", "-o", "json"))
+        self.assertIn({"topic": "orders", "groups": ""}, listed)
         self.assertEqual(self.partly(3, "topic", "stats"), "")
 
     def test_groups(self) -> None:
-        """Groups are those of the NameServer, without figures where a broker does not answer."""
+        """Groups are those of the NameServer, without figures where a broker does not answer; one line for them all."""
+        self.join("H", "orders")
         self.silence(self.broker)
         self.slave = self.broker
-        (row,) = json.loads(self.partly(3, "group", "list", "-o", "json"))
+        row, _ = json.loads(self.partly(3, "group", "list", "-o", "json"))
         self.assertEqual((row["group"], row["members"], row["lag"]), ("G", None, None))
-        _, line = self.partly(3, "consumerProgress").splitlines()
+        _, line, _ = self.partly(3, "consumerProgress").splitlines()
         self.assertEqual(line.split(), ["G", "0", "OFFLINE", "0", "0"])
 
     def test_watch(self) -> None:
@@ -239,7 +241,8 @@ class FailedBrokerTests(ClusterCase):
         asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
         self.world.run_for(5)
         self.assertEqual(len(self.emitted), 3)
-        self.assertEqual(self.warned, [f"rmq-admin: {self.slave} did not answer request 28"] * 3)
+        said = [f"rmq-admin: {self.slave} did not answer request 28 within 99.{n} ms" for n in (1, 2, 3)]
+        self.assertEqual(self.warned, said)
         asked.cancel()
         self.world.run_for(1)
         self.failureResultOf(asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -36,7 +37,15 @@ class Cluster(Handle):
         return Client(self.namesrv, credentials=credentials, tls=tls, settings=settings)
 
     def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
-        """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""
+        """
+        Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError.
+
+        RuntimeError where a loop of asyncio runs in this thread: handlers on it could not run meanwhile.
+        """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(
+                "wait_consumed would stop the loop: await asyncio.to_thread(rmq.wait_consumed, group, topic)"
+            )
         deadline = time.monotonic() + timeout_s
         while self.unconsumed(group, topic):
             if time.monotonic() > deadline:

@@ -27,6 +27,15 @@ async def test_fixture(rmq: Cluster, rmq_aio_client: Client) -> None:
     await consumer.close()
 
 
+@pytest.mark.asyncio
+async def test_wait_of_the_fixture(rmq: Cluster) -> None:
+    """The wait that blocks its thread says what to do where a loop runs in it, and waits in another thread."""
+    topic, group = rmq.topic(), rmq.group()
+    with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+        rmq.wait_consumed(group, topic)
+    await asyncio.to_thread(rmq.wait_consumed, group, topic)
+
+
 def test_own_cluster() -> None:
     """A cluster of the test's own needs no plugin, and never touches the loop but with its coroutines."""
 

@@ -63,7 +63,7 @@ def test_documents(tmp_path: Path) -> None:
     assert len(trial) == 1 and len(others) == 10
     for number, text in enumerate(others):
         (tmp_path / f"test_{number}.py").write_text(text)
-    assert "12 passed" in run(tmp_path, *pytest_of(*PLUGINS))
+    assert "13 passed" in run(tmp_path, *pytest_of(*PLUGINS))
     (tmp_path / "trial_example.py").write_text(trial[0])
     assert "PASSED" in run(tmp_path, "-c", TRIAL, str(tmp_path), "trial_example")
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rmq.client.types import SendResult
 
 
 class RocketMqError(Exception):
@@ -94,17 +90,3 @@ class NotDelivered(RocketMqError):
         super().__init__(f"a message for topic {topic} was not delivered: {tried}")
         self.attempts = tuple(attempts)
         self.may_be_stored = any(not isinstance(error, Refused) for _, error in attempts)
-
-
-class NotDurable(RocketMqError):
-    """
-    A message is stored, but less safe than the broker is configured for; ``result`` says where and why.
-
-    Raised by sends of a producer with ``strict``. Who sends again may have the message twice.
-    """
-
-    def __init__(self, result: SendResult) -> None:
-        queue = result.queue
-        where = f"{queue.broker_name}, queue {queue.queue_id} of {queue.topic}, offset {result.queue_offset}"
-        super().__init__(f"message {result.message_id} is stored at {where}, but not safely: {result.status.name}")
-        self.result = result

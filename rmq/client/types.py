@@ -11,7 +11,7 @@ from types import MappingProxyType
 import attrs
 
 from rmq.client.core import codec
-from rmq.errors import NotDurable, RocketMqError
+from rmq.errors import RocketMqError
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.record import (
     PROPERTY_KEYS,
@@ -84,6 +84,20 @@ class SendResult:
     queue_offset: int
     transaction_id: str | None = None
     half: Message | None = attrs.field(default=None, repr=False)
+
+
+class NotDurable(RocketMqError):
+    """
+    A message is stored, but less safe than the broker is configured for; ``result`` says where and why.
+
+    Raised by sends of a producer with ``strict``. Who sends again may have the message twice.
+    """
+
+    def __init__(self, result: SendResult) -> None:
+        queue = result.queue
+        where = f"{queue.broker_name}, queue {queue.queue_id} of {queue.topic}, offset {result.queue_offset}"
+        super().__init__(f"message {result.message_id} is stored at {where}, but not safely: {result.status.name}")
+        self.result = result
 
 
 @attrs.frozen

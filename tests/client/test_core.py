@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import zlib
 from base64 import b64decode
 from datetime import datetime
-from pathlib import Path
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq import aio, blocking, errors, tx
 from rmq.client.core import codec, outgoing
 from rmq.client.core.codec import Compression
 from rmq.client.core.msgid import UniqueIds, local_month
@@ -198,17 +195,6 @@ class OutgoingTests(SynchronousTestCase):
         ]
         for messages in pairs:
             self.assertRaises(ConfigurationError, outgoing.batch, messages, ["I"] * len(messages), SETTINGS, None)
-
-    def test_errors_of_the_page(self) -> None:
-        """Every error in the table of docs/client.md is in rmq.errors, and NotDurable is the same class everywhere."""
-        page = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
-        table = page.partition("| error | when |\n|---|---|\n")[2].partition("\n\n")[0]
-        names = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-        self.assertIn("NotDurable", names)
-        for name in names:
-            self.assertTrue(issubclass(getattr(errors, name), errors.RocketMqError), name)
-        for face in (aio, blocking, tx):
-            self.assertIs(face.NotDurable, errors.NotDurable)
 
     def test_copy_for_the_retry_topic(self) -> None:
         """A consumer that cannot send back sends the message itself, as Java's does."""

@@ -98,6 +98,8 @@ EXCEPT_EXCEPTION_FILES = {
     "rmq/runtime/disk/flusher.py",
     "rmq/runtime/leanreactor.py",
     "rmq/client/flows/usercode.py",
+    "rmq/client/flows/instance.py",
+    "rmq/client/flows/member.py",
 }
 
 

@@ -164,12 +164,13 @@ class Link(asyncio.Protocol):
             command.opaque = self._calls.add((command.code, timeout_s, answer), deadline)
         except TooManyWaiting as error:
             raise Unreachable(self.addr, f"{self.addr} does not answer: {error}") from error
+        frame = b""
         try:
             self._owner.prepare(command)
             frame = encode_frame(self.addr, command)
-        except BaseException:
-            self._calls.forget(command.opaque)
-            raise
+        finally:
+            if not frame:
+                self._calls.forget(command.opaque)
         self._arm(deadline)
         self.write(frame)
         return answer

@@ -181,13 +181,14 @@ class Channel:
         except TooManyWaiting as error:
             return fail(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
         command.opaque = opaque
+        frame = b""
         try:
             if self.sign is not None:
                 self.sign(command)
             frame = encode_command(command)
-        except BaseException:
-            self._calls.forget(opaque)
-            raise
+        finally:
+            if not frame:
+                self._calls.forget(opaque)
         if self._timer is None:
             self._timer = DeadlineTimer(self._clock, self._calls.next_deadline, self._expire)
         self._timer.arm()

@@ -68,6 +68,10 @@ class AsyncioHost:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=error)
 
+    def cancellations(self) -> int:
+        task = asyncio.current_task()
+        return 0 if task is None else task.cancelling()
+
     async def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> T:
         # not wait_for: before Python 3.12 it forgets a cancellation that meets the end of the wait
         async with asyncio.timeout(seconds):

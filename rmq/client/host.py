@@ -84,6 +84,13 @@ class Host(Protocol):
     def spawn(self, run: Coroutine[Any, Any, None], *, name: str) -> Running:
         """Run a coroutine beside the others; its failure is logged."""
 
+    def cancellations(self) -> int:
+        """
+        Count the cancellations of the running coroutine, which was spawned.
+
+        CANCELLED without another one comes from something that the coroutine waited for.
+        """
+
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
         """Wait at most so long, then cancel and raise TimeoutError."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from inspect import iscoroutine
 from itertools import chain
 from random import Random
@@ -79,6 +80,10 @@ class TwistedHost:
 
         self._running[run] = name
         return TwistedRunning(run, self.gate(), ended)
+
+    def cancellations(self) -> int:
+        running = _RUNNING.get()
+        return 0 if running is None else running.cancellations
 
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Deferred[T]:
         def expired(_: object, seconds: float) -> Any:
@@ -168,14 +173,22 @@ class TwistedRunning:
         self, run: Coroutine[Any, Any, None], ended_gate: TwistedGate, ended: Callable[[object], object]
     ) -> None:
         self._ended = ended_gate
-        self._driver: Deferred[Any] = Deferred.fromCoroutine(run)
+        self.cancellations = 0
+        context = copy_context()
+        context.run(_RUNNING.set, self)
+        self._driver: Deferred[Any] = context.run(Deferred.fromCoroutine, run)
         self._driver.addBoth(ended).addBoth(lambda _: self._ended.open())
 
     def cancel(self) -> None:
+        self.cancellations += 1
         self._driver.cancel()
 
     def wait(self) -> Deferred[object]:
         return self._ended.wait()
+
+
+#: the one that runs now
+_RUNNING: ContextVar[TwistedRunning | None] = ContextVar("_RUNNING", default=None)
 
 
 class TwistedConnections:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.aio.host import AsyncioHost
+from rmq.client.flows.usercode import outcome
 from rmq.client.host import Connections, Host
 from rmq.errors import BadAnswer, Refused, RequestTimeout, Unreachable
 from rmq.wire.api.offsets import GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, QueueHeader, SearchOffsetHeader
@@ -259,6 +261,42 @@ class Contract(SynchronousTestCase):
 
         with self.assertNoLogs("asyncio"):
             self.run_on_host(scenario)
+
+    def test_cancelled_handlers(self) -> None:
+        """
+        A handler that fails because something else was cancelled has failed, in a thread too; one whose own coroutine
+        is cancelled ends that coroutine.
+        """
+        seen: list[str] = []
+
+        async def scenario(host: Host) -> None:
+            async def handler(message: object) -> None:
+                if message == "shared":
+                    raise host.CANCELLED
+                await host.sleep(1000)
+
+            def function(message: object) -> None:
+                raise CancelledError
+
+            async def work() -> None:
+                for called, message in ((handler, "shared"), (function, "x"), (handler, "shared")):
+                    _, error = await outcome(host, called, message)
+                    seen.append(type(error).__name__)
+                await outcome(host, handler, "hang")
+                seen.append("not reached")
+
+            running = host.spawn(work(), name="work")
+            for _ in range(1000):
+                if len(seen) == 3:
+                    break
+                await host.sleep(1)
+            await host.sleep(1)
+            running.cancel()
+            await running.wait()
+            host.close()
+
+        self.run_on_host(scenario)
+        self.assertEqual(seen, ["CancelledError"] * 3)
 
     def connections(self, host: Host) -> Connections:
         def prepare(command: RemotingCommand) -> None:

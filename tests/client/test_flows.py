@@ -358,6 +358,22 @@ class ConsumeTests(FlowCase):
         self.assertEqual((second.topic, second.body, second.queue.topic), ("T", b"x", "%RETRY%CG"))
         self.assertGreaterEqual(second.stored_ms - first.stored_ms, 10_000)
 
+    def test_cancelled_wait(self) -> None:
+        """A handler whose wait was cancelled by others has failed: its message comes again, in order or not."""
+        for group, orderly in (("G1", False), ("G2", True)):
+            wait: Deferred[None] = Deferred()
+            bad, good = group.encode() + b" bad", group.encode() + b" good"
+            inbox = Inbox(lambda message, wait=wait, bad=bad: wait if message.body == bad else None)  # type: ignore[misc]
+            made = consumer(self.client, inbox, group=group, orderly=orderly, concurrency=1)
+            self.sim.run(made.start())
+            self.sim.run(send_all(self.sender, [bad]))
+            self.until(lambda inbox=inbox, bad=bad: bad in inbox.bodies)
+            wait.cancel()
+            self.sim.run(send_all(self.sender, [good]))
+            self.until(lambda inbox=inbox, bad=bad: inbox.bodies.count(bad) == 2, 120)
+            self.until(lambda inbox=inbox, good=good: good in inbox.bodies)
+            self.assertEqual(self.sim.run(made.close()).handlers_cancelled, 0)
+
     def test_later_and_reject(self) -> None:
         """Later chooses the delay, Reject sends to the dead letter queue at once."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,13 +17,29 @@ _log = logging.getLogger("rmq.client")
 
 
 async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -> tuple[object, Exception | None]:
-    """Call a handler and return its result and what it raised; a cancellation goes on."""
+    """
+    Call a handler and return its result and what it raised; a cancellation of the coroutine that calls goes on.
+
+    CANCELLED of something that the handler waited for is a failure like others.
+    """
+    before = host.cancellations()
     try:
         return await host.call(handler, argument), None
-    except host.CANCELLED:
-        raise
+    except host.CANCELLED as error:
+        if host.cancellations() > before:
+            raise
+        return None, failure(error)
     except Exception as error:  # noqa: BLE001 - any failure of a handler means that the message comes again
         return None, error
+
+
+def failure(error: BaseException) -> Exception:
+    """Return an error as an Exception, which that of a cancellation may not be."""
+    if isinstance(error, Exception):
+        return error
+    found = CancelledError("something that the handler waited for was cancelled")
+    found.__cause__ = error
+    return found
 
 
 def tell(observers: Iterable[Observer], say: Callable[[Observer], None]) -> None:

@@ -456,6 +456,47 @@ class ConsumeTests(FlowCase):
         self.until(lambda: len(inbox.got) == 2, 120)
         self.assertEqual(len(cancelled), 1)
 
+    def test_handlers_that_end_together(self) -> None:
+        """
+        Of two handlers that are too long at work one may end when the other is cancelled: what its worker does next is
+        left alone, and handlers are checked as before.
+        """
+        for number, has_next in enumerate((False, True)):
+            waits: dict[bytes, Deferred[None]] = {}
+            cancelled: list[bytes] = []
+
+            def handle(
+                message: ReceivedMessage,
+                waits: dict[bytes, Deferred[None]] = waits,
+                cancelled: list[bytes] = cancelled,
+            ) -> Deferred[None] | None:
+                def cancel(_: object) -> None:
+                    cancelled.append(message.body)
+                    if message.body == b"a":
+                        waits[b"b"].callback(None)
+
+                if message.reconsume_times or message.body in waits:
+                    return None
+                waits[message.body] = Deferred(cancel)
+                return waits[message.body]
+
+            bodies = [b"a", b"b", b"next"] if has_next else [b"a", b"b"]
+            settings = {"concurrency": 2, "consume_timeout_s": 30, "drain_timeout_s": 1}
+            made = consumer(self.client, handle, {f"T{number}": "*"}, f"G{number}", **settings)
+            self.make_topic(f"T{number}", 1)
+            queue = MessageQueue(topic=f"T{number}", broker_name="broker-a", queue_id=0)
+            self.sim.run(made.start())
+            for body in bodies:
+                self.sim.run(self.sender.send(Message(f"T{number}", body), queue=queue))
+            self.until(lambda c=cancelled: c, 60)
+            self.sim.pass_s(10)
+            self.assertEqual(cancelled, [b"a"])
+            if has_next:
+                waits[b"next"].callback(None)
+            self.sim.run(self.sender.send(Message(f"T{number}", b"hung"), queue=queue))
+            self.until(lambda c=cancelled: c == [b"a", b"hung"], 60)
+            self.sim.run(made.close())
+
     def test_close_waits_for_handlers(self) -> None:
         """A close lets running handlers end and writes their offsets; what waits longer is cancelled and reported."""
         waits: list[Deferred[None]] = []

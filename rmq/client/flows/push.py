@@ -55,6 +55,8 @@ class Worker:
     messages: Sequence[ReceivedMessage] = ()
     since_s: float = 0.0
     running: Running | None = None
+    #: another one has its place, because its handler took too long
+    is_replaced: bool = False
 
 
 class PushConsumer(Member):
@@ -189,7 +191,7 @@ class PushConsumer(Member):
 
     async def _work(self, worker: Worker) -> None:
         """Call the handler for one batch after the other; in ``worker`` is which."""
-        while not self._closed:
+        while not self._closed and not worker.is_replaced:
             if not self._ready:
                 self._some.shut()
                 await self._some.wait()
@@ -296,17 +298,28 @@ class PushConsumer(Member):
         """Cancel handlers that run too long, and send their messages back."""
         while True:
             await self._host.sleep(CHECK_HANDLERS_S)
-            latest = self._host.seconds() - self._settings.consume_timeout_s
-            for worker in [worker for worker in self._workers if worker.held is not None and worker.since_s < latest]:
-                held, messages = worker.held, worker.messages
-                _log.error("the handler of %s did not end for %s; it is cancelled", self._group, messages)
-                self._workers.remove(worker)
-                assert worker.running is not None and held is not None
-                worker.running.cancel()
-                self.handled(held, len(messages), worker.since_s, TimeoutError("consume_timeout_s"))
-                self._add_worker()
-                for message in messages:
-                    await self.give_back(held, message, TIMEOUT_LEVEL)
+            try:
+                self._cancel_late()
+            except Exception:  # noqa: BLE001 - the next check may go well
+                _log.exception("the check of the handlers of %s failed", self._group)
+
+    def _cancel_late(self) -> None:
+        """Look at all workers without a wait, in which one could end its handler and begin another one."""
+        latest = self._host.seconds() - self._settings.consume_timeout_s
+        for worker in list(self._workers):
+            held, messages = worker.held, worker.messages
+            # of each when its turn comes, because the end of one handler may end another one
+            if held is None or worker.since_s >= latest:
+                continue
+            _log.error("the handler of %s did not end for %s; it is cancelled", self._group, messages)
+            self._workers.remove(worker)
+            worker.is_replaced = True
+            self.handled(held, len(messages), worker.since_s, TimeoutError("consume_timeout_s"))
+            for message in messages:
+                self.give_back_beside(held, message, TIMEOUT_LEVEL)
+            assert worker.running is not None
+            worker.running.cancel()
+            self._add_worker()
 
     # failures
 
@@ -323,6 +336,18 @@ class PushConsumer(Member):
             self._again[message] = self._host.spawn(
                 self._again_here(held, message), name=f"rmq local retry of {message}"
             )
+
+    def give_back_beside(self, held: Held, message: ReceivedMessage, level: int) -> None:
+        """Have a message delivered again, for those who cannot wait; the close waits for it as for a handler."""
+
+        async def give() -> None:
+            try:
+                await self.give_back(held, message, level)
+            finally:
+                self.settled()
+
+        self.entered()
+        self._host.spawn(give(), name=f"rmq return of {message}")
 
     async def _sent_back(self, message: ReceivedMessage, level: int) -> bool:
         header = SendBackHeader(

@@ -17,6 +17,7 @@ from rmq.client.flows.admin import Admin as AdminFlow
 from rmq.client.flows.member import QueueHealth
 from rmq.client.flows.push import Delivery, Handler
 from rmq.client.flows.spans import Traced
+from rmq.client.flows.usercode import is_in_handler
 from rmq.client.observers import Observer
 from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
@@ -87,6 +88,8 @@ class Client:
         """
         if self._loop is not None and self._thread is not None and not self._is_forked:
             self._check_thread()
+            if is_in_handler(self._client._instance):  # the close needs the loop, and waits for the handler
+                return self._run(self._client.close())
             try:
                 self._report = self._run(self._client.close())
             except ClosedClient:  # with the loop gone it was closed by another thread

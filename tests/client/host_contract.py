@@ -12,8 +12,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.aio.host import AsyncioHost
-from rmq.client.flows.usercode import outcome
-from rmq.client.host import Connections, Host
+from rmq.client.flows.closing import Closing
+from rmq.client.flows.usercode import in_handler, is_in_handler, outcome
+from rmq.client.host import Connections, Gate, Host
+from rmq.client.types import CloseReport
 from rmq.errors import BadAnswer, Refused, RequestTimeout, Unreachable
 from rmq.wire.api.offsets import GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, QueueHeader, SearchOffsetHeader
 from rmq.wire.codes import LanguageCode
@@ -297,6 +299,83 @@ class Contract(SynchronousTestCase):
 
         self.run_on_host(scenario)
         self.assertEqual(seen, ["CancelledError"] * 3)
+
+    def test_closing(self) -> None:
+        """A close runs once, goes on when a caller is cancelled, and each caller gets its report or its failure."""
+        seen: list[object] = []
+
+        async def scenario(host: Host) -> None:
+            for failure in (None, LookupError("planted")):
+
+                async def close(failure: Exception | None = failure) -> CloseReport:
+                    seen.append("begun")
+                    await host.sleep(5)
+                    if failure is not None:
+                        raise failure
+                    return CloseReport(offsets_written=7)
+
+                closing = Closing(host, self, close, name="the close")
+
+                async def impatient(closing: Closing = closing) -> None:
+                    await closing.report()
+                    seen.append("not reached")
+
+                running = host.spawn(impatient(), name="impatient")
+                await host.sleep(1)
+                running.cancel()
+                await running.wait()
+                for _ in range(2):
+                    try:
+                        seen.append((await closing.report()).offsets_written)
+                    except LookupError as error:
+                        seen.append(str(error))
+
+        self.run_on_host(scenario)
+        self.assertEqual(seen, ["begun", 7, 7, "begun", "planted", "planted"])
+
+    def test_closing_in_a_handler(self) -> None:
+        """A handler for which the close waits does not wait for the close, in a thread neither; others do."""
+        seen: list[bool] = []
+
+        async def scenario(host: Host) -> None:
+            async def coroutine(message: object) -> None:
+                seen.extend((is_in_handler(self), is_in_handler(host)))
+                ended = host.gate()
+
+                async def close() -> CloseReport:
+                    seen.append(is_in_handler(self))
+                    await ended.wait()
+                    return CloseReport(offsets_written=7)
+
+                closing = Closing(host, self, close, name="the close")
+                seen.append((await closing.report()).offsets_written == 0)
+                after.append(closing)
+                ends.append(ended)
+
+            def function(message: object) -> None:
+                seen.append(is_in_handler(self))
+
+            async def beside() -> None:
+                await gate.wait()
+                seen.append(is_in_handler(self))
+
+            after: list[Closing] = []
+            ends: list[Gate] = []
+            gate = host.gate()
+            with in_handler(self, "the client"):
+                await outcome(host, coroutine, "x")
+                await outcome(host, function, "x")
+                running = host.spawn(beside(), name="beside")
+            gate.open()
+            ends[0].open()
+            await running.wait()
+            seen.append((await after[0].report()).offsets_written == 7)
+            host.close()
+
+        self.run_on_host(scenario)
+        # in the coroutine, of another owner, its report, in the close, in the function, after the end; the report
+        self.assertEqual(sorted(seen), sorted([True, False, True, False, True, False, True]))
+        self.assertEqual(seen[:2], [True, False])
 
     def connections(self, host: Host) -> Connections:
         def prepare(command: RemotingCommand) -> None:

@@ -517,6 +517,67 @@ class ConsumeTests(FlowCase):
         self.assertEqual((report.handlers_cancelled, report.offsets_not_written), (1, 0))
         self.assertEqual(self.committed()[0], 1)
 
+    def test_a_close_goes_on(self) -> None:
+        """A close whose caller is cancelled goes on; the next call waits for its end and has its report."""
+        waits: list[Deferred[None]] = []
+
+        def wait(message: ReceivedMessage) -> Deferred[None]:
+            waits.append(Deferred())
+            return waits[-1]
+
+        made = consumer(self.client, wait)
+        self.sim.run(made.start())
+        running = Deferred.fromCoroutine(made.run())
+        self.sim.run(self.sender.send(Message("T", b"x")))
+        self.until(lambda: waits)
+        for close in (made.close, self.client.close):
+            closing = Deferred.fromCoroutine(close())
+            closing.addErrback(lambda _: None)
+            self.sim.pass_s(1)
+            closing.cancel()
+        again = [Deferred.fromCoroutine(close()) for close in (made.close, self.client.close)]
+        self.sim.pass_s(1)
+        self.assertFalse(running.called)
+        waits[0].callback(None)
+        reports = [self.sim.world.settle(each, 10) for each in again]
+        self.assertEqual({(one.handlers_cancelled, one.offsets_written > 0) for one in reports}, {(0, True)})
+        self.sim.world.settle(running, 10)
+        self.assertEqual(sum(self.committed().values()), 1)
+
+    def test_a_close_of_a_pull_consumer_goes_on(self) -> None:
+        """The same for a pull consumer, whose client ends with it."""
+        puller = self.sim.run(pull_consumer(self.client, "PG", {"T": "*"}, PullSettings(consume_from=From.FIRST)))
+        self.sim.run(self.sender.send(Message("T", b"x")))
+        self.assertEqual(len(self.sim.run(puller.getmany(timeout_s=30))), 1)
+        self.sim.brokers["broker-a"].kill()
+        closing = Deferred.fromCoroutine(puller.close())
+        closing.addErrback(lambda _: None)
+        closing.cancel()
+        self.sim.brokers["broker-a"].start()
+        self.sim.run(puller.close())
+        self.sim.run(self.client.close())
+
+    def test_close_in_a_handler(self) -> None:
+        """A handler may close its consumer, or its client: it does not wait, and its message is consumed."""
+        for number, of_client in enumerate((False, True)):
+            client = self.sim.client()
+            reports: list[int] = []
+
+            async def handle(message: ReceivedMessage, client: Instance = client, of_client: bool = of_client) -> None:
+                report = await (client if of_client else made).close()  # noqa: B023
+                reports.append(report.offsets_written)  # noqa: B023
+
+            made = consumer(client, handle, group=f"G{number}")
+            running = Deferred.fromCoroutine(made.run())
+            self.sim.pass_s(1)
+            self.sim.run(self.sender.send(Message("T", b"x")))
+            began = self.sim.world.now_s
+            self.sim.world.settle(running, 10)
+            report = self.sim.run(client.close())
+            self.assertLess(self.sim.world.now_s - began, 5)
+            self.assertEqual((reports, report.handlers_cancelled), ([0], 0))
+            self.assertEqual(sum(self.committed(group=f"G{number}").values()), 1)
+
     def test_broker_restarts(self) -> None:
         """A consumer goes on after each of many restarts of the broker, soon after it is back."""
         inbox = Inbox()

@@ -11,6 +11,7 @@ Read in this order:
 * `orderly`: one message of a queue after the other; `litepull`: messages on request
 * `tracing`: message traces; `spans`: spans of an observer
 * `transactions`: messages that are seen when a transaction is committed
+* `closing`: the close of a client or consumer, which goes on when its caller is cancelled
 * `usercode`: calls of what users wrote
 
 What always holds: a coroutine that runs for long is started by the host, named, and ended by the close. A failed

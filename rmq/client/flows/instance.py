@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
+from rmq.client.flows.closing import Closing
 from rmq.client.host import Gate, Host
 from rmq.client.observers import Observer, TracingObserver
 from rmq.client.settings import ClientSettings
@@ -146,8 +147,7 @@ class Instance:
         self.closed = False
         #: set by `rmq.client.flows.tracing.with_traces`, where the settings ask for it
         self.tracer: Tracer | None = None
-        self._report = CloseReport()
-        self._ended = host.gate()
+        self._closing = Closing(host, self, self._close, name="rmq close")
         self._loops = [
             host.spawn(self._poll_routes(), name="rmq routes"),
             host.spawn(self._heartbeats(), name="rmq heartbeats"),
@@ -416,10 +416,10 @@ class Instance:
 
         When the close of a part fails, that of the others goes on; the first error is raised at the end.
         """
-        if self.closed:
-            await self._ended.wait()
-            return self._report
         self.closed = True
+        return await self._closing.report()
+
+    async def _close(self) -> CloseReport:
         report = CloseReport()
         errors: list[Exception] = []
         try:
@@ -445,8 +445,6 @@ class Instance:
             await self.connections.close()
             if self._has_own_host:
                 self.host.close()
-            self._report = report
-            self._ended.open()
         if errors:
             raise errors[0]
         return report

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from rmq.client.core.routes import check_topic, wrap
 from rmq.client.core.subscription import subscription
 from rmq.client.flows import spans
+from rmq.client.flows.closing import Closing
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held, Member, queue_header, search_header
 from rmq.client.observers import How
@@ -49,6 +50,7 @@ class PullConsumer(Member):
         self._ready: deque[tuple[Held, ReceivedMessage]] = deque()
         self._taken: list[tuple[Held, ReceivedMessage]] = []
         self._some = self._host.gate()
+        self._closing = Closing(self._host, self, self._close, name=f"rmq close of {self._group}")
 
     # for users
 
@@ -160,16 +162,18 @@ class PullConsumer(Member):
         """
         Pull no more; with ``auto_commit`` acknowledge what `getmany` returned and write the offsets; leave the group.
         """
-        if self._closed:
-            await self._ended.wait()
-            return CloseReport()
+        self._closed = True
+        return await self._closing.report()
+
+    async def _close(self) -> CloseReport:
         await self._stop_pulling()
         self._some.open()
         report = CloseReport()
         if self._settings.auto_commit:
             report = await self.commit()
         self._give_up_all()
-        self._ended.open()
+        # first out of its client, whose close waits for all that are in it
+        await self._instance.leave(self)
         if not self._instance.closed:
             await self._instance.close()
         return report

@@ -15,11 +15,12 @@ import attrs
 
 from rmq.client.core import outgoing
 from rmq.client.flows import spans
+from rmq.client.flows.closing import Closing
 from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.spans import Traced
-from rmq.client.flows.usercode import outcome, tell
+from rmq.client.flows.usercode import in_handler, outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
@@ -85,6 +86,7 @@ class PushConsumer(Member):
         self._in_use = 0
         self._idle = self._host.gate()
         self._sender = Producer(instance, INNER_PRODUCER, ProducerSettings())
+        self._closing = Closing(self._host, self, self._close, name=f"rmq close of {self._group}")
         most = settings.max_reconsume_times
         self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most
 
@@ -140,11 +142,20 @@ class PushConsumer(Member):
         Pull no more, wait for the handlers (``drain_timeout_s``, then they are cancelled), write the offsets, and leave
         the group.
 
-        A message whose handler has ended is not delivered again, if its offset was written.
+        A message whose handler has ended is not delivered again, if its offset was written. A caller that is cancelled
+        does not end the close. In a handler of this consumer it returns at once, with an empty report: the close waits
+        for that handler.
         """
-        if self._closed:
-            await self._ended.wait()
-            return CloseReport()
+        self._closed = True
+        return await self._closing.report()
+
+    async def _close(self) -> CloseReport:
+        try:
+            return await self._end()
+        finally:
+            self._ended.open()
+
+    async def _end(self) -> CloseReport:
         await self._stop_pulling()
         for again in self._again.values():
             again.cancel()
@@ -166,7 +177,6 @@ class PushConsumer(Member):
         await self._let_go()
         await self._instance.leave(self)
         self._give_up_all()
-        self._ended.open()
         return attrs.evolve(report, handlers_cancelled=cancelled)
 
     async def _let_go(self) -> None:
@@ -236,7 +246,8 @@ class PushConsumer(Member):
         began = self._host.seconds()
         argument: object = messages if self._settings.batch_size > 1 else messages[0]
         begun = self.traced(messages)
-        error = await self._current(messages, argument)
+        with in_handler(self, self._instance):
+            error = await self._current(messages, argument)
         self.trace_ended(messages, begun, error)
         self.handled(held, len(messages), began, error)
         return error

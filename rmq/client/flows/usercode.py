@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,6 +42,35 @@ def failure(error: BaseException) -> Exception:
     found = CancelledError("something that the handler waited for was cancelled")
     found.__cause__ = error
     return found
+
+
+class _Call:
+    """A handler that runs, of a consumer and its client."""
+
+    def __init__(self, owners: tuple[object, ...]) -> None:
+        self.owners = owners
+        self.has_ended = False
+
+
+_CALL: ContextVar[_Call | None] = ContextVar("_CALL", default=None)
+
+
+@contextmanager
+def in_handler(*owners: object) -> Iterator[None]:
+    """A handler of these owners runs in the block: also in its threads, and in what it starts; without owners none."""
+    call, before = _Call(owners), _CALL.get()
+    _CALL.set(call)
+    try:
+        yield
+    finally:
+        call.has_ended = True
+        _CALL.set(before)  # not reset: the block may end in another context, with the loop
+
+
+def is_in_handler(owner: object) -> bool:
+    """Whether a handler of ``owner`` runs and is the caller."""
+    call = _CALL.get()
+    return call is not None and not call.has_ended and owner in call.owners
 
 
 def tell(observers: Iterable[Observer], say: Callable[[Observer], None]) -> None:

@@ -1,0 +1,55 @@
+"""The end of a client, or of a consumer, whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rmq.client.flows.usercode import in_handler, is_in_handler
+from rmq.client.host import Host
+from rmq.client.types import CloseReport
+
+
+class Closing:
+    """
+    Closes ``what`` once, in a coroutine of its own: a caller that is cancelled does not end it, and each caller gets
+    its report, or its failure.
+    """
+
+    def __init__(
+        self, host: Host, what: object, close: Callable[[], Coroutine[Any, Any, CloseReport]], *, name: str
+    ) -> None:
+        self._host = host
+        self._what = what
+        self._close = close
+        self._name = name
+        self._begun = False
+        self._over = host.gate()
+        self._report = CloseReport()
+        self._error: Exception | None = None
+
+    async def report(self) -> CloseReport:
+        """
+        Close, and wait for the end.
+
+        In a handler for which the close waits, there is no wait, and the report is empty.
+        """
+        waits_for_caller = is_in_handler(self._what)
+        if not self._begun:
+            self._begun = True
+            self._host.spawn(self._run(), name=self._name)
+        if waits_for_caller:
+            return CloseReport()
+        await self._over.wait()
+        if self._error is not None:
+            raise self._error
+        return self._report
+
+    async def _run(self) -> None:
+        try:
+            with in_handler():
+                self._report = await self._close()
+        except Exception as error:  # noqa: BLE001 - for those who wait
+            self._error = error
+        finally:
+            self._over.open()

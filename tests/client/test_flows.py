@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 
@@ -680,6 +681,59 @@ class ConsumeTests(FlowCase):
         self.assertEqual(sorted(seen), [(b"again", 0), (b"again", 1), (b"good", 0)])
         self.sim.pass_s(6)
         self.assertEqual(sum(self.committed().values()), 2)
+
+    def test_cancelled_delivery(self) -> None:
+        """A block that is cancelled, by asyncio's timeout for example, gets its message again."""
+        made = consumer(self.client, None)
+        seen: list[tuple[bytes, int]] = []
+
+        async def loop() -> None:
+            async for delivery in made:
+                message = delivery.message
+                try:
+                    async with delivery:
+                        seen.append((message.body, message.reconsume_times))
+                        if not message.reconsume_times:
+                            raise asyncio.CancelledError  # which is no Exception
+                except asyncio.CancelledError:
+                    pass
+                else:
+                    return
+
+        running = Deferred.fromCoroutine(loop())
+        self.sim.run(send_all(self.sender, [b"x"]))
+        self.sim.world.settle(running, 120)
+        self.assertEqual(seen, [(b"x", 0), (b"x", 1)])
+        self.sim.pass_s(6)
+        self.assertEqual((sum(self.committed().values()), [one.in_hand for one in made.health()]), (1, [0] * 5))
+
+    def test_return_of_a_delivery_goes_on(self) -> None:
+        """A message that is asked for again comes again, also when the wait for that is cancelled."""
+        made = consumer(self.client, None)
+        self.sim.run(send_all(self.sender, [b"x"]))
+        delivery = self.sim.run(made.receive())
+        asking = Deferred.fromCoroutine(delivery.later())
+        asking.addErrback(lambda _: None)
+        asking.cancel()
+        again = self.sim.run(made.receive(), 120)
+        self.assertEqual((again.message.body, again.message.reconsume_times), (b"x", 1))
+        self.sim.run(again.ack())
+
+    def test_cancelled_delivery_of_a_closed_consumer(self) -> None:
+        """A block that is cancelled while the consumer closes keeps its message for the next member."""
+        made = consumer(self.client, None)
+        self.sim.run(send_all(self.sender, [b"x"]))
+        delivery = self.sim.run(made.receive())
+        self.sim.run(delivery.__aenter__())
+        closing = Deferred.fromCoroutine(made.close())
+        self.sim.pass_s(1)
+        error = asyncio.CancelledError()
+        self.assertFalse(self.sim.run(delivery.__aexit__(type(error), error, None)))
+        self.sim.world.settle(closing, 10)
+        inbox = Inbox()
+        self.sim.run(consumer(self.sim.client(), inbox).start())
+        self.until(lambda: inbox.bodies == [b"x"], 10)
+        self.assertEqual(inbox.got[0].reconsume_times, 0)
 
     def test_lost_queue(self) -> None:
         """An ack after the queue went to another member says so: that member gets the message."""

@@ -20,7 +20,7 @@ from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.spans import Traced
-from rmq.client.flows.usercode import in_handler, outcome, tell
+from rmq.client.flows.usercode import failure, in_handler, outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
@@ -348,8 +348,8 @@ class PushConsumer(Member):
                 self._again_here(held, message), name=f"rmq local retry of {message}"
             )
 
-    def give_back_beside(self, held: Held, message: ReceivedMessage, level: int) -> None:
-        """Have a message delivered again, for those who cannot wait; the close waits for it as for a handler."""
+    def give_back_beside(self, held: Held, message: ReceivedMessage, level: int) -> Running:
+        """Have a message delivered again, whatever becomes of the caller; the close waits for it as for a handler."""
 
         async def give() -> None:
             try:
@@ -358,7 +358,7 @@ class PushConsumer(Member):
                 self.settled()
 
         self.entered()
-        self._host.spawn(give(), name=f"rmq return of {message}")
+        return self._host.spawn(give(), name=f"rmq return of {message}")
 
     async def _sent_back(self, message: ReceivedMessage, level: int) -> bool:
         header = SendBackHeader(
@@ -430,6 +430,11 @@ class PushConsumer(Member):
 
     # deliveries
 
+    @property
+    def closed(self) -> bool:
+        """Whether a close has begun."""
+        return self._closed
+
     def entered(self) -> float:
         """A delivery is in use; a close waits for it. Return the time."""
         self._in_use += 1
@@ -462,9 +467,12 @@ class Delivery:
         self._consumer.done(self._held, [self.message])
 
     async def later(self, delay_level: int = 0) -> None:
-        """Have the message delivered again."""
+        """Have the message delivered again; that goes on when the wait for it is cancelled."""
+        await self._again(delay_level).wait()
+
+    def _again(self, delay_level: int) -> Running:
         self._is_settled = True
-        await self._consumer.give_back(self._held, self.message, delay_level)
+        return self._consumer.give_back_beside(self._held, self.message, delay_level)
 
     async def reject(self) -> None:
         """Send the message to the dead letter queue."""
@@ -486,12 +494,17 @@ class Delivery:
         return await self.end(error)
 
     async def end(self, error: BaseException | None) -> bool:
-        """The block has ended; settle the message, and return whether the error goes no further."""
+        """
+        The block has ended; settle the message, and return whether the error goes no further.
+
+        After a cancellation the message comes again, too, without a wait for it; but not from a consumer that is
+        closed, whose next member gets it.
+        """
         self._span.failed(error)
         self._span.end()
-        failure = error if isinstance(error, Exception) else None
-        self._consumer.trace_ended([self.message], self._begun, failure)
-        self._consumer.handled(self._held, 1, self._began, failure)
+        failed = None if error is None else failure(error)
+        self._consumer.trace_ended([self.message], self._begun, failed)
+        self._consumer.handled(self._held, 1, self._began, failed)
         try:
             if self._is_settled:
                 return False
@@ -501,6 +514,8 @@ class Delivery:
                 await self.reject()
             elif isinstance(error, Exception):
                 await self.later(error.delay_level if isinstance(error, Later) else 0)
+            elif not self._consumer.closed:
+                self._again(0)
             return isinstance(error, Later | Reject)
         finally:
             self._consumer.settled()

@@ -475,6 +475,7 @@ class ConsumeTests(FlowCase):
                     cancelled.append(message.body)
                     if message.body == b"a":
                         waits[b"b"].callback(None)
+                        raise LookupError("planted")  # which Deferred.cancel lets out
 
                 if message.reconsume_times or message.body in waits:
                     return None

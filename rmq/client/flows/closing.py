@@ -1,4 +1,4 @@
-"""The end of a client, or of a consumer, whoever waits for it."""
+"""The close of a client or a consumer, as a coroutine that does not end with its caller."""
 
 from __future__ import annotations
 

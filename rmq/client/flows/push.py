@@ -20,7 +20,7 @@ from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.spans import Traced
-from rmq.client.flows.usercode import failure, in_handler, outcome, tell
+from rmq.client.flows.usercode import failure, in_handler, logged, outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
@@ -309,10 +309,7 @@ class PushConsumer(Member):
         """Cancel handlers that run too long, and send their messages back."""
         while True:
             await self._host.sleep(CHECK_HANDLERS_S)
-            try:
-                self._cancel_late()
-            except Exception:  # noqa: BLE001 - the next check may go well
-                _log.exception("the check of the handlers of %s failed", self._group)
+            logged(self._cancel_late, f"the check of the handlers of {self._group}")
 
     def _cancel_late(self) -> None:
         """Look at all workers without a wait, in which one could end its handler and begin another one."""
@@ -328,9 +325,9 @@ class PushConsumer(Member):
             self.handled(held, len(messages), worker.since_s, TimeoutError("consume_timeout_s"))
             for message in messages:
                 self.give_back_beside(held, message, TIMEOUT_LEVEL)
+            self._add_worker()
             assert worker.running is not None
             worker.running.cancel()
-            self._add_worker()
 
     # failures
 

@@ -44,6 +44,14 @@ def failure(error: BaseException) -> Exception:
     return found
 
 
+def logged(call: Callable[[], object], what: str) -> None:
+    """Call what may run code of users, a canceller of a Deferred for example; what it raises is logged."""
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - what comes next may go well
+        _log.exception("%s failed", what)
+
+
 class _Call:
     """A handler that runs, of a consumer and its client."""
 

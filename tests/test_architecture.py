@@ -97,10 +97,8 @@ EXCEPT_EXCEPTION_FILES = {
     "rmq/runtime/clock.py",
     "rmq/runtime/disk/flusher.py",
     "rmq/runtime/leanreactor.py",
-    "rmq/client/flows/closing.py",
+    "rmq/client/flows/attempt.py",
     "rmq/client/flows/usercode.py",
-    "rmq/client/flows/instance.py",
-    "rmq/client/flows/member.py",
 }
 
 

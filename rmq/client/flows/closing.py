@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from rmq.client.flows.attempt import attempt
 from rmq.client.flows.usercode import in_handler, is_in_handler
 from rmq.client.host import Host
 from rmq.client.types import CloseReport
@@ -13,7 +14,7 @@ from rmq.client.types import CloseReport
 class Closing:
     """
     Closes ``what`` once, in a coroutine of its own: a caller that is cancelled does not end it, and each caller gets
-    its report, or its failure.
+    its report. Those who wait when it fails get its failure.
     """
 
     def __init__(
@@ -40,16 +41,16 @@ class Closing:
             self._host.spawn(self._run(), name=self._name)
         if waits_for_caller:
             return CloseReport()
+        was_over = self._over.is_open
         await self._over.wait()
-        if self._error is not None:
+        if self._error is not None and not was_over:
             raise self._error
         return self._report
 
     async def _run(self) -> None:
         try:
             with in_handler():
-                self._report = await self._close()
-        except Exception as error:  # noqa: BLE001 - for those who wait
-            self._error = error
+                report, self._error = await attempt(self._host, self._close())
+            self._report = report or CloseReport()
         finally:
             self._over.open()

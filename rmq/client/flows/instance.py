@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
+from rmq.client.flows.attempt import attempt
 from rmq.client.flows.closing import Closing
 from rmq.client.host import Gate, Host
 from rmq.client.observers import Observer, TracingObserver
@@ -425,11 +426,9 @@ class Instance:
         try:
             ending: list[Part | Instance] = [*self.parts, *self._siblings]
             for part in ending:
-                try:
-                    report = report.plus(await part.close())
-                except self.host.CANCELLED:
-                    raise
-                except Exception as error:  # noqa: BLE001 - the others have offsets to write
+                done, error = await attempt(self.host, part.close())
+                report = report.plus(done or CloseReport())
+                if error is not None:  # the others have offsets to write
                     _log.error("the close of a %s failed, that of the others goes on: %r", type(part).__name__, error)
                     errors.append(error)
             if self.tracer is not None:

@@ -18,6 +18,7 @@ from rmq.client.core.routes import RETRY_PREFIX, broker_addrs, check_group, chec
 from rmq.client.core.running import running_properties
 from rmq.client.core.subscription import SQL92, differing, subscription, wanted
 from rmq.client.core.tally import Tally
+from rmq.client.flows.attempt import attempt
 from rmq.client.flows.instance import AGAIN_S, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.host import Gate, Running
@@ -300,11 +301,8 @@ class Member:
 
     async def _rebalance_or_log(self, topic: str) -> bool:
         """Rebalance a topic; False and logged, with its traceback once, when the strategy of the user fails."""
-        try:
-            complete = await self._rebalance(topic)
-        except self._host.CANCELLED:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a function of the user raises
+        complete, error = await attempt(self._host, self._rebalance(topic))
+        if error is not None:
             is_new = self._failed.get(topic) != repr(error)
             self._failed[topic] = repr(error)
             text = "the queues of topic %s cannot be shared in group %s, which is tried again in %g s: %r"
@@ -312,7 +310,7 @@ class Member:
             _log.log(level, text, topic, self._group, AGAIN_S, error, exc_info=error if is_new else None)
             return False
         self._failed.pop(topic, None)
-        return complete
+        return bool(complete)
 
     async def _compare(self, addr: str) -> None:
         """Warn of the two causes of messages that never arrive: members with other subscriptions, and with our id."""

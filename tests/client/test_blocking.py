@@ -17,7 +17,7 @@ from tests.client.loops import MemoryLoop
 from tests.client.test_dropped import ADDR, Nameserver
 
 #: after which a call hangs; a good one takes milliseconds
-LIMIT_S = 5
+LIMIT_S = 3
 
 
 class BlockingCase(SynchronousTestCase):
@@ -28,6 +28,13 @@ class BlockingCase(SynchronousTestCase):
             return loop
 
         self.patch(asyncio, "new_event_loop", new_loop)
+
+        def hangs(*_: object) -> None:
+            raise AssertionError(f"the test waits for more than {2 * LIMIT_S} s")
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, hangs))
+        self.addCleanup(signal.alarm, 0)
+        signal.alarm(2 * LIMIT_S)
 
 
 class OwnThreadTests(BlockingCase):
@@ -129,6 +136,7 @@ class ForkTests(BlockingCase):
         child = os.fork()
         if child == 0:
             try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.alarm(LIMIT_S)
                 text = repr(work())
             except BaseException as error:  # noqa: BLE001

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from base64 import b64decode
 from datetime import datetime
+from importlib import import_module
+from itertools import product
+from pathlib import Path
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq import errors
 from rmq.client.core import codec, outgoing
 from rmq.client.core.codec import Compression
 from rmq.client.core.msgid import UniqueIds, local_month
@@ -195,6 +200,17 @@ class OutgoingTests(SynchronousTestCase):
         ]
         for messages in pairs:
             self.assertRaises(ConfigurationError, outgoing.batch, messages, ["I"] * len(messages), SETTINGS, None)
+
+    def test_errors_of_the_page(self) -> None:
+        """Every error in the table of docs/client.md is in rmq.errors, or in the faces that the table names."""
+        page = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+        table = page.partition("| error | when |\n|---|---|\n")[2].partition("\n\n")[0]
+        for cell in (row.split("|")[1] for row in table.splitlines()):
+            modules = [import_module(name) for name in re.findall(r"`(rmq\.\w+)`", cell)] or [errors]
+            names = re.findall(r"`(\w+)`", cell)
+            self.assertTrue(names, cell)
+            for module, name in product(modules, names):
+                self.assertTrue(issubclass(getattr(module, name), errors.RocketMqError), (module, name))
 
     def test_copy_for_the_retry_topic(self) -> None:
         """A consumer that cannot send back sends the message itself, as Java's does."""

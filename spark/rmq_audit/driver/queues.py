@@ -199,11 +199,12 @@ class QueueFiles:
             deleted = configured is not None and check.topic not in configured and not is_system_topic(check.topic)
             why = self._why_behind(deleted=deleted and check.topic not in self._folders, live=live)
             count = absent.get((check.topic, check.queue_id))
-            created_again = restarts.get(check.topic, -1) > check.runs[-1].phy_last
-            if count is not None and check.queue_id >= count:
-                why = self._why_absent(count, created_again=created_again, live=live)
-            elif count is not None and created_again and why is None:
-                why = CREATED_AGAIN
+            if count is not None:  # then the log has records of it
+                created_again = restarts.get(check.topic, -1) > check.runs[-1].phy_last
+                if check.queue_id >= count:
+                    why = self._why_absent(count, created_again=created_again, live=live)
+                elif created_again and why is None:
+                    why = CREATED_AGAIN
             # not when a folder or file was not listed, which is reported already: its units may be in it
             unlisted = log.store.is_unlisted(layout.CONSUME_QUEUE_DIR, check.topic, str(check.queue_id))
             for one in _summed(fault for answer in units for fault in answer.faults):

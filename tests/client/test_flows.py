@@ -519,6 +519,28 @@ class ConsumeTests(FlowCase):
         self.assertEqual((report.handlers_cancelled, report.offsets_not_written), (1, 0))
         self.assertEqual(self.committed()[0], 1)
 
+    def test_a_handler_sends_during_the_close(self) -> None:
+        """While the close of a client waits for a handler, that may send; producers refuse after it."""
+        waits: list[Deferred[None]] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            waits.append(Deferred())
+            await waits[-1]
+            await self.sender.send(Message("T", b"follow-up"))
+
+        self.sim.run(consumer(self.client, handle).start())
+        self.sim.run(self.sender.send(Message("T", b"x")))
+        self.until(lambda: waits)
+        closing = Deferred.fromCoroutine(self.client.close())
+        self.sim.pass_s(1)
+        waits[0].callback(None)
+        self.sim.world.settle(closing, 10)
+        self.assertEqual(sum(self.committed().values()), 1)
+        store = self.sim.broker().store
+        self.assertEqual(sum(store.max_offset("T", queue_id) for queue_id in range(4)), 2)
+        with self.assertRaises(ClosedClient):
+            self.sim.run(self.sender.send(Message("T", b"x")))
+
     def test_a_close_goes_on(self) -> None:
         """A close whose caller is cancelled goes on; the next call waits for its end and has its report."""
         waits: list[Deferred[None]] = []

@@ -145,6 +145,9 @@ class Instance:
         self._client_id: str | None = None
         self._ids: UniqueIds | None = None
         self._beat = host.gate()
+        #: a close has begun, and consumers are drained
+        self.is_closing = False
+        #: nothing is sent any more
         self.closed = False
         #: set by `rmq.client.flows.tracing.with_traces`, where the settings ask for it
         self.tracer: Tracer | None = None
@@ -214,7 +217,7 @@ class Instance:
     @property
     def is_open(self) -> bool:
         """Whether a close is still to come, in this process."""
-        return not self.closed and self.host.pid() == self._pid
+        return not self.is_closing and self.host.pid() == self._pid
 
     def _prepare(self, command: RemotingCommand) -> None:
         command.language = LanguageCode.PYTHON
@@ -413,28 +416,29 @@ class Instance:
 
     async def close(self) -> CloseReport:
         """
-        Close all parts in the order of their start, then leave the groups and the connections; may be repeated.
+        Close consumers, then the other parts, leave the groups and the connections; may be repeated.
 
-        When the close of a part fails, that of the others goes on; the first error is raised at the end.
+        A handler that ends meanwhile may still send. When the close of a part fails, that of the others goes on; the
+        first error is raised at the end.
         """
-        self.closed = True
+        self.is_closing = True
         return await self._closing.report()
 
     async def _close(self) -> CloseReport:
         report = CloseReport()
         errors: list[Exception] = []
         try:
-            ending: list[Part | Instance] = [*self.parts, *self._siblings]
-            for part in ending:
-                done, error = await attempt(self.host, part.close())
-                report = report.plus(done or CloseReport())
-                if error is not None:  # the others have offsets to write
-                    _log.error("the close of a %s failed, that of the others goes on: %r", type(part).__name__, error)
-                    errors.append(error)
+            for part in [part for part in self.parts if part.consumer_data() is not None]:
+                report = report.plus(await self._closed_part(part, errors))
+            self.closed = True
+            rest: list[Part | Instance] = [*self.parts, *self._siblings]
+            for one in rest:
+                report = report.plus(await self._closed_part(one, errors))
             if self.tracer is not None:
                 await self.tracer.flush()
             await self._unregister(_groups(self.parts))
         finally:
+            self.closed = True
             for waiting in self.requests.values():
                 waiting.give_up()
             for loop in self._loops:
@@ -447,6 +451,14 @@ class Instance:
         if errors:
             raise errors[0]
         return report
+
+    async def _closed_part(self, part: Part | Instance, errors: list[Exception]) -> CloseReport:
+        """Close a part and return its report; what it raises goes to ``errors``: the others have offsets to write."""
+        report, error = await attempt(self.host, part.close())
+        if error is not None:
+            _log.error("the close of a %s failed, that of the others goes on: %r", type(part).__name__, error)
+            errors.append(error)
+        return report or CloseReport()
 
     async def _unregister(self, groups: Sequence[_Group]) -> None:
         for addr in self._addrs(with_slaves=True):

@@ -174,7 +174,7 @@ class PullConsumer(Member):
         self._give_up_all()
         # first out of its client, whose close waits for all that are in it
         await self._instance.leave(self)
-        if not self._instance.closed:
+        if not self._instance.is_closing:
             await self._instance.close()
         return report
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -77,7 +78,16 @@ def _has_route(port: int) -> bool:
         return probe.route("Topic") is not None
 
 
+@pytest.fixture
+def _hang_up_is_not_ignored() -> Iterator[None]:
+    """Processes that are started ignore SIGHUP where this one does, under nohup for example."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.real
+@pytest.mark.usefixtures("_hang_up_is_not_ignored")
 def test_hang_up(site: Site) -> None:
     """SIGHUP, which comes when a terminal closes, stops NameServer and broker as SIGTERM does."""
     namesrv = site.namesrv()

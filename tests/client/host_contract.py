@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.aio.host import AsyncioHost
 from rmq.client.flows.closing import Closing
-from rmq.client.flows.usercode import in_handler, is_in_handler, outcome
+from rmq.client.flows.usercode import InHandler, is_in_handler, outcome
 from rmq.client.host import Connections, Gate, Host
 from rmq.client.types import CloseReport
 from rmq.errors import BadAnswer, Refused, RequestTimeout, Unreachable
@@ -362,7 +362,7 @@ class Contract(SynchronousTestCase):
             after: list[Closing] = []
             ends: list[Gate] = []
             gate = host.gate()
-            with in_handler(self, "the client"):
+            with InHandler(self, "the client"):
                 await outcome(host, coroutine, "x")
                 await outcome(host, function, "x")
                 running = host.spawn(beside(), name="beside")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rmq.client.flows.attempt import attempt
-from rmq.client.flows.usercode import in_handler, is_in_handler
+from rmq.client.flows.usercode import InHandler, is_in_handler
 from rmq.client.host import Host
 from rmq.client.types import CloseReport
 
@@ -49,7 +49,7 @@ class Closing:
 
     async def _run(self) -> None:
         try:
-            with in_handler():
+            with InHandler():
                 report, self._error = await attempt(self._host, self._close())
             self._report = report or CloseReport()
         finally:

@@ -20,7 +20,7 @@ from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.spans import Traced
-from rmq.client.flows.usercode import failure, in_handler, logged, outcome, tell
+from rmq.client.flows.usercode import InHandler, failure, logged, outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
@@ -246,7 +246,7 @@ class PushConsumer(Member):
         began = self._host.seconds()
         argument: object = messages if self._settings.batch_size > 1 else messages[0]
         begun = self.traced(messages)
-        with in_handler(self, self._instance):
+        with InHandler(self, self._instance):
             error = await self._current(messages, argument)
         self.trace_ended(messages, begun, error)
         self.handled(held, len(messages), began, error)

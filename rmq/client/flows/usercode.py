@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
@@ -52,27 +51,29 @@ def logged(call: Callable[[], object], what: str) -> None:
         _log.exception("%s failed", what)
 
 
-class _Call:
-    """A handler that runs, of a consumer and its client."""
+class InHandler:
+    """
+    A handler of these owners runs in the block, for ``with``: also in its threads, and in what it starts.
 
-    def __init__(self, owners: tuple[object, ...]) -> None:
+    Without owners there is none.
+    """
+
+    __slots__ = ("_before", "has_ended", "owners")
+
+    def __init__(self, *owners: object) -> None:
         self.owners = owners
         self.has_ended = False
 
+    def __enter__(self) -> None:
+        self._before = _CALL.get()
+        _CALL.set(self)
 
-_CALL: ContextVar[_Call | None] = ContextVar("_CALL", default=None)
+    def __exit__(self, *_: object) -> None:
+        self.has_ended = True
+        _CALL.set(self._before)  # not reset: the block may end in another context, with the loop
 
 
-@contextmanager
-def in_handler(*owners: object) -> Iterator[None]:
-    """A handler of these owners runs in the block: also in its threads, and in what it starts; without owners none."""
-    call, before = _Call(owners), _CALL.get()
-    _CALL.set(call)
-    try:
-        yield
-    finally:
-        call.has_ended = True
-        _CALL.set(before)  # not reset: the block may end in another context, with the loop
+_CALL: ContextVar[InHandler | None] = ContextVar("_CALL", default=None)
 
 
 def is_in_handler(owner: object) -> bool:

@@ -265,7 +265,8 @@ class ModeTests(SynchronousTestCase):
             run.master.node.disk.recover()
 
         refused = 0
-        for run, _ in self.suffer(hurt, "full disk", row="master's disk full"):
+        row = "master's disk full, with `cleanFileForciblyEnable=false` (by default see below)"
+        for run, _ in self.suffer(hurt, "full disk", row=row):
             refused += sum(count for why, count in run.history.refusals.items() if why.startswith("code "))
         self.assertGreater(refused, 0)
 

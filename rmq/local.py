@@ -133,9 +133,10 @@ class Cluster:
 
     def run(self) -> int:
         """Run until SIGINT, SIGTERM or SIGHUP, or until a role fails too often; return the exit status."""
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
-                signal.signal(signum, self._asked_to_stop)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._asked_to_stop)  # SIGINT too where a script's `&` has it ignored
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, self._asked_to_stop)
         status = 0
         try:
             for role in self.roles:

@@ -182,9 +182,9 @@ class MessageStore:
         try:
             self._disk.make_dirs(self._root)
             self._lock = self._disk.lock(layout.lock_path(self._root))
+        except DiskLocked:
+            raise
         except DiskError as error:
-            if isinstance(error, DiskLocked):
-                raise
             raise StoreError(f"storePathRootDir={self._root} cannot be used: {error}") from error
         try:
             self._leave_dump()

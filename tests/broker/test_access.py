@@ -224,15 +224,15 @@ class DenyListTests(SynchronousTestCase):
     def test_retention_counts_at_once(self) -> None:
         """Keys of age and space need no restart: one changes them when a disk fills."""
         self.start({"fileReservedTime": "72"})
-        told: list[tuple[int, str]] = []
+        limits: list[tuple[int, str]] = []
         self.patch(
             self.one.service.store,
             "configure_retention",
-            lambda config: told.append((config.file_reserved_time, config.delete_when)),
+            lambda config: limits.append((config.file_reserved_time, config.delete_when)),
         )
         self.assertEqual(self.update({"fileReservedTime": "1", "deleteWhen": "05"}).code, 0)
         self.assertNotEqual(self.update({"deleteWhen": "four"}).code, 0)
-        self.assertEqual(told, [(1, "05")])
+        self.assertEqual(limits, [(1, "05")])
 
     def test_every_key_is_in_one_list(self) -> None:
         """A new key can be changed over the network, or not, because somebody decided so."""

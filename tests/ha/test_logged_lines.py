@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 ROOT = Path(__file__).parents[2]
-#: what stands for a value, or is one
+#: a placeholder of a value, or a value
 VALUE = re.compile(r"\b[A-Z]\b|\.\.\.|\bn\b|\bwhy\b|\bout of\b|\bsends\b|\bthis is\b")
 
 

@@ -30,8 +30,8 @@ class RestoredTests(SynchronousTestCase):
         self.box.open()
         disk = self.box.disk
         self.assertEqual((disk.exists(MANIFEST), disk.read_whole(RESTORED)), (False, b"{}"))
-        told = [event["log_format"] for event in events if "restored" in event.get("log_format", "")]
-        self.assertEqual(told, ["the store was restored from a dump: {path} renamed to {restored}"])
+        lines = [event["log_format"] for event in events if "restored" in event.get("log_format", "")]
+        self.assertEqual(lines, ["the store was restored from a dump: {path} renamed to {restored}"])
 
     def test_an_older_one_is_replaced(self) -> None:
         """A store may be restored from a dump a second time."""

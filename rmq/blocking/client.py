@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -231,7 +231,7 @@ class Producer:
         return result
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
         """Send messages of one topic as one."""
         result: SendResult = self._run(self._producer.send_batch(messages, queue=queue, timeout_s=timeout_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from random import SystemRandom
 from typing import Any, TypeVar
@@ -136,7 +136,7 @@ class Producer:
         return _started(self._flow.send(message, queue=queue, sharding_key=sharding_key, timeout_s=timeout_s))
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> Deferred[SendResult]:
         """Send messages of one topic as one."""
         return _started(self._flow.send_batch(messages, queue=queue, timeout_s=timeout_s))

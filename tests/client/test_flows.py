@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import structs
 from twisted.internet.defer import Deferred
@@ -107,6 +108,20 @@ class SendTests(FlowCase):
         sender = producer(self.sim.client())
         sending = sender.send(Message("T", b"x"), sharding_key=42)  # type: ignore[arg-type]
         self.sim.run(self.refused(sending, "42"))
+
+    def test_what_a_batch_is_made_of(self) -> None:
+        """Any iterable of messages will do; what is none, or has none, is refused by its name."""
+        sender = producer(self.sim.client())
+        sent = self.sim.run(sender.send_batch(Message("T", b"%d" % n) for n in range(3)))
+        self.assertEqual(len(sent.message_id.split(",")), 3)
+        wrongs: tuple[tuple[Any, str], ...] = (
+            ((), "a batch without messages"),
+            (Message("T", b"x"), "not Message"),
+            (b"bytes", "not of int"),
+            (3, "not int"),
+        )
+        for wrong, text in wrongs:
+            self.sim.run(self.refused(sender.send_batch(wrong), text))
 
     def test_queue_of_another_topic(self) -> None:
         """A queue of another topic is refused; a topic with and without its namespace is the same one."""

@@ -86,12 +86,11 @@ class Producer:
         return result
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
         """Send messages of one topic, without delay, as one: all are stored or none."""
         self._check(queue, None)
-        if not messages:
-            raise ConfigurationError("a batch without messages")
+        messages = _batch(messages)
         ids = [self._instance.unique_id() for _ in messages]
         with spans.sending(self._instance, "send", messages, ids, is_batch=True) as span:
             out = outgoing.batch(messages, ids, self._settings, self._namespace, span.properties)
@@ -413,6 +412,20 @@ class Producer:
             await self._less.wait()
         await self._instance.leave(self)
         return CloseReport()
+
+
+def _batch(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages of a batch; ConfigurationError when there are none, or when something else is among them."""
+    try:
+        batch = list(messages)
+    except TypeError:
+        raise ConfigurationError(f"a batch is a list of messages, not {type(messages).__name__}") from None
+    if not batch:
+        raise ConfigurationError("a batch without messages")
+    for message in batch:
+        if not isinstance(message, Message):
+            raise ConfigurationError(f"a batch is a list of messages, not of {type(message).__name__}")
+    return batch
 
 
 def producer(instance: Instance, group: str, settings: ProducerSettings) -> Producer:

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from twisted.internet import reactor
 
 from rmq.blocking import Client, Message, SendStatus
 from rmq.errors import NotDelivered
+from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.testing import Cluster, IsolatedCluster, ServerFailed, cluster, isolated_cluster
 from rmq.testing.server import layout_of, parser
-from rmq.testing.servers import Layout, ServersError
+from rmq.testing.servers import FillableDisk, Layout, ServersError
 
 DEADLINE_S = 60.0
 SERVER = [sys.executable, "-m", "rmq.testing.server"]
@@ -36,6 +38,21 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_disk_that_others_fill_is_not_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A broker deletes what nobody has read above 85 %, and refuses messages above 90: not on a developer's disk."""
+    free = 5 << 30
+    monkeypatch.setattr(RealDisk, "usage", lambda disk, path: DiskUsage(100 << 30, free))
+    disk = FillableDisk(reactor)
+    try:
+        assert disk.usage(str(tmp_path)).used_ratio == 0
+        disk.full = True
+        assert disk.usage(str(tmp_path)).used_ratio == 1
+        disk.full, free = False, 1 << 20
+        assert disk.usage(str(tmp_path)).used_ratio == 1
+    finally:
+        disk.close()
 
 
 def test_lines_for_any_language(tmp_path: Path) -> None:

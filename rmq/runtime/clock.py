@@ -18,6 +18,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmq.runtime.disk.error import DiskError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -220,6 +222,15 @@ class Periodic:
         self._failures += 1
         if text != self._failing:
             self._failing = text
+            if failure.check(DiskError) is not None:
+                # It names the file and the reason; where in our code that was met helps nobody.
+                self._log.error(
+                    "{name} failed; retry in {interval_s} s: {error}",
+                    name=self.name,
+                    interval_s=self._interval_s,
+                    error=failure.value,
+                )
+                return
             self._log.failure(
                 "{name} failed; retry in {interval_s} s", failure, name=self.name, interval_s=self._interval_s
             )

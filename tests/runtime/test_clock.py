@@ -7,11 +7,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
-from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import provider
 
 from rmq.runtime.clock import DeadlineTimer, Periodic, now_ms
+from rmq.runtime.disk.error import DiskError
 
 
 class NowTests(SynchronousTestCase):
@@ -146,6 +147,28 @@ class PeriodicTests(SynchronousTestCase):
         again = "persistence recovered after {} failures in a row"
         self.assertEqual(lines, [failed, again.format(3), failed, again.format(1)])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
+
+    def test_a_full_disk_is_one_line_without_a_traceback(self) -> None:
+        """The error names the file and the reason; there is nothing in our code to look for."""
+        events: list[LogEvent] = []
+
+        def call() -> None:
+            raise DiskError("/store/config/consumerOffset.json", "no space left on device")
+
+        observer = provider(ILogObserver)(lambda event: events.append(event))
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        Periodic(self.clock, 10, call, name="persistence").start()
+        self.advance(30)
+        (event,) = [event for event in events if event["log_namespace"] == "rmq.runtime.clock.Periodic"]
+        self.assertEqual(
+            (formatEvent(event), event["log_level"], "log_failure" in event),
+            (
+                "persistence failed; retry in 10 s: /store/config/consumerOffset.json: no space left on device",
+                LogLevel.error,
+                False,
+            ),
+        )
 
     def test_a_failed_deferred_does_not_end_the_loop(self) -> None:
         """Neither does one whose Deferred fails."""

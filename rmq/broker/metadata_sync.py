@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.groups import SubscriptionGroupTable
@@ -41,6 +41,8 @@ from rmq.wire.api.replication import (
 FIRST_S = 3.0
 PERIOD_S = 10.0
 STEP_TIMEOUT_MS = 3000
+#: between two requests for topics that the log has and the table lacks
+EARLY_S = 0.25
 
 DELAY_OFFSET_FILE = "delayOffset.json"
 
@@ -70,6 +72,8 @@ class OwnLog(OwnMessages, Protocol):
 class MetadataSync(Service):
     """
     Ask the master for its tables, first after 3 s and then every 10 s; skip the round while there is none.
+
+    For topics it asks at once when the log brings a message of one that is not known, see :meth:`queue_made`.
 
     The four steps are independent: one that fails leaves its table as it is and is logged once until it recovers;
     the next step follows. A table whose version is unchanged is not written again.
@@ -116,6 +120,10 @@ class MetadataSync(Service):
         #: the steps whose last run failed
         self._failing: dict[str, str] = {}
         self._rounds = Periodic(clock, PERIOD_S, self.sync, name="metadata synchronisation", first_s=FIRST_S)
+        #: the next request for topics out of turn, the one that is under way, and when it began
+        self._early: IDelayedCall | None = None
+        self._asking: Deferred[None] = succeed(None)
+        self._asked_s = -EARLY_S
         #: "ip:port" of the master; None for none
         self.master_addr: str | None = None
 
@@ -148,7 +156,10 @@ class MetadataSync(Service):
     def stopService(self) -> Deferred[None]:
         """Start no further step; fires when the running one has ended, which takes three seconds at most."""
         super().stopService()
-        return self._rounds.stop()
+        if self._early is not None:
+            self._early.cancel()
+            self._early = None
+        return DeferredList([self._rounds.stop(), self._asking]).addCallback(lambda _: None)
 
     def _forget_truncated(self) -> None:
         """
@@ -171,6 +182,28 @@ class MetadataSync(Service):
         await self._step("consumer offsets", master, self._sync_offsets)
         await self._step("delay offsets", master, self._sync_delay_offsets)
         await self._step("subscription groups", master, self._sync_groups)
+
+    def queue_made(self, topic: str, queue_id: int) -> None:
+        """
+        Ask for the topics at once when the first message of a queue is replicated that the table lacks.
+
+        Its producer was told SEND_OK: after a promotion nobody could read the message without its topic.
+        """
+        known = self._topics.get(topic)
+        if known is not None and queue_id < max(known.read_queue_nums, known.write_queue_nums):
+            return
+        if self.running and self.master_addr is not None and self._early is None:
+            wait_s = max(0.0, self._asked_s + EARLY_S - self._clock.seconds())
+            self._early = self._clock.callLater(wait_s, self._ask_early)
+
+    def _ask_early(self) -> None:
+        self._early = None
+        if not self._asking.called:
+            # its answer may have been written before the topic was made
+            self._early = self._clock.callLater(EARLY_S, self._ask_early)
+        elif (master := self.master_addr) is not None:
+            self._asked_s = self._clock.seconds()
+            self._asking = Deferred.fromCoroutine(self._step("topics", master, self._sync_topics))
 
     async def _step(self, what: str, master: str, step: Callable[[str], Coroutine[Deferred[Any], Any, None]]) -> None:
         if not self._is_current(master):

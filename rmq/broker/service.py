@@ -48,7 +48,7 @@ from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, Heartbeats, ProducerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import MINUTE_STEP_MS, BrokerStats, PutTimes
-from rmq.broker.topics import TopicTable, default_topics
+from rmq.broker.topics import TopicTable, default_topics, hidden_topics
 from rmq.broker.transactions import TransactionChecks
 from rmq.broker.waitinglanes import add_waiting_lanes
 from rmq.ha.service import HAService, Secured, secured_by
@@ -77,6 +77,8 @@ STATS_SAMPLE_S = 1.0
 COUNTER_SAMPLE_S = MINUTE_STEP_MS / 1000
 PUT_TIMES_SAMPLE_S = 60.0
 FIRST_PERSIST_S = 10.0
+#: topics that a warning names
+HIDDEN_NAMED = 20
 #: Java: BrokerController#initialize
 FILTER_PERSIST_S = 10.0
 OFFSET_CLEAN_S = 600.0
@@ -316,6 +318,7 @@ class BrokerService(MultiService):
         if self.setup.is_slave:
             self.registration.on_master(self._master_is)
             self.store.on_flushed(self.metadata_sync.log_flushed)
+            self.store.on_queue_made(self.metadata_sync.queue_made)
         else:
             self.registration.on_order_topics(self.topics.set_order_topics)
 
@@ -363,8 +366,24 @@ class BrokerService(MultiService):
         if not self.setup.is_slave:
             self.delays.load()
         self.topics.add_missing(default_topics(self.setup))
+        if not self.setup.is_slave:
+            self._warn_of_hidden_messages()
         self.groups.add_missing(default_groups())
         self.store.start()
+
+    def _warn_of_hidden_messages(self) -> None:
+        """Name topics with messages that consumers cannot read, since the table of topics lacks them."""
+        self.topics.hidden = hidden = hidden_topics(self.store.queues(), self.topics)
+        for name in sorted(hidden)[:HIDDEN_NAMED]:
+            self._log.warn(
+                "the store has {queues} queues of topic {topic}, which topics.json lacks, so nobody can read their "
+                "messages. If it was made shortly before the master was lost, `rmq-admin topic create {topic} "
+                "--queues {queues}` shows them; if it was deleted, `rmq-admin broker clean-topics` removes them",
+                topic=name,
+                queues=hidden[name],
+            )
+        if len(hidden) > HIDDEN_NAMED:
+            self._log.warn("and of {count} more topics", count=len(hidden) - HIDDEN_NAMED)
 
     def _abandon(self, started: list[Service]) -> None:
         """End a start that failed."""

@@ -7,7 +7,7 @@ Java: TopicConfigManager, TopicValidator
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 from twisted.internet.interfaces import IReactorTime
@@ -57,6 +57,8 @@ FORBIDDEN_TOPICS = frozenset(
         OFFSET_MOVED_EVENT,
     }
 )
+#: Topics with queues and, at times, without a configuration
+UNLISTED_TOPICS = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
@@ -84,6 +86,8 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         super().__init__(_SHAPE, disk, directory, clock)
         self._lmq = lmq
         self._on_created: list[Callable[[], object]] = []
+        #: :func:`hidden_topics` at the start of a master
+        self.hidden: Mapping[str, int] = {}
 
     def get(self, name: str) -> TopicConfig | None:
         if self._lmq and is_lmq(name):
@@ -201,6 +205,20 @@ def sending_problem(name: str) -> str | None:
     return f"Sending message to topic[{name}] is forbidden." if name in FORBIDDEN_TOPICS else None
 
 
+def hidden_topics(queues: Iterable[tuple[str, int]], topics: TopicTable) -> dict[str, int]:
+    """
+    Return topics that have queues in the store and that ``topics`` lacks, with the number of queues that they need.
+
+    A slave that is promoted may lack a topic that was made shortly before; a deleted topic may have queues that a
+    recovery has written again. Topics that the broker alone uses, and light message queues, have no configuration.
+    """
+    found: dict[str, int] = {}
+    for name, queue_id in queues:
+        if name not in topics and name not in UNLISTED_TOPICS and not is_lmq(name):
+            found[name] = max(found.get(name, 0), queue_id + 1)
+    return found
+
+
 def auto_create(
     name: str,
     default: TopicConfig | None,
@@ -208,18 +226,20 @@ def auto_create(
     client_queue_nums: int,
     unit_mode: bool = False,
     auto_create_topic_enable: bool = True,
+    least_queues: int = 0,
 ) -> TopicConfig | None:
     """
     Return the topic that a message to the unknown topic ``name`` creates; None when it must be refused.
 
-    ``default`` is the topic that the producer names as template, if it exists; ``client_queue_nums`` its wish.
+    ``default`` is the topic that the producer names as template, if it exists; ``client_queue_nums`` its wish;
+    ``least_queues`` those in which it has messages already.
     The caller puts the result into its table. Retry topics are created even without a template.
     Java: TopicConfigManager#createTopicInSendMessageMethod, AbstractSendMessageProcessor#msgCheck
     """
     retry = name.startswith(RETRY_PREFIX)
     unit_flag = 0 if not unit_mode else SYS_FLAG_UNIT_SUB if retry else SYS_FLAG_UNIT
     if default is not None and _inheritable_perm(default, auto_create_topic_enable) & PERM_INHERIT:
-        queues = max(0, min(client_queue_nums, default.write_queue_nums))
+        queues = max(least_queues, min(client_queue_nums, default.write_queue_nums))
         return TopicConfig(
             topic_name=name,
             read_queue_nums=queues,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -47,6 +47,8 @@ class QueueTable:
         self._queues: dict[Key, ConsumeQueue] = {}
         #: how many of them are light message queues
         self.lmq_queues = 0
+        #: called with (topic, queueId) when a queue is made
+        self.on_made: Callable[[str, int], None] | None = None
         #: queues with buffered units, the first one has waited longest
         self._dirty: deque[ConsumeQueue] = deque()
         #: a queue lacked a file and was emptied
@@ -79,6 +81,8 @@ class QueueTable:
                 self._files, folder, topic, queue_id, self.file_bytes, ext=self._ext(topic, queue_id)
             )
             self.lmq_queues += topic.startswith(LMQ_PREFIX)
+            if self.on_made is not None:
+                self.on_made(topic, queue_id)
         return queue
 
     def _ext(self, topic: str, queue_id: int) -> QueueExt | None:

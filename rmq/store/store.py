@@ -568,6 +568,10 @@ class MessageStore:
         """
         self._dispatcher.watches.append(Watch(callback, topic, queues, together))
 
+    def on_queue_made(self, callback: Callable[[str, int], None]) -> None:
+        """Have a function called with (topic, queueId) when a queue is new, and for all at the start."""
+        self._queues.on_made = callback
+
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Have a function called when the store has failed for good."""
         self._failed.append(callback)

@@ -1,4 +1,4 @@
-"""Delayed messages when a slave takes over whose log ends before what its master has delivered."""
+"""What a slave that takes over shows: delayed messages that its log lacks, and topics made a moment before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from functools import partial
 
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import provider
 
 from rmq.runtime.disk.statefile import read_state
 from rmq.sim.cluster import Cluster, Member
@@ -20,11 +22,12 @@ from tests.sim.support import ASYNC_FLUSH, SYNC_MASTER, options
 
 #: 1 s
 LEVEL = 1
+SLAVE_NOT_AVAILABLE = 11
 #: time for what was delivered to be saved, and for a round of the slave
 SAVED_S = 30
 
 
-class DelayFailoverTests(SynchronousTestCase):
+class FailoverCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.world = World(1)
         self.cluster = Cluster(self.world, options(SYNC_MASTER, ASYNC_FLUSH, slaves=1))
@@ -45,6 +48,17 @@ class DelayFailoverTests(SynchronousTestCase):
         self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
         return client
 
+    def promoted(self) -> RawClient:
+        """Lose the master and let the slave take its place; return a client of it."""
+        self.master.node.crash()
+        self.slave.node.kill()
+        promoted = Member(self.slave.group, 0, self.slave.node)
+        self.slave.node.start(partial(self.cluster._build_broker, promoted))
+        self.world.run_for(5)
+        return self.connect(promoted)
+
+
+class DelayFailoverTests(FailoverCase):
     def send(self, client: RawClient, body: bytes) -> None:
         props = encode_properties({"DELAY": str(LEVEL)})
         self.assertEqual(client.ask(310, send_ext(props=props), body).code, 0)
@@ -54,15 +68,6 @@ class DelayFailoverTests(SynchronousTestCase):
         disk, path = member.broker.delays._disk, member.broker.delays.path
         table = read_state(disk, path, lambda data: fastjson.decode(data, AllDelayOffset))
         return 0 if table is None else table.offset_table.get(LEVEL, 0)
-
-    def promoted(self) -> RawClient:
-        """Lose the master and let the slave take its place; return a client of it."""
-        self.master.node.crash()
-        self.slave.node.kill()
-        promoted = Member(self.slave.group, 0, self.slave.node)
-        self.slave.node.start(partial(self.cluster._build_broker, promoted))
-        self.world.run_for(5)
-        return self.connect(promoted)
 
     def bodies(self, client: RawClient) -> list[bytes]:
         return [record.body for record in decode_records(client.ask(11, pull_ext()).body or b"")]
@@ -90,4 +95,42 @@ class DelayFailoverTests(SynchronousTestCase):
         self.world.run_until(lambda: self.saved(self.slave) == 2, 60, "the offset of the deliveries")
         client = self.promoted()
         self.assertEqual(self.bodies(client), [b"one", b"two"])
+        self.world.settle(self.slave.node.stop())
+
+
+class NewTopicFailoverTests(FailoverCase):
+    """Eight queues, where a topic that is made automatically has four."""
+
+    def fill(self) -> None:
+        """Make the topic and send a message to each queue."""
+        client = self.connect(self.master)
+        topic = {"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6"}
+        more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+        self.assertEqual(client.ask(17, topic | more).code, 0)
+        for queue_id in range(8):
+            self.assertEqual(client.ask(310, send_ext("New", queue_id=queue_id), b"x").code, 0)
+
+    def readable(self, client: RawClient) -> list[int]:
+        """Return the codes of a pull from each of the queues: 0 for a message."""
+        return [client.ask(11, pull_ext("New", queue_id=queue_id)).code for queue_id in range(8)]
+
+    def test_all_messages_that_were_acknowledged(self) -> None:
+        """The slave asks for a topic when the log brings its first message, not with its next round."""
+        self.fill()
+        self.world.run_for(0.5)
+        self.assertEqual(self.readable(self.promoted()), [0] * 8)
+        self.world.settle(self.slave.node.stop())
+
+    def test_a_topic_that_is_lost(self) -> None:
+        """It is named at the start; a producer that makes it again gets the queues that have messages."""
+        self.world.settle(self.slave.broker.metadata_sync.stopService())
+        self.fill()
+        lines: list[str] = []
+        observer = provider(ILogObserver)(lambda event: lines.append(formatEvent(event)))
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        client = self.promoted()
+        self.assertIn("`rmq-admin topic create New --queues 8` shows them", "".join(lines))
+        self.assertEqual(client.ask(310, send_ext("New", queue_id=0), b"y").code, SLAVE_NOT_AVAILABLE)
+        self.assertEqual(self.readable(client), [0] * 8)
         self.world.settle(self.slave.node.stop())

@@ -202,6 +202,31 @@ class RoundTests(MetadataSyncCase):
         self.assertEqual(len(master.asked), 9)
         self.assertEqual(len(self.net.dials), 2)
 
+    def test_a_topic_that_the_log_has_and_the_table_lacks(self) -> None:
+        """Topics are asked for at once, and no more than four times a second; a known queue asks for nothing."""
+        master = self.master()
+        self.net.run(4)
+        master.asked.clear()
+        self.sync.queue_made("HaTopic", 3)
+        self.net.run(0.1, 0.05)
+        self.assertEqual(master.asked, [])
+        for queue_id in range(40):
+            self.sync.queue_made("New", queue_id)
+            self.net.run(0.05, 0.05)
+        self.assertEqual({code for code, _ in master.asked}, {21})
+        self.assertIn(len(master.asked), range(6, 10))
+        master.asked.clear()
+        master.broken[21] = None
+        self.sync.queue_made("HaTopic", 4)
+        self.net.run(0.4, 0.05)
+        self.assertEqual(len(master.asked), 1)
+        self.sync.queue_made("Newer", 0)  # and the test's end stops it with both under way
+
+    def test_a_topic_that_the_log_has_without_a_master(self) -> None:
+        """There is nobody to ask."""
+        self.sync.queue_made("New", 0)
+        self.assertIsNone(self.sync._early)
+
     def test_tables_of_an_apache_master(self) -> None:
         """What a 4.9.7 master answered, integer keys without quotes included, is in the tables and files afterwards."""
         self.master()

@@ -17,7 +17,7 @@ from rmq.broker.longpoll import LongPolls
 from rmq.broker.registration import Registration
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats, PutTimes
-from rmq.broker.topics import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TopicTable
+from rmq.broker.topics import UNLISTED_TOPICS, TopicTable
 from rmq.remoting.access import refusal_remark
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import map_in_turns, now_ms, slices_of, steady_ms, turn, wall_ms
@@ -38,7 +38,6 @@ from rmq.wire.api.admin import (
 )
 from rmq.wire.api.common import DataVersion, KVTable
 from rmq.wire.codes import MQ_VERSION, ResponseCode, version_desc
-from rmq.wire.record import SCHEDULE_TOPIC
 
 #: queues that are looked at in one turn of the reactor
 QUEUES_AT_ONCE = 10_000
@@ -104,8 +103,7 @@ class AdminResponder:
         """
         queues = slices_of(self._store.queues(), QUEUES_AT_ONCE)
         queued = await map_in_turns(self._clock, lambda keys: {topic for topic, _ in keys}, queues)
-        kept = {SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC}
-        for topic in sorted({topic for topics in queued for topic in topics} - kept):
+        for topic in sorted({topic for topics in queued for topic in topics} - UNLISTED_TOPICS):
             if topic in self._topics or is_lmq(topic):
                 continue
             await turn(self._clock)

@@ -188,6 +188,7 @@ class SendResponder:
             client_queue_nums=header.default_topic_queue_nums,
             unit_mode=header.unit_mode,
             auto_create_topic_enable=self._settings.setup.broker.auto_create_topic_enable,
+            least_queues=self._topics.hidden.get(header.topic, 0),
         )
         if topic is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!{FAQ}")

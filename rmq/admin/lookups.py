@@ -57,19 +57,28 @@ async def targets(call: Call) -> list[str]:
     """
     Return the brokers that a command is meant for: ``--brokerAddr``, or the masters of a cluster.
 
-    WrongUse when the cluster has to be named, NotFound when it is unknown or without a master.
+    Groups of brokers without a master are named on standard error. WrongUse when the cluster has to be named,
+    NotFound when it is unknown or without a master.
     """
     if call.options.brokerAddr:
         return list(call.options.brokerAddr)
-    info = await cluster_info(call)
-    _, names = one_cluster(call, info)
-    found = [
-        info.broker_addr_table[name].broker_addrs.get(MASTER_ID) for name in names if name in info.broker_addr_table
-    ]
-    masters = [addr for addr in found if addr is not None]
+    masters = []
+    for name, addrs in (await broker_groups(call)).items():
+        if MASTER_ID in addrs:
+            masters.append(addrs[MASTER_ID])
+        else:
+            call.terminal.warn(f"rmq-admin: {name} has no master, its slaves: {', '.join(addrs.values())}")
     if not masters:
         raise NotFound("the cluster has no master")
     return masters
+
+
+async def broker_groups(call: Call) -> dict[str, dict[int, str]]:
+    """Return the brokers of the chosen or only cluster: their names, and their addresses by id; raises as targets."""
+    info = await cluster_info(call)
+    _, names = one_cluster(call, info)
+    table = info.broker_addr_table
+    return {name: dict(sorted(table[name].broker_addrs.items())) for name in names if name in table}
 
 
 def one_cluster(call: Call, info: ClusterInfo) -> tuple[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from msgspec import structs
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -43,6 +44,17 @@ class Answers:
             return fail(error)
 
 
+SLAVE = HAConnectionInfo(
+    addr="10.0.0.2:4711",
+    slave_ack_offset=900,
+    diff=100,
+    in_sync=True,
+    transferred_byte_in_second=5,
+    transfer_from_where=900,
+    state="STREAMING",
+    lag_seconds=1.5,
+    ack_latency_millis=0.25,
+)
 #: these commands need none
 NO_PLATFORM: Any = None
 
@@ -144,19 +156,8 @@ class ExplainTests(AdminCase):
 class HaStatusTests(AdminCase):
     def test_master(self) -> None:
         """Each slave with its lag; --maxLag makes it a check."""
-        slave = HAConnectionInfo(
-            addr="10.0.0.2:4711",
-            slave_ack_offset=900,
-            diff=100,
-            in_sync=True,
-            transferred_byte_in_second=5,
-            transfer_from_where=900,
-            state="STREAMING",
-            lag_seconds=1.5,
-            ack_latency_millis=0.25,
-        )
         info = HARuntimeInfo(
-            master=True, master_commit_log_max_offset=1000, in_sync_slave_nums=1, ha_connection_info=[slave], refused=2
+            master=True, master_commit_log_max_offset=1000, in_sync_slave_nums=1, ha_connection_info=[SLAVE], refused=2
         )
         outcome = self.run_command(Answers(m=info), "haStatus", "-b", "m:1")
         self.assertEqual(outcome.status, 0)
@@ -175,6 +176,32 @@ class HaStatusTests(AdminCase):
         )
         for part in ("s:1: slave", "10.0.0.1:10912, not connected", "refused"):
             self.assertIn(part, outcome.text)
+
+    def test_what_is_missing(self) -> None:
+        """A registered slave that is not connected, and a group without a master, are no success for --maxLag."""
+        info = HARuntimeInfo(master=True, in_sync_slave_nums=1, ha_connection_info=[SLAVE])
+        for others, status, line in (
+            ([("a", 1, "s:1")], 0, ""),
+            ([("a", 1, "s:1"), ("a", 2, "t:1")], 2, ""),
+            ([("a", 1, "s:1"), ("b", 1, "u:1")], 2, "rmq-admin: b has no master, its slaves: u:1"),
+        ):
+            talk = Talk(self.mktemp())
+            for name, broker_id, addr in [("a", 0, "m:1"), *others]:
+                header = structs.replace(HEADER, broker_name=name, broker_id=broker_id, broker_addr=addr)
+                talk.ask(REGISTER_BROKER, header, body("T"))
+            lines: list[str] = []
+            options = parse(("ha", "status", "-n", "n:1", "--maxLag", "100"))
+            call = Call(
+                asker=Answers(n=talk, m=info),
+                options=options,
+                timeout_ms=1000,
+                platform=NO_PLATFORM,
+                terminal=Terminal(warn=lines.append),
+            )
+            outcome = self.successResultOf(Deferred.fromCoroutine(COMMANDS[options.command].run(call)))
+            assert outcome is not None
+            self.assertEqual((outcome.status, "".join(lines)), (status, line))
+            self.assertEqual("1 of 2 registered slaves not connected" in outcome.text, len(others) == 2 and not line)
 
 
 class AddressTests(SynchronousTestCase):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq.admin.command import CLUSTER, DIFFERENT, NAMESRV, OK, ONE_BROKER, Call, Outcome, argument, command
-from rmq.admin.lookups import ask_all, targets
+from rmq.admin.lookups import ask_all, broker_groups, targets
+from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
 
@@ -19,18 +20,24 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
         "--maxLag",
         type=int,
         metavar="BYTES",
-        help="exit status 2 when a replication lag is larger, or a master has no slave",
+        help="exit status 2 when a replication lag is larger, a master has no slave, or a registered one is missing",
     ),
 )
 async def ha_status(call: Call) -> Outcome:
     """Ask each broker; Apache 4.9 does not know the request."""
-    texts, found, status = [], {}, OK
+    texts, found, is_bad = [], {}, False
+    groups = [] if call.options.brokerAddr else [*(await broker_groups(call)).values()]
+    registered = {addrs[MASTER_ID]: len(addrs) - 1 for addrs in groups if MASTER_ID in addrs}
     answers, failures = await ask_all(call, await targets(call), GET_BROKER_HA_STATUS, None, None)
     for addr, answer in answers:
         found[addr] = info = answer.body
         texts.append("\n".join([f"{addr}: {'master' if info.master else 'slave'}", *_lines(info)]))
-        if call.options.maxLag is not None and _is_behind(info, call.options.maxLag):
-            status = DIFFERENT
+        if (missing := registered.get(addr, 0) - len(info.ha_connection_info)) > 0:
+            texts[-1] += f"\n    {missing} of {registered[addr]} registered slaves not connected: see their logs"
+            is_bad = True
+        is_bad = is_bad or (call.options.maxLag is not None and _is_behind(info, call.options.maxLag))
+    is_bad = is_bad or len(registered) < len(groups)
+    status = DIFFERENT if is_bad and call.options.maxLag is not None else OK
     return Outcome(status=status, text="\n\n".join(texts), data=found, failures=failures)
 
 

@@ -314,7 +314,7 @@ class BrokerService(MultiService):
         self.store.on_arrival(self.delays.arrived, topic=SCHEDULE_TOPIC)
         self.store.on_flushed(self.delays.flushed)
         self.store.on_failure(self._store_failed)
-        self.topics.on_created(self.registration.topics_changed)
+        self.topics.on_created(self.registration.topic_created)
         if self.setup.is_slave:
             self.registration.on_master(self._master_is)
             self.store.on_flushed(self.metadata_sync.log_flushed)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.config import BrokerSetup
@@ -85,7 +86,9 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
     def __init__(self, disk: Disk, directory: str, clock: IReactorTime, *, lmq: bool = False) -> None:
         super().__init__(_SHAPE, disk, directory, clock)
         self._lmq = lmq
-        self._on_created: list[Callable[[], object]] = []
+        self._created: Callable[[TopicConfig], Deferred[None]] = lambda topic: succeed(None)
+        #: topics of :meth:`create` that the NameServers may not know yet; fires when they do, or take too long
+        self.announcing: dict[str, Deferred[None]] = {}
         #: :func:`hidden_topics` at the start of a master
         self.hidden: Mapping[str, int] = {}
 
@@ -98,15 +101,18 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         if not (self._lmq and is_lmq(entry.topic_name)):
             super().put(entry)
 
-    def on_created(self, listener: Callable[[], object]) -> None:
-        """Have ``listener`` called after each :meth:`create`."""
-        self._on_created.append(listener)
+    def on_created(self, register: Callable[[TopicConfig], Deferred[None]]) -> None:
+        """Have ``register`` called with each topic after its :meth:`create`."""
+        self._created = register
 
     def create(self, topic: TopicConfig) -> None:
         """Add a topic that a message or a consumer needs, and have it registered."""
         self.keep(topic)
-        for listener in self._on_created:
-            listener()
+        name = topic.topic_name
+        announced = self._created(topic)
+        if not announced.called:
+            self.announcing[name] = announced
+            announced.addCallback(lambda _: self.announcing.pop(name, None) and None)
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """

@@ -205,6 +205,19 @@ class RhythmTests(RegistrationCase):
         self.successResultOf(done)
         self.assertEqual(server.kinds, ["register", "register", "unregister"])
 
+    def test_a_topic_that_a_message_made(self) -> None:
+        """Who made it is answered when the NameServer has it; one that hangs holds nobody for more than 0.5 s."""
+        server = self.name_server()
+        registration = self.start()
+        self.finished(registration.topic_created(self.add_topic("First")))
+        self.assertEqual((server.kinds[-1], "First" in server.seen[-1][1]), ("register", True))
+        server.mute = True
+        made = registration.topic_created(self.add_topic("Second"))
+        self.net.run(0.25)
+        self.assertNoResult(made)
+        self.net.run(0.25)
+        self.successResultOf(made)
+
     def test_the_stop_is_bounded(self) -> None:
         """A NameServer that hangs delays the stop by three seconds, not longer."""
         server = self.name_server()

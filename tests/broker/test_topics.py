@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.config import BrokerConfig, BrokerSetup
@@ -136,12 +137,19 @@ class CreatedTests(TableCase):
     def test_a_created_topic_is_announced(self) -> None:
         """Who registers topics hears of each that a message or a consumer made, after it is in the table."""
         table: TopicTable = self.table()
-        heard: list[bool] = []
-        table.on_created(lambda: heard.append("A" in table))
+        heard: list[tuple[str, bool]] = []
+        registered: Deferred[None] = Deferred()
+
+        def register(config: TopicConfig) -> Deferred[None]:
+            heard.append((config.topic_name, config.topic_name in table))
+            return registered
+
+        table.on_created(register)
         table.create(topic("A", 1))
-        self.assertEqual(heard, [True])
         table.put(topic("B", 1))
-        self.assertEqual(heard, [True])
+        self.assertEqual((heard, [*table.announcing]), ([("A", True)], ["A"]))
+        registered.callback(None)
+        self.assertEqual(table.announcing, {})
 
 
 class OrderTests(TableCase):

@@ -19,6 +19,7 @@ from rmq.client.flows.push import PushConsumer
 from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import CloseReport, Later, Message, ReceivedMessage, Reject, SendStatus
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
+from rmq.namesrv.service import NamesrvService
 from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.forwarding import (
     INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
@@ -67,8 +68,14 @@ class SendTests(FlowCase):
         first = self.sim.run(sender.send(Message("T", b"hello", tags="A", keys=("k",))))
         self.assertEqual((first.status, first.queue.broker_name, first.queue_offset), (SendStatus.OK, "broker-a", 0))
         self.assertEqual((len(first.message_id), len(first.offset_message_id)), (32, 32))
-        self.sim.pass_s(1)
-        self.assertEqual(len(self.sim.run(sender.queues("T"))), 4)
+
+    def test_a_topic_that_a_message_made(self) -> None:
+        """Its route is known when the send is answered: services are tested by a send, then the start of a consumer."""
+        sender, names = producer(self.sim.client()), self.sim.namesrv.service
+        assert isinstance(names, NamesrvService)
+        for topic in ("T", "U", "V"):
+            self.sim.run(sender.send(Message(topic, b"x")))
+            self.assertIn(topic, names.routes.topology.topics())
 
     def test_queues_take_turns(self) -> None:
         """Sends without a queue go to all queues in turn, those with a key to the queue of that key."""

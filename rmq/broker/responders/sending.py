@@ -130,9 +130,24 @@ class SendResponder:
             result = self._put_batch(header, request, topic, queue_id)
         else:
             result = self._put_single(header, request, topic, queue_id)
+        announced = self._topics.announcing.get(header.topic)
+        if announced is not None:
+            return Deferred.fromCoroutine(self._reply_when(announced, result, header, queue_id))
         if isinstance(result, Deferred):
             return result.addCallback(self._reply, header, queue_id)
         return self._reply(result, header, queue_id)
+
+    async def _reply_when(
+        self,
+        announced: Deferred[None],
+        result: PutResult | Deferred[PutResult],
+        header: SendMessageHeader,
+        queue_id: int,
+    ) -> Reply:
+        """Answer when a topic is registered that this message made: its consumers are started next."""
+        put = await result if isinstance(result, Deferred) else result
+        await announced
+        return self._reply(put, header, queue_id)
 
     def admit(self, header: SendMessageHeader, peer: str) -> tuple[TopicConfig, int]:
         """

@@ -64,6 +64,9 @@ TAIL = """\
   producer was ever asked. The end of the original settles its copy; Apache checks the copy nevertheless, and its
   producer commits twice. Nothing is discarded before all op messages were read; Apache discards a settled message that
   is older than `fileReservedTime` by its producer's clock, if its op message comes late in the queue.
+- 10, 310: a message with one of 5.x's times (`TIMER_DELAY_MS`, `TIMER_DELAY_SEC`, `TIMER_DELIVER_MS`, which
+  `setDelayTimeMs`, `setDelayTimeSec` and `setDeliverTimeMs` of its clients write) and without a delay level is refused
+  with code 1, as by 5.3.3 with `timerWheelEnable=false`. 4.9.7 acknowledges it and delivers it at once.
 - A send whose sysFlag says "half message" and that has no `TRAN_MSG` is refused with code 13. Apache acknowledges it
   and never delivers.
 - A message that does not fit into a file of the commit log (`mappedFileSizeCommitLog`) is refused with code 13. Apache

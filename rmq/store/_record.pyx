@@ -633,6 +633,7 @@ cdef bint store_properties(
             is_name(name, name_size, b"CLUSTER", 7)
             or is_name(name, name_size, b"DELAY", 5)
             or is_name(name, name_size, b"TRAN_MSG", 8)
+            or (name_size > 9 and memcmp(name, b"TIMER_DEL", 9) == 0)
         ):
             return False
         # A name that ends so would be mistaken for the one that it ends with.

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker.topics import topic
 from rmq.wire.api.sending import SEND_V2_LETTERS
 from rmq.wire.command import RemotingCommand
-from rmq.wire.record import BatchEntry, Record, decode_records, encode_batch
+from rmq.wire.record import TIMER_PROPERTIES, BatchEntry, Record, decode_records, encode_batch
 from tests.broker.harness import PORT, OneBroker, RawClient, pull_ext, send_ext
 
 LONG_NAMES = {
@@ -168,6 +168,18 @@ class SingleTests(SendCase):
         self.send(send_ext(f=str(0x301)), b"\x78\x9c not really")
         (record,) = self.stored("T")
         self.assertEqual((record.body, record.sys_flag), (b"\x78\x9c not really", 0x301))
+
+    def test_times_of_5_x(self) -> None:
+        """What only 5.x's timer can keep is refused, not delivered at once; a delay level comes before it, as there."""
+        for _ in range(2):  # from then on the fast path has the topic
+            self.send(send_ext())
+        for name in TIMER_PROPERTIES:
+            answer = self.send(send_ext(props=f"{name}\x015000\x02"), b"late")
+            self.assertEqual(answer.code, 1)
+            self.assertIn(f"timerWheelEnable is false: {name}", answer.remark or "")
+        self.assertEqual(len(self.stored("T")), 2)
+        self.assertEqual(self.send(send_ext(props="TIMER_DELAY_MS\x015000\x02DELAY\x011"), b"late").code, 0)
+        self.assertEqual(self.send(send_ext("%RETRY%g", props="TIMER_DELAY_MS\x015000\x02"), b"tried").code, 0)
 
 
 class RetryTests(SendCase):

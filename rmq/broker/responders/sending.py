@@ -60,6 +60,7 @@ from rmq.wire.record import (
     PROPERTY_DELAY,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT,
+    TIMER_PROPERTIES,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     decode_batch,
@@ -239,6 +240,8 @@ class SendResponder:
         self._check_transaction(message, pairs)
         if header.topic.startswith(RETRY_PREFIX):
             self._dead_letter(message, pairs, header, request.command.version)
+        else:
+            self._check_timer(pairs)
         pairs[PROPERTY_CLUSTER] = self._settings.setup.broker.broker_cluster_name
         level = delay_level(pairs)
         wait = pairs.get(PROPERTY_WAIT)
@@ -289,6 +292,20 @@ class SendResponder:
         if not is_half and message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             raise Refuse(
                 ResponseCode.MESSAGE_ILLEGAL, "sysFlag says that this is half of a transaction, TRAN_MSG does not"
+            )
+
+    def _check_timer(self, pairs: dict[str, str]) -> None:
+        """
+        Refuse a message that 5.x's timer would deliver later: without the timer it would be delivered at once.
+
+        A delay level comes first, as there.  Java: HookUtils#handleScheduleMessage, with timerWheelEnable=false
+        """
+        named = [name for name in TIMER_PROPERTIES if name in pairs]
+        if named and delay_level(pairs) <= 0:
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"accurate timer message is not enabled, timerWheelEnable is false: {named[0]} needs it; "
+                "a delay level (setDelayTimeLevel) does not",
             )
 
     def _check_transactions_allowed(self) -> None:

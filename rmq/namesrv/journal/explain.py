@@ -33,6 +33,7 @@ REGISTER_PERIOD_MS = 30_000
 #: a broker that leaves this often within this time is flapping
 FLAPPING_TIMES = 3
 FLAPPING_MS = 600_000
+_REPLACED = EventKind.REPLACED.value
 #: brokers with all their details where a topic is explained
 MAX_BROKERS_IN_FULL = 16
 
@@ -223,6 +224,14 @@ def _broker_hints(broker: BrokerExplanation, now: Now) -> Iterator[str]:
             if process.silent_ms > 2 * REGISTER_PERIOD_MS < process.expiry_ms:
                 silence, rest = span_text(process.silent_ms), span_text(process.expiry_ms - process.silent_ms)
                 yield f"{name} at {process.broker_addr} is overdue: silent for {silence}, expires in {rest}"
+    replaced = [one for one in broker.events if one.kind == _REPLACED and now.now_ms - one.at_ms <= FLAPPING_MS]
+    for broker_id in sorted({one.broker_id for one in replaced if one.broker_id is not None}):
+        addrs = [one.broker_addr for one in replaced if one.broker_id == broker_id]
+        if len(addrs) >= FLAPPING_TIMES and len(set(addrs)) > 1:
+            yield (
+                f"several processes register as {name} with id {broker_id}, by turns: {_some(sorted(set(addrs)))}; "
+                "stop all but one (an old master beside the promoted slave takes messages that the other never gets)"
+            )
     left = [one for one in broker.events if one.kind in REMOVAL_NAMES and now.now_ms - one.at_ms <= FLAPPING_MS]
     if len(left) >= FLAPPING_TIMES:
         yield f"{name} is flapping: it left {len(left)} times within {span_text(FLAPPING_MS)}"

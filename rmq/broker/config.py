@@ -313,6 +313,11 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     ip1 = broker.broker_ip1 or host_address
     for key, value in (("brokerIP1", ip1), ("brokerIP2", broker.broker_ip2 or ip1)):
         _check_ip(key, value)
+    ha_listen_port = setup.server.listen_port + 1
+    if store.broker_role is BrokerRole.SLAVE and store.ha_master_address:
+        host, port = split_addr(store.ha_master_address)
+        if port == ha_listen_port and host in (ip1, broker.broker_ip2, "localhost", "127.0.0.1", "::1"):
+            raise ConfigError(f"haMasterAddress={store.ha_master_address} is the HA port of this slave itself")
     broker = attrs.evolve(
         broker,
         broker_id=broker_id,
@@ -320,7 +325,7 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
         broker_ip1=ip1,
         broker_ip2=broker.broker_ip2 or ip1,
     )
-    store = attrs.evolve(store, ha_listen_port=setup.server.listen_port + 1)
+    store = attrs.evolve(store, ha_listen_port=ha_listen_port)
     return attrs.evolve(setup, broker=broker, store=store, access=_access(setup))
 
 

@@ -204,6 +204,14 @@ class Follower:
 
     def append(self, phy_offset: int, data: bytes) -> None:
         """Append to the log and notify this broker's own slaves."""
+        if phy_offset > self._commit_log.end_offset == 0:
+            self._log.warn(
+                "the log of this slave begins at offset {offset}: what master {addr} has before that is not here. "
+                "Do not promote this slave while another one has more; for all of it begin with a copy of the "
+                "master's store",
+                offset=phy_offset,
+                addr=self.master_addr,
+            )
         self._commit_log.append_raw(phy_offset, data, dispatches=False)
         self._agreed_until = phy_offset + len(data)
         if self._ack_after_flush:
@@ -261,6 +269,14 @@ class Follower:
     def append_failed(self, phy_offset: int, error: Exception) -> None:
         """The log did not take what the master sent."""
         self._log_problem("append", f"bytes at offset {phy_offset} cannot be appended: {error}")
+
+    def no_master(self) -> None:
+        """Nobody has named a master for a while."""
+        self._last_error = "no NameServer names a master of this brokerName, and haMasterAddress is not set"
+        self._log.error(
+            "nothing is replicated: {error}. Is brokerName that of the master, and is the master running?",
+            error=self._last_error,
+        )
 
     def attempt_failed(self, failure: Failure) -> None:
         """The master could not be reached."""

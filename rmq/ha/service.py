@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import attrs
 from twisted.application.service import Service
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
@@ -19,7 +20,7 @@ from rmq.ha.master import FlushedLog, ReadableLog
 from rmq.ha.session import SessionLimits
 from rmq.ha.status import HAStatus
 from rmq.ha.stream import MAX_BATCH_BYTES
-from rmq.runtime.clock import Periodic
+from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls, ServerTls, tls_around
 from rmq.store.config import BrokerRole, StoreConfig
@@ -27,6 +28,12 @@ from rmq.store.messages import PutStatus
 
 #: how often heartbeats, silence and idle reports are checked
 TICK_S = 1.0
+#: a slave that follows nobody says so after a round of registration
+ALONE_MS = 35_000
+
+
+def _is_ip(host: str) -> bool:
+    return isIPAddress(host) or isIPv6Address(host)
 
 
 class AllowedPeers:
@@ -171,6 +178,10 @@ class HAService(Service):
         store.on_flushed(self._follower.synced)
         if config.ha_master_address:
             split_addr(config.ha_master_address)
+        #: what the NameServers name in place of ``haMasterAddress``, when that was logged
+        self._named_instead: str | None = None
+        #: when a slave that follows nobody says so, in steady milliseconds; None once it has, or follows one
+        self._alone_ms: int | None = None
         self._housekeeping = Periodic(clock, TICK_S, self._tick, name="HA housekeeping")
         self._port: Any = None
         if flushed_only:
@@ -211,8 +222,11 @@ class HAService(Service):
                 size=self._config.ha_transfer_batch_size,
                 limit=MAX_BATCH_BYTES,
             )
-        if self._role is BrokerRole.SLAVE and self._config.ha_master_address:
-            self._follower.set_master(self._config.ha_master_address)
+        if self._role is BrokerRole.SLAVE:
+            if self._config.ha_master_address:
+                self._follower.set_master(self._config.ha_master_address)
+            else:
+                self._alone_ms = steady_ms(self._platform.reactor) + ALONE_MS
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
@@ -244,12 +258,25 @@ class HAService(Service):
         if self._role is not BrokerRole.SLAVE or not self.running:
             self._log.debug("master {addr} not followed: role {role}", addr=addr, role=self._role.name)
         elif self._config.ha_master_address:
-            self._log.debug("master {addr} not followed: haMasterAddress is configured", addr=addr)
+            self._compare_masters(addr)
         else:
             try:
                 self._follower.set_master(addr)
             except ValueError as error:
                 self._log.error("master not followed: {error}", error=error)
+
+    def _compare_masters(self, named: str | None) -> None:
+        """Warn once of each master that the NameServers name and that ``haMasterAddress`` is not."""
+        configured = self._config.ha_master_address or ""
+        if named in (None, configured, self._named_instead) or not _is_ip(split_addr(configured)[0]):
+            return
+        self._named_instead = named
+        self._log.warn(
+            "haMasterAddress={configured} is followed, but the NameServers name {named} as this group's master: "
+            "remove haMasterAddress, unless both are addresses of the same broker",
+            configured=configured,
+            named=named,
+        )
 
     @property
     def agrees_with_master(self) -> bool:
@@ -275,3 +302,7 @@ class HAService(Service):
     def _tick(self) -> None:
         self._hub.tick()
         self._follower.tick()
+        if self._alone_ms is not None and steady_ms(self._platform.reactor) >= self._alone_ms:
+            self._alone_ms = None
+            if self._follower.master_addr is None:
+                self._follower.no_master()

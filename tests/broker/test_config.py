@@ -251,6 +251,14 @@ class ResolveTests(SynchronousTestCase):
         fine = "deleteWhen=04;16\nmessageDelayLevel=1s 2d\nhaAllowedPeers=10.0.0.0/8\nhaMasterAddress=m:10912\n"
         self.assertEqual(resolved(fine).store.ha_master_address, "m:10912")
 
+    def test_a_slave_of_itself(self) -> None:
+        """It would be connected, in sync with itself, and replicate nothing."""
+        for host in ("10.0.0.7", "localhost", "127.0.0.1"):
+            text = f"brokerRole=SLAVE\nbrokerId=1\nbrokerIP1=10.0.0.7\nhaMasterAddress={host}:"
+            error = self.assertRaises(ConfigError, resolved, f"{text}10912\n")
+            self.assertIn("is the HA port of this slave itself", str(error))
+            self.assertEqual(resolved(f"{text}20912\n").store.ha_master_address, f"{host}:20912")
+
     def test_second_master(self) -> None:
         """A number above 0 without the role of a slave is probably a slave whose role was forgotten."""
         for text in ("", "brokerId=0\n", "brokerRole=SLAVE\nbrokerId=1\n", "brokerRole=SYNC_MASTER\n"):

@@ -9,6 +9,7 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError, ConnectionLost
 from twisted.internet.protocol import Factory
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from rmq.ha.hub import GATHER_S, MAX_SLAVES, MAX_WAITING
 from rmq.ha.output import OUTPUT_BOUND_BYTES
@@ -18,6 +19,12 @@ from rmq.store.config import BrokerRole
 from rmq.store.messages import PutStatus
 from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, SLAVE_PORT, Broker, Recorder, ServiceCase
 from tests.ha.net import End
+
+
+def error_of(slave: Broker) -> str:
+    link = slave.ha.status().link
+    assert link is not None
+    return link.last_error
 
 
 class ReplicationTests(ServiceCase):
@@ -591,26 +598,20 @@ class BadMasterTests(ServiceCase):
             encode_transfer_header(SEGMENT - 3, 3) + b"abc" + encode_transfer_header(SEGMENT, 3) + b"def"
         )
         self.assertEqual(slave.log.end_offset, SEGMENT - 3)
-        self.assertIn("no room", self.error_of(slave))
+        self.assertIn("no room", error_of(slave))
         self.net.deliver()
 
     def test_why_the_last_connection_ended(self) -> None:
         """The reason of an attempt is forgotten when one succeeds, and that of its end takes its place."""
         slave = self.slave()
         self.net.run(1)
-        self.assertIn("no connection", self.error_of(slave))
+        self.assertIn("no connection", error_of(slave))
         self.master(1000)
         self.net.run(20)
-        self.assertEqual((slave.log.end_offset, self.error_of(slave)), (1000, ""))
+        self.assertEqual((slave.log.end_offset, error_of(slave)), (1000, ""))
         self.net.ends[-1].end(ConnectionLost("cable cut"))
         self.net.deliver()
-        self.assertIn("cable cut", self.error_of(slave))
-
-    @staticmethod
-    def error_of(slave: Broker) -> str:
-        link = slave.ha.status().link
-        assert link is not None
-        return link.last_error
+        self.assertIn("cable cut", error_of(slave))
 
     def test_address_change(self) -> None:
         """A new address is dialled at once; the old connection is dropped and what it still says is not taken."""
@@ -700,7 +701,7 @@ class BadMasterTests(ServiceCase):
         slave = self.slave()
         slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
         self.net.deliver()
-        self.assertEqual(self.error_of(slave), "")
+        self.assertEqual(error_of(slave), "")
         self.net.silent.clear()
         self.broker(BrokerRole.ASYNC_MASTER, 10914)
         slave.ha.set_master("10.0.0.9:10914")
@@ -727,6 +728,44 @@ class ConfigurationTests(ServiceCase):
         self.net.deliver()
         self.assertEqual(slave.log.end_offset, master.log.end_offset)
         self.assertEqual([port for _, port in self.net.dials], [MASTER_PORT])
+
+    def test_another_master_than_the_configured_one(self) -> None:
+        """The NameServers know better after a promotion: said once for each; of a host's name nothing is known."""
+        self.master(100)
+        with capturedLogs() as events:
+            slave = self.slave(of=None, ha_master_address=f"10.0.0.9:{MASTER_PORT}")
+            for named in (f"10.0.0.9:{MASTER_PORT}", "10.0.0.8:10912", "10.0.0.8:10912", None):
+                slave.ha.set_master(named)
+            self.slave(port=SLAVE_PORT + 10, of="10.0.0.8:10912", ha_master_address=f"master:{MASTER_PORT}")
+            self.net.deliver()
+        lines = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+        self.assertEqual(len([line for line in lines if "but the NameServers name 10.0.0.8:10912" in line]), 1, lines)
+
+    def test_nobody_to_follow(self) -> None:
+        """A slave whose master nobody names says so once, in its log and in its state, until it has one."""
+        with capturedLogs() as events:
+            slave = self.slave(of=None)
+            self.net.run(34)
+            self.assertEqual(error_of(slave), "")
+            self.net.run(60)
+        errors = [formatEvent(event) for event in events if event["log_level"] is LogLevel.error]
+        self.assertEqual([line.partition(":")[0] for line in errors], ["nothing is replicated"])
+        self.assertIn("no NameServer names a master of this brokerName", error_of(slave))
+        self.master(100)
+        slave.ha.set_master(f"10.0.0.9:{MASTER_PORT}")
+        self.net.deliver()
+        self.assertEqual(error_of(slave), "")
+
+    def test_a_slave_that_begins_later_than_its_master(self) -> None:
+        """It says that it lacks what lies before, since it must not be promoted before one that has it."""
+        master = self.master(2 * SEGMENT + 100)
+        with capturedLogs() as events:
+            slave = self.slave()
+            self.net.deliver()
+        lines = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+        begins = f"the log of this slave begins at offset {2 * SEGMENT}:"
+        self.assertEqual(len([line for line in lines if begins in line]), 1, lines)
+        self.assertEqual(slave.log.end_offset, master.log.end_offset)
 
     def test_a_master_follows_nobody(self) -> None:
         """set_master is for slaves."""

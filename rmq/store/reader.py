@@ -366,25 +366,24 @@ class Reader:
         (stored_ms,) = _I64.unpack_from(head, at)
         return int(stored_ms)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str | None = None) -> int:
         """
         Return the number of the message stored nearest to a time, the earlier one of two equally near.
 
         Later than all: the last message; earlier than all: the first; no such queue, or nothing in it: 0.
-
-        Java: 4.9 (5.x has the first message that is not older instead)
+        With ``boundary`` as 5.x: ``UPPER``: the last message that is not newer, 0 for none; otherwise the first that is
+        not older, and behind the last one the queue's end.
+        Java: ConsumeQueue#getOffsetInQueueByTime
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.end <= queue.min:
             return 0
-        low, high = queue.min, queue.end
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = self.store_time(queue, middle)
-            if stored_ms is not None and stored_ms >= timestamp:
-                high = middle
-            else:
-                low = middle + 1
+        if boundary is not None and boundary.upper() == "UPPER":
+            newer = self._first_since(queue, timestamp + 1)
+            return newer - 1 if newer > queue.min else 0
+        low = self._first_since(queue, timestamp)
+        if boundary is not None:
+            return low
         if low >= queue.end:
             return queue.end - 1
         if low == queue.min:
@@ -393,6 +392,18 @@ class Reader:
         if after is None or before is None:
             return low
         return low if after == timestamp or after - timestamp < timestamp - before else low - 1
+
+    def _first_since(self, queue: ConsumeQueue, timestamp: int) -> int:
+        """Return the number of the first message stored at a time or later; the end of the queue when there is none."""
+        low, high = queue.min, queue.end
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self.store_time(queue, middle)
+            if stored_ms is not None and stored_ms >= timestamp:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     # ---- by place ----
 

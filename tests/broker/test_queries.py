@@ -71,6 +71,14 @@ class ConsumerOffsetTests(QueryCase):
 
 
 class QueueTests(QueryCase):
+    def test_boundaries_of_5_x(self) -> None:
+        """After all messages 4.9's clients get the last one, those of 5.x, which name a boundary, the end."""
+        self.send()
+        self.send()
+        late = {"topic": "T", "queueId": "0", "timestamp": "9999999999999"}
+        found = [self.number(29, late | more) for more in ({}, {"boundaryType": "LOWER"}, {"boundaryType": "UPPER"})]
+        self.assertEqual(found, [1, 2, 1])
+
     def test_ends(self) -> None:
         """The newest offset is exclusive; an unknown queue has 0 and 0."""
         self.send()

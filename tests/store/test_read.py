@@ -151,6 +151,22 @@ class ByTimeTests(SynchronousTestCase):
         self.assertIsNone(self.store.store_time_of("Other", 0, 0))
         self.assertEqual(self.store.earliest_store_time(), self.times[0])
 
+    def test_boundaries_of_5_x(self) -> None:
+        """LOWER: the first that is not older; UPPER: the last that is not newer."""
+        between = (self.times[7] + self.times[8]) // 2
+        for timestamp, lower, upper in (
+            (0, 0, 0),
+            (self.times[0], 0, 0),
+            (self.times[7], 7, 7),
+            (between - 1, 8, 7),
+            (between + 1, 8, 7),
+            (self.times[39], 39, 39),
+            (1 << 60, 40, 39),
+        ):
+            found = [self.store.offset_by_time("Topic", 0, timestamp, name) for name in ("LOWER", "UPPER", "upper", "")]
+            self.assertEqual(found, [lower, upper, upper, lower], timestamp)
+        self.assertEqual(self.store.offset_by_time("Other", 0, 5, "LOWER"), 0)
+
     def test_ipv6_producers(self) -> None:
         """The store time is found behind a long bornHost too."""
         stored = self.box.put(message(0, queue_id=1, born_host=(bytes(16), 1)))[0].store_timestamp

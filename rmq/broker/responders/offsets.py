@@ -118,7 +118,7 @@ class OffsetResponder:
     @responds_to(SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, request: Request[SearchOffsetHeader, None]) -> Reply:
         header = request.header
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, header.boundary_type)
         return Reply(OffsetReply(offset=max(offset, 0)))
 
     @responds_to(GET_MAX_OFFSET)

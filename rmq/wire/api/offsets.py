@@ -69,6 +69,7 @@ class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
     The offset stored nearest to an epoch millisecond.
 
+    Clients of 5.x say ``LOWER``, for the first message that is not older, or ``UPPER``, for the last that is not newer.
     Java: SearchOffsetRequestHeader
     """
 
@@ -76,6 +77,7 @@ class SearchOffsetHeader(msgspec.Struct, rename="camel", kw_only=True):
     queue_id: Int32
     timestamp: Int64
     bname: str | None = None
+    boundary_type: str | None = None
 
 
 class OffsetReply(msgspec.Struct, rename="camel", kw_only=True):

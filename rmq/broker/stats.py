@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -43,7 +43,7 @@ class _Sample:
     times: int
 
 
-def _window(samples: deque[_Sample]) -> BrokerStatsItem:
+def _window(samples: Sequence[_Sample]) -> BrokerStatsItem:
     if not samples:
         return BrokerStatsItem()
     first, last = samples[0], samples[-1]
@@ -63,9 +63,10 @@ class Counter:
 
     value: int = 0
     times: int = 0
-    _minute: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=7), init=False)
-    _hour: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=7), init=False)
-    _day: deque[_Sample] = attrs.field(factory=lambda: deque(maxlen=25), init=False)
+    # lists: a deque takes 600 bytes when it is empty, and there are several counters for each group and topic
+    _minute: list[_Sample] = attrs.field(factory=list, init=False)
+    _hour: list[_Sample] = attrs.field(factory=list, init=False)
+    _day: list[_Sample] = attrs.field(factory=list, init=False)
 
     def add(self, value: int, times: int = 1) -> None:
         """Add ``value``, the sum of ``times`` events."""
@@ -79,11 +80,14 @@ class Counter:
         The first sample of a window follows one of nothing, so that what was counted before it is in the sum.
         Java: StatsItem#samplingInSeconds
         """
-        for samples, steps in ((self._minute, 1), (self._hour, _HOUR_STEPS), (self._day, _DAY_STEPS)):
+        windows = (self._minute, 1, 7), (self._hour, _HOUR_STEPS, 7), (self._day, _DAY_STEPS, 25)
+        for samples, steps, kept in windows:
             if number % steps == 0:
                 if not samples:
                     samples.append(_Sample(at_ms - steps * MINUTE_STEP_MS, 0, 0))
                 samples.append(_Sample(at_ms, self.value, self.times))
+                if len(samples) > kept:
+                    del samples[0]
 
     @property
     def idle(self) -> bool:

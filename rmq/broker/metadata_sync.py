@@ -187,7 +187,7 @@ class MetadataSync(Service):
         """
         Ask for the topics at once when the first message of a queue is replicated that the table lacks.
 
-        Its producer was told SEND_OK: after a promotion nobody could read the message without its topic.
+        Its producer has SEND_OK: after a promotion nobody could read the message without its topic.
         """
         known = self._topics.get(topic)
         if known is not None and queue_id < max(known.read_queue_nums, known.write_queue_nums):

@@ -257,7 +257,7 @@ class Registration(Service):
         """
         Register a topic that a message or a consumer made; fires as :meth:`topic_updated`, but within 0.5 s.
 
-        Who was told SEND_OK can then look the topic up, as with 5.x; a NameServer that hangs delays no message long.
+        Who has SEND_OK can look the topic up, as with 5.x; a NameServer that hangs delays no message long.
         """
         done: Deferred[None] = Deferred()
         latest = self._clock.callLater(CREATED_WAIT_S, done.callback, None)

@@ -51,6 +51,8 @@ ANNOUNCE_SPACING_PER_TOPIC_S = 0.0001
 
 #: so long, in seconds, the answer to a message that made a topic waits for the NameServers
 CREATED_WAIT_S = 0.5
+#: and that to an admin who changed one: less than the 5 s after which mqadmin and rmq-admin give up
+UPDATED_WAIT_S = 3.0
 
 READ_AND_WRITE = PERM_READ | PERM_WRITE
 
@@ -231,7 +233,7 @@ class Registration(Service):
 
     def topic_updated(self, config: TopicConfig) -> Deferred[None]:
         """
-        Register one changed topic; fires when every NameServer has answered or timed out.
+        Register one changed topic; fires when every NameServer has answered or failed, after 3 s at the latest.
 
         Changes that come while a NameServer is busy with one are sent together afterwards.
 
@@ -251,7 +253,7 @@ class Registration(Service):
             server.waiting.append(waits[-1])
             if not server.is_sending:
                 Deferred.fromCoroutine(self._send_changes(server)).addErrback(self._broken)
-        return DeferredList(waits).addCallback(lambda _: None)
+        return self._within(UPDATED_WAIT_S, DeferredList(waits))
 
     def topic_created(self, config: TopicConfig) -> Deferred[None]:
         """
@@ -259,16 +261,20 @@ class Registration(Service):
 
         Who has SEND_OK can look the topic up, as with 5.x; a NameServer that hangs delays no message long.
         """
-        done: Deferred[None] = Deferred()
-        latest = self._clock.callLater(CREATED_WAIT_S, done.callback, None)
+        return self._within(CREATED_WAIT_S, self.topic_updated(config))
 
-        def registered(_: None) -> None:
+    def _within(self, seconds: float, registered: Deferred[Any]) -> Deferred[None]:
+        """Fires with ``registered``, which never fails, but after so many seconds at the latest."""
+        done: Deferred[None] = Deferred()
+        latest = self._clock.callLater(seconds, done.callback, None)
+
+        def fire(_: object) -> None:
             if latest.active():
                 latest.cancel()
             if not done.called:
                 done.callback(None)
 
-        self.topic_updated(config).addCallback(registered)
+        registered.addCallback(fire)
         return done
 
     def set_broker_permission(self, permission: int) -> None:

@@ -226,6 +226,8 @@ class ServerProcess:
     def __init__(self, arguments: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._unread = b""
+        #: of the last command
+        self._number = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rmq.testing.server", *arguments],
             stdin=subprocess.PIPE,
@@ -236,7 +238,7 @@ class ServerProcess:
         self.ready: dict[str, Any] = {}
         started = False
         try:
-            self.ready = self._answer(START_S)
+            self.ready = self._answer(START_S, None)
             started = True
         finally:
             if not started:
@@ -252,21 +254,39 @@ class ServerProcess:
         return str(self.ready["log"])
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        line = json.dumps({"do": command, **arguments}).encode() + b"\n"
         stdin = self._process.stdin
         assert stdin is not None
         with self._lock:
+            # A question may be interrupted at any place, by Ctrl-C or a timeout of the test. Its answer, or the rest of
+            # it, comes later then. What is unread is older than this question.
+            self._number += 1
+            self._unread = b""
+            # The first line feed ends a line that was half written.
+            line = b"\n" + json.dumps({"do": command, **arguments, "id": self._number}).encode() + b"\n"
             try:
                 stdin.write(line)
                 stdin.flush()
             except (BrokenPipeError, ValueError) as error:
                 raise ServerFailed(f"the server has ended{self._log_tail()}") from error
-            return self._answer(ANSWER_S).get("result")
+            return self._answer(ANSWER_S, self._number).get("result")
 
-    def _answer(self, seconds: float) -> dict[str, Any]:
+    def _answer(self, seconds: float, number: int | None) -> dict[str, Any]:
+        """Return the answer to a command by its number, None: the ready line; skip what is left of older answers."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                answer: dict[str, Any] = json.loads(self._read_line(deadline, seconds))
+            except ValueError:
+                continue
+            if answer.get("id") != number:
+                continue
+            if "error" in answer:
+                raise ServerFailed(answer["error"])
+            return answer
+
+    def _read_line(self, deadline: float, seconds: float) -> bytes:
         stdout = self._process.stdout
         assert stdout is not None
-        deadline = time.monotonic() + seconds
         while b"\n" not in self._unread:
             readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
@@ -276,10 +296,7 @@ class ServerProcess:
                 raise ServerFailed(f"the server has ended{self._log_tail()}")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise ServerFailed(answer["error"])
-        return answer
+        return line
 
     def _log_tail(self) -> str:
         try:

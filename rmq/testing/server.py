@@ -6,7 +6,7 @@ When they are ready, standard output has one line of JSON: ``{"ready": true, "na
 ends and removes its files when standard input closes. SIGTERM ends it, too; then a folder that ``--dir`` named stays.
 Each line of standard input is a command,
 ``{"do": "refuse", "request": "SEND_MESSAGE", "times": 1}``, and has one line of answer, ``{"result": …}`` or
-``{"error": …}``; docs/testing-kit.md has the list.
+``{"error": …}``, with the ``id`` of the command if it has one; docs/testing-kit.md has the list.
 """
 
 from __future__ import annotations
@@ -125,14 +125,20 @@ class Process:
         self._reactor.stop()
 
     def _command(self, line: str) -> None:
+        same: dict[str, Any] = {}
+
         def do() -> Any:
             arguments = json.loads(line)
+            if "id" in arguments:
+                same["id"] = arguments.pop("id")
             return self._servers.do(arguments.pop("do"), arguments)
 
         def failed(failure: Failure) -> None:
-            self._write({"error": f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"})
+            self._write(
+                same | {"error": f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"}
+            )
 
-        maybeDeferred(do).addCallback(lambda result: self._write({"result": result})).addErrback(failed)
+        maybeDeferred(do).addCallback(lambda result: self._write(same | {"result": result})).addErrback(failed)
 
     def _write(self, answer: dict[str, Any]) -> None:
         try:

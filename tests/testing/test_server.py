@@ -83,6 +83,10 @@ def test_lines_for_any_language(tmp_path: Path) -> None:
     assert "there is no command" in str(ask(do="nonsense"))
     assert "there is no request" in str(ask(do="refuse", request="NONSENSE"))
     assert "unexpected keyword" in str(ask(do="topic", nonsense=1))
+    for command in ({"do": "undo_all"}, {"do": "nonsense"}):
+        process.stdin.write(json.dumps({**command, "id": 7}) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 7
     process.stdin.close()
     assert process.wait(DEADLINE_S) == 0
     assert not Path(ready["dir"]).exists()

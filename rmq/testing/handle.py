@@ -21,8 +21,9 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Protocol
+from weakref import WeakSet
 
 from rmq.client.settings import ClientSettings
 from rmq.client.types import ReceivedMessage
@@ -35,7 +36,7 @@ START_S, ANSWER_S, STOP_S = 30.0, 30.0, 15.0
 POLL_S = 0.02
 #: Clients of the kit write offsets often, so that waits for them are short.
 QUICK = ClientSettings(persist_offsets_s=0.1)
-#: lines of the log in an error
+#: lines of the log, or of standard error, in an error
 LOG_LINES = 30
 
 
@@ -221,20 +222,32 @@ def _received(found: Mapping[str, Any]) -> ReceivedMessage:
 
 
 class ServerProcess:
-    """One process of :mod:`rmq.testing.server`, ended by its standard input."""
+    """
+    One process of :mod:`rmq.testing.server`, ended by its standard input.
+
+    A child that the test forks has no part in it: it could keep standard input open, and so the servers alive.
+    """
+
+    _of_test: ClassVar[WeakSet[ServerProcess]] = WeakSet()
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._unread = b""
         #: of the last command
         self._number = 0
+        self._keeps_folder = "--keep" in arguments
+        self._forked = False
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - until the process ends
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rmq.testing.server", *arguments],
+            # -P: files of the user's folder, token.py for example, are no modules of the servers.
+            [sys.executable, "-P", "-m", "rmq.testing.server", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._stderr,
             # Ctrl-C is for the test.
             start_new_session=True,
         )
+        self._of_test.add(self)
         self.ready: dict[str, Any] = {}
         started = False
         try:
@@ -254,6 +267,8 @@ class ServerProcess:
         return str(self.ready["log"])
 
     def ask(self, command: str, **arguments: Any) -> Any:
+        if self._forked:
+            raise ServerFailed("this process was forked by the test: only the test itself may ask its servers")
         stdin = self._process.stdin
         assert stdin is not None
         with self._lock:
@@ -267,7 +282,7 @@ class ServerProcess:
                 stdin.write(line)
                 stdin.flush()
             except (BrokenPipeError, ValueError) as error:
-                raise ServerFailed(f"the server has ended{self._log_tail()}") from error
+                raise ServerFailed(f"the server has ended{self._last_lines()}") from error
             return self._answer(ANSWER_S, self._number).get("result")
 
     def _answer(self, seconds: float, number: int | None) -> dict[str, Any]:
@@ -290,20 +305,40 @@ class ServerProcess:
         while b"\n" not in self._unread:
             readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                raise ServerFailed(f"the server does not answer within {seconds:g} s{self._log_tail()}")
+                raise ServerFailed(f"the server does not answer within {seconds:g} s{self._last_lines()}")
             data = os.read(stdout.fileno(), 65536)
             if not data:
-                raise ServerFailed(f"the server has ended{self._log_tail()}")
+                raise ServerFailed(f"the server has ended{self._last_lines()}")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _log_tail(self) -> str:
-        try:
-            with open(self.log, encoding="utf-8", errors="replace") as file:
-                return "; the end of its log:\n" + "".join(file.readlines()[-LOG_LINES:])
-        except (KeyError, OSError):
-            return ""
+    def _last_lines(self) -> str:
+        """Return the end of what the server wrote to standard error, and of its log."""
+        found: list[tuple[str, bytes]] = []
+        with suppress(ValueError):  # closed
+            # pread, because the server writes at the position that is common to both
+            errors = self._stderr.fileno()
+            found.append(("standard error", os.pread(errors, os.fstat(errors).st_size, 0)))
+        with suppress(KeyError, OSError), open(self.log, "rb") as file:
+            found.append(("log", file.read()))
+        return "".join(
+            f"; the end of its {name}:\n" + "\n".join(data.decode("utf-8", "replace").splitlines()[-LOG_LINES:])
+            for name, data in found
+            if data
+        )
+
+    @classmethod
+    def forked(cls) -> None:
+        """In a forked child: put nothing in place of the pipes, so that only the test holds them."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for process in cls._of_test:
+            process._forked = True
+            for pipe in (process._process.stdin, process._process.stdout):
+                if pipe is not None and not pipe.closed:
+                    # Not closed: the file object would later close whatever has its number then.
+                    os.dup2(nothing, pipe.fileno(), inheritable=False)
+        os.close(nothing)
 
     def signal(self, signum: int) -> None:
         self._process.send_signal(signum)
@@ -327,13 +362,20 @@ class ServerProcess:
                 process.stdin.close()
             except BrokenPipeError:
                 pass
+        if process.stdout is not None:
+            # A server that writes a long answer which nobody reads would not end.
+            process.stdout.close()
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+            if self.ready and not self._keeps_folder:
+                shutil.rmtree(self.ready["dir"], ignore_errors=True)
+        self._stderr.close()
+
+
+os.register_at_fork(after_in_child=ServerProcess.forked)
 
 
 def arguments_of(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from rmq.testing import cluster
 from rmq.testing.handle import ServerFailed, ServerProcess
 
 
@@ -94,3 +97,53 @@ def test_a_late_answer(process: ServerProcess, monkeypatch: pytest.MonkeyPatch) 
             process.ask("unconsumed", group="g", topic="t")
     process.signal(signal.SIGCONT)
     assert process.ask("messages", topic="t") == []
+
+
+def test_a_forked_child() -> None:
+    """A child that the test forked, and that lives on, does not keep the servers alive; it cannot ask them."""
+    done, says = os.pipe()
+    with cluster() as mq:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            child = os.fork()
+        if not child:
+            try:
+                mq.topic()
+            except ServerFailed as error:
+                os.write(says, str(error).encode())
+            signal.pause()
+            os._exit(0)
+        assert b"forked" in os.read(done, 1000)
+        assert mq.topic()
+    try:
+        assert not Path(mq.dir).exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(done)
+        os.close(says)
+
+
+def test_the_folder_of_servers_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that must be killed at the end leave no folder."""
+    with cluster() as mq:
+        (process,) = mq._links()
+        assert isinstance(process, ServerProcess)
+        process.signal(signal.SIGSTOP)
+        monkeypatch.setattr("rmq.testing.handle.STOP_S", 0)
+    assert not Path(mq.dir).exists()
+
+
+def test_modules_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the folder where tests run have nothing to do with the servers, whatever their names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queue.py").write_text("raise RuntimeError('a file of the user')\n")
+    with cluster() as mq:
+        assert mq.topic()
+
+
+def test_a_server_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error about a server that ended has what it wrote to standard error."""
+    (tmp_path / "attrs.py").write_text("raise RuntimeError('a broken installation')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ServerFailed, match=r"(?s)the server has ended; .*a broken installation"), cluster():
+        pass

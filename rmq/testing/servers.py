@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, DeferredLock, gatherResults
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger, LogLevel
@@ -31,7 +31,8 @@ from rmq.runtime.config import ConfigError, load
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
 from rmq.runtime.tls.config import TlsConfig
-from rmq.store.messages import GetStatus
+from rmq.store.messages import GetResult, GetStatus
+from rmq.store.store import MessageStore
 from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerIdList
@@ -139,6 +140,26 @@ class RunningBroker:
         return not self.service.setup.is_slave
 
 
+class DelaysUntilNow:
+    """A store whose delayed messages, as `rmq.broker.delays` sees them, are those that it has now."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        #: by queue of SCHEDULE_TOPIC
+        self.ends = {
+            queue_id: store.max_offset(name, queue_id) for name, queue_id in store.queues() if name == SCHEDULE_TOPIC
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def pull(self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: None) -> GetResult:
+        end = self.ends.get(queue_id, 0)
+        if queue_offset >= end:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, 0, end)
+        return self._store.pull(topic, queue_id, queue_offset, min(max_count, end - queue_offset), matches)
+
+
 class Servers:
     """
     The servers below the folder ``root``. ``rng`` chooses ports.
@@ -165,6 +186,7 @@ class Servers:
         self._on_fatal = on_fatal
         self._disks: list[RealDisk] = []
         self._namesrv: NamesrvService | None = None
+        self._delivery = DeferredLock()
         self.faults = Faults(reactor)
         self.brokers: dict[str, RunningBroker] = {}
         self.namesrv_addr = layout.namesrv or ""
@@ -335,22 +357,33 @@ class Servers:
         return sum(unconsumed(broker.service, group, topic) for broker in self.masters)
 
     async def deliver_delayed_now(self) -> None:
-        """Deliver all delayed messages whose time has not come."""
-        for broker in self.masters:
-            delays, store = broker.service.delays, broker.service.store
-            levels = delays._levels_ms
+        """Deliver all delayed messages that wait now; not those that come meanwhile, a next retry for example."""
+        waiting = [(broker, DelaysUntilNow(broker.service.store)) for broker in self.masters]
+        await self._delivery.acquire()
+        try:
+            for broker, store in waiting:
+                await self._deliver_now(broker, store)
+        finally:
+            self._delivery.release()
 
-            def waiting(delays: Any = delays, store: Any = store, count: int = len(levels)) -> bool:
-                done = delays.table().offset_table
-                return any(store.max_offset(SCHEDULE_TOPIC, n) > done.get(n + 1, 0) for n in range(count))
+    async def _deliver_now(self, broker: RunningBroker, store: DelaysUntilNow) -> None:
+        delays: Any = broker.service.delays
+        levels = delays._levels_ms
 
-            # Apache's time has no seam for this: every level has no delay, until all is delivered.
-            delays._levels_ms = [0] * len(levels)
-            try:
+        def all_done() -> bool:
+            done = delays.table().offset_table
+            ends = [store.ends.get(n, 0) for n in range(len(levels))]
+            return not delays._delivering and all(done.get(n + 1, 0) >= end for n, end in enumerate(ends))
+
+        # Apache's time has no seam for this: no level has a delay, until all is delivered.
+        delays._levels_ms, delays._store = [0] * len(levels), store
+        try:
+            delays.start()
+            await self._until(all_done, "delayed messages are delivered")
+        finally:
+            delays._levels_ms, delays._store = levels, broker.service.store
+            if delays._running:
                 delays.start()
-                await self._until(lambda waiting=waiting: not waiting(), "delayed messages are delivered")  # type: ignore[misc]
-            finally:
-                delays._levels_ms = levels
 
     def redeliver(self, group: str, topic: str, broker: str, queue_id: int, offset: int) -> int:
         """Have the members of a group go back to an offset of a queue, as an operator may; return their number."""

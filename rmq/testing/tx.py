@@ -103,7 +103,8 @@ class InProcess:
         finally:
             if not started:
                 await self._stop()
-        return Cluster(lambda: [_Direct(self._servers)], self._servers.namesrv_addr, self._reactor)
+        links: list[Link] = [Direct(self._servers)]
+        return Cluster(lambda: links, self._servers.namesrv_addr, self._reactor)
 
     def stop(self) -> Deferred[None]:
         """Fires when everything has ended."""
@@ -119,11 +120,11 @@ class InProcess:
         return Deferred.fromCoroutine(run)
 
 
-class _Direct:
+class Direct:
     """Servers in this process."""
 
     def __init__(self, servers: Servers) -> None:
-        self._servers = servers
+        self.servers = servers
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        return self._servers.do(command, arguments)
+        return self.servers.do(command, arguments)

@@ -10,10 +10,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater
 
+from rmq.broker.delays import park, restored
 from rmq.client.settings import From
 from rmq.errors import NotDelivered
-from rmq.testing.tx import Cluster, InProcess
+from rmq.testing.servers import stored
+from rmq.testing.tx import Cluster, Direct, InProcess
 from rmq.tx import Client, Later, Message, Outcome, PullSettings, PushSettings, ReceivedMessage, Reject, SendStatus
+from rmq.wire.record import SCHEDULE_TOPIC, decode_record
 
 FIRST = PushSettings(consume_from=From.FIRST)
 
@@ -112,3 +115,26 @@ async def faults_in_process(reactor: Any) -> None:
         mq.faults.hold_slave()
         sending: Deferred[Any] = client.producer().send(Message(topic, b"held"), timeout_s=10)
         assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+async def what_is_delayed_now(reactor: Any) -> None:
+    """Delayed messages that come after the call, a retry that failed again for example, wait for their own time."""
+    async with started(reactor, config={"messageDelayLevel": "1h"}) as (mq, client):
+        topic = await mq.topic()
+        await client.producer().send(Message(topic, b"in an hour", delay_level=1))
+        (link,) = mq._links()
+        assert isinstance(link, Direct)
+        store = link.servers.brokers["broker-a"].service.store
+        records = [decode_record(data) for _, data in stored(link.servers.brokers["broker-a"].service, SCHEDULE_TOPIC)]
+        message = restored(records[0])
+        assert message is not None
+        delivered = mq.deliver_delayed_now()
+        store.put(park(message, records[0].property_map, 1, 1))
+        await delivered
+        assert [message.body for message in mq.messages(topic)] == [b"in an hour"]
+        # two at once, as after a call that was interrupted
+        await gatherResults([mq.deliver_delayed_now(), mq.deliver_delayed_now()])
+        assert len(mq.messages(topic)) == 2
+        store.put(park(message, records[0].property_map, 1, 1))
+        await deferLater(reactor, 0)
+        assert len(mq.messages(topic)) == 2

@@ -31,7 +31,13 @@ async def test_first_send_comes_soon() -> None:
 
 @driven
 @pytest.mark.parametrize(
-    "body", [bodies.retries_and_dead_letters, bodies.transactions_and_pulls, bodies.faults_in_process]
+    "body",
+    [
+        bodies.retries_and_dead_letters,
+        bodies.transactions_and_pulls,
+        bodies.faults_in_process,
+        bodies.what_is_delayed_now,
+    ],
 )
 async def test_bodies(body: Any) -> None:
     """What the bodies say."""

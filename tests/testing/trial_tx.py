@@ -31,3 +31,6 @@ class TxTests(TestCase):
 
     def test_faults_in_process(self) -> Deferred[None]:
         return Deferred.fromCoroutine(bodies.faults_in_process(self.reactor))
+
+    def test_what_is_delayed_now(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(bodies.what_is_delayed_now(self.reactor))

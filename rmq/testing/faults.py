@@ -88,6 +88,7 @@ class Faults:
     def __init__(self, clock: IReactorTime) -> None:
         self.clock = clock
         self._active: dict[int, Fault] = {}
+        self._counts: dict[int, int] = {}
         self._last = 0
         self._waiting: dict[IDelayedCall, tuple[Deferred[Any], object]] = {}
 
@@ -98,17 +99,17 @@ class Faults:
         return self._last
 
     def count(self, fault: int) -> int:
-        """Return how often it has happened."""
+        """Return how often it has happened, also after its end."""
         found = self._active.get(fault)
-        return 0 if found is None else found.count
+        return self._counts.get(fault, 0) if found is None else found.count
 
     def undo(self, fault: int) -> int:
         """End it, and return how often it has happened."""
         found = self._active.pop(fault, None)
-        if found is None:
-            return 0
-        found.undo()
-        return found.count
+        if found is not None:
+            self._counts[fault] = found.count
+            found.undo()
+        return self.count(fault)
 
     def undo_all(self) -> None:
         """End all of them."""

@@ -21,7 +21,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Protocol
 from weakref import WeakSet
 
@@ -51,27 +51,41 @@ class Link(Protocol):
         """Do a command and return its result; ServerFailed."""
 
 
+class Absent(ServerFailed):
+    """A server was stopped by the test, or is paused: it does what it is asked when it goes on, and nobody waits."""
+
+
 class Fault:
     """
     Something that goes wrong until the end of its ``with`` block.
 
-    ``count`` is how often it did, also after the end.
+    ``count`` is how often it did, also after the end; what happened at a server that was stopped or killed since counts
+    as far as it was asked for before.
     """
 
-    def __init__(self, links: Sequence[Link], command: str, arguments: dict[str, Any]) -> None:
-        self._numbers = [(link, link.ask(command, **arguments)) for link in links]
-        self._final: int | None = None
+    def __init__(self, links: Callable[[], Sequence[Link]], command: str, arguments: dict[str, Any]) -> None:
+        self._links = links
+        self._numbers = {link: link.ask(command, **arguments) for link in links()}
+        self._counts = dict.fromkeys(self._numbers, 0)
+        self._ended = False
 
     @property
     def count(self) -> int:
-        if self._final is not None:
-            return self._final
-        return sum(link.ask("count", fault=number) for link, number in self._numbers)
+        if not self._ended:
+            self._ask("count", self._links())
+        return sum(self._counts.values())
 
     def undo(self) -> None:
         """End it; may be called again."""
-        if self._final is None:
-            self._final = sum(link.ask("undo", fault=number) for link, number in self._numbers)
+        if not self._ended:
+            self._ask("undo", list(self._numbers))
+            self._ended = True
+
+    def _ask(self, command: str, links: Sequence[Link]) -> None:
+        for link in links:
+            if link in self._numbers:
+                with suppress(Absent):
+                    self._counts[link] = link.ask(command, fault=self._numbers[link])
 
     def __enter__(self) -> Fault:
         return self
@@ -93,7 +107,7 @@ class FaultMaker:
         self._links = links
 
     def _begin(self, command: str, **arguments: Any) -> Fault:
-        return Fault(self._links(), command, {k: v for k, v in arguments.items() if v is not None})
+        return Fault(self._links, command, {k: v for k, v in arguments.items() if v is not None})
 
     def refuse(
         self,
@@ -235,6 +249,7 @@ class ServerProcess:
         self._unread = b""
         #: of the last command
         self._number = 0
+        self.pauses = 0
         self._keeps_folder = "--keep" in arguments
         self._forked = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - until the process ends
@@ -272,6 +287,8 @@ class ServerProcess:
         stdin = self._process.stdin
         assert stdin is not None
         with self._lock:
+            if stdin.closed:
+                raise Absent("the server was stopped by the test")
             # A question may be interrupted at any place, by Ctrl-C or a timeout of the test. Its answer, or the rest of
             # it, comes later then. What is unread is older than this question.
             self._number += 1
@@ -281,8 +298,10 @@ class ServerProcess:
             try:
                 stdin.write(line)
                 stdin.flush()
-            except (BrokenPipeError, ValueError) as error:
+            except BrokenPipeError as error:
                 raise ServerFailed(f"the server has ended{self._last_lines()}") from error
+            if self.pauses:
+                raise Absent("the server is paused")
             return self._answer(ANSWER_S, self._number).get("result")
 
     def _answer(self, seconds: float, number: int | None) -> dict[str, Any]:
@@ -343,6 +362,18 @@ class ServerProcess:
     def signal(self, signum: int) -> None:
         self._process.send_signal(signum)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let it do nothing in the block, and in those around."""
+        self.pauses += 1
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.pauses -= 1
+            if not self.pauses:
+                self.signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it as kill -9 does."""
         self._process.kill()
@@ -351,12 +382,15 @@ class ServerProcess:
     def stop(self) -> None:
         """End it in order; its folder stays."""
         self._process.terminate()
+        # a paused one hears of the end when it goes on
+        self.signal(signal.SIGCONT)
         self._process.wait(STOP_S)
         self.close()
 
     def close(self) -> None:
         """End it, and remove its folder; may be called again."""
         process = self._process
+        self.signal(signal.SIGCONT)
         if process.stdin is not None and not process.stdin.closed:
             try:
                 process.stdin.close()
@@ -421,7 +455,6 @@ class Isolated:
         self.dir = tempfile.mkdtemp(prefix="rmq-testing-")
         self._arguments = {"namesrv": [*arguments, "--only", "namesrv"]}
         self._running: dict[str, ServerProcess] = {}
-        self._paused: set[str] = set()
         started = False
         try:
             self.start("namesrv")
@@ -443,10 +476,21 @@ class Isolated:
 
     def pid(self, node: str) -> int:
         """Return the process id of a running server."""
-        return self._running[node].pid
+        return self._find(node).pid
+
+    def _find(self, node: str) -> ServerProcess:
+        """Return a running server; ServerFailed."""
+        self._check(node)
+        if node not in self._running:
+            raise ServerFailed(f"{node} does not run")
+        return self._running[node]
+
+    def _check(self, node: str) -> None:
+        if node not in self._arguments:
+            raise ServerFailed(f"there is no server {node!r}, but {', '.join(self._arguments)}")
 
     def links(self) -> Sequence[Link]:
-        return [process for node, process in self._running.items() if node not in self._paused]
+        return [process for process in self._running.values() if not process.pauses]
 
     def logs(self) -> list[str]:
         return [os.path.join(self.dir, f"{node}.log") for node in self._arguments]
@@ -455,6 +499,7 @@ class Isolated:
         """Start a server that does not run, where it was before."""
         if node in self._running:
             raise ServerFailed(f"{node} runs already")
+        self._check(node)
         arguments = self._arguments[node]
         process = ServerProcess([*arguments, "--dir", self.dir, *["--keep"] * self._keep])
         self._running[node] = process
@@ -465,33 +510,24 @@ class Isolated:
 
     def kill(self, node: str) -> None:
         """End a server with SIGKILL."""
-        self._paused.discard(node)
-        self._running.pop(node).kill()
+        self._find(node).kill()
+        del self._running[node]
 
     def stop(self, node: str) -> None:
-        """End a server in order."""
-        self._running.pop(node).stop()
+        """End a server in order, also a paused one."""
+        self._find(node).stop()
+        del self._running[node]
 
     def restart(self, node: str) -> None:
         """Stop a server in order and start it again."""
         self.stop(node)
         self.start(node)
 
-    @contextmanager
-    def pause(self, node: str) -> Iterator[None]:
+    def pause(self, node: str) -> AbstractContextManager[None]:
         """Let a server do nothing in the block (SIGSTOP), without closing its connections."""
-        process = self._running[node]
-        self._paused.add(node)
-        process.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._paused.discard(node)
-            process.signal(signal.SIGCONT)
+        return self._find(node).paused()
 
     def close(self) -> None:
-        for node in list(self._paused):
-            self._running[node].signal(signal.SIGCONT)
         for process in reversed(list(self._running.values())):
             process.close()
         self._running.clear()

@@ -112,7 +112,8 @@ class Simulation:
         self.world = World(seed)
         self.net = SimNet(self.world)
         self._server_faults = Faults(_Clock(self.world))  # type: ignore[arg-type]
-        self.faults = FaultMaker(lambda: [_Link(self._server_faults)])
+        links = [_Link(self._server_faults)]
+        self.faults = FaultMaker(lambda: links)
         self._config = {key: str(value) for key, value in (config or {}).items()}
         self._names = 0
         self._clients: list[Node] = []

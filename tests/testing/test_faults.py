@@ -227,6 +227,8 @@ def test_faults_end_with_their_block(rmq: Cluster, rmq_client: Client) -> None:
     assert fault.count == 0
     with pytest.raises(ServerFailed, match="there is no response code"):
         rmq.faults.refuse("SEND_MESSAGE", "NONSENSE")
-    rmq.faults.refuse("SEND_MESSAGE", 14)
+    fault = rmq.faults.refuse("SEND_MESSAGE", 14, times=1)
+    rmq_client.producer().send(Message(topic, b"x"))
     rmq.undo_faults()
+    assert fault.count == 1
     assert rmq_client.producer().send(Message(topic, b"x")).status is SendStatus.OK

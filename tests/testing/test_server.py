@@ -37,7 +37,12 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state(pid) != "Z"
+
+
+def state(pid: int) -> str:
+    """Return the state of a process as ps shows it: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_disk_that_others_fill_is_not_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,6 +199,54 @@ def test_isolated() -> None:
         mq.restart("namesrv")
         bodies = [message.body for message in mq.messages(topic)]
         assert {b"before", b"after the pause", b"after the kill"} <= set(bodies) and b"lost" not in bodies
+
+
+def test_faults_of_servers_that_pause_or_die(rmq_isolated: IsolatedCluster) -> None:
+    """A fault that ends while a server is paused ends there when it goes on; that of a dead one is no more."""
+    mq = rmq_isolated
+    topic = mq.topic(queues=1)
+    with mq.client() as client:
+        fault = mq.faults.refuse("SEND_MESSAGE", "SYSTEM_ERROR")
+        with pytest.raises(NotDelivered):
+            client.producer().send(Message(topic, b"refused"))
+        count = fault.count
+        with mq.pause("broker-a"):
+            assert fault.count == count >= 1
+            fault.undo()
+        assert fault.count == count
+        client.producer().send(Message(topic, b"sent"))
+        with mq.faults.refuse("SEND_MESSAGE") as fault:
+            mq.kill("broker-a")
+            assert fault.count == 0
+            mq.start("broker-a")
+            client.producer().send(Message(topic, b"after the kill"))
+        assert fault.count == 0
+    assert [message.body for message in mq.messages(topic)] == [b"sent", b"after the kill"]
+
+
+def test_pauses(rmq_isolated: IsolatedCluster) -> None:
+    """Pauses of a server may overlap; a paused server can be stopped."""
+    mq = rmq_isolated
+    pid = mq.pid("broker-a")
+    with mq.pause("broker-a"):
+        with mq.pause("broker-a"):
+            pass
+        until(lambda: state(pid) == "T", "the pause goes on")
+        mq.stop("broker-a")
+        assert not alive(pid)
+        mq.start("broker-a")
+        assert mq.topic()
+    assert mq.topic()
+
+
+def test_names_of_servers(rmq_isolated: IsolatedCluster) -> None:
+    """A server that is not there is refused with the names of those that are."""
+    for wrong in (rmq_isolated.kill, rmq_isolated.stop, rmq_isolated.start, rmq_isolated.pause, rmq_isolated.pid):
+        with pytest.raises(ServerFailed, match="no server 'broker-z', but namesrv, broker-a"):
+            wrong("broker-z")  # type: ignore[operator]
+    rmq_isolated.kill("broker-a")
+    with pytest.raises(ServerFailed, match="broker-a does not run"):
+        rmq_isolated.kill("broker-a")
 
 
 def test_the_folder_of_a_later_try(rmq_isolated: IsolatedCluster) -> None:

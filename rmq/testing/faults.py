@@ -62,8 +62,13 @@ class Fault:
     topics: frozenset[str] | None = None
     group: str | None = None
     times: int | None = None
+    #: None: such requests are counted and answered as ever
     answer: Answer | None = None
-    #: what ends it
+    #: the brokers that have no room on their disk
+    full: frozenset[str] = frozenset()
+    #: whether no slave acknowledges
+    holds: bool = False
+    #: what is to be done after its end
     undo: Callable[[], object] = lambda: None
     count: int = 0
 
@@ -121,12 +126,21 @@ class Faults:
         self._waiting.clear()
 
     def dispatch(self, node: str, inner: ResponderTable, command: RemotingCommand, channel: Channel) -> Written:
-        """Answer a request of a node, by the first fault that concerns it, else as ever."""
+        """Answer a request of a node, by the first fault that concerns it and has an answer, else as ever."""
+        answer: Answer | None = None
         for fault in self._active.values():
-            if fault.answer is not None and fault.concerns(node, command):
+            if (answer is None or fault.answer is None) and fault.concerns(node, command):
                 fault.count += 1
-                return fault.answer(inner, command, channel)
-        return inner.dispatch(command, channel)
+                answer = answer or fault.answer
+        return inner.dispatch(command, channel) if answer is None else answer(inner, command, channel)
+
+    def is_full(self, node: str) -> bool:
+        """Tell whether the disk of a broker is full."""
+        return any(node in fault.full for fault in self._active.values())
+
+    def holding(self) -> Fault | None:
+        """Return the first fault because of which no slave acknowledges now."""
+        return next((fault for fault in self._active.values() if fault.holds and not fault.is_spent), None)
 
     def later(self, seconds: float, result: Any = None) -> Deferred[Any]:
         """Return a Deferred that fires after so many seconds, or at the end of all faults."""
@@ -250,11 +264,10 @@ class HeldReplication:
     def __init__(self, inner: Replication, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self.holding: Fault | None = None
 
     def wait_for_slaves(self, next_offset: int, deadline_ms: int) -> PutStatus | Deferred[PutStatus]:
-        fault = self.holding
-        if fault is None or fault.is_spent:
+        fault = self._faults.holding()
+        if fault is None:
             return self._inner.wait_for_slaves(next_offset, deadline_ms)
         fault.count += 1
         left_s = max(0, deadline_ms - steady_ms(self._faults.clock)) / 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -133,7 +133,6 @@ class RunningBroker:
     node: str
     service: BrokerService
     disk: FillableDisk
-    replication: HeldReplication
 
     @property
     def is_master(self) -> bool:
@@ -272,10 +271,9 @@ class Servers:
         )
         for server in (service.server, service.vip_server):
             server.responders = FaultTable(node, server.responders, self.faults)
-        held = HeldReplication(service.ha, self.faults)
-        service.store.replication = held
+        service.store.replication = HeldReplication(service.ha, self.faults)
         service.startService()
-        self.brokers[node] = RunningBroker(node, service, disk, held)
+        self.brokers[node] = RunningBroker(node, service, disk)
 
     def _setup(self, name: str, broker_id: int, port: int, folder: str) -> BrokerSetup:
         values = {
@@ -431,34 +429,20 @@ class Servers:
 
     def hold_slave(self, times: int | None = None) -> int:
         """No slave acknowledges: a SYNC_MASTER answers FLUSH_SLAVE_TIMEOUT after its slaveTimeout."""
-        held = [broker.replication for broker in self.masters]
-        fault = Fault(times=times, undo=lambda: self._hold(held, None))
-        self._hold(held, fault)
-        return self.faults.add(fault)
-
-    def _hold(self, held: Sequence[HeldReplication], fault: Fault | None) -> None:
-        for replication in held:
-            replication.holding = fault
+        return self.faults.add(Fault(times=times, holds=True))
 
     def full_disk(self, node: str | None = None) -> int:
         """The disk of a broker is full: it refuses messages. The count is that of the sends that came meanwhile."""
-        filled = [broker for broker in self.brokers.values() if node in (None, broker.node)]
-        for broker in filled:
-            self._fill(broker, True)
+        full = frozenset(self.brokers if node is None else (node,))
+        number = self.faults.add(Fault(codes=codes_of("SEND_MESSAGE"), node=node, full=full, undo=self._look_at_disks))
+        self._look_at_disks()
+        return number
 
-        def undo() -> None:
-            for broker in filled:
-                self._fill(broker, False)
-
-        codes = codes_of("SEND_MESSAGE") if filled else frozenset[int]()
-        return self.faults.add(
-            Fault(codes=codes, node=node, answer=lambda inner, *request: inner.dispatch(*request), undo=undo)
-        )
-
-    def _fill(self, broker: RunningBroker, full: bool) -> None:
-        broker.disk.full = full
-        # At once, where it would look every ten seconds.
-        broker.service.store._look_at_disk()
+    def _look_at_disks(self) -> None:
+        for broker in self.brokers.values():
+            broker.disk.full = self.faults.is_full(broker.node)
+            # At once, where it would look every ten seconds.
+            broker.service.store._look_at_disk()
 
     def steal_queues(self, group: str) -> int:
         """Other members join a group that take all queues of its members, until the fault ends."""

@@ -170,6 +170,32 @@ def test_full_disk(rmq: Cluster, rmq_client: Client) -> None:
     assert [message.body for message in rmq.messages(topic)] == [b"careful"]
 
 
+def test_two_of_a_kind(synced: Cluster) -> None:
+    """The end of one fault does not end another of its kind."""
+    topic = synced.topic()
+    with synced.client() as client:
+        producer = client.producer()
+        with synced.faults.hold_slave():
+            with synced.faults.hold_slave():
+                pass
+            assert producer.send(Message(topic, b"held")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        with synced.faults.full_disk("broker-a"):
+            with synced.faults.full_disk():
+                pass
+            with pytest.raises(NotDelivered):
+                producer.send(Message(topic, b"no room"), timeout_s=0.5)
+        assert producer.send(Message(topic, b"room")).status is SendStatus.OK
+
+
+def test_a_full_disk_counts_with_another_fault(rmq: Cluster, rmq_client: Client) -> None:
+    """A full disk counts the sends that came, and another fault has its effect, whichever began first."""
+    topic, faults = rmq.topic(), rmq.faults
+    with faults.full_disk() as before, faults.drop_answers("SEND_MESSAGE") as dropped, faults.full_disk() as after:
+        with pytest.raises(NotDelivered, match="did not answer"):
+            rmq_client.producer().send(Message(topic, b"x"), timeout_s=0.3)
+        assert before.count == dropped.count == after.count >= 1
+
+
 def test_steal_queues(rmq: Cluster, rmq_client: Client) -> None:
     """Who loses a queue while a message is in hand cannot acknowledge it, and gets it again with the queue."""
     topic, group, careless, careful = rmq.topic(), rmq.group(), Account(careful=False), Account(careful=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.base import DelayedCall
@@ -32,6 +34,8 @@ TRACE_TAIL = 300
 TRACE_BATCH = 1000
 #: events of one instant after which the run is called a livelock
 MAX_EVENTS_AT_ONCE = 200_000
+#: signals whose handlers raise to end a test: Ctrl-C, pytest-timeout
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
 
 
 class SimError(AssertionError):
@@ -130,6 +134,9 @@ class World:
         self._pushed = 0
         self._at_once = 0
         self._trap = Trap(self, "an event")
+        #: what the handler of a signal raised; whatever ran then may have caught it
+        self._interrupt: BaseException | None = None
+        self._is_heeding = False
 
     def rng_for(self, *names: object) -> Random:
         """Return a generator that depends on the seed and ``names`` only."""
@@ -175,17 +182,19 @@ class World:
     def run_for(self, seconds: float) -> None:
         """Let ``seconds`` pass, with all the events in them."""
         end_s = self.now_s + seconds
-        while self._step(end_s):
-            pass
+        with self._heeding_signals():
+            while self._step(end_s):
+                pass
         self._move_to(end_s)
 
     def run_until(self, condition: Callable[[], object], limit_s: float = 60.0, what: str = "the condition") -> None:
         """Run until ``condition`` holds; a SimError when it does not within ``limit_s`` seconds."""
         end_s = self.now_s + limit_s
-        while not condition():
-            if not self._step(end_s):
-                self._move_to(end_s)
-                raise SimError(f"{what} is not true after {limit_s} s (seed {self.seed}, time {self.now_s:.3f} s)")
+        with self._heeding_signals():
+            while not condition():
+                if not self._step(end_s):
+                    self._move_to(end_s)
+                    raise SimError(f"{what} is not true after {limit_s} s (seed {self.seed}, time {self.now_s:.3f} s)")
 
     def settle(self, deferred: Deferred[T], limit_s: float = 60.0) -> T:
         """Run until ``deferred`` has fired and return its result or raise its failure."""
@@ -196,6 +205,35 @@ class World:
             results[0].raiseException()
         result: T = results[0]
         return result
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        """Let what a handler of a signal raises in an event end the run, also if a Deferred or a retry caught it."""
+        if self._is_heeding:
+            yield
+            return
+        before = {signum: found for signum in ENDING_SIGNALS if callable(found := signal.getsignal(signum))}
+
+        def keep(kind: object, error: BaseException | None, traceback: object) -> None:
+            self._interrupt = error
+
+        def heed(signum: int, frame: FrameType | None) -> None:
+            with ExitStack() as stack:
+                stack.push(keep)
+                before[signal.Signals(signum)](signum, frame)
+
+        self._is_heeding = True
+        try:
+            # Only the main thread may, and only there handlers run.
+            with suppress(ValueError):
+                for signum in before:
+                    signal.signal(signum, heed)
+            yield
+        finally:
+            for signum, handler in before.items():
+                if signal.getsignal(signum) is heed:
+                    signal.signal(signum, handler)
+            self._is_heeding, self._interrupt = False, None
 
     def _step(self, end_s: float) -> bool:
         """Run the next event unless it comes after ``end_s``; False when there is none until then."""
@@ -216,6 +254,8 @@ class World:
                 call.called = 1
                 call.canceller(call)
                 call.func()
+            if self._interrupt is not None:
+                raise self._interrupt
             return True
         return False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from functools import partial
 
 from twisted.internet.defer import Deferred
@@ -39,6 +41,39 @@ class EventTests(SynchronousTestCase):
         self.world.schedule(10, again)
         self.world.run_for(100)
         self.assertEqual(self.ran, [10.0 * number for number in range(1, 11)])
+
+    def test_an_interrupt_that_was_caught(self) -> None:
+        """Ctrl-C or a timeout ends the run also when it comes within a retry loop that catches everything."""
+
+        class Timeout(BaseException):
+            pass
+
+        def interrupt(signum: int, frame: object) -> None:
+            raise Timeout
+
+        def insist() -> None:
+            self.ran.append(self.world.now_s)
+            self.world.schedule(1, insist)
+            try:
+                signal.raise_signal(signal.SIGALRM)
+            except BaseException:  # noqa: BLE001 - as Deferreds do
+                self.ran.append("caught")
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        self.world.schedule(1, insist)
+        for run in (lambda: self.world.run_for(100), lambda: self.world.run_until(lambda: False, 100)):
+            self.assertRaises(Timeout, run)
+            self.assertIs(signal.getsignal(signal.SIGALRM), interrupt)
+        self.assertEqual(self.ran, [1.0, "caught", 2.0, "caught"])
+
+    def test_a_run_in_a_thread(self) -> None:
+        """Only the main thread has signals; a run elsewhere goes without."""
+        self.at(1, "event")
+        thread = threading.Thread(target=self.world.run_for, args=(2,))
+        thread.start()
+        thread.join()
+        self.assertEqual((self.ran, self.world.now_s), ([("event", 1.0)], 2.0))
 
     def test_same_instant_in_the_seed_s_order(self) -> None:
         """Events of one instant come in an order that the seed picks: all orders are explored, each repeatably."""

@@ -26,6 +26,14 @@ class Cluster(Handle):
         """Return a client for ``async with``."""
         return Client(self.namesrv, credentials=credentials, tls=tls, settings=settings)
 
+    def topic(self, name: str = "topic", *, queues: int = 4) -> str:
+        """Create a topic and return its name, which no other test has. Clients can send to it at once."""
+        return self._topic(name, queues)
+
+    def deliver_delayed_now(self) -> None:
+        """Deliver the delayed messages, retries included, that wait now and whose time has not come."""
+        self._each("deliver_delayed_now")
+
     async def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
         """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""
         loop = asyncio.get_running_loop()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
+from traceback import walk_stack
 
 from rmq.blocking import Client
 from rmq.client.settings import ClientSettings
@@ -36,21 +39,46 @@ class Cluster(Handle):
         """Return a client for ``with``."""
         return Client(self.namesrv, credentials=credentials, tls=tls, settings=settings)
 
+    def topic(self, name: str = "topic", *, queues: int = 4) -> str:
+        """Create a topic and return its name, which no other test has. Clients can send to it at once."""
+        return self._topic(name, queues)
+
+    def deliver_delayed_now(self) -> None:
+        """Deliver the delayed messages, retries included, that wait now and whose time has not come."""
+        self._each("deliver_delayed_now")
+
     def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 30.0) -> None:
         """
         Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError.
 
-        RuntimeError where a loop of asyncio runs in this thread: handlers on it could not run meanwhile.
+        A retry whose delay lasts does not count. RuntimeError in a coroutine of asyncio or Twisted: handlers on its
+        loop or reactor could not run meanwhile. ServerFailed for a group that is broadcast.
         """
         if asyncio._get_running_loop() is not None:
             raise RuntimeError(
                 "wait_consumed would stop the loop: await asyncio.to_thread(rmq.wait_consumed, group, topic)"
+            )
+        if _is_in_a_coroutine_of_twisted():
+            raise RuntimeError(
+                "wait_consumed would stop the reactor: await deferToThread(rmq.wait_consumed, group, topic), or use"
+                " rmq.testing.tx"
             )
         deadline = time.monotonic() + timeout_s
         while self.unconsumed(group, topic):
             if time.monotonic() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             time.sleep(POLL_S)
+
+
+def _is_in_a_coroutine_of_twisted() -> bool:
+    """
+    Tell whether the caller is a coroutine beside Twisted's reactor; that asyncio has no loop here is known.
+
+    That the reactor runs in this thread would not be enough: with pytest-twisted it runs ordinary tests, too.
+    """
+    return "twisted.internet.reactor" in sys.modules and any(
+        frame.f_code.co_flags & inspect.CO_COROUTINE for frame, _ in walk_stack(None)
+    )
 
 
 class IsolatedCluster(Cluster):

@@ -185,8 +185,7 @@ class Handle:
         """Return a name that no other test has: ``name`` with something behind."""
         return f"{name}-{self._token}-{next(self._numbers)}"
 
-    def topic(self, name: str = "topic", *, queues: int = 4) -> Any:
-        """Create a topic and return its name, which no other test has. Clients can send to it at once."""
+    def _topic(self, name: str, queues: int) -> str:
         full = self.name(name)
         self._each("topic", name=full, queues=queues)
         return full
@@ -202,10 +201,6 @@ class Handle:
     def unconsumed(self, group: str, topic: str) -> int:
         """Return how many messages of a topic a group has not acknowledged; retries of the group count, too."""
         return sum(self._each("unconsumed", group=group, topic=topic))
-
-    def deliver_delayed_now(self) -> Any:
-        """Deliver all delayed messages, retries included, whose time has not come."""
-        self._each("deliver_delayed_now")
 
     def redeliver(self, group: str, message: ReceivedMessage) -> int:
         """

@@ -483,7 +483,14 @@ def stored(service: BrokerService, topic: str) -> Iterator[tuple[str, bytes]]:
 
 
 def unconsumed(service: BrokerService, group: str, topic: str) -> int:
-    """Return how many messages of a topic and of a group's retries have no acknowledgement of the group."""
+    """
+    Return how many messages of a topic and of a group's retries have no acknowledgement of the group.
+
+    ServersError for a group that broadcasts: its members keep their offsets themselves.
+    """
+    online = service.consumers.find(group)
+    if online is not None and online.message_model == "BROADCASTING":
+        raise ServersError(f"group {group} is broadcast: brokers do not know what its members have consumed")
     store, offsets, count = service.store, service.offsets, 0
     for name, queue_id in store.queues():
         if name in (topic, RETRY_PREFIX + group):

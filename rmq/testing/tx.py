@@ -34,7 +34,7 @@ class Cluster(Handle):
         return fired
 
     def deliver_delayed_now(self) -> Deferred[None]:
-        """Deliver all delayed messages, retries included, whose time has not come."""
+        """Deliver the delayed messages, retries included, that wait now and whose time has not come."""
         delivered: Deferred[None]
         (delivered,) = self._each("deliver_delayed_now")
         return delivered

@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
+from typing import get_type_hints
 
 import pytest
 from twisted.internet import reactor
 
-from rmq.blocking import Client, Message, SendStatus
+from rmq.blocking import Client, Message, PushSettings, SendStatus
 from rmq.errors import NotDelivered
 from rmq.runtime.disk.files import DiskUsage, RealDisk
-from rmq.testing import Cluster, IsolatedCluster, ServerFailed, cluster, isolated_cluster
+from rmq.testing import Cluster, IsolatedCluster, ServerFailed, aio, cluster, isolated_cluster
 from rmq.testing.server import layout_of, parser
 from rmq.testing.servers import FillableDisk, Layout, ServersError
 
@@ -181,6 +183,22 @@ def test_names_and_waits(rmq: Cluster) -> None:
         assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_wait_for_a_broadcast(rmq: Cluster, rmq_client: Client) -> None:
+    """What a group that broadcasts has consumed is not known to brokers: a wait for it fails at once."""
+    topic, group = rmq.topic(), rmq.group()
+    settings = PushSettings(broadcast=True)
+    rmq_client.push_consumer(group, {topic: "*"}, handler=lambda message: None, settings=settings).start()
+    with pytest.raises(ServerFailed, match=f"group {group} is broadcast"):
+        rmq.wait_consumed(group, topic)
+
+
+def test_types() -> None:
+    """A checker of types knows what the methods of each face return."""
+    for face in (Cluster, IsolatedCluster, aio.Cluster):
+        assert get_type_hints(face.topic)["return"] is str
+        assert get_type_hints(face.deliver_delayed_now)["return"] is NoneType
+
+
 def test_isolated() -> None:
     """Servers in processes of their own are paused, killed and started again; what was stored is there again."""
     with isolated_cluster() as mq, mq.client() as client:
@@ -243,7 +261,7 @@ def test_names_of_servers(rmq_isolated: IsolatedCluster) -> None:
     """A server that is not there is refused with the names of those that are."""
     for wrong in (rmq_isolated.kill, rmq_isolated.stop, rmq_isolated.start, rmq_isolated.pause, rmq_isolated.pid):
         with pytest.raises(ServerFailed, match="no server 'broker-z', but namesrv, broker-a"):
-            wrong("broker-z")  # type: ignore[operator]
+            wrong("broker-z")
     rmq_isolated.kill("broker-a")
     with pytest.raises(ServerFailed, match="broker-a does not run"):
         rmq_isolated.kill("broker-a")

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 import pytest_twisted
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
 
 from rmq.testing import Cluster
 from rmq.tx import Client, Message, SendStatus
@@ -51,3 +53,19 @@ async def test_fixture(rmq: Cluster, rmq_tx_client: Client) -> None:
     result = await rmq_tx_client.producer().send(Message(topic, b"hello"))
     assert result.status is SendStatus.OK
     assert [message.body for message in rmq.messages(topic)] == [b"hello"]
+
+
+@driven
+async def test_wait_of_the_fixture(rmq: Cluster, rmq_tx_client: Client) -> None:
+    """The wait that blocks its thread says what to do in a coroutine, and waits in another thread."""
+    topic, group = rmq.topic(), rmq.group()
+    await deferLater(the_reactor(), 0)
+    with pytest.raises(RuntimeError, match=r"await deferToThread\(rmq\.wait_consumed, group, topic\)"):
+        rmq.wait_consumed(group, topic)
+    await deferToThread(rmq.wait_consumed, group, topic)
+
+
+def test_wait_beside_the_reactor(rmq: Cluster) -> None:
+    """A test that is not driven by the reactor may wait, although pytest-twisted has started it."""
+    assert the_reactor().running
+    rmq.wait_consumed(rmq.group(), rmq.topic())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -88,17 +88,24 @@ class Fault:
 
 
 class Faults:
-    """The faults of one reactor, by number. What waits because of them goes on at :meth:`undo_all`."""
+    """
+    The faults of one reactor, by number. What waits because of them goes on at :meth:`undo_all`.
 
-    def __init__(self, clock: IReactorTime) -> None:
+    ``nodes`` are the names of all servers, also of those elsewhere.
+    """
+
+    def __init__(self, clock: IReactorTime, nodes: Sequence[str]) -> None:
         self.clock = clock
+        self._nodes = nodes
         self._active: dict[int, Fault] = {}
         self._counts: dict[int, int] = {}
         self._last = 0
         self._waiting: dict[IDelayedCall, tuple[Deferred[Any], object]] = {}
 
     def add(self, fault: Fault) -> int:
-        """Let it begin, and return its number."""
+        """Let it begin, and return its number; ValueError for a node that does not exist."""
+        if fault.node is not None and fault.node not in self._nodes:
+            raise ValueError(f"there is no server {fault.node!r}, but {', '.join(self._nodes)}")
         self._last += 1
         self._active[self._last] = fault
         return self._last

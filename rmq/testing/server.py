@@ -72,12 +72,12 @@ def layout_of(options: argparse.Namespace) -> Layout:
 class Process:
     """The servers of this process, and the lines that it reads and writes."""
 
-    def __init__(self, reactor: Any, options: argparse.Namespace) -> None:
+    def __init__(self, reactor: Any, options: argparse.Namespace, root: str) -> None:
         self._reactor = reactor
         self._keep = options.keep
         #: a folder that is not ours may have the stores of other servers, which run longer
         self._remove = options.dir is None
-        self._root = options.dir or tempfile.mkdtemp(prefix="rmq-testing-")
+        self._root = root
         os.makedirs(self._root, exist_ok=True)
         self._log_path = os.path.join(self._root, f"{options.only}.log" if options.only else LOG_NAME)
         self._servers = Servers(
@@ -153,9 +153,12 @@ def main(arguments: list[str] | None = None) -> int:
     signal_when_parent_ends(signal.SIGCONT)
     reactor = the_reactor()
     keep_steady(reactor)
+    root = options.dir or tempfile.mkdtemp(prefix="rmq-testing-")
     try:
-        process = Process(reactor, options)
+        process = Process(reactor, options, root)
     except (ServersError, ConfigError) as error:
+        if options.dir is None:
+            shutil.rmtree(root)
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     return process.run()

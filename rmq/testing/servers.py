@@ -101,6 +101,10 @@ class Layout:
             for broker_id in range(self.slaves + 1):
                 yield f"{name}-{broker_id}" if broker_id else name, name, broker_id
 
+    def names(self) -> list[str]:
+        """Return the names of all servers."""
+        return ["namesrv", *(node for node, _, _ in self.nodes())]
+
     def check(self) -> None:
         """Raise ServersError for a layout that cannot be."""
         if not 1 <= self.masters <= MAX_MASTERS or not 0 <= self.slaves <= MAX_MASTERS:
@@ -186,7 +190,7 @@ class Servers:
         self._disks: list[RealDisk] = []
         self._namesrv: NamesrvService | None = None
         self._delivery = DeferredLock()
-        self.faults = Faults(reactor)
+        self.faults = Faults(reactor, layout.names())
         self.brokers: dict[str, RunningBroker] = {}
         self.namesrv_addr = layout.namesrv or ""
 
@@ -417,6 +421,8 @@ class Servers:
 
         ``connections_of`` is a client id, None: all clients.
         """
+        if request is not None and connections_of is not None:
+            raise ValueError("connections_of is for a cut now: either a request or connections_of")
         if request is not None:
             return self.faults.cut_after(request, times=times, topic=topic)
         fault = Fault()
@@ -429,6 +435,8 @@ class Servers:
 
     def hold_slave(self, times: int | None = None) -> int:
         """No slave acknowledges: a SYNC_MASTER answers FLUSH_SLAVE_TIMEOUT after its slaveTimeout."""
+        if not self._layout.slaves:
+            raise ServersError("there is no slave: cluster(slaves=1, role='SYNC_MASTER')")
         return self.faults.add(Fault(times=times, holds=True))
 
     def full_disk(self, node: str | None = None) -> int:

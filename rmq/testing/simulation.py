@@ -111,7 +111,7 @@ class Simulation:
         layout.check()
         self.world = World(seed)
         self.net = SimNet(self.world)
-        self._server_faults = Faults(_Clock(self.world))  # type: ignore[arg-type]
+        self._server_faults = Faults(_Clock(self.world), layout.names())  # type: ignore[arg-type]
         links = [_Link(self._server_faults)]
         self.faults = FaultMaker(lambda: links)
         self._config = {key: str(value) for key, value in (config or {}).items()}

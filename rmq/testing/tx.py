@@ -86,6 +86,7 @@ class InProcess:
     ) -> None:
         texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in (config or {}).items()}
         layout = Layout(masters=masters, slaves=slaves, role=role, config=texts)
+        layout.check()
         self._keep = keep
         self.dir = tempfile.mkdtemp(prefix="rmq-testing-")
         self._reactor = reactor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -194,6 +195,22 @@ def test_a_full_disk_counts_with_another_fault(rmq: Cluster, rmq_client: Client)
         with pytest.raises(NotDelivered, match="did not answer"):
             rmq_client.producer().send(Message(topic, b"x"), timeout_s=0.3)
         assert before.count == dropped.count == after.count >= 1
+
+
+def test_what_is_not_there(rmq: Cluster) -> None:
+    """A fault of something that is not there would hide a mistake in the test: it is refused, with what there is."""
+    faults, no_node = rmq.faults, "there is no server 'broker-z', but namesrv, broker-a"
+    for wrong in (
+        faults.full_disk,
+        partial(faults.refuse, "SEND_MESSAGE"),
+        partial(faults.drop_answers, "SEND_MESSAGE"),
+    ):
+        with pytest.raises(ServerFailed, match=no_node):
+            wrong(node="broker-z")
+    with pytest.raises(ServerFailed, match="there is no slave"):
+        faults.hold_slave()
+    with pytest.raises(ServerFailed, match="either a request or connections_of"):
+        faults.cut("SEND_MESSAGE", connections_of="nobody")
 
 
 def test_steal_queues(rmq: Cluster, rmq_client: Client) -> None:

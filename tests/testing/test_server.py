@@ -22,6 +22,7 @@ from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.testing import Cluster, IsolatedCluster, ServerFailed, aio, cluster, isolated_cluster
 from rmq.testing.server import layout_of, parser
 from rmq.testing.servers import FillableDisk, Layout, ServersError
+from rmq.testing.tx import InProcess
 
 DEADLINE_S = 60.0
 SERVER = [sys.executable, "-m", "rmq.testing.server"]
@@ -114,6 +115,19 @@ def test_wrong_layouts() -> None:
             wrong.check()
     with pytest.raises(ServersError, match="KEY=VALUE"):
         layout_of(parser().parse_args(["--config", "nonsense"]))
+
+
+def test_refused_arguments_leave_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments that are refused leave nothing, whatever face refuses them."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ServerFailed, match="SYNC_MASTER"), cluster(role="SLAVE"):
+        pass
+    with pytest.raises(ServerFailed, match="log level 'nonsense'"), cluster(log_level="nonsense"):
+        pass
+    with pytest.raises(ServersError, match="SYNC_MASTER"):
+        InProcess(reactor, role="SLAVE")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left_after_kill() -> None:

@@ -87,6 +87,12 @@ class _Link:
     _faults: Faults
 
     def ask(self, command: str, **arguments: Any) -> Any:
+        if command in ("full_disk", "hold_slave", "steal_queues"):
+            raise SimError(f"sim.faults has no {command}; accidents of machines are sim.full_disk, sim.hold_slave, …")
+        if command == "cut" and ("request" not in arguments or "connections_of" in arguments):
+            raise SimError(
+                "sim.faults.cut needs a request, and takes no connections_of; sim.partition cuts machines off"
+            )
         return getattr(self._faults, "cut_after" if command == "cut" else command)(**arguments)
 
 
@@ -183,7 +189,15 @@ class Simulation:
 
     def run(self, main: Callable[[Simulation], Coroutine[Any, Any, T]], *, limit_s: float = LIMIT_S) -> T:
         """Run a coroutine to its end and return its result; SimError when it takes more simulated seconds."""
-        return self.world.settle(Deferred.fromCoroutine(main(self)), limit_s)
+        result = Deferred.fromCoroutine(main(self))
+        try:
+            return self.world.settle(result, limit_s)
+        except SimError as error:
+            if not result.called:
+                error.add_note(
+                    "What waits for a thread, a socket, asyncio or the reactor never ends in simulated time."
+                )
+            raise
 
     def sleep(self, seconds: float) -> Deferred[None]:
         """Fires after so much simulated time."""
@@ -233,37 +247,48 @@ class Simulation:
 
     # accidents
 
+    def _server(self, node: str) -> Node:
+        return self._machine(node, self._servers)
+
+    @staticmethod
+    def _machine(node: str, machines: Mapping[str, Node]) -> Node:
+        if node not in machines:
+            raise SimError(f"there is no machine {node!r}, but {', '.join(machines)}")
+        return machines[node]
+
     def kill(self, node: str) -> None:
         """End the process of a server as kill -9 does."""
-        self._servers[node].kill()
+        self._server(node).kill()
 
     def power_failure(self, node: str) -> None:
         """Switch a machine off: of what was not synced, the seed decides what is on its disk."""
-        self._servers[node].crash()
+        self._server(node).crash()
 
     def start(self, node: str) -> None:
         """Start a server again."""
-        self._servers[node].start()
+        self._server(node).start()
 
     def clock_step(self, node: str, seconds: float) -> None:
         """Let the wall clock of a machine jump."""
-        self._servers[node].step_clock(seconds)
+        self._server(node).step_clock(seconds)
 
     @contextmanager
     def partition(self, one: str, other: str) -> Iterator[None]:
         """Let nothing through between two machines in the block; clients are ``client-0``, ``client-1`` and so on."""
-        nodes = self.world.nodes
-        self.net.partition(nodes[one], nodes[other])
+        first, second = (self._machine(node, self.world.nodes) for node in (one, other))
+        self.net.partition(first, second)
         try:
             yield
         finally:
-            self.net.unblock(nodes[one], nodes[other])
-            self.net.unblock(nodes[other], nodes[one])
+            self.net.unblock(first, second)
+            self.net.unblock(second, first)
 
     @contextmanager
     def hold_slave(self, node: str) -> Iterator[None]:
         """Let nothing that a slave sends reach its master in the block: it gets messages and acknowledges none."""
-        slave, master = self._servers[node], self._servers[node.rpartition("-")[0]]
+        slave, master = self._server(node), self._servers.get(node.rpartition("-")[0])
+        if master is None:
+            raise SimError(f"{node} is no slave")
         self.net.block(slave, master)
         try:
             yield
@@ -273,13 +298,13 @@ class Simulation:
     @contextmanager
     def full_disk(self, node: str) -> Iterator[None]:
         """Let the disk of a server have no room in the block."""
-        with self._accident(full_disk(self._servers[node])):
+        with self._accident(full_disk(self._server(node))):
             yield
 
     @contextmanager
     def slow_disk(self, node: str, seconds: float) -> Iterator[None]:
         """Let every sync of a server take so long in the block."""
-        with self._accident(slow_disk(self._servers[node], seconds)):
+        with self._accident(slow_disk(self._server(node), seconds)):
             yield
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from rmq.client.settings import From
 from rmq.errors import NotDelivered
@@ -99,6 +100,36 @@ def test_what_never_ends() -> None:
 
     with pytest.raises(SimError, match="seed 5"), Simulation(5) as sim:
         sim.run(forever, limit_s=100)
+
+
+def test_what_is_not_simulated() -> None:
+    """A wait for a thread never ends; the error of the run says so."""
+
+    async def wait_for_a_thread(sim: Simulation) -> None:
+        await Deferred[None]()
+
+    with pytest.raises(SimError) as failed, Simulation(5) as sim:
+        sim.run(wait_for_a_thread, limit_s=100)
+    assert any("thread" in note for note in failed.value.__notes__)
+
+
+def test_names_that_are_not_there() -> None:
+    """What the simulation does not have is refused with what it has."""
+    with Simulation(1) as sim:
+        there = "no machine 'broker-z', but namesrv, broker-a"
+        for wrong in (sim.kill, sim.start, sim.power_failure):
+            with pytest.raises(SimError, match=there):
+                wrong("broker-z")
+        with pytest.raises(SimError, match=there), sim.partition("broker-z", "broker-a"):
+            pass
+        with pytest.raises(SimError, match="broker-a is no slave"), sim.hold_slave("broker-a"):
+            pass
+        with pytest.raises(SimError, match=r"sim\.full_disk"):
+            sim.faults.full_disk()
+        with pytest.raises(SimError, match="needs a request"):
+            sim.faults.cut()
+        with pytest.raises(ValueError, match="no server 'broker-z', but namesrv, broker-a"):
+            sim.faults.refuse("SEND_MESSAGE", node="broker-z")
 
 
 def test_disks_and_slaves() -> None:

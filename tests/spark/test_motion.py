@@ -9,28 +9,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rmq_audit.driver.audit import Result
+from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.worker.queues import UNITS
 from rmq_audit.worker.scan import SCAN
 from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.store import layout
 from tests.spark.support import audit
 from tests.spark.synthetic import MadeStore, Pair, Stored, make_store
 
 
 class MovingEngine(LocalEngine):
-    """An engine in whose time the brokers go on: ``before`` and ``after`` run around the first scan."""
+    """An engine in whose time the brokers go on: ``before`` and ``after`` run around the first scan, or other work."""
 
-    def __init__(self, *, before: Callable[[], None] = lambda: None, after: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        *,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+        around: Work[Any, Any] = SCAN,
+    ) -> None:
         super().__init__(1)
-        self._before, self._after = before, after
-        self._scanned = False
+        self._before, self._after, self._around = before, after, around
+        self._seen = False
 
     def run(self, work: Work[Any, Any], tasks: Sequence[Any]) -> list[Any]:
-        first = work is SCAN and not self._scanned
+        first = work is self._around and not self._seen
         if first:
-            self._scanned = True
+            self._seen = True
             self._before()
         answers = super().run(work, tasks)
         if first:
@@ -110,6 +118,28 @@ class MotionTests(SynchronousTestCase):
         result = audit(self.pair.master, self.pair.slave, engine=MovingEngine(before=flip, after=flip))
         self.assertEqual((result.verdict.value, result.exit_status), ("CONSISTENT", 0))
         self.assertEqual(self.kinds(result), [])
+
+    def test_a_unit_that_was_read_before_it_was_written(self) -> None:
+        """A queue that lacked a unit while the store was written, and has it at a second look, is not reported."""
+        path, at = self.pair.unit_of(self.pair.master, self.middle)
+        whole = path.read_bytes()
+
+        def write() -> None:
+            path.write_bytes(whole)
+            os.utime(self.pair.segment(self.pair.master, 0), ns=(1, 1))
+
+        path.write_bytes(whole[:at] + bytes(layout.CQ_UNIT_BYTES) + whole[at + layout.CQ_UNIT_BYTES :])
+        self.assertEqual(check(str(self.pair.master), LocalEngine(1), Options()).exit_status, 2)
+        result = check(str(self.pair.master), MovingEngine(around=UNITS, after=write), Options())
+        self.assertEqual((result.exit_status, self.kinds(result)), (0, []))
+
+    def test_damage_in_a_store_that_is_checked_while_it_is_written(self) -> None:
+        """A second look sees it again."""
+        self.pair.flip(self.pair.master, self.middle.body_at)
+        segment = self.pair.segment(self.pair.master, 0)
+        engine = MovingEngine(after=lambda: os.utime(segment, ns=(1, 1)))
+        result = check(str(self.pair.master), engine, Options())
+        self.assertEqual((result.exit_status, self.kinds(result)), (2, [("CL-CRC", "ERROR")]))
 
     def test_damage_in_a_moving_log_is_found(self) -> None:
         """A second look sees it again, with the lag that the first look saw."""

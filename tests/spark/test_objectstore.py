@@ -26,6 +26,7 @@ from rmq_audit.driver.inventory import take_inventory
 from rmq_audit.engine.engines import Engine, LocalEngine
 from rmq_audit.worker.files import identity, open_binary, read_at, read_whole
 from rmq_audit.worker.location import InputError, Location, ReadError, child, located, same_place, shown
+from rmq_audit.worker.work import STORE
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import need_extra
@@ -214,7 +215,10 @@ class TroubleTests(ObjectStoreCase):
             self.assertNotIn(SECRET, out)
 
     def test_an_object_that_vanishes_is_named(self) -> None:
-        """What is gone when it is read is named with bucket and key, and nothing is proven of it: status 3."""
+        """
+        What is gone when it is read is named with bucket and key, and nothing is proven of it: status 3. At a second
+        look, which there is unless an end is given, it is missing from the start.
+        """
         from rmq_audit.worker import objectstore
 
         pair = self.made_pair()
@@ -232,12 +236,15 @@ class TroubleTests(ObjectStoreCase):
                 return found
 
         self.patch(objectstore, "Listing", Vanishing)
-        # alone: a pair that moved is looked at again, and then the object is missing from the start
-        result = check(self.uri("slave"), LocalEngine(1), Options())
+        result = check(self.uri("slave"), LocalEngine(1), Options(ends={STORE: pair.made.end}))
         self.assertEqual(result.exit_status, 3)
         details = [one.detail for one in result.findings if one.invariant == "AU-COVER"]
         self.assertTrue(any(f"s3://{self.bucket}/{key}: cannot be read" in text for text in details), details)
         self.assertFalse(any(SECRET in text for text in details))
+        self.upload(pair.master, pair.slave)
+        gone.clear()
+        again = check(self.uri("slave"), LocalEngine(1), Options())
+        self.assertEqual((again.exit_status, again.findings[0].invariant), (2, "CL-GAP"))
 
     def test_an_object_store_that_does_not_answer(self) -> None:
         """Everything is tried several times; then the store counts as not read (status 3), and why is said."""

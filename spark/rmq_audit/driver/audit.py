@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -112,19 +112,34 @@ def compare(master_dir: str, slave_dir: str, engine: Engine, options: Options) -
     if same_place(master.path, slave.path):
         raise InputError(f"{master.path}: is given as master and as slave")
     inventory.check_same_broker(master, slave)
-    first = _Audit([master, slave], engine, options).run()
-    if not first.changed_files or first.exit_status < 2 or options.ends is not None:
-        return first
-    # A worker may have read a record while it was being written. What was below an end once does not change any more:
-    # real damage is found again by a second audit up to the common end, which cannot see what the first said of ends.
-    stores = [inventory.take_inventory(side, path) for side, path in ((MASTER, master_dir), (SLAVE, slave_dir))]
-    options = attrs.evolve(options, ends={MASTER: first.compared_to, SLAVE: first.compared_to})
-    return _Audit(stores, engine, options).run([one for one in first.findings if one.invariant in OF_ENDS])
+    return _audited([master, slave], engine, options)
 
 
 def check(path: str, engine: Engine, options: Options) -> Result:
     """Audit one store by its own rules; InputError when it is none, EngineError when the engine fails."""
-    return _Audit([inventory.take_inventory(STORE, path)], engine, options).run()
+    return _audited([inventory.take_inventory(STORE, path)], engine, options)
+
+
+def _audited(stores: Sequence[Store], engine: Engine, options: Options) -> Result:
+    """Audit the stores, and what looks wrong in stores that changed meanwhile a second time."""
+    first = _Audit(stores, engine, options).run()
+    if first.exit_status < 2 or options.ends is not None:
+        return first
+    logs = [log for log in (first.master, first.slave) if log is not None]
+    if not first.changed_files and not _changed_files(stores, logs):
+        return first
+    # A worker may have read a record or a unit while it was being written. What was below an end once does not change
+    # any more: real damage is found again by a second audit up to the common end, which cannot see what the first said
+    # of ends.
+    stores = [inventory.take_inventory(store.side, store.path) for store in stores]
+    options = attrs.evolve(options, ends={store.side: first.compared_to for store in stores})
+    return _Audit(stores, engine, options).run([one for one in first.findings if one.invariant in OF_ENDS])
+
+
+def _changed_files(stores: Iterable[Store], logs: Iterable[Log]) -> list[str]:
+    """Return the files of the log that changed since the inventory, and the stores whose logs have grown."""
+    changed = [path for store in stores for path in inventory.changed_files(store)]
+    return changed + [log.store.path for log in logs if has_grown(log)]
 
 
 class _Audit:
@@ -199,8 +214,7 @@ class _Audit:
 
     def _check_files(self, logs: dict[str, Log]) -> list[str]:
         """Compare everything that follows from each log with it; return the files that changed meanwhile."""
-        changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
-        changed += [log.store.path for log in logs.values() if has_grown(log)]
+        changed = _changed_files(self._stores.values(), logs.values())
         live = bool(changed) or self._options.ends is not None
         furthest = max(log.end for log in logs.values())
         for side, log in logs.items():

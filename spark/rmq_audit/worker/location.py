@@ -78,8 +78,10 @@ def located(text: str) -> str:
     """
     Return an absolute local path, or a :class:`Location` for a URI; a ``file://`` URI is a local path.
 
-    InputError when a URI lacks its parts.
+    A Location is returned as it is: its text lacks user, password and query. InputError when a URI lacks its parts.
     """
+    if isinstance(text, Location):
+        return text
     if _URI.match(text) is None:
         return os.path.abspath(text)
     try:

@@ -100,6 +100,46 @@ class TableTests(ConfigCase):
                 (pair / "master" / "config" / f"{name}.bak").unlink()
             self.assertEqual(self.found(pair), {("CF-BROKEN", "master")})
 
+    def test_a_table_that_is_gone_with_its_backup(self) -> None:
+        """The slave's copy shows that the master had it. A slave may copy later; so may a master write, that runs."""
+        for name in ("delayOffset.json", "subscriptionGroup.json", "consumerOffset.json"):
+            for side, running, expected in (
+                ("master", False, {("CF-DIFF", "slave")}),
+                ("master", True, set()),
+                ("slave", False, set()),
+            ):
+                with self.subTest(name, side=side, running=running):
+                    pair = self.pair()
+                    for path in (pair / side / "config").glob(f"{name}*"):
+                        path.unlink()
+                    if running:
+                        (pair / "master" / "abort").touch()
+                    found = self.found(pair)
+                    self.assertEqual(found, expected)
+
+    def test_a_group_that_brokers_make_is_in_no_table_of_the_master(self) -> None:
+        """A slave writes its master's groups also where there are only those that every broker has: no finding."""
+        pair = self.pair("pair-late-4.9.7")
+        self.assertFalse((pair / "master/config/subscriptionGroup.json").exists())
+        self.assertTrue((pair / "slave/config/subscriptionGroup.json").exists())
+        self.assertNotIn("CF-DIFF", {invariant for invariant, _ in self.found(pair)})
+
+    def test_the_whole_folder_is_gone(self) -> None:
+        """A store with messages has tables; a slave that was started a moment ago may not, nor does an empty store."""
+        for side, running, status, expected in (
+            ("master", False, 2, {("CF-BROKEN", "WARN"), ("CF-DIFF", "ERROR")}),
+            ("slave", False, 1, {("CF-BROKEN", "WARN")}),
+            ("slave", True, 0, set()),
+        ):
+            with self.subTest(side, running=running):
+                pair = self.pair()
+                shutil.rmtree(pair / side / "config")
+                if running:
+                    (pair / side / "abort").touch()
+                result = audit(pair / "master", pair / "slave")
+                self.assertEqual(result.exit_status, status)
+                self.assertEqual({(one.invariant, one.severity.name) for one in result.findings}, expected)
+
     def test_a_young_slave_has_no_topics_yet(self) -> None:
         """A slave copies topics some seconds after its start: no finding, unless what it copies later is there."""
         for kept, expected in (

@@ -94,6 +94,27 @@ class CleanTests(StoreCase):
         result = audit(pair.master, pair.slave)
         self.assertEqual((result.exit_status, [found.invariant for found in result.findings]), (0, ["CQ-BEHIND"]))
 
+    def test_all_queues_are_gone(self) -> None:
+        """
+        Whether the folder is lost or empty: queues behind the log, each with all its records. Not so where 5.x keeps
+        them in RocksDB.
+        """
+        pair = self.pair(make_store(5, 200))
+        counts = {queue: len(units) for queue, units in pair.made.units.items()}
+        for make_empty in (False, True):
+            shutil.rmtree(pair.slave / "consumequeue", ignore_errors=True)
+            if make_empty:
+                (pair.slave / "consumequeue").mkdir()
+            result = audit(pair.master, pair.slave)
+            self.assertEqual((result.exit_status, {one.invariant for one in result.findings}), (1, {"CQ-BEHIND"}))
+            found = {(one.topic, one.queue_id): one.count for one in result.findings}
+            self.assertEqual(found, counts)
+        for path in (pair.slave / "consumequeue" / "CURRENT", pair.slave / "consumequeue_rocksdb" / "CURRENT"):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            self.assertEqual(audit(pair.master, pair.slave).exit_status, 0)
+            path.unlink()
+
     def test_empty_stores(self) -> None:
         """A slave that has nothing yet lags; two stores without a message agree, and say that they hold none."""
         pair = self.pair(make_store(2, 30))

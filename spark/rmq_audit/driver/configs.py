@@ -21,11 +21,19 @@ from rmq_audit.driver.queues import Bounds, Queue
 from rmq_audit.driver.routes import is_system_topic
 from rmq_audit.worker.files import lister, read_whole
 from rmq_audit.worker.location import ReadError, child
-from rmq_audit.worker.work import MASTER, SLAVE, UNDECIDED
+from rmq_audit.worker.work import MASTER, SLAVE, UNDECIDED, Severity
 
 TOPICS, GROUPS, OFFSETS, DELAYS = "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+#: groups that brokers make themselves, and prefixes of their names
+SYSTEM_GROUPS = (
+    "CID_RMQ_SYS_",
+    "CID_ONSAPI_",
+    "CID_ONS-HTTP-PROXY",
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_",
+)
 
 #: settings that brokers of 4.9 and 5.x write for every topic and group, and what kind of value each has
 _TOPIC = {"topicName": str, "readQueueNums": int, "writeQueueNums": int, "perm": int, "topicFilterType": str}
@@ -64,6 +72,11 @@ class Configs:
         members = {"field": name, "blame": self.log.side} | members
         self.findings.append(finding(invariant, self.log.side, detail=f"{path}: {text}", **members))
 
+    def lacks(self, name: str) -> bool:
+        """Whether a table is not there, and no backup of it; False where something could not be read."""
+        there = self.names & {name, f"{name}.bak"}
+        return not there and all(one.invariant != "AU-COVER" for one in self.findings)
+
 
 def read_configs(log: Log) -> Configs:
     """Load every table of a side, and note what a broker could not load; unreadable files are AU-COVER."""
@@ -75,6 +88,12 @@ def read_configs(log: Log) -> Configs:
         found.findings.append(finding("AU-COVER", log.side, detail=str(error)))
         return found
     found.names = frozenset(one.name for one in entries if not one.is_folder)
+    # a broker that began to run a moment ago has no table yet; what a dump must have, its manifest says
+    begins = log.store.unfinished and log.side != MASTER
+    if not entries and log.records and not begins and log.store.manifest is None:
+        text = f"{folder}: is not there, or empty: the next start knows no topic, group and offset"
+        members: dict[str, Any] = {"severity": Severity.WARN, "field": layout.CONFIG_DIR, "blame": log.side}
+        found.findings.append(finding("CF-BROKEN", log.side, detail=text, **members))
     for name in sorted(found.names):
         if name.endswith(".json"):
             _load(found, name, child(folder, name))
@@ -227,11 +246,18 @@ def compare_configs(master: Configs, slave: Configs) -> list[Finding]:
             found += _settings_differ(name, what, key, ours[key], theirs[key])
         # each version of RocketMQ makes system topics and groups of its own at its start
         extra = theirs.keys() - ours.keys()
-        for key in sorted(key for key in extra if not (is_system_topic(key) or key.startswith(SYSTEM_GROUP_PREFIX))):
+        for key in sorted(key for key in extra if not (is_system_topic(key) or key.startswith(SYSTEM_GROUPS))):
             text = f"{name}: {what} {key} is configured on the slave only, which copies its master's table"
             found.append(_contradiction(MASTER, what, key, text))
-    if DELAYS in master.tables and not master.log.store.unfinished:
+    if master.log.store.unfinished:
+        return found
+    if DELAYS in master.tables:
         found += _delays_differ(master.tables[DELAYS], slave.tables.get(DELAYS, {}))
+    for name in (GROUPS, OFFSETS, DELAYS):
+        entries = [key for key in slave.tables.get(name, {}) if not key.startswith(SYSTEM_GROUPS)]
+        if entries and master.lacks(name):
+            text = f"{name}: is not there on the master, the slave's copy has {len(entries)} entries"
+            found.append(_contradiction(MASTER, "table", name, text))
     return found
 
 

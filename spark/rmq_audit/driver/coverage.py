@@ -21,6 +21,7 @@ NOT_CHECKED = (
     ),
     ("consumequeue_ext/*/*/*", "filter bitmaps, and units that no address leads to", "no record determines them"),
     ("batchconsumequeue", "the whole folder", "another format, of 5.x"),
+    ("consumequeue_rocksdb", "the whole folder, or RocksDB's files in `consumequeue`", "another format, of 5.x"),
     (
         "index/*",
         "hash and time of entries before the log's begin or after its end",

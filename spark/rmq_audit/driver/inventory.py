@@ -68,10 +68,10 @@ class Store:
 
     ``unfinished``: the file abort is there, so the broker runs, or was killed, or this is a dump of a running one;
     queues may then be behind the log, because recovery dispatches the rest. ``batch_topics`` are topics of
-    5.x with batch queues, whose units lie elsewhere and in another format. ``extensions`` hold the tagsCodes of queues
-    whose units name an address instead. ``foreign`` is what lies in the folders of log, queues and index under names
-    that RocketMQ does not give; nothing of it was read. ``ours``: our broker wrote the store last, which leaves them
-    alone.
+    5.x with batch queues, whose units lie elsewhere and in another format; ``in_rocksdb``: so do those of all topics.
+    ``extensions`` hold the tagsCodes of queues whose units name an address instead. ``foreign`` is what lies in the
+    folders of log, queues and index under names that RocketMQ does not give; nothing of it was read. ``ours``: our
+    broker wrote the store last, which leaves them alone.
     """
 
     side: str
@@ -83,6 +83,7 @@ class Store:
     problems: tuple[Problem, ...]
     unfinished: bool
     batch_topics: frozenset[str] = frozenset()
+    in_rocksdb: bool = False
     extensions: tuple[Queue, ...] = ()
     foreign: tuple[str, ...] = ()
     ours: bool = False
@@ -149,6 +150,9 @@ def take_inventory(side: str, path: str) -> Store:
         problems=tuple(problems),
         unfinished=layout.ABORT_FILE in names,
         batch_topics=frozenset(one.name for one in batches),
+        # 5.x has the database there, or in the folder of the queues
+        in_rocksdb=layout.ROCKSDB_CONSUME_QUEUE_DIR in names
+        or child(root, layout.CONSUME_QUEUE_DIR, "CURRENT") in found.foreign,
         extensions=extensions,
         foreign=tuple(found.foreign),
         ours=ours,

@@ -18,7 +18,7 @@ from rmq_audit.driver.routes import is_system_topic
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.files import StoreFile
 from rmq_audit.worker.kernel import Run
-from rmq_audit.worker.queues import QUEUES, REMEDY, UNITS, QueueCheck, QueueState, UnitCheck, UnitState
+from rmq_audit.worker.queues import QUEUES, REMEDY, UNITS, QueueCheck, QueueState, UnitCheck, UnitState, without_units
 from rmq_audit.worker.work import Fault, Severity
 
 Queue = tuple[str, int]
@@ -150,7 +150,7 @@ class QueueFiles:
 
     def check(self, *, live: bool, configured: Mapping[str, int | None] | None = None) -> list[Finding]:
         """
-        Return where units are not what the log dictates; nothing for a store without consume queues.
+        Return where units are not what the log dictates; nothing for a store that has its queues in RocksDB.
 
         Of a store that is being written (``live``) units after the end that was seen are no fault. ``configured``: how
         many queues its topics.json gives each topic, None where that is unknown. Queues beyond may have been deleted
@@ -161,7 +161,7 @@ class QueueFiles:
         runs = {queue: current_runs(found) for queue, found in all_runs.items()}
         for queue, found_runs in runs.items():
             self.bounds[queue] = Bounds(min(run.first for run in found_runs), max(run.last for run in found_runs) + 1)
-        if not self._files:
+        if not self._files and log.store.in_rocksdb:
             return []
         end_known = not live and not any(one.end > log.end for one in log.unread)
         checks = [
@@ -275,10 +275,16 @@ class QueueFiles:
             self.bounds[queue] = Bounds(known.begin, max(known.end, state.end))
 
     def _compare_units(self, checks: Sequence[QueueCheck], states: Sequence[QueueState]) -> list[list[UnitState]]:
-        """Return for each queue what its runs hold whose digests differ, in their order."""
+        """
+        Return for each queue what its runs hold whose digests differ, in their order.
+
+        The log is not read again for a queue without files: where all are gone, it would be once for each of them.
+        """
         log, apart = self._log, queues_apart(self._log.store)
         tasks = []
         for check, state in zip(checks, states, strict=True):
+            if not check.files:
+                continue
             for index in state.unequal:
                 run = check.runs[index]
                 file = log.file_at(run.phy_first)
@@ -286,7 +292,10 @@ class QueueFiles:
                 extension = self._extensions.get((check.topic, check.queue_id), ())
                 tasks.append(UnitCheck(log=file, run=run, files=check.files, extension=extension, apart=apart))
         answers = iter(self._engine.run(UNITS, tasks) if tasks else ())
-        return [[next(answers) for _ in state.unequal] for state in states]
+        return [
+            [next(answers) if check.files else without_units(check.runs[index]) for index in state.unequal]
+            for check, state in zip(checks, states, strict=True)
+        ]
 
 
 def _odd_sizes(log: Log, queues: Mapping[Queue, Sequence[StoreFile]]) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ def _not_checked(result: Result) -> Iterator[tuple[str, str]]:
         yield "RP-EPOCH", "not both sides keep a table of epochs (stores of 5.x with a controller do)"
     if not any(log.end_inferred for log in logs):
         yield "CL-STALE", "the end is stated by a manifest; what is after it was not read"
-    if not any(side.queues for side in sides):
+    if not any(log.store.queues for log in logs):
         yield from _each(_named("CQ-"), "no consume queue files are there")
     if not any(side.index_files for side in sides):
         yield from _each(_named("IX-"), "no index files are there")

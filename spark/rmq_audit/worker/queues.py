@@ -35,6 +35,8 @@ REMEDY = (
     "file abort in it, start the broker: it makes the queue again from the whole log"
 )
 
+NO_UNIT = "records have no unit in their consume queue"
+
 #: no table of delays makes a message wait longer
 MAX_DELAY_MS = 10 * 365 * 86_400_000
 
@@ -186,7 +188,6 @@ def check_units(task: UnitCheck) -> UnitState:
         held = _code_text(int(actual["tags_code"][at]), codes[at])
         return {"field": "tagsCode", "expected": str(tags[at]), "actual": held}
 
-    none = "records have no unit in their consume queue"
     other = "units have another offset or size than their record (offset+size is shown)"
     strange = (
         "units have a tagsCode that does not belong to the tags of their record: "
@@ -195,11 +196,25 @@ def check_units(task: UnitCheck) -> UnitState:
     return UnitState(
         right_phy=int(phy[right[-1]]) if len(right) else None,
         faults=[
-            *fault("CQ-BEHIND", empty, none, lambda at: {"actual": "empty"}),
+            *fault("CQ-BEHIND", empty, NO_UNIT, lambda at: {"actual": "empty"}),
             *fault("CQ-MISMATCH", wrong, other, units),
             *fault("CQ-TAG", wrong_tags, strange, tags_of),
         ],
     )
+
+
+def without_units(run: Run) -> UnitState:
+    """Return what :func:`check_units` does for a run of a queue that has no files."""
+    fault = Fault(
+        invariant="CQ-BEHIND",
+        queue_offset_from=run.first,
+        phy_from=run.phy_first,
+        phy_to=run.phy_first + 1,
+        count=run.last - run.first + 1,
+        detail=NO_UNIT,
+        actual="empty",
+    )
+    return UnitState(faults=[fault])
 
 
 def _resolved(codes: Ints, stored: Ints, extension: Sequence[StoreFile]) -> tuple[Ints, Bools]:

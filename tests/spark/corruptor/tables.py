@@ -215,7 +215,11 @@ def acknowledged_sends_were_cut_off(pair: Specimen, chance: random.Random) -> Pl
         pair.cut(root, cut)
         shutil.rmtree(root / layout.CONFIG_DIR)
     lost = sum(row["physicalOffset"] >= cut for row in rows)
-    return Plan([Expected(invariant="AK-LOST", phy=cut, count=lost)], acked=_write_acked(pair, rows))
+    return Plan(
+        [Expected(invariant="AK-LOST", phy=cut, count=lost)],
+        acked=_write_acked(pair, rows),
+        tolerated=lambda found: found.invariant == "CF-BROKEN",
+    )
 
 
 @defect("DAMAGED")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.driver.findings import INVARIANTS, finding
 from rmq_audit.driver.previous import Previous, mark, read_previous
 from rmq_audit.engine.engines import LocalEngine
+from rmq_audit.report.files import check_writable, write
 from rmq_audit.report.html import to_html
 from rmq_audit.report.outputs import to_junit, to_prometheus
 from rmq_audit.report.pair import MAX_JSON_FINDINGS, Run, to_json
@@ -146,6 +148,36 @@ class HtmlTests(OutputCase):
         page = to_html(as_report(result), Pictures(cells=many))
         self.assertEqual(page.count("slave lacks it</title>"), 1)
         self.assertLess(page.count("<rect"), 1000)
+
+
+class FileTests(OutputCase):
+    def test_a_link_stays(self) -> None:
+        """What a symbolic link leads to is written, also when it is not there yet."""
+        for name in ("there", "new"):
+            link, target = self.folder / f"link-{name}", self.folder / name
+            link.symlink_to(name)
+            if name == "there":
+                target.write_text("older")
+            check_writable("--html", str(link))
+            write(str(link), "text")
+            self.assertEqual((link.is_symlink(), target.read_text()), (True, "text"))
+        self.assertEqual(list(self.folder.glob("*.tmp")), [])
+
+    def test_a_pipe_stays(self) -> None:
+        """Who reads a FIFO gets the result; a renamed file would replace it, as it would a device."""
+        path = self.folder / "fifo"
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        check_writable("--json", str(path))
+        write(str(path), "text")
+        self.assertEqual((path.is_fifo(), os.read(reader, 100)), (True, b"text"))
+
+    def test_what_is_no_place_for_a_file(self) -> None:
+        """A folder, a file below a file, and one in a folder that is not there are refused before the run."""
+        (self.folder / "file").touch()
+        for path in (self.folder, self.folder / "file" / "x", self.folder / "no" / "x"):
+            self.assertRaises(InputError, check_writable, "--html", str(path))
 
 
 class PreviousTests(OutputCase):

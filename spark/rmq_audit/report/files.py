@@ -1,4 +1,4 @@
-"""Result files: checked before the run, written under another name, then renamed."""
+"""Result files: checked before the run, written under another name, then renamed; devices and FIFOs in place."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rmq_audit.worker.location import InputError
 
 def check_writable(option: str, path: str) -> None:
     """Find out before the long part whether a result can be written; InputError."""
-    folder = os.path.dirname(os.path.abspath(path))
     if path == "-" and option == "--json":
         return
-    if path == "-" or not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
+    special, folder = _is_special(path), os.path.dirname(os.path.realpath(path))
+    there = special or (os.path.isdir(folder) and not os.path.isdir(path))
+    if path == "-" or not there or not os.access(path if special else folder, os.W_OK):
         raise InputError(f"{option} {path}: cannot be written")
 
 
@@ -31,19 +32,31 @@ def check_folder(option: str, path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a result; - is standard output. InputError when that fails; nothing is left half written."""
+    """
+    Write a result; - is standard output. InputError when that fails; no file is left half written.
+
+    A symbolic link stays, and what it leads to is written.
+    """
     if path == "-":
         print_text(text)
         return
     # written aside and renamed, so that readers of the file never see half of it
+    aside = path if _is_special(path) else f"{os.path.realpath(path)}.tmp"
     try:
-        with open(f"{path}.tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
+        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-        os.replace(f"{path}.tmp", path)
+        if aside != path:
+            os.replace(aside, os.path.realpath(path))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(f"{path}.tmp")
+        if aside != path:
+            with contextlib.suppress(OSError):
+                os.remove(aside)
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _is_special(path: str) -> bool:
+    """Whether this is a device, a FIFO or a socket, which a renamed file would replace."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def write_results(

@@ -108,10 +108,8 @@ class ConsumeQueueReader(DataSourceReader):
         return [QueuePartition(tuple(files[index] for index in group)) for group in groups]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if partition is None:  # what Spark makes of an empty list of partitions
-            return
-        assert isinstance(partition, QueuePartition)
-        for one in partition.files:
+        # of an empty list of partitions Spark makes None, or a partition without anything
+        for one in partition.files if isinstance(partition, QueuePartition) else ():
             yield from self._read_file(one)
 
     def _read_file(self, one: QueueFile) -> Iterator[pa.RecordBatch]:

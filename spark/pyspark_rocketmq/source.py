@@ -72,8 +72,9 @@ class CommitLogReader(DataSourceReader):
         files = [log_file(segment, size, claimed) for segment in store.segments]
         return [SegmentPartition(file) for file in files if file.start < file.limit]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SegmentPartition)
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SegmentPartition):  # what Spark makes of an empty list of partitions
+            return
         makers = [COLUMNS[field.name].make for field in self._schema]
         for window, columns in stretches(partition.file):
             for begin in range(0, len(columns), BATCH_ROWS):

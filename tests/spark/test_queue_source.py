@@ -50,6 +50,16 @@ class QueueSourceTests(SynchronousTestCase):
         self.assertEqual({row[1] for row in few}, {"topic-0"})
         self.assertEqual(len(few), len(pair.made.units["topic-0", 1]))
 
+    def test_nothing_is_selected(self) -> None:
+        """A topic or queue that is not there, and a store without queues or segments, have no rows."""
+        pair = Pair(self.folder, make_store(12, 30))
+        self.assertEqual(self.frame(pair.master, topic="nowhere").count(), 0)
+        self.assertEqual(self.frame(pair.master, topic="nowhere").collect(), [])
+        empty = self.folder / "empty"
+        (empty / "commitlog").mkdir(parents=True)
+        for name in ("rocketmq-queue", "rocketmq-log"):
+            self.assertEqual(self.spark.read.format(name).load(str(empty)).collect(), [])
+
     def test_filters_choose_folders(self) -> None:
         """With filters pushed, files of other queues are not even opened: one that cannot be read does no harm."""
         pair = Pair(self.folder, make_store(12, 300))

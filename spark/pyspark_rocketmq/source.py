@@ -2,8 +2,8 @@
 Messages of a store directory as rows: ``spark.read.format("rocketmq-log").load("/data/store")``.
 
 A segment is a partition, read front to back in pieces, so that no partition ever has to guess where a record begins.
-Rows are records whose parts add up; what is damaged is left out (``rmq-audit`` says what that is), bodies are given
-as stored.
+Rows are records whose parts add up and whose CRCs hold; what is damaged is left out (``rmq-audit`` says what that
+is), bodies are given as stored.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -19,8 +20,8 @@ from pyspark.sql.types import StructType
 from rmq_audit.driver.inventory import Store, take_inventory
 from rmq_audit.driver.log import log_file
 from rmq_audit.worker.files import LogFile, Window
-from rmq_audit.worker.frames import Frames
-from rmq_audit.worker.kernel import Columns
+from rmq_audit.worker.frames import Asked, Extract, Frames
+from rmq_audit.worker.kernel import Columns, with_holes
 from rmq_audit.worker.location import InputError
 
 from pyspark_rocketmq.columns import COLUMNS, DDL
@@ -122,18 +123,25 @@ def stretches(file: LogFile) -> Iterator[tuple[Window, Columns]]:
         frames = Frames(window)
         place = frames.search(at, stop) if broken else at
         while place is not None and place < stop:
-            columns, behind = frames.stretch(place, stop)
+            found, behind = frames.extract_from(place, stop, Asked(crc=True))
+            columns = found.columns
             if len(columns):
                 if broken and int(columns.store_timestamp[0]) < newest:
                     return
                 newest, broken = int(columns.store_timestamp[-1]), False
-                yield window, columns
+                yield window, _undamaged(window, found)
             if behind < stop and frames.is_blank(behind):
                 return
             broken = behind < stop
             place = frames.resync(behind, stop) if broken else behind
         broken = broken or place is None
         at = stop if place is None else place
+
+
+def _undamaged(window: Window, found: Extract) -> Columns:
+    """Return the records whose body and properties match their CRCs, without zero bytes where text belongs."""
+    damaged = found.wrong_bodies, found.wrong_properties, with_holes(window.data, found.columns)
+    return found.columns.chosen(np.delete(np.arange(len(found.columns)), np.concatenate(damaged)))
 
 
 def _batch(

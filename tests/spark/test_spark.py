@@ -234,6 +234,17 @@ class DataSourceTests(SparkCase):
         made = [(one.phy, one.topic, one.queue_id, one.queue_offset, one.message_id) for one in pair.made.stored]
         self.assertEqual(sorted(rows), sorted(made))
 
+    def test_damaged_messages_are_left_out(self) -> None:
+        """Those whose body does not match its CRC, and those with zero bytes in topic or properties."""
+        pair = Pair(self.folder, make_store(12, 150))
+        body, topic, text = [one for one in pair.made.stored if one.body_size][20:80:20]
+        pair.flip(pair.master, body.body_at)
+        pair.write(pair.master, topic.body_at + topic.body_size + 1, b"\0")
+        pair.write(pair.master, text.phy + text.size - 3, b"\0")
+        rows = self.rows(pair.master, "phy_offset bigint")
+        left = {one.phy for one in pair.made.stored} - {body.phy, topic.phy, text.phy}
+        self.assertEqual({phy for (phy,) in rows}, left)
+
     def test_messages_of_apache(self) -> None:
         """Properties, tags, hosts, times and bodies of a message of Apache 5.3.3, selected by SQL."""
         columns = (

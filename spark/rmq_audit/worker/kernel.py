@@ -247,6 +247,18 @@ def failed_crcs(data: bytes, columns: Columns) -> Ints:
     return np.flatnonzero(((seen & 0x7FFFFFFF) != columns.crc) & (columns.body_length > 0))
 
 
+def with_holes(data: bytes, columns: Columns) -> Ints:
+    """Return the indices of the records with a zero byte in topic or properties, which no client can have sent."""
+    zeros = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 0)
+
+    def held(pos: Ints, length: Ints) -> Bools:
+        found: Bools = np.searchsorted(zeros, pos) != np.searchsorted(zeros, pos + length)
+        return found
+
+    topics = held(columns.topic_pos, columns.topic_length)
+    return np.flatnonzero(topics | held(columns.properties_pos, columns.properties_length))
+
+
 def queue_keys(data: bytes, columns: Columns) -> Ints:
     """
     Return for each record the number of its queue, in the order of nothing in particular: equal numbers, equal queues.

@@ -12,6 +12,7 @@ import pytest
 from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker.queues import UNITS
+from rmq_audit.worker.records import record_at
 from rmq_audit.worker.scan import SCAN
 from rmq_audit.worker.work import Work
 from twisted.trial.unittest import SynchronousTestCase
@@ -107,6 +108,19 @@ class MotionTests(SynchronousTestCase):
         text = (self.pair.slave / "manifest.json").read_text().replace("6000", "4000")
         (self.pair.slave / "manifest.json").write_text(text)
         self.assertEqual(audit(self.pair.master, self.pair.slave).verdict.value, "AHEAD")
+
+    def test_a_live_slave_is_read_after_the_dump_of_its_master(self) -> None:
+        """Records that the slave has more are right where they were stored after the dump was begun, else lost."""
+        self.pair.cut(self.pair.master, self.late.phy)
+        raw = self.pair.read(self.pair.slave, self.late.phy, self.late.size)
+        following = record_at(raw, 0, self.late.phy)
+        assert following is not None
+        stored = following.number("storeTimestamp")
+        for at, expected in ((stored, (0, [("RP-AHEAD", "INFO")])), (stored + 1, (2, [("RP-AHEAD", "ERROR")]))):
+            manifest = {"formatVersion": 1, "maxPhyOffset": self.late.phy, "takenAtStart": at}
+            (self.pair.master / "manifest.json").write_text(json.dumps(manifest))
+            result = audit(self.pair.master, self.pair.slave)
+            self.assertEqual((result.exit_status, self.kinds(result)), expected)
 
     def test_a_record_that_was_read_while_it_was_written(self) -> None:
         """What looked damaged in the middle of a moving log, and is whole at a second look, is not reported."""

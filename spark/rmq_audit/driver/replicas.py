@@ -9,7 +9,7 @@ import attrs
 from rmq_audit.driver.findings import Finding, finding, of_fault
 from rmq_audit.driver.inventory import take_inventory
 from rmq_audit.driver.log import Log, torn_record
-from rmq_audit.worker.records import MAX_HEADER_BYTES, size_of_own
+from rmq_audit.worker.records import MAX_HEADER_BYTES, record_at, size_of_own
 from rmq_audit.worker.replicas import Drill, Drilled, DrillSide, folded, of_the_first
 from rmq_audit.worker.scan import Chunk
 from rmq_audit.worker.work import BOTH, MASTER, SLAVE, UNDECIDED, Fault, Severity
@@ -267,27 +267,39 @@ def compare_ends(master: Log, slave: Log, run_drills: RunDrills, allowed_lag: in
 
 def _downgrade_ahead(found: list[Finding], master: Log, slave: Log) -> None:
     """
-    Make RP-AHEAD a remark where the slave was only looked at later: its dump was begun later, or the master's files
-    hold the same bytes by now.
+    Make RP-AHEAD a remark where the slave was only looked at later: after the master's dump was begun, or the master's
+    files hold the same bytes by now.
 
     A master sends what its files hold already, so that a slave that is really ahead is still ahead.
     """
     for one in found:
         if one.invariant != "RP-AHEAD":
             continue
-        if _dumped_later(master, slave):
+        if (later := _read_later(master, slave)) is not None:
             one.severity = Severity.INFO
-            one.detail += "; its dump was started after the master's"
+            one.detail += later
         elif _has_by_now(master, slave):
             one.severity = Severity.INFO
             one.detail += "; the master was written during the audit and now has the same bytes"
 
 
-def _dumped_later(master: Log, slave: Log) -> bool:
+def _read_later(master: Log, slave: Log) -> str | None:
+    """
+    Return what shows that the slave was only read after the master's dump was begun; None without.
+
+    A slave that is no dump shows it by its next record: the master stored that later, by the same clock.
+    """
     ours, theirs = master.store.manifest, slave.store.manifest
-    if ours is None or theirs is None or ours.taken_at_start is None or theirs.taken_at_start is None:
-        return False
-    return theirs.taken_at_start >= ours.taken_at_start
+    if ours is None or ours.taken_at_start is None:
+        return None
+    if theirs is not None and theirs.taken_at_start is not None:
+        text = "; its dump was started after the master's"
+        return text if theirs.taken_at_start >= ours.taken_at_start else None
+    size = size_of_own(slave.read(master.end, MAX_HEADER_BYTES), master.end)
+    following = None if size is None else record_at(slave.read(master.end, size), 0, master.end)
+    if following is None or following.number("storeTimestamp") < ours.taken_at_start:
+        return None
+    return "; these records were stored after the master's dump was started"
 
 
 def _has_by_now(master: Log, slave: Log) -> bool:

@@ -257,6 +257,29 @@ class LengthTests(BadInputCase):
         self.assert_refused(self.compare(self.pair.master, self.pair.slave), "32768", str(SEGMENT_BYTES))
 
 
+class PipeTests(BadInputCase):
+    def test_a_pipe_where_a_file_belongs(self) -> None:
+        """Nobody writes into it, so that its reader would wait for ever: the file is named, status 3."""
+        names = ("config/topics.json", "config/consumerOffset.json", "epochFileCheckpoint", "checkpoint")
+        log, queue, index = (
+            sorted(self.pair.slave.glob(pattern))[-1] for pattern in ("commitlog/*", "consumequeue/*/*/*", "index/*")
+        )
+        (self.pair.slave / "abort").touch()
+        for path in (*(self.pair.slave / name for name in names), log, queue, index):
+            with self.subTest(path):
+                held = path.read_bytes() if path.exists() else None
+                path.unlink(missing_ok=True)
+                os.mkfifo(path)
+                status, answer = self.look()
+                told = [one["detail"] for one in answer["findings"] if one["invariant"] == "AU-COVER"]
+                self.assertIn("is no regular file", " ".join(told))
+                self.assertIn(str(path), " ".join(told))
+                self.assertIn(status, (2, 3))
+                path.unlink()
+                if held is not None:
+                    path.write_bytes(held)
+
+
 class MovingTests(BadInputCase):
     def during_scan(self, change: Callable[[], object]) -> None:
         """Let something happen once, between the listing and the first read of a segment."""

@@ -19,7 +19,7 @@ from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
 from rmq_audit.driver.queues import Bounds, Queue
 from rmq_audit.driver.routes import is_system_topic
-from rmq_audit.worker.files import lister, read_whole
+from rmq_audit.worker.files import lister, read_stored
 from rmq_audit.worker.location import ReadError, child
 from rmq_audit.worker.work import MASTER, SLAVE, UNDECIDED, Severity
 
@@ -112,7 +112,7 @@ def read_configs(log: Log) -> Configs:
 
 def _load(found: Configs, name: str, path: str) -> None:
     try:
-        values = parse(read_whole(path).decode("utf-8"))
+        values = parse(read_stored(path).decode("utf-8"))
     except FileNotFoundError:
         return
     except ReadError as error:
@@ -214,7 +214,7 @@ def _checkpoint_in_time(configs: Configs) -> None:
     last = max((one.last_timestamp for scan in log.scans for one in scan.stretches if one.records), default=None)
     path = child(log.store.path, layout.CHECKPOINT_FILE)
     try:
-        data = read_whole(path)
+        data = read_stored(path)
         times = layout.CHECKPOINT.unpack(data[: layout.CHECKPOINT.size].ljust(layout.CHECKPOINT.size, b"\0"))
     except FileNotFoundError:
         return  # a broker begins with the first segment then

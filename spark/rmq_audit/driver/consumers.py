@@ -12,7 +12,7 @@ from rmq.wire.loosejson import JsonError, parse
 from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
 from rmq_audit.driver.queues import Bounds, Queue, by_queue, current_runs
-from rmq_audit.worker.files import read_whole
+from rmq_audit.worker.files import read_stored, read_whole
 from rmq_audit.worker.location import ReadError, child
 from rmq_audit.worker.work import Severity
 
@@ -163,7 +163,8 @@ def _queue_count(settings: object) -> int | None:
 def _table(path: str, member: str, *, required: bool = False) -> dict[str, Any]:
     """Return a member of a table in fastjson's dialect; empty when the file is neither there nor ``required``."""
     try:
-        text = read_whole(path).decode("utf-8")
+        # a table that was given may come through a pipe
+        text = (read_whole if required else read_stored)(path).decode("utf-8")
         values = parse(text) if text.strip() else {}
     except FileNotFoundError:
         if required:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rmq_audit.driver.findings import Finding, finding
 from rmq_audit.driver.log import Log
-from rmq_audit.worker.files import read_whole, unreadable
+from rmq_audit.worker.files import read_stored, unreadable
 from rmq_audit.worker.location import ReadError, child
 from rmq_audit.worker.work import BOTH, UNDECIDED
 
@@ -65,7 +65,7 @@ def _epochs_of(log: Log) -> Epochs:
     """Return (epoch, start offset) in order, by the file that a 5.x broker keeps, else by the manifest."""
     path = child(log.store.path, EPOCH_FILE)
     try:
-        lines = read_whole(path).decode("ascii").split()
+        lines = read_stored(path).decode("ascii").split()
     except FileNotFoundError:
         return () if log.store.manifest is None else log.store.manifest.epochs
     except ReadError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from rmq.store import layout
-from rmq_audit.worker.files import Lister, StoreFile, lister, read_whole
+from rmq_audit.worker.files import Lister, StoreFile, lister, read_stored
 from rmq_audit.worker.location import Entry, InputError, ReadError, child, located
 
 #: numbers of a manifest are Java's longs, and maxHashSlotNum is an int
@@ -337,7 +337,7 @@ def _index_number(name: str) -> int | None:
 
 def _read_manifest(path: str) -> Manifest | None:
     try:
-        values = json.loads(read_whole(path))
+        values = json.loads(read_stored(path))
     except FileNotFoundError:
         return None
     except ReadError as error:

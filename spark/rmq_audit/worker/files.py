@@ -19,6 +19,9 @@ from rmq_audit.worker.records import MAX_HEADER_BYTES
 #: read behind a split at once, so that its last record is whole without a second read
 SLACK_BYTES = 256 * 1024
 
+#: of a FIFO or device in a store: to open one may wait for ever
+_NO_FILE = "cannot be read: is no regular file"
+
 
 @attrs.frozen(kw_only=True)
 class StoreFile:
@@ -82,6 +85,8 @@ def _local_entry(name: str, path: str) -> Entry:
         status = os.stat(path)
     except OSError as error:
         return Entry(name=name, path=path, error=f"cannot be read: {error.strerror}")
+    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+        return Entry(name=name, path=path, error=_NO_FILE)
     return Entry(
         name=name,
         path=path,
@@ -98,6 +103,13 @@ def read_whole(path: str) -> bytes:
             return bytes(file.read())
         except OSError as error:
             raise ReadError(path, f"cannot be read: {error.strerror or error}") from error
+
+
+def read_stored(path: str) -> bytes:
+    """Return all bytes of a small file of a store, as :func:`read_whole` does; ReadError where it is no regular one."""
+    if not isinstance(path, Location) and os.path.exists(path) and not os.path.isfile(path):
+        raise ReadError(path, _NO_FILE)
+    return read_whole(path)
 
 
 def open_binary(path: str) -> BinaryIO:

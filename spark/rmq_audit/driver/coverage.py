@@ -30,13 +30,28 @@ NOT_CHECKED = (
     ("index/*", "bytes after the last entry, and entry 0", "nothing reads them"),
     ("index/*", "the last file of a store that is written during the audit", "it changes while it is read"),
     ("config/consumerOffset.json", "offsets within their queue", "only the group knows; --previous compares them"),
-    ("config/topics.json", "everything but the names of topics", "it is what operators have set"),
+    (
+        "config/topics.json, config/subscriptionGroup.json",
+        "settings of the right kind, in a store alone or alike on both sides",
+        "they are what operators have set",
+    ),
+    (
+        "config/delayOffset.json",
+        "offsets within their queue that are not beyond the master's",
+        "they are the progress of deliveries",
+    ),
+    ("config/*", "all other files, but that they can be loaded", "clients and operators set them"),
     (
         "config/*",
-        "delayOffset.json, subscriptionGroup.json, consumerFilter.json and all other files",
-        "they are the progress of deliveries and what operators have set",
+        "tables of a store that is being written; of dumps, and of sides whose ends differ, against each other",
+        "they may be from different moments",
     ),
-    ("checkpoint, checkpoint.rmq", "the whole file", "it only says where recovery starts to read"),
+    (
+        "checkpoint",
+        "its times, but that none is after the last message where the file abort is there",
+        "they only say where recovery starts to read",
+    ),
+    ("checkpoint.rmq", "the whole file", "it only says where recovery starts to read"),
     ("abort", "its content", "only its presence matters"),
     ("epochFileCheckpoint", "epochs after the common end; all of them in a store alone", "only a pair can be compared"),
     (

@@ -26,7 +26,7 @@ from rmq_audit.driver.inventory import Store
 from rmq_audit.driver.log import UNKNOWN_END, Log, build_log, has_grown
 from rmq_audit.driver.previous import store_name
 from rmq_audit.driver.queues import Bounds, Queue, QueueFiles, check_continuity
-from rmq_audit.driver.replicas import Comparison, Replicas, compare_ends
+from rmq_audit.driver.replicas import Comparison, Replicas, compare_begins, compare_ends
 from rmq_audit.driver.scan import CHUNK_BYTES, SPLIT_BYTES, join_scans, plan_splits
 from rmq_audit.engine.engines import Engine
 from rmq_audit.worker.files import LogFile
@@ -208,6 +208,7 @@ class _Audit:
         self._findings += comparison.findings
         if comparison.diverged_at is None:
             self._findings += compare_ends(master, slave, self._drill, self._options.allowed_lag_bytes)
+        self._findings += compare_begins(master, slave)
         self._findings += check_epochs(master, slave, comparison.begin, comparison.end)
         self._check_rest_of_slave(slave, comparison)
         return comparison

@@ -233,6 +233,24 @@ class Replicas:
                         break
 
 
+def compare_begins(master: Log, slave: Log) -> list[Finding]:
+    """
+    Return what the slave alone still has, because the master's log begins later.
+
+    No error: each side deletes its old segments by its own clock. A slave that begins later joined later.
+    """
+    begin, end = slave.start, min(master.start, slave.end)
+    if begin >= end or not master.store.segments or master.unknown(begin, end):
+        return []
+    text = (
+        f"the master begins at {master.start}, the slave at {begin}: messages before are on the slave only. The "
+        "master's retention deleted them, or its first segments are lost"
+    )
+    one = finding("RP-BEGIN", MASTER, phy_from=begin, phy_to=end, detail=text)
+    one.expected, one.actual = str(begin), str(master.start)
+    return [one]
+
+
 def compare_ends(master: Log, slave: Log, run_drills: RunDrills, allowed_lag: int) -> list[Finding]:
     """
     Return what the ends say: lag, a slave that is ahead, half records, and a last record that is damaged, not

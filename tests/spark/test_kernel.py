@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 from rmq_audit.worker import kernel
 from rmq_audit.worker.frames import Asked, extract
+from rmq_audit.worker.indexes import single_keys
 from rmq_audit.worker.records import plausible_size, record_at
 from rmq_audit.worker.scan import filled_to
 from twisted.trial.unittest import SynchronousTestCase
@@ -190,6 +191,21 @@ class QueueTests(SynchronousTestCase):
         data = b"".join(encoded(sys_flag=flag) for flag in flags)
         columns = kernel.gather(data, simple_walk(data))
         self.assertEqual(kernel.owns_unit(columns).tolist(), [True, False, False, True, False])
+
+
+class KeyTests(SynchronousTestCase):
+    def test_several_keys_of_a_record(self) -> None:
+        """All at once they are the keys that a broker takes from KEYS, whatever spaces are around them."""
+        texts = ["one", "one two", "  one   two ", " ", None, "x" * 300 + " y", "UNIQ KEYS", "k\u00e9 k"]
+        data = b""
+        for text in texts:
+            properties = "" if text is None else f"A\x01 a b \x02KEYS\x01{text}\x02"
+            data += encoded(properties=properties.encode(), body=b"a b", phy_offset=len(data))
+        keys = single_keys(data, kernel.gather(data, simple_walk(data)))
+        found: dict[int, list[str]] = {}
+        for row, pos, length in zip(keys.rows.tolist(), keys.pos.tolist(), keys.length.tolist(), strict=True):
+            found.setdefault(row, []).append(data[pos : pos + length].decode())
+        self.assertEqual([found.get(row, []) for row in range(len(texts))], [record.split_keys(one) for one in texts])
 
 
 class V2Tests(SynchronousTestCase):

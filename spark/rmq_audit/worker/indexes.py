@@ -263,9 +263,10 @@ class _Check:
         nowhere, foreign = np.zeros(len(phy), dtype=np.bool_), np.zeros(len(phy), dtype=np.bool_)
         stored = np.full(len(phy), -1, dtype=np.int64)
         covered = _Covered()
+        held = phy[rows]
         for segment in task.segments:
-            inside = rows[np.searchsorted(phy[rows], segment.start) : np.searchsorted(phy[rows], segment.stop)]
-            for part in windows(phy, inside):
+            begin, end = np.searchsorted(held, (segment.start, segment.stop))
+            for part in windows(phy, rows[begin:end]):
                 places = Places(segment, phy[part])
                 hashes = entries["key_hash"][part].astype(np.int64)
                 nowhere[part] = ~places.there
@@ -416,11 +417,25 @@ def _counts(data: bytes, columns: Columns) -> Ints:
     """Return how many keys each record has at most: pieces of KEYS and UNIQ_KEY; rolled back halves have none."""
     counts = np.zeros(len(columns), dtype=np.int64)
     counts[properties.values_of(data, columns, b"UNIQ_KEY").rows] += 1
-    keys = properties.values_of(data, columns, b"KEYS")
-    for row, pos, length in zip(keys.rows.tolist(), keys.pos.tolist(), keys.length.tolist(), strict=True):
-        counts[row] += len(bytes(data[pos : pos + length]).split(b" ")) - bytes(data[pos : pos + length]).count(b"  ")
+    counts += np.bincount(single_keys(data, columns).rows, minlength=len(columns))
     counts[columns.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK] = 0
     return counts
+
+
+def single_keys(data: bytes, columns: Columns) -> properties.Values:
+    """Return every key of the KEYS of these records, in the order of the buffer."""
+    values = properties.values_of(data, columns, b"KEYS")
+    if len(values) == 0:
+        return values
+    spaces = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord(" "))
+    owner, stops = np.searchsorted(values.pos, spaces, side="right") - 1, values.pos + values.length
+    inside = (owner >= 0) & (spaces < stops[owner])
+    owner, spaces = owner[inside], spaces[inside]
+    # places of one key do not overlap those of another, so that begins and ends go together once both are sorted
+    begins, ends = np.sort(np.append(values.pos, spaces + 1)), np.sort(np.append(stops, spaces))
+    rows = np.sort(np.append(values.rows, values.rows[owner]))
+    kept = ends > begins
+    return properties.Values(rows[kept], begins[kept], (ends - begins)[kept])
 
 
 def _have(places: Places, hashes: Ints) -> Bools:
@@ -429,11 +444,9 @@ def _have(places: Places, hashes: Ints) -> Bools:
     columns = places.columns
     if len(columns) == 0:
         return found
-    for name in (b"UNIQ_KEY", b"KEYS"):
-        values = properties.values_of(places.data, columns, name)
-        kept = np.full(len(columns), -1, dtype=np.int64)
-        kept[values.rows] = properties.topic_key_hashes(places.data, columns, values)
-        found |= kept[places.row] == hashes
+    for keys in (properties.values_of(places.data, columns, b"UNIQ_KEY"), single_keys(places.data, columns)):
+        kept = (keys.rows << 32) + properties.topic_key_hashes(places.data, columns, keys)
+        found |= np.isin((places.row << 32) + hashes, kept)
     for index in np.flatnonzero(places.there & ~found).tolist():
         record = places.record(index)
         found[index] = record is not None and int(hashes[index]) in key_hashes(record)

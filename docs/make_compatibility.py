@@ -67,6 +67,14 @@ TAIL = """\
 - 10, 310: a message with one of 5.x's times (`TIMER_DELAY_MS`, `TIMER_DELAY_SEC`, `TIMER_DELIVER_MS`, which
   `setDelayTimeMs`, `setDelayTimeSec` and `setDeliverTimeMs` of its clients write) and without a delay level is refused
   with code 1, as by 5.3.3 with `timerWheelEnable=false`. 4.9.7 acknowledges it and delivers it at once.
+- 10, 310: a queue or a topic's name that cannot be is refused with code 1, as in 4.9.7; 5.3.3 has code 29. 5.3.3's
+  answer to each send has a `transactionId`, 4.9.7's and ours have none.
+- A message that makes a topic is answered when the NameServers have confirmed it, 0.5 s later at the latest. 5.3.3
+  waits, too; 4.9.7 answers at once, and who asks for the route next may get code 17.
+- Dead letters of ordered consumers are stored at once, without `DELAY`. 4.9.7 delays them like another retry, 5.3.3
+  stores them at once with `DELAY=-1`.
+- 400: a push consumer of 5.x with `setClientRebalance(false)` asks the broker for its queues. That is refused with the
+  rest of POP; the client logs a warning and consumes nothing. Its default, true, works.
 - A send whose sysFlag says "half message" and that has no `TRAN_MSG` is refused with code 13. Apache acknowledges it
   and never delivers.
 - A message that does not fit into a file of the commit log (`mappedFileSizeCommitLog`) is refused with code 13. Apache

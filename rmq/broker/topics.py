@@ -108,11 +108,14 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
     def create(self, topic: TopicConfig) -> None:
         """Add a topic that a message or a consumer needs, and have it registered."""
         self.keep(topic)
-        name = topic.topic_name
         announced = self._created(topic)
+
+        def is_known(_: None) -> None:
+            self.announcing.pop(topic.topic_name, None)  # deleted and made again meanwhile: the first one ends it
+
         if not announced.called:
-            self.announcing[name] = announced
-            announced.addCallback(lambda _: self.announcing.pop(name, None) and None)
+            self.announcing[topic.topic_name] = announced
+            announced.addCallback(is_known)
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """

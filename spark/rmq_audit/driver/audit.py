@@ -126,12 +126,14 @@ def _audited(stores: Sequence[Store], engine: Engine, options: Options) -> Resul
     if first.exit_status < 2 or options.ends is not None:
         return first
     logs = [log for log in (first.master, first.slave) if log is not None]
-    if not first.changed_files and not _changed_files(stores, logs):
-        return first
-    # A worker may have read a record or a unit while it was being written. What was below an end once does not change
-    # any more: real damage is found again by a second audit up to the common end, which cannot see what the first said
-    # of ends.
+    before = [(store.segments, store.queues, store.indexes) for store in stores]
+    # A worker may have read a record, a unit or an index entry while it was being written; queues and index follow the
+    # log within a second or so. What was below an end once does not change any more: real damage is found again by a
+    # second audit up to the common end, which cannot see what the first said of ends.
     stores = [inventory.take_inventory(store.side, store.path) for store in stores]
+    changed = before != [(store.segments, store.queues, store.indexes) for store in stores]
+    if not first.changed_files and not changed and not any(map(has_grown, logs)):
+        return first
     options = attrs.evolve(options, ends={store.side: first.compared_to for store in stores})
     return _Audit(stores, engine, options).run([one for one in first.findings if one.invariant in OF_ENDS])
 

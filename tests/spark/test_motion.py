@@ -140,7 +140,6 @@ class MotionTests(SynchronousTestCase):
 
         def write() -> None:
             path.write_bytes(whole)
-            os.utime(self.pair.segment(self.pair.master, 0), ns=(1, 1))
 
         path.write_bytes(whole[:at] + bytes(layout.CQ_UNIT_BYTES) + whole[at + layout.CQ_UNIT_BYTES :])
         self.assertEqual(check(str(self.pair.master), LocalEngine(1), Options()).exit_status, 2)

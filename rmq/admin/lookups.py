@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
@@ -60,10 +60,13 @@ async def targets(call: Call) -> list[str]:
     Groups of brokers without a master are named on standard error. WrongUse when the cluster has to be named,
     NotFound when it is unknown or without a master.
     """
-    if call.options.brokerAddr:
-        return list(call.options.brokerAddr)
+    return list(call.options.brokerAddr or ()) or masters_of(call, await broker_groups(call))
+
+
+def masters_of(call: Call, groups: Mapping[str, Mapping[int, str]]) -> list[str]:
+    """Return the masters of :func:`broker_groups`, and name the groups without one; NotFound when none has one."""
     masters = []
-    for name, addrs in (await broker_groups(call)).items():
+    for name, addrs in groups.items():
         if MASTER_ID in addrs:
             masters.append(addrs[MASTER_ID])
         else:

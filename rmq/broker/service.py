@@ -383,7 +383,10 @@ class BrokerService(MultiService):
                 queues=hidden[name],
             )
         if len(hidden) > HIDDEN_NAMED:
-            self._log.warn("and of {count} more topics", count=len(hidden) - HIDDEN_NAMED)
+            self._log.warn(
+                "the same holds for {count} more topics that have queues and that topics.json lacks",
+                count=len(hidden) - HIDDEN_NAMED,
+            )
 
     def _abandon(self, started: list[Service]) -> None:
         """End a start that failed."""

@@ -207,8 +207,8 @@ class Follower:
         if phy_offset > self._commit_log.end_offset == 0:
             self._log.warn(
                 "the log of this slave begins at offset {offset}: what master {addr} has before that is not here. "
-                "Do not promote this slave while another one has more; for all of it begin with a copy of the "
-                "master's store",
+                "Do not promote this slave while another one has more. To have all of it, start this slave with a "
+                "copy of the master's store",
                 offset=phy_offset,
                 addr=self.master_addr,
             )

@@ -136,7 +136,7 @@ class World:
         self._trap = Trap(self, "an event")
         #: what the handler of a signal raised; whatever ran then may have caught it
         self._interrupt: BaseException | None = None
-        self._is_heeding = False
+        self._notes_signals = False
 
     def rng_for(self, *names: object) -> Random:
         """Return a generator that depends on the seed and ``names`` only."""
@@ -182,7 +182,7 @@ class World:
     def run_for(self, seconds: float) -> None:
         """Let ``seconds`` pass, with all the events in them."""
         end_s = self.now_s + seconds
-        with self._heeding_signals():
+        with self._noting_signals():
             while self._step(end_s):
                 pass
         self._move_to(end_s)
@@ -190,7 +190,7 @@ class World:
     def run_until(self, condition: Callable[[], object], limit_s: float = 60.0, what: str = "the condition") -> None:
         """Run until ``condition`` holds; a SimError when it does not within ``limit_s`` seconds."""
         end_s = self.now_s + limit_s
-        with self._heeding_signals():
+        with self._noting_signals():
             while not condition():
                 if not self._step(end_s):
                     self._move_to(end_s)
@@ -207,9 +207,9 @@ class World:
         return result
 
     @contextmanager
-    def _heeding_signals(self) -> Iterator[None]:
+    def _noting_signals(self) -> Iterator[None]:
         """Let what a handler of a signal raises in an event end the run, also if a Deferred or a retry caught it."""
-        if self._is_heeding:
+        if self._notes_signals:
             yield
             return
         before = {signum: found for signum in ENDING_SIGNALS if callable(found := signal.getsignal(signum))}
@@ -217,23 +217,23 @@ class World:
         def keep(kind: object, error: BaseException | None, traceback: object) -> None:
             self._interrupt = error
 
-        def heed(signum: int, frame: FrameType | None) -> None:
+        def note(signum: int, frame: FrameType | None) -> None:
             with ExitStack() as stack:
                 stack.push(keep)
                 before[signal.Signals(signum)](signum, frame)
 
-        self._is_heeding = True
+        self._notes_signals = True
         try:
             # Only the main thread may, and only there handlers run.
             with suppress(ValueError):
                 for signum in before:
-                    signal.signal(signum, heed)
+                    signal.signal(signum, note)
             yield
         finally:
             for signum, handler in before.items():
-                if signal.getsignal(signum) is heed:
+                if signal.getsignal(signum) is note:
                     signal.signal(signum, handler)
-            self._is_heeding, self._interrupt = False, None
+            self._notes_signals, self._interrupt = False, None
 
     def _step(self, end_s: float) -> bool:
         """Run the next event unless it comes after ``end_s``; False when there is none until then."""

@@ -42,10 +42,10 @@ class BadInputCase(CommandCase):
     def assert_incomplete(self, path: object, *words: str) -> None:
         """Exit status 3, coverage incomplete, and one AU-COVER finding that has the path and the words."""
         status, answer = self.look()
-        told = self.uncovered(answer)
-        self.assertEqual((status, answer["verdict"], answer["coverage"]["complete"]), (3, "INCOMPLETE", False), told)
+        details = self.uncovered(answer)
+        self.assertEqual((status, answer["verdict"], answer["coverage"]["complete"]), (3, "INCOMPLETE", False), details)
         for word in (str(path), *words):
-            self.assertTrue(any(word in text for text in told), (word, told))
+            self.assertTrue(any(word in text for text in details), (word, details))
 
     def assert_found(self, invariant: str, status: int = 2) -> None:
         actual, answer = self.look()
@@ -78,9 +78,9 @@ class ForeignNamesTests(BadInputCase):
         self.assertEqual((status, answer["verdict"], answer["coverage"]["complete"]), (2, "DAMAGED", True))
         blocking = {one["detail"].split(" ")[0] for one in answer["findings"] if one["invariant"] == "ST-FILE"}
         self.assertEqual(blocking, {str(path) for path in (*made[:2], queue / "x~")})
-        told = {side: answer["coverage"][side]["foreign_names"] for side in ("master", "slave")}
-        self.assertEqual(set(told["slave"]), {str(path) for path in [*made, slave / "commitlog" / "lost+found"]})
-        self.assertEqual(set(told["master"]), {str(queue / "x~"), str(queue.parent / "old")})
+        details = {side: answer["coverage"][side]["foreign_names"] for side in ("master", "slave")}
+        self.assertEqual(set(details["slave"]), {str(path) for path in [*made, slave / "commitlog" / "lost+found"]})
+        self.assertEqual(set(details["master"]), {str(queue / "x~"), str(queue.parent / "old")})
         self.assertEqual([answer["coverage"][side]["foreign_files"] for side in ("master", "slave")], [2, 5])
         self.assertIn("foo.txt", out)
         self.assertIn("and 2 more", out)
@@ -209,9 +209,9 @@ class ForeignTests(BadInputCase):
         for data in (b"", b"x", kept[:40], kept[:700], os.urandom(4000)):
             path.write_bytes(data)
             status, answer = self.look()
-            told = [one["detail"] for one in answer["findings"]]
-            self.assertEqual(status, 2, (len(data), told))
-            self.assertTrue(any(str(path) in text for text in told), (len(data), told))
+            details = [one["detail"] for one in answer["findings"]]
+            self.assertEqual(status, 2, (len(data), details))
+            self.assertTrue(any(str(path) in text for text in details), (len(data), details))
 
 
 class LengthTests(BadInputCase):
@@ -271,9 +271,9 @@ class PipeTests(BadInputCase):
                 path.unlink(missing_ok=True)
                 os.mkfifo(path)
                 status, answer = self.look()
-                told = [one["detail"] for one in answer["findings"] if one["invariant"] == "AU-COVER"]
-                self.assertIn("is no regular file", " ".join(told))
-                self.assertIn(str(path), " ".join(told))
+                details = [one["detail"] for one in answer["findings"] if one["invariant"] == "AU-COVER"]
+                self.assertIn("is no regular file", " ".join(details))
+                self.assertIn(str(path), " ".join(details))
                 self.assertIn(status, (2, 3))
                 path.unlink()
                 if held is not None:

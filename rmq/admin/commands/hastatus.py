@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq.admin.command import CLUSTER, DIFFERENT, NAMESRV, OK, ONE_BROKER, Call, Outcome, argument, command
-from rmq.admin.lookups import ask_all, broker_groups, targets
+from rmq.admin.lookups import ask_all, broker_groups, masters_of
 from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
@@ -25,19 +25,22 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 )
 async def ha_status(call: Call) -> Outcome:
     """Ask each broker; Apache 4.9 does not know the request."""
-    texts, found, is_bad = [], {}, False
-    groups = [] if call.options.brokerAddr else [*(await broker_groups(call)).values()]
-    registered = {addrs[MASTER_ID]: len(addrs) - 1 for addrs in groups if MASTER_ID in addrs}
-    answers, failures = await ask_all(call, await targets(call), GET_BROKER_HA_STATUS, None, None)
+    texts, found = [], {}
+    given, most = call.options.brokerAddr, call.options.maxLag
+    groups = {} if given else await broker_groups(call)
+    #: slaves of each master
+    registered = {addrs[MASTER_ID]: len(addrs) - 1 for addrs in groups.values() if MASTER_ID in addrs}
+    is_bad = len(registered) < len(groups)
+    brokers = given or masters_of(call, groups)
+    answers, failures = await ask_all(call, brokers, GET_BROKER_HA_STATUS, None, None)
     for addr, answer in answers:
         found[addr] = info = answer.body
         texts.append("\n".join([f"{addr}: {'master' if info.master else 'slave'}", *_lines(info)]))
         if (missing := registered.get(addr, 0) - len(info.ha_connection_info)) > 0:
             texts[-1] += f"\n    {missing} of {registered[addr]} registered slaves not connected: see their logs"
             is_bad = True
-        is_bad = is_bad or (call.options.maxLag is not None and _is_behind(info, call.options.maxLag))
-    is_bad = is_bad or len(registered) < len(groups)
-    status = DIFFERENT if is_bad and call.options.maxLag is not None else OK
+        is_bad = is_bad or (most is not None and _is_behind(info, most))
+    status = DIFFERENT if is_bad and most is not None else OK
     return Outcome(status=status, text="\n\n".join(texts), data=found, failures=failures)
 
 

@@ -227,9 +227,11 @@ def _broker_hints(broker: BrokerExplanation, now: Now) -> Iterator[str]:
     replaced = [one for one in broker.events if one.kind == _REPLACED and now.now_ms - one.at_ms <= FLAPPING_MS]
     for broker_id in sorted({one.broker_id for one in replaced if one.broker_id is not None}):
         addrs = [one.broker_addr for one in replaced if one.broker_id == broker_id]
-        if len(addrs) >= FLAPPING_TIMES and len(set(addrs)) > 1:
+        if len(set(addrs)) < len(addrs):  # one that moves has a new one each time
+            now_there = {one.broker_addr for one in broker.processes if one.broker_id == broker_id}
+            several = _some(sorted({*addrs, *now_there}))
             yield (
-                f"several processes register as {name} with id {broker_id}, by turns: {_some(sorted(set(addrs)))}; "
+                f"several processes register as {name} with id {broker_id}, by turns: {several}; "
                 "stop all but one (an old master beside the promoted slave takes messages that the other never gets)"
             )
     left = [one for one in broker.events if one.kind in REMOVAL_NAMES and now.now_ms - one.at_ms <= FLAPPING_MS]

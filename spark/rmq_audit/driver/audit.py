@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -132,16 +132,10 @@ def _audited(stores: Sequence[Store], engine: Engine, options: Options) -> Resul
     # second audit up to the common end, which cannot see what the first said of ends.
     stores = [inventory.take_inventory(store.side, store.path) for store in stores]
     changed = before != [(store.segments, store.queues, store.indexes) for store in stores]
-    if not first.changed_files and not changed and not any(map(has_grown, logs)):
+    if not changed and not any(map(has_grown, logs)):
         return first
     options = attrs.evolve(options, ends={store.side: first.compared_to for store in stores})
     return _Audit(stores, engine, options).run([one for one in first.findings if one.invariant in OF_ENDS])
-
-
-def _changed_files(stores: Iterable[Store], logs: Iterable[Log]) -> list[str]:
-    """Return the files of the log that changed since the inventory, and the stores whose logs have grown."""
-    changed = [path for store in stores for path in inventory.changed_files(store)]
-    return changed + [log.store.path for log in logs if has_grown(log)]
 
 
 class _Audit:
@@ -217,7 +211,8 @@ class _Audit:
 
     def _check_files(self, logs: dict[str, Log]) -> list[str]:
         """Compare everything that follows from each log with it; return the files that changed meanwhile."""
-        changed = _changed_files(self._stores.values(), logs.values())
+        changed = [path for store in self._stores.values() for path in inventory.changed_files(store)]
+        changed += [log.store.path for log in logs.values() if has_grown(log)]
         live = bool(changed) or self._options.ends is not None
         furthest = max(log.end for log in logs.values())
         for side, log in logs.items():

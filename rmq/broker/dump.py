@@ -234,13 +234,11 @@ class Dumps:
         store, config = self._store, self._setup.store
         self._copied_bytes = 0
         for table in self._tables:
-            await table.fold_in_turns()
-        await self._offsets.persist_in_turns()
+            await table.fold()
+        await self._offsets.persist()
         await store.write_most()
         if not store.write_buffers():
             raise DumpError(f"{self._root}: no room for consume queues and index")
-        for table in self._tables:
-            table.fold()
         if not self._setup.is_slave:
             self._delays.persist()
         manifest = Manifest(
@@ -300,6 +298,10 @@ class Dumps:
         paths = [path for path in paths if path.endswith(".json")] + [layout.CHECKPOINT_FILE, layout.PROGRESS_FILE]
         found = {path: layout.join(self._root, path) for path in paths}
         small = {path: disk.read_whole(source) for path, source in found.items() if disk.exists(source)}
+        # what has changed since they were written
+        for table in self._tables:
+            if not table.is_in_file:
+                small[layout.join(layout.CONFIG_DIR, os.path.basename(table.path))] = table.encode()
         return {**small, layout.ABORT_FILE: b""}
 
     def _segments(self, end: int) -> Iterator[_Piece]:

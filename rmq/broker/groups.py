@@ -80,7 +80,7 @@ class SubscriptionGroupTable(VersionedTable[SubscriptionGroupConfig, Subscriptio
             return found
         made = SubscriptionGroupConfig(group_name=group)
         if not self._is_slave:
-            self.keep(made)
+            self.put(made)
         return made
 
     def _may_make(self, group: str) -> bool:

@@ -206,6 +206,7 @@ class SendLane:
         topic = self._topics.get(name)
         if (
             topic is None
+            or name in self._topics.announcing
             or topic_name_problem(name) is not None
             or sending_problem(name) is not None
             or name.startswith(RETRY_PREFIX)

@@ -235,6 +235,7 @@ class MetadataSync(Service):
             self._topics.replace(response.body)
         except ValueError as error:
             raise BadTable(f"the answer is no table of topics: {error}") from error
+        await self._topics.saved()
 
     async def _sync_groups(self, master: str) -> None:
         response = await self._client.invoke(
@@ -244,6 +245,7 @@ class MetadataSync(Service):
             self._groups.replace(response.body)
         except ValueError as error:
             raise BadTable(f"the answer is no table of subscription groups: {error}") from error
+        await self._groups.saved()
 
     async def _sync_offsets(self, master: str) -> None:
         try:
@@ -256,10 +258,10 @@ class MetadataSync(Service):
         table = response.body.offset_table
         if not self._offsets_to_master:
             self._offsets.merge(table)
-            await self._offsets.persist_in_turns()
+            await self._offsets.persist()
             return
         newer = self._offsets.follow(table)
-        await self._offsets.persist_in_turns()
+        await self._offsets.persist()
         await self._offset_push.offer(master, newer, table, lambda: self._is_current(master))
 
     async def _sync_delay_offsets(self, master: str) -> None:

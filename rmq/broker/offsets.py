@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 import msgspec
+from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.tables import next_version
 from rmq.runtime.clock import map_in_turns, now_ms, slices_of, steady_ms
-from rmq.runtime.disk.files import Disk
-from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.statefile import read_state, write_state_soon
 from rmq.runtime.logs import LogThrottle
 from rmq.store.multidispatch import is_lmq
 from rmq.wire import fastjson
@@ -96,6 +97,8 @@ class ConsumerOffsetTable:
         self._own_path = os.path.join(directory, OWN_FILE_NAME)
         self._own: dict[str, dict[int, int]] = {}
         self._own_unsaved = False
+        #: held while files are being written
+        self._writing = DeferredLock()
 
     @property
     def data_version(self) -> DataVersion:
@@ -132,26 +135,32 @@ class ConsumerOffsetTable:
             self._disk.delete(self._own_path)
             self._disk.delete(f"{self._own_path}.bak")
 
-    def persist(self) -> None:
-        """Write the file if anything has changed since; DiskError when that fails, and the next call tries again."""
-        self._persist_own()
-        if self._changes != self._saved_changes:
-            self._write([self._piece(keys) for keys in self._slices()], self._changes)
+    async def persist(self) -> None:
+        """
+        Write the file if anything has changed since, while the reactor goes on.
 
-    async def persist_in_turns(self) -> None:
-        """As :meth:`persist`, in slices; what changes meanwhile may be in the file, and is written again."""
-        self._persist_own()
-        changes = self._changes
-        if changes != self._saved_changes:
-            pieces = await map_in_turns(self._clock, self._piece, self._slices())
-            if self._saved_changes < changes:  # else it was written as a whole meanwhile
-                self._write(pieces, changes)
+        What changes meanwhile may be in the file, and is written again. DiskError when that fails, and the next call
+        tries again.
+        """
+        await self._writing.acquire()
+        try:
+            if self._own_unsaved:
+                self._own_unsaved = False
+                await self._write_own()
+            changes = self._changes
+            if changes != self._saved_changes:
+                pieces = await map_in_turns(self._clock, self._piece, self._slices())
+                await self._write(pieces)
+                self._saved_changes = changes
+        finally:
+            self._writing.release()
 
-    def _persist_own(self) -> None:
-        if self._own_unsaved:
-            own = _OffsetFile(offset_table=self._own)
-            write_state(self._disk, self._own_path, own.encode())
-            self._own_unsaved = False
+    async def _write_own(self) -> None:
+        try:
+            await write_state_soon(self._disk, self._own_path, _OffsetFile(offset_table=self._own).encode())
+        except DiskError:
+            self._own_unsaved = True
+            raise
 
     def _slices(self) -> list[Sequence[str]]:
         return slices_of(sorted(self._offsets), PAIRS_AT_ONCE)
@@ -165,14 +174,14 @@ class ConsumerOffsetTable:
             table = {key: queues for key, queues in table.items() if key not in light}
         return _OffsetFile(offset_table=table).encode()[len(_HEAD) : -2], light
 
-    def _write(self, pieces: Sequence[tuple[bytes, dict[str, int]]], changes: int) -> None:
+    async def _write(self, pieces: Sequence[tuple[bytes, dict[str, int]]]) -> None:
         version = next_version(self._version, now_ms(self._clock))
         file = _OffsetFile(data_version=version)
         if self._lmq:
             file.lmq_offset_table = {key: offset for _, light in pieces for key, offset in light.items()}
         table = b",".join(piece for piece, _ in pieces if piece)
-        write_state(self._disk, self.path, b"".join((file.encode()[:-2], table, b"}}")))
-        self._version, self._saved_changes = version, changes
+        await write_state_soon(self._disk, self.path, b"".join((file.encode()[:-2], table, b"}}")))
+        self._version = version
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """

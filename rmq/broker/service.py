@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
@@ -61,6 +62,7 @@ from rmq.remoting.server import RemotingServer
 from rmq.remoting.stats import RequestStats
 from rmq.runtime.clock import Periodic, in_turns, moment, steady_ms
 from rmq.runtime.config import ConfigError
+from rmq.runtime.disk.error import DiskError
 from rmq.runtime.platform import Platform
 from rmq.runtime.tls.config import TlsMode, resolve_tls
 from rmq.runtime.tls.context import ClientTls
@@ -282,9 +284,9 @@ class BrokerService(MultiService):
                 "persistence of consumer offsets",
                 broker.flush_consumer_offset_interval / 1000,
                 FIRST_PERSIST_S,
-                self.offsets.persist_in_turns,
+                self.offsets.persist,
             ),
-            ("folding of topics and groups", FOLD_S, None, self._fold_in_turns),
+            ("folding of topics and groups", FOLD_S, None, self._fold),
             ("flow control", FLOW_SAMPLE_S, None, self.flow.sample),
             ("persistence of consumer filters", FILTER_PERSIST_S, None, self.filters.persist),
             ("scan of silent clients", SESSION_SCAN_S, None, self._expire_sessions),
@@ -419,7 +421,8 @@ class BrokerService(MultiService):
         if self.setup.is_slave:
             await self._step("ending metadata synchronisation", self.metadata_sync.stopService)
         await self._step("ending replication", self.ha.stopService)
-        await self._step("writing topics and groups", self._fold)
+        await self._step("writing topics", self.topics.fold)
+        await self._step("writing groups", self.groups.fold)
         await self._step("writing consumer filters", self.filters.persist)
         await self._step("writing consumer offsets", self.offsets.persist)
         if not self.setup.is_slave:
@@ -483,13 +486,10 @@ class BrokerService(MultiService):
         if gone:
             self._log.info("consumer offsets of topics that do not exist were removed: {topics}", topics=gone)
 
-    def _fold(self) -> None:
-        self.topics.fold()
-        self.groups.fold()
-
-    async def _fold_in_turns(self) -> None:
-        await self.topics.fold_in_turns()
-        await self.groups.fold_in_turns()
+    async def _fold(self) -> None:
+        for table in (self.topics, self.groups):
+            with suppress(DiskError):  # in the log
+                await table.fold()
 
     def _expire_sessions(self) -> None:
         now = steady_ms(self.clock)

@@ -4,8 +4,11 @@ Tables that a broker keeps as JSON below ``config/``: named entries and a versio
 Files are standard JSON that Apache's fastjson reads, and we read Apache's (integer keys without quotes included).
 Unknown members, such as 5.x's ``attributes``, are written back as they were read.
 
-A change of a small table writes the whole file. In a large one (JOURNAL_FROM_ENTRIES) a changed entry costs one line in
-a journal beside the file, ``topics.json.journal``; it is folded into the file within seconds
+A change counts at once and is written while the reactor goes on; who must not answer before asks
+:meth:`VersionedTable.saved`. What changes during a write is in the next one, however much it is (group commit).
+
+Of a small table the whole file is written. In a large one (JOURNAL_FROM_ENTRIES) a changed entry costs one line in a
+journal beside the file, ``topics.json.journal``; it is folded into the file within seconds
 (:meth:`VersionedTable.fold`), at a stop and at a start; then there is none.
 """
 
@@ -18,12 +21,14 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 import msgspec
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmq.runtime.clock import map_in_turns, now_ms, slices_of
 from rmq.runtime.disk.files import Disk, DiskError
-from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.runtime.disk.statefile import read_state, write_state_soon
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 
@@ -92,6 +97,10 @@ class JournalLine(msgspec.Struct):
     name: str
     entry: msgspec.Raw
 
+    @classmethod
+    def of(cls, before: DataVersion, after: DataVersion, name: str, entry: msgspec.Struct | None) -> JournalLine:
+        return cls(before=before, after=after, name=name, entry=msgspec.Raw(msgspec.json.encode(entry)))
+
     def encode(self) -> bytes:
         """Return CRC-32 in hexadecimal digits, a blank, JSON and a line feed."""
         data = msgspec.json.encode(self)
@@ -112,12 +121,21 @@ def read_journal(data: bytes) -> Iterator[JournalLine]:
         yield change
 
 
+@attrs.frozen(eq=False)
+class _Waiting:
+    """Who waits until so many changes are durable; ``in_file``: without the journal."""
+
+    changes: int
+    in_file: bool
+    done: Deferred[None] = attrs.field(init=False, factory=Deferred)
+
+
 class VersionedTable(Generic[C, W]):
     """
     Named entries, their version, and the file they live in.
 
-    A change is on disk before it counts: when ``put``, ``delete``, ``replace`` or ``add_missing`` raises DiskError,
-    nothing has changed. Entries are values: to change one, put another.
+    Entries are values: to change one, put another. No change fails: what the disk refuses is in memory, is written with
+    the next change or :meth:`fold`, and is an error for who waits for :meth:`saved`.
     """
 
     _log = Logger()
@@ -133,13 +151,16 @@ class VersionedTable(Generic[C, W]):
         self._strange = StrangeMembers(shape.wrapper, shape.entry, shape.member)
         self._listeners: list[ChangeListener] = []
         self._journal_path = f"{self.path}.journal"
-        #: where the next line goes; 0 while there is no journal
+        self._has_journal = False
+        #: where its next line goes
         self._journal_end = 0
-        #: the version that file and journal have; None while they lack something
-        self._saved: DataVersion | None = None
-        #: how often the file was written
-        self._saves = 0
-        self._is_fold_late = False
+        #: what file and journal lack, as the journal has it; None when only the whole file will do
+        self._lines: list[tuple[DataVersion, DataVersion, str, C | None]] | None = None
+        #: how many changes there were, and how many of them file and journal have
+        self._changes = self._saved = 0
+        self._waiting: list[_Waiting] = []
+        self._is_saving = False
+        self._is_late = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -163,6 +184,65 @@ class VersionedTable(Generic[C, W]):
         """Have ``listener`` called after each change."""
         self._listeners.append(listener)
 
+    # changes
+
+    def put(self, entry: C) -> None:
+        """Add an entry or change it; counts as a change even if it is equal."""
+        name = self._shape.name_of(entry)
+        self._entries[name] = entry
+        self._changed([name])
+
+    def delete(self, name: str) -> bool:
+        """Remove an entry; False when there was none."""
+        if self._entries.pop(name, None) is None:
+            return False
+        self._strange.forget(name)
+        self._changed([name])
+        return True
+
+    def add_missing(self, entries: Iterable[C]) -> list[str]:
+        """Add the entries whose names are missing, in one change, and return those names."""
+        missing = {self._shape.name_of(entry): entry for entry in entries}
+        missing = {name: entry for name, entry in missing.items() if name not in self._entries}
+        if missing:
+            self._entries.update(missing)
+            self._changed(list(missing))
+        return list(missing)
+
+    def replace(self, data: bytes) -> None:
+        """
+        Replace the table by another broker's, version and unknown members included; ValueError if it is invalid.
+
+        An equal version or an empty table changes nothing.
+        Java: SlaveSynchronize#syncTopicConfig, #syncSubscriptionGroupConfig
+        """
+        strange, wrapper = self._parse(data)
+        version, entries = self._shape.unwrap(wrapper)
+        if not entries:
+            raise ValueError("it holds no entries")
+        if version == self.data_version:
+            return
+        strange.forget_at_top(self._shape.wire_only)
+        before, self._entries, self._strange = self._entries, entries, strange
+        names = (name for name in before.keys() | entries.keys() if before.get(name) != entries.get(name))
+        self._lines = None  # members that are not in entries may have changed, too
+        self._changed(sorted(names), version)
+
+    def _changed(self, names: Sequence[str], version: DataVersion | None = None) -> None:
+        """Begin to write a change, and report it."""
+        before, self.data_version = self.data_version, version or next_version(self.data_version, now_ms(self._clock))
+        if self._lines is not None and len(names) == 1:
+            self._lines.append((before, self.data_version, names[0], self._entries.get(names[0])))
+        else:
+            self._lines = None
+        self._changes += 1
+        self._save_soon()
+        if names:
+            for listener in self._listeners:
+                listener(names)
+
+    # the file
+
     def load(self) -> None:
         """
         Read the file, or its ``.bak``; without either the table does not change.
@@ -172,11 +252,11 @@ class VersionedTable(Generic[C, W]):
         found = read_state(self._disk, self.path, self._parse)
         if found is not None:
             self._strange, (self.data_version, self._entries) = found[0], self._shape.unwrap(found[1])
+            self._lines = []
         if self._disk.exists(self._journal_path):
+            self._has_journal, self._lines = True, None  # its end may be torn
             self._load_journal()
-            self._save(self.data_version, self._entries)
-        elif found is not None:
-            self._saved = self.data_version
+            self.fold().addErrback(lambda _: None)  # in the log
 
     def _load_journal(self) -> None:
         """Add what the journal has beyond the file; one that does not continue the file says nothing about it."""
@@ -194,162 +274,111 @@ class VersionedTable(Generic[C, W]):
                 self._entries[line.name] = entry
             self.data_version = line.after
 
-    def fold(self) -> None:
-        """Write the file if the journal, or only memory, has more; what the disk refuses is tried the next time."""
-        if self._is_unfolded:
-            self._fold(lambda: self._save(self.data_version, self._entries))
-
-    async def fold_in_turns(self) -> None:
-        """As :meth:`fold`, in slices: what changes meanwhile stays in the journal, which continues the older file."""
-        if not self._is_unfolded:
-            return
-        version, entries, saves = self.data_version, dict(self._entries), self._saves
-        pieces = await map_in_turns(self._clock, self._piece, self._slices(entries))
-        if self._saves == saves:  # else the file is newer
-            self._fold(lambda: self._write_slices(version, pieces))
-
-    def _write_slices(self, version: DataVersion, pieces: Sequence[bytes]) -> None:
-        self._write(version, pieces)
-        if version is self.data_version:
-            self._delete_journal(version)
-
     @property
-    def _is_unfolded(self) -> bool:
-        return self._journal_end != 0 or self._saved != self.data_version
+    def is_in_file(self) -> bool:
+        """Whether the file has everything, without the journal."""
+        return self._saved == self._changes and not self._has_journal
 
-    def _fold(self, write: Callable[[], None]) -> None:
+    def saved(self) -> Deferred[None]:
+        """Fire when every change so far is durable; DiskError: it is in memory only."""
+        return succeed(None) if self._saved == self._changes else self._wait(in_file=False)
+
+    def fold(self) -> Deferred[None]:
+        """As :meth:`saved`; the file then has every change so far."""
+        return succeed(None) if self.is_in_file else self._wait(in_file=True)
+
+    def encode(self) -> bytes:
+        """Return what the file has when everything is in it."""
+        return self._around(self.data_version, [self._piece(one) for one in self._slices()])
+
+    def _wait(self, *, in_file: bool) -> Deferred[None]:
+        waiting = _Waiting(self._changes, in_file)
+        self._waiting.append(waiting)
+        self._save_soon()
+        return waiting.done
+
+    def _save_soon(self) -> None:
+        if not self._is_saving:
+            self._is_saving = True
+            Deferred.fromCoroutine(self._save()).addErrback(self._broken)
+
+    async def _save(self) -> None:
+        """Write until the disk has everything, or refuses."""
         try:
-            write()
+            while self._saved != self._changes or self._waiting:
+                await self._save_once()
         except DiskError as error:
-            if not self._is_fold_late:
-                self._log.error(
-                    "{path} cannot be written, its last changes stay beside it: {error}", path=self.path, error=error
-                )
-            self._is_fold_late = True
+            self._lines = None  # the journal may have half of them
+            self._is_saving = False
+            self._refused(error)
         else:
-            self._is_fold_late = False
+            self._is_saving = self._is_late = False
 
-    def put(self, entry: C) -> None:
-        """Add an entry or change it; counts as a change even if it is equal."""
-        name = self._shape.name_of(entry)
-        version = next_version(self.data_version, now_ms(self._clock))
-        self._note(version, name, entry)
-        self._entries[name] = entry
-        self.data_version = version
-        self._notify([name])
+    async def _save_once(self) -> None:
+        """Make durable what the table is now."""
+        changes, lines, self._lines = self._changes, self._lines, []
+        in_file = (
+            lines is None
+            or len(self._entries) < JOURNAL_FROM_ENTRIES
+            or self._journal_end > MAX_JOURNAL_BYTES
+            or any(one.in_file for one in self._waiting)
+        )
+        if in_file or lines is None:
+            await self._write()
+        else:
+            await self._append(b"".join(JournalLine.of(*line).encode() for line in lines))
+        self._saved = changes
+        waiting = self._waiting
+        self._waiting = [one for one in waiting if one.changes > changes or (one.in_file and not in_file)]
+        for one in waiting:
+            if one not in self._waiting:
+                one.done.callback(None)
 
-    def delete(self, name: str) -> bool:
-        """Remove an entry; False when there was none."""
-        if name not in self._entries:
-            return False
-        version = next_version(self.data_version, now_ms(self._clock))
-        self._note(version, name, None)
-        del self._entries[name]
-        self._strange.forget(name)
-        self.data_version = version
-        self._notify([name])
-        return True
+    async def _write(self) -> None:
+        """Replace the file; the journal, which it then has, goes."""
+        version = self.data_version
+        pieces = await map_in_turns(self._clock, self._piece, self._slices())
+        await write_state_soon(self._disk, self.path, self._around(version, pieces))
+        if self._has_journal:
+            # Should it come back after a power failure: the file has its last version.
+            self._disk.delete(self._journal_path)
+            self._has_journal, self._journal_end = False, 0
 
-    def _note(self, version: DataVersion, name: str, entry: C | None) -> None:
-        """Write one change to the journal, or the whole file where it is small or lacks more; DiskError: neither."""
-        is_small = len(self._entries) < JOURNAL_FROM_ENTRIES
-        if is_small or self._saved != self.data_version or self._journal_end > MAX_JOURNAL_BYTES:
-            entries = dict(self._entries)
-            if entry is None:
-                del entries[name]
-            else:
-                entries[name] = entry
-            self._save(version, entries)
-            return
-        raw = msgspec.Raw(msgspec.json.encode(entry))
-        line = JournalLine(before=self.data_version, after=version, name=name, entry=raw).encode()
-        self._saved = None  # a failure may leave half of it
-        is_new = self._journal_end == 0
+    async def _append(self, lines: bytes) -> None:
+        """Write lines to the journal."""
+        is_new = not self._has_journal
         if is_new:
             self._disk.delete(self._journal_path)
+            self._has_journal = True
         file = self._disk.create_sparse(self._journal_path, 0) if is_new else self._disk.open(self._journal_path)
         try:
-            file.write_at(self._journal_end, line)
-            file.sync_now()
+            file.write_at(self._journal_end, lines)
+            await file.sync()
         finally:
             file.close()
         if is_new:
-            self._disk.sync_dir(os.path.dirname(self._journal_path))
-        self._journal_end += len(line)
-        self._saved = version
+            await self._disk.sync_dir_soon(os.path.dirname(self._journal_path))
+        self._journal_end += len(lines)
 
-    def add_missing(self, entries: Iterable[C]) -> list[str]:
-        """Add the entries whose names are missing, in one change, and return those names."""
-        missing = {self._shape.name_of(entry): entry for entry in entries}
-        missing = {name: entry for name, entry in missing.items() if name not in self._entries}
-        if missing:
-            self._change({**self._entries, **missing}, list(missing))
-        return list(missing)
+    def _refused(self, error: DiskError) -> None:
+        if not self._is_late:
+            self._log.error(
+                "{path} cannot be written, its last changes are in memory only until it can: {error}",
+                path=self.path,
+                error=error,
+            )
+        self._is_late = True
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.done.errback(error)
 
-    def replace(self, data: bytes) -> None:
-        """
-        Replace the table by another broker's, version and unknown members included; ValueError if it is invalid.
+    def _broken(self, failure: Failure) -> None:
+        self._is_saving = False
+        self._log.failure("a bug in writing a table", failure)
 
-        An equal version or an empty table changes nothing.
-        Java: SlaveSynchronize#syncTopicConfig, #syncSubscriptionGroupConfig
-        """
-        strange, wrapper = self._parse(data)
-        version, entries = self._shape.unwrap(wrapper)
-        if not entries:
-            raise ValueError("it holds no entries")
-        if version == self.data_version:
-            return
-        strange.forget_at_top(self._shape.wire_only)
-        own, self._strange = self._strange, strange
-        before = self._entries
-        try:
-            self._save(version, entries)
-        except DiskError:
-            self._strange = own
-            raise
-        self._take(version, entries)
-        changed = [name for name in before.keys() | entries.keys() if before.get(name) != entries.get(name)]
-        if changed:
-            self._notify(sorted(changed))
-
-    def keep(self, entry: C) -> None:
-        """
-        Add an entry that can be created again at any time: if the disk refuses it, it is saved later.
-
-        A full disk must not keep consumers from joining.
-        """
-        try:
-            self.put(entry)
-        except DiskError as error:
-            name = self._shape.name_of(entry)
-            self._log.error("{name} cannot be saved, it is kept in memory only: {error}", name=name, error=error)
-            self._entries[name] = entry
-            self.data_version = next_version(self.data_version, now_ms(self._clock))
-            self._notify([name])
-
-    def _change(self, entries: dict[str, C], names: Sequence[str]) -> None:
-        version = next_version(self.data_version, now_ms(self._clock))
-        self._save(version, entries)
-        self._take(version, entries)
-        self._notify(names)
-
-    def _take(self, version: DataVersion, entries: dict[str, C]) -> None:
-        self.data_version, self._entries = version, entries
-        self._strange.forget_all_but(entries)
-
-    def _notify(self, names: Sequence[str]) -> None:
-        for listener in self._listeners:
-            listener(names)
-
-    def _save(self, version: DataVersion, entries: dict[str, C]) -> None:
-        """Replace the file; the journal, which it then has, goes."""
-        self._saved = None
-        self._write(version, [self._piece(one) for one in self._slices(entries)])
-        self._delete_journal(version)
-
-    def _slices(self, entries: dict[str, C]) -> list[dict[str, C]]:
-        """Cut entries into what one turn of the reactor writes."""
-        return [dict(one) for one in slices_of(list(entries.items()), ENTRIES_AT_ONCE)]
+    def _slices(self) -> list[dict[str, C]]:
+        """Cut the entries into what one turn of the reactor writes."""
+        return [dict(one) for one in slices_of(list(self._entries.items()), ENTRIES_AT_ONCE)]
 
     def _piece(self, entries: dict[str, C]) -> bytes:
         """Return the lines of some entries in the file."""
@@ -361,23 +390,14 @@ class VersionedTable(Generic[C, W]):
     def _head(self) -> bytes:
         return b'{\n "%b": {\n' % self._shape.member.encode()
 
-    def _write(self, version: DataVersion, pieces: Sequence[bytes]) -> None:
-        """Replace the file by a version."""
+    def _around(self, version: DataVersion, pieces: Sequence[bytes]) -> bytes:
+        """Return the file of a version with these entries."""
         members = self._strange.added_to(self._shape.wrap(version, {}))
         around = msgspec.json.format(msgspec.json.encode(members), indent=1)
         if pieces:
             before, empty, behind = around.partition(b'\n "%b": {}' % self._shape.member.encode())
             around = b"".join((before, empty[:-1], b"\n", b",\n".join(pieces), b"\n }", behind))
-        write_state(self._disk, self.path, around)
-        self._saves += 1
-
-    def _delete_journal(self, version: DataVersion) -> None:
-        """The file has all up to a version, which is the last one: the journal goes."""
-        self._saved = version
-        if self._journal_end or self._disk.exists(self._journal_path):
-            # Should it come back after a power failure: the file has its last version.
-            self._disk.delete(self._journal_path)
-            self._journal_end = 0
+        return around
 
     def _parse(self, data: bytes) -> tuple[StrangeMembers, W]:
         strange = StrangeMembers(self._shape.wrapper, self._shape.entry, self._shape.member)

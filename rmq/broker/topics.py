@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.config import BrokerSetup
@@ -27,6 +28,8 @@ from rmq.wire.api.common import (
     TopicConfigWrapper,
 )
 from rmq.wire.record import SCHEDULE_TOPIC
+
+T = TypeVar("T")
 
 AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -87,7 +90,7 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         super().__init__(_SHAPE, disk, directory, clock)
         self._lmq = lmq
         self._created: Callable[[TopicConfig], Deferred[None]] = lambda topic: succeed(None)
-        #: topics of :meth:`create` that the NameServers may not know yet; fires when they do, or take too long
+        #: topics of :meth:`create` that the disk or the NameServers may not have yet; fires when both do, or cannot
         self.announcing: dict[str, Deferred[None]] = {}
         #: :func:`hidden_topics` at the start of a master
         self.hidden: Mapping[str, int] = {}
@@ -106,16 +109,31 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         self._created = register
 
     def create(self, topic: TopicConfig) -> None:
-        """Add a topic that a message or a consumer needs, and have it registered."""
-        self.keep(topic)
-        announced = self._created(topic)
+        """Add a topic that a message or a consumer needs, also if the disk is full, and have it registered."""
+        self.put(topic)
+        both = DeferredList([self.saved(), self._created(topic)], consumeErrors=True)
 
-        def is_known(_: None) -> None:
-            self.announcing.pop(topic.topic_name, None)  # deleted and made again meanwhile: the first one ends it
+        def is_known(_: object) -> None:
+            if self.announcing.get(topic.topic_name) is announced:  # else it was deleted and made again
+                del self.announcing[topic.topic_name]
 
-        if not announced.called:
-            self.announcing[topic.topic_name] = announced
-            announced.addCallback(is_known)
+        if not both.called:
+            self.announcing[topic.topic_name] = announced = both.addCallback(is_known)
+
+    def when_announced(self, name: str, result: T | Deferred[T]) -> T | Deferred[T]:
+        """
+        Return the result of a message to a topic, but not before the topic is durable and registered.
+
+        Who has SEND_OK starts consumers next, and finds the message after a kill.
+        """
+        announced = self.announcing.get(name)
+
+        async def both(announced: Deferred[None]) -> T:
+            stored = await result if isinstance(result, Deferred) else result
+            await announced
+            return stored
+
+        return result if announced is None else Deferred.fromCoroutine(both(announced))
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """
@@ -123,12 +141,11 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
 
         Java: TopicConfigManager#updateOrderTopicConfig
         """
-        entries = dict(self._entries)
-        changed = [name for name, topic in entries.items() if topic.order != (name in order_topics)]
+        changed = [name for name, topic in self._entries.items() if topic.order != (name in order_topics)]
         for name in changed:
-            entries[name] = msgspec.structs.replace(entries[name], order=name in order_topics)
+            self._entries[name] = msgspec.structs.replace(self._entries[name], order=name in order_topics)
         if changed:
-            self._change(entries, changed)
+            self._changed(changed)
         return changed
 
 

@@ -454,7 +454,7 @@ class TransactionChecks:
         if (round_.half_offset, round_.op_offset) != (half_offset, op_offset) and await self._is_safe():
             self._offsets.commit(GROUP, TRANS_HALF_TOPIC, QUEUE_ID, round_.half_offset)
             self._offsets.commit(GROUP, TRANS_OP_HALF_TOPIC, QUEUE_ID, round_.op_offset)
-            await self._offsets.persist_in_turns()
+            await self._offsets.persist()
         self._report(before)
 
     async def _settle(self, round_: Round, data: bytes) -> bool:
@@ -566,7 +566,7 @@ class TransactionChecks:
 
     def _need_topic(self, name: str) -> None:
         if self._topics.get(name) is None:
-            self._topics.keep(topic(name, 1))
+            self._topics.put(topic(name, 1))
 
     def _report(self, before: Counts) -> None:
         now = self.counts

@@ -259,6 +259,9 @@ class SimDisk:
         self.rename(f"{path}.tmp", path)
         self.sync_dir(os.path.dirname(path))
 
+    def write_atomic_soon(self, path: str, data: bytes, *, keep_backup: bool = False) -> Deferred[None]:
+        return self._later(lambda: self.write_atomic(path, data, keep_backup=keep_backup))
+
     def modified_ms(self, path: str) -> int:
         return int(self._inode(path).modified_s * 1000)
 
@@ -359,19 +362,22 @@ class SimDisk:
             raise failure
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
+        return self._later(lambda: self.sync_dir(path) if self.is_dir(path) else None)
+
+    def _later(self, work: Callable[[], None]) -> Deferred[None]:
+        """Do what a thread does; nothing of it is done when the process is gone by then."""
         done: Deferred[None] = Deferred()
         takes_s = self.sync_takes_s()
 
-        def synced() -> None:
+        def end() -> None:
             try:
-                if self.is_dir(path):
-                    self.sync_dir(path)
-            except SyncFailed as error:
+                work()
+            except DiskError as error:
                 done.errback(error)
             else:
                 done.callback(None)
 
-        self.after(takes_s, synced)
+        self.after(takes_s, end)
         self.on_sync(takes_s)
         return done
 

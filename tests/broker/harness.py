@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.config import load
+from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
@@ -38,6 +40,13 @@ def setup_of(values: Mapping[str, str]) -> BrokerSetup:
     """Return a setup of these keys on top of SMALL."""
     broker, server, client, store, extra = load(CONFIG_CLASSES, {**SMALL, **values}, "test").configs
     return BrokerSetup(broker=broker, server=server, client=client, store=store, extra=extra)
+
+
+class AtOnceDisk(RealDisk):
+    """A disk whose thread has always done its work already."""
+
+    def write_atomic_soon(self, path: str, data: bytes, *, keep_backup: bool = False) -> Deferred[None]:
+        return maybeDeferred(self.write_atomic, path, data, keep_backup=keep_backup)
 
 
 class RawClient(Protocol):

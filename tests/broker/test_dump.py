@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.dump import QUEUES_AT_ONCE, SLICE_BYTES, DumpError
+from rmq.broker.topics import topic as topic_of
 from rmq.runtime.disk.files import Disk, DiskError
 from rmq.sim.disk import SimFileSystem
 from rmq.store import layout
@@ -160,6 +161,21 @@ class ContentTests(DumpCase):
         folder, _ = self.dump()
         offsets = json.loads(self.disk.read_whole(f"{folder}/config/consumerOffset.json"))
         self.assertEqual(offsets["offsetTable"], {"T@CG": {"0": 5}})
+
+    def test_topics_are_those_of_the_moment(self) -> None:
+        """A topic whose file is still being written is in the dump, which may have messages of it."""
+        topics, offsets = self.one.service.topics, self.one.service.offsets
+        persist = offsets.persist
+
+        async def meanwhile() -> None:
+            topics.put(topic_of("Late", 1))
+            await persist()
+
+        self.patch(offsets, "persist", meanwhile)
+        folder, manifest = self.dump()
+        data = self.disk.read_whole(f"{folder}/config/topics.json")
+        self.assertIn("Late", json.loads(data)["topicConfigTable"])
+        self.assertIn({"path": "config/topics.json", "size": len(data)}, manifest["files"])
 
     def test_a_broker_runs_on_a_dump(self) -> None:
         """A dump is a store: a broker that opens a copy of it serves the same messages."""

@@ -153,6 +153,7 @@ class GracefulStopTests(SynchronousTestCase):
         for number in range(300):
             asked[self.client.post(310, send_ext("T"), b"%d" % number)] = b"%d" % number
             self.one.world.step()
+        self.client.wait(min(asked))
         self.stop()
         answered = [body for opaque, body in asked.items() if self.client.answer(opaque) is not None]
         self.assertTrue(answered)

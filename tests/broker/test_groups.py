@@ -10,7 +10,9 @@ from tests.broker.test_tables import TableCase
 
 class GroupCase(TableCase):
     def groups(self, *, auto_create: bool = True) -> SubscriptionGroupTable:
+        self.written()
         table = SubscriptionGroupTable(self.disk, self.directory, self.clock, auto_create=auto_create)
+        self.tables.append(table)
         table.load()
         return table
 

@@ -347,7 +347,7 @@ class SameMessagesTests(OffsetPushCase):
         self.messages.write("T", 0, 10)
         self.offsets.commit_at_slave("G", "T", 0, 210)
         self.offsets.commit_at_slave("G", "T", 1, 150)
-        self.offsets.persist()
+        self.persist()
         self.stop_all()
         files = {name: self.disk.read_whole(f"{self.folder}/{name}") for name in self.disk.list_dir(self.folder)}
         self.setUp()
@@ -388,7 +388,7 @@ class PowerFailureTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         # With this seed it loses the last one.
-        self.one = OneBroker({"brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH"}, seed=10)
+        self.one = OneBroker({"brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH"}, seed=2)
         self.world = self.one.world
         self.slave = Node(self.world, self.one.net, "slave")
         self.slave.step_clock(-WALL_AHEAD_S)

@@ -24,6 +24,9 @@ class OffsetCase(TableCase):
         super().setUp()
         self.offsets = self.load()
 
+    def persist(self) -> None:
+        self.done(Deferred.fromCoroutine(self.offsets.persist()))
+
     def load(self) -> ConsumerOffsetTable:
         table = ConsumerOffsetTable(self.disk, self.directory, self.clock)
         table.load()
@@ -133,23 +136,23 @@ class PersistTests(OffsetCase):
         """What was committed before persist is there afterwards; the file is standard JSON."""
         self.offsets.commit("g", "T", 0, 1)
         self.offsets.commit("g", "%RETRY%g", 12, 2)
-        self.offsets.persist()
+        self.persist()
         self.assertEqual(self.load().snapshot(), self.offsets.snapshot())
         self.assertEqual(self.members(FILE)["offsetTable"], {"T@g": {"0": 1}, "%RETRY%g@g": {"12": 2}})
         self.assertEqual(self.members(FILE)["dataVersion"], {"counter": 1, "timestamp": 1_800_000_000_000})
 
     def test_only_when_something_changed(self) -> None:
         """Without a change nothing is written and the version stays."""
-        self.offsets.persist()
+        self.persist()
         self.assertFalse(os.path.exists(self.directory))
         self.offsets.commit("g", "T", 0, 1)
-        self.offsets.persist()
+        self.persist()
         version = self.offsets.data_version
         self.offsets.commit("g", "T", 0, 1)
-        self.offsets.persist()
+        self.persist()
         self.assertEqual(self.offsets.data_version, version)
         self.offsets.remove_group("g")
-        self.offsets.persist()
+        self.persist()
         self.assertNotEqual(self.offsets.data_version, version)
         self.assertEqual(self.load().snapshot(), {})
 
@@ -158,27 +161,30 @@ class PersistTests(OffsetCase):
         for number in range(10):
             self.offsets.commit("g", f"T{number}", 0, 1)
         self.offsets.commit("gü", "T", 0, 1)
-        self.offsets.persist()
+        self.persist()
         whole = self.members(FILE)
         self.patch(offsets_module, "PAIRS_AT_ONCE", 3)
         self.offsets.commit("g", "T0", 0, 2)
-        self.done(self.offsets.persist_in_turns())
+        self.persist()
         whole["offsetTable"]["T0@g"]["0"] = 2
         self.assertEqual(self.members(FILE)["offsetTable"], whole["offsetTable"])
         self.assertEqual(self.members(FILE)["dataVersion"]["counter"], whole["dataVersion"]["counter"] + 1)
-        for later in (self.offsets.persist_in_turns, None):
-            self.offsets.commit("g", "T0", 0, self.offsets.query("g", "T0", 0) or 0)
-            self.offsets.commit("g", "T1", 0, 5 if later else 6)
-            saving = Deferred.fromCoroutine(self.offsets.persist_in_turns())
-            self.offsets.commit("g", "T0", 0, 7 if later else 8)
-            if later is None:
-                self.offsets.persist()
-            while not saving.called:
-                self.clock.advance(0)
-            self.assertEqual(self.load().query("g", "T0", 0), 2 if later else 8)
-            if later is not None:
-                self.done(later())
-                self.assertEqual(self.load().query("g", "T0", 0), 7)
+        self.offsets.commit("g", "T1", 0, 5)
+        saving = Deferred.fromCoroutine(self.offsets.persist())
+        self.offsets.commit("g", "T0", 0, 7)
+        self.done(saving)
+        self.assertEqual((self.load().query("g", "T0", 0), self.load().query("g", "T1", 0)), (2, 5))
+        self.persist()
+        self.assertEqual(self.load().query("g", "T0", 0), 7)
+
+    def test_one_after_the_other(self) -> None:
+        """Who asks while the file is being written gets a file that has everything up to then."""
+        self.offsets.commit("g", "T", 0, 1)
+        first = Deferred.fromCoroutine(self.offsets.persist())
+        self.offsets.commit("g", "T", 0, 2)
+        self.persist()
+        self.successResultOf(first)
+        self.assertEqual(self.load().query("g", "T", 0), 2)
 
     def test_answer_to_slaves(self) -> None:
         """The answer that is made in slices is what fastjson writes of the table."""
@@ -197,9 +203,9 @@ class PersistTests(OffsetCase):
         """A disk that refuses costs nothing but time."""
         self.offsets.commit("g", "T", 0, 1)
         self.break_disk(FILE)
-        self.assertRaises(DiskError, self.offsets.persist)
+        self.assertRaises(DiskError, self.persist)
         os.rmdir(self.path(f"{FILE}.tmp"))
-        self.offsets.persist()
+        self.persist()
         self.assertEqual(self.load().query("g", "T", 0), 1)
 
     def test_apaches_files(self) -> None:
@@ -243,18 +249,27 @@ class SlaveTests(OffsetCase):
     def test_own_commits_are_written_once(self) -> None:
         """A slave whose consumers rest writes nothing every five seconds."""
         self.offsets.commit_at_slave("g", "T", 0, 5)
-        self.offsets.persist()
+        self.persist()
         before = {name: os.stat(self.path(name)).st_ino for name in os.listdir(self.directory)}
-        self.offsets.persist()
+        self.persist()
         self.assertEqual({name: os.stat(self.path(name)).st_ino for name in os.listdir(self.directory)}, before)
+
+    def test_own_commits_that_cannot_be_written(self) -> None:
+        """The next attempt writes them, although nothing has changed since."""
+        self.offsets.commit_at_slave("g", "T", 0, 5)
+        self.break_disk(offsets_module.OWN_FILE_NAME)
+        self.assertRaises(DiskError, self.persist)
+        os.rmdir(self.path(f"{offsets_module.OWN_FILE_NAME}.tmp"))
+        self.persist()
+        self.assertEqual(self.members(offsets_module.OWN_FILE_NAME)["offsetTable"], {"T@g": {"0": 5}})
 
     def test_own_commits_survive_a_restart(self) -> None:
         """What only the slave knows is on its disk; what the master has by now is not, and a master forgets it all."""
         for queue_id, offset in ((0, 5), (1, 7)):
             self.offsets.commit_at_slave("g", "T", queue_id, offset)
-        self.offsets.persist()
+        self.persist()
         self.offsets.follow({"T@g": {0: 6, 1: 1}})
-        self.offsets.persist()
+        self.persist()
         for is_slave, expected in ((True, [("g", "T", 1, 7)]), (False, []), (True, [])):
             table = self.load()
             table.load_own(is_slave=is_slave)

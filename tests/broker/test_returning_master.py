@@ -113,7 +113,7 @@ class ReturningMasterTests(MetadataSyncCase):
     def test_a_restart_of_the_slave_forgets_nothing(self) -> None:
         """Committed at the slave, slave restarted, master back: still not backwards."""
         self.offsets.commit_at_slave("G", "T", 0, 150)
-        self.offsets.persist()
+        self.persist()
         again = type(self.offsets)(self.disk, self.folder, self.net)
         again.load()
         again.load_own(is_slave=True)
@@ -166,7 +166,7 @@ class ReturningMasterTests(MetadataSyncCase):
         """
         self.offsets.commit("G", "T", 0, 10)
         self.offsets.commit("G", "T", 1, 11)
-        self.offsets.persist()
+        self.persist()
         self.returning({"T@G": {0: 90_000, 1: 80_000}})
         self.net.run(4)
         again: Any = type(self.offsets)(self.disk, self.folder, self.net)
@@ -182,7 +182,7 @@ class ReturningMasterTests(MetadataSyncCase):
     def test_file(self) -> None:
         """The marks are a small file of ours beside Apache's, in the same form."""
         self.offsets.commit_at_slave("G", "T", 0, 150)
-        self.offsets.persist()
+        self.persist()
         self.assertEqual(self.file("slaveConsumerOffset.json")["offsetTable"], {"T@G": {"0": 150}})
         self.assertEqual(
             fastjson.decode(self.disk.read_whole(f"{self.folder}/consumerOffset.json"), AllConsumerOffset).offset_table,

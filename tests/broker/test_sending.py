@@ -321,3 +321,80 @@ class FullDiskTests(SendCase):
         disk.capacity_bytes = before
         self.one.world.run_for(11)
         self.assertEqual(self.send(send_ext()).code, 0)
+
+
+class SlowDiskTests(SendCase):
+    """A disk that needs a second for each fsync."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.one.world.run_for(1)
+        self.one.node.disk.sync_s = (1.0, 1.0)
+
+    def test_a_message_that_makes_its_topic(self) -> None:
+        """It is answered when its topic is durable, as are those of others that come meanwhile; they survive a kill."""
+        others = self.one.connect()
+        first = self.client.post(310, send_ext("New"), b"1")
+        self.one.world.run_for(0.1)
+        second = others.post(310, send_ext("New"), b"2")
+        batch = others.post(320, send_ext("New"), encode_batch([BatchEntry(b"3", "")]))
+        self.one.world.run_for(0.5)
+        self.assertEqual([others.answer(each) for each in (first, second, batch)], [None] * 3)
+        self.assertEqual([others.wait(each, 3).code for each in (second, batch)], [0, 0])
+        self.assertEqual(self.client.wait(first, 0.1).code, 0)
+        self.one.node.kill()
+        self.one.start()
+        self.client = self.one.connect()
+        self.assertEqual([record.body for record in self.stored("New")], [b"1", b"2", b"3"])
+
+    def test_admins_and_others(self) -> None:
+        """An admin's changes are answered when they are durable, however many at once; sends do not wait for them."""
+        self.client.ask(310, send_ext())
+        topic = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+        topic |= {"topicFilterType": "SINGLE_TAG", "order": "false"}
+        changes = [self.client.post(17, topic | {"topic": f"T{number}"}) for number in range(100)]
+        changes += [self.client.post(200, body=b'{"groupName":"g%d"}' % number) for number in range(100)]
+        changes += [self.client.post(215, {"topic": "T99"}), self.client.post(207, {"groupName": "g99"})]
+        self.one.world.run_for(0.5)
+        self.assertEqual([self.client.answer(each) for each in changes], [None] * len(changes))
+        self.assertEqual(self.client.wait(self.client.post(310, send_ext(), b"x"), 0.1).code, 0)
+        self.one.world.run_for(2.5)
+        answers = [self.client.answer(each) for each in changes]
+        self.assertEqual({answer.code if answer else None for answer in answers}, {0})
+        self.one.node.kill()
+        self.one.start()
+        for table, name in ((self.one.service.topics, "T"), (self.one.service.groups, "g")):
+            self.assertEqual([number for number in range(100) if table.get(f"{name}{number}") is None], [99])
+
+    def test_a_dead_letter_that_makes_its_topic(self) -> None:
+        """It is answered when the topic is durable, by either way of the client to send it back."""
+        self.client.ask(310, send_ext())
+        self.client.ask(310, send_ext("%RETRY%CG"))
+        back = {"offset": "0", "group": "CG", "delayLevel": "-1", "originTopic": "T", "maxReconsumeTimes": "16"}
+        for group, code, ext in (
+            ("CG", 36, back),
+            ("CH", 310, send_ext("%RETRY%CH", j="2", l="2")),
+        ):
+            opaque = self.client.post(code, ext, b"dead")
+            self.one.world.run_for(0.5)
+            self.assertIsNone(self.client.answer(opaque))
+            self.assertEqual(self.client.wait(opaque, 3).code, 0)
+            self.one.node.kill()
+            self.one.start()
+            self.assertIsNotNone(self.one.service.topics.get(f"%DLQ%{group}"))
+            self.client = self.one.connect()
+
+    def test_a_disk_that_refuses(self) -> None:
+        """An admin is told that a change is in memory only; when the disk has room it is written without another."""
+        topic = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+        topic |= {"topicFilterType": "SINGLE_TAG", "order": "false", "topic": "N"}
+        self.one.node.disk.make_dirs("/store/config/topics.json.tmp")
+        answer = self.client.ask(17, topic)
+        self.assertEqual(answer.code, 1)
+        self.assertIn("changed in memory only, /store/config/topics.json", answer.remark or "")
+        self.assertIsNotNone(self.one.service.topics.get("N"))
+        self.one.node.disk.delete_tree("/store/config/topics.json.tmp")
+        self.one.world.run_for(10)
+        self.one.node.kill()
+        self.one.start()
+        self.assertIsNotNone(self.one.service.topics.get("N"))

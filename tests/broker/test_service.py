@@ -49,6 +49,7 @@ class StartTests(SynchronousTestCase):
     def test_first_topics_and_groups(self) -> None:
         """A new broker has Apache's topics and groups, and writes them down."""
         one = OneBroker()
+        one.world.run_for(0.1)
         self.assertIn("TBW102", one.service.topics.names())
         self.assertIn("TOOLS_CONSUMER", one.service.groups.names())
         table = json.loads(one.node.disk.read_whole("/store/config/topics.json"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -135,7 +137,11 @@ class AutoCreateTests(SynchronousTestCase):
 
 class CreatedTests(TableCase):
     def test_a_created_topic_is_announced(self) -> None:
-        """Who registers topics hears of each that a message or a consumer made, after it is in the table."""
+        """
+        Who registers topics hears of each that a message or a consumer made, after it is in the table.
+
+        It is announced when it is registered and durable.
+        """
         table: TopicTable = self.table()
         heard: list[tuple[str, bool]] = []
         registered: Deferred[None] = Deferred()
@@ -149,7 +155,34 @@ class CreatedTests(TableCase):
         table.put(topic("B", 1))
         self.assertEqual((heard, [*table.announcing]), ([("A", True)], ["A"]))
         registered.callback(None)
+        stored = table.when_announced("A", 1)
+        assert isinstance(stored, Deferred)
+        self.assertEqual((table.when_announced("B", 2), stored.called, [*table.announcing]), (2, False, ["A"]))
+        self.written()
+        self.assertEqual((self.successResultOf(stored), table.announcing), (1, {}))
+
+    def test_deleted_and_made_again(self) -> None:
+        """The end of the first announcement does not end the second one."""
+        table: TopicTable = self.table()
+        both: list[Deferred[None]] = [Deferred(), Deferred()]
+        table.on_created(lambda _: both[0] if table.data_version.counter == 1 else both[1])
+        table.create(topic("A", 1))
+        table.delete("A")
+        table.create(topic("A", 1))
+        self.written()
+        both[0].callback(None)
+        self.assertEqual([*table.announcing], ["A"])
+        both[1].callback(None)
         self.assertEqual(table.announcing, {})
+
+    def test_a_disk_that_refuses(self) -> None:
+        """A full disk does not keep a topic from being announced."""
+        table: TopicTable = self.table()
+        self.break_disk()
+        table.create(topic("A", 1))
+        self.written()
+        self.assertEqual(table.announcing, {})
+        os.rmdir(self.path("topics.json.tmp"))
 
 
 class OrderTests(TableCase):

@@ -45,7 +45,7 @@ class FlowCase(SynchronousTestCase):
     def make_topic(self, name: str = "T", queues: int = 4) -> None:
         for broker in self.sim.brokers:
             config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
-            self.sim.broker(broker).topics.keep(config)
+            self.sim.broker(broker).topics.put(config)
             self.sim.broker(broker).registration.topics_changed()
         self.sim.pass_s(1)
 

@@ -404,6 +404,17 @@ class DiskContract:
         self.case.assertEqual(self.disk.read_whole(self.path("a")), b"2")
         self.case.assertEqual(self.disk.read_whole(self.path("a.bak")), b"1")
 
+    def test_write_atomic_soon(self) -> None:
+        """The form that does not block does the same, and reports the same errors."""
+        for data in (b"1", b"2", b"3"):
+            done = self.disk.write_atomic_soon(self.path("a"), data, keep_backup=True)
+            self.case.assertFalse(done.called)
+            self.settle(done)
+            self.case.assertEqual(self.disk.read_whole(self.path("a")), data)
+        self.case.assertEqual(self.disk.read_whole(self.path("a.bak")), b"2")
+        failing = self.disk.write_atomic_soon(self.path("nowhere/a"), b"x")
+        self.case.assertIn("nowhere/a", str(self.refused(self.settle, failing)))
+
     def test_write_atomic_needs_its_folder(self) -> None:
         """Without the folder there is an error with the path."""
         self.case.assertIn("nowhere/a", str(self.refused(self.disk.write_atomic, self.path("nowhere/a"), b"x")))

@@ -43,9 +43,9 @@ class HopReactor:
     def callFromThread(self, call: Callable[..., object], *arguments: object) -> None:
         self._calls.put((call, arguments))
 
-    def run_one(self) -> None:
+    def run_one(self, timeout_s: float = HOP_TIMEOUT_S) -> None:
         """Wait for the next call from the thread and run it."""
-        call, arguments = self._calls.get(timeout=HOP_TIMEOUT_S)
+        call, arguments = self._calls.get(timeout=timeout_s)
         call(*arguments)
 
     def settle(self, deferred: Deferred[T]) -> T:

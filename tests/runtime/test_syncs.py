@@ -43,8 +43,8 @@ class WatchingReactor(HopReactor):
     def removeReader(self, reader: Any) -> None:
         self.readers.remove(reader)
 
-    def run_one(self) -> None:
-        ready, _, _ = select.select([self._calls_come, *self.readers], [], [], HOP_TIMEOUT_S)
+    def run_one(self, timeout_s: float = HOP_TIMEOUT_S) -> None:
+        ready, _, _ = select.select([self._calls_come, *self.readers], [], [], timeout_s)
         assert ready, "nothing happens"
         if ready[0] is self._calls_come:
             os.read(self._calls_come, 1)

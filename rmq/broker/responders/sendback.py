@@ -73,7 +73,7 @@ class SendBackResponder:
         record = self._look_up(header.offset)
         message = self._message(record, header, group, topic, request.command.version)
         back_topic = record.property_map.get(PROPERTY_RETRY_TOPIC, record.topic)
-        result = self._store.put(message)
+        result = self._topics.when_announced(message.topic, self._store.put(message))
         if isinstance(result, Deferred):
             return result.addCallback(self._reply, header.group, back_topic)
         return self._reply(result, header.group, back_topic)

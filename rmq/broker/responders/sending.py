@@ -131,24 +131,9 @@ class SendResponder:
             result = self._put_batch(header, request, topic, queue_id)
         else:
             result = self._put_single(header, request, topic, queue_id)
-        announced = self._topics.announcing.get(header.topic)
-        if announced is not None:
-            return Deferred.fromCoroutine(self._reply_when(announced, result, header, queue_id))
         if isinstance(result, Deferred):
             return result.addCallback(self._reply, header, queue_id)
         return self._reply(result, header, queue_id)
-
-    async def _reply_when(
-        self,
-        announced: Deferred[None],
-        result: PutResult | Deferred[PutResult],
-        header: SendMessageHeader,
-        queue_id: int,
-    ) -> Reply:
-        """Answer when a topic is registered that this message made: its consumers are started next."""
-        put = await result if isinstance(result, Deferred) else result
-        await announced
-        return self._reply(put, header, queue_id)
 
     def admit(self, header: SendMessageHeader, peer: str) -> tuple[TopicConfig, int]:
         """
@@ -242,6 +227,7 @@ class SendResponder:
             self._dead_letter(message, pairs, header, request.command.version)
         else:
             self._check_timer(pairs)
+        name = message.topic
         pairs[PROPERTY_CLUSTER] = self._settings.setup.broker.broker_cluster_name
         level = delay_level(pairs)
         wait = pairs.get(PROPERTY_WAIT)
@@ -256,7 +242,7 @@ class SendResponder:
         else:
             pairs.pop(PROPERTY_WAIT, None)
             message.properties = encode_properties(pairs)
-        return self._store.put(message)
+        return self._topics.when_announced(name, self._store.put(message))
 
     def _put_batch(
         self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
@@ -280,7 +266,7 @@ class SendResponder:
             entries = decode_batch(request.body)
         except ValueError as error:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
-        return self._store.put_batch(message, entries)
+        return self._topics.when_announced(message.topic, self._store.put_batch(message, entries))
 
     def _check_transaction(self, message: Message, pairs: dict[str, str]) -> None:
         """

@@ -6,9 +6,12 @@ Java: AdminBrokerProcessor
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmq.broker.config import BrokerSetup
 from rmq.broker.groups import SubscriptionGroupTable
@@ -18,6 +21,7 @@ from rmq.broker.refusals import SLAVE_REFUSES_CHANGES
 from rmq.broker.registration import Registration
 from rmq.broker.responders.sending import MULTI_TAG
 from rmq.broker.sessions import ConsumerGroups
+from rmq.broker.tables import VersionedTable
 from rmq.broker.topics import (
     TopicTable,
     system_topic_names,
@@ -25,6 +29,7 @@ from rmq.broker.topics import (
     topic_name_problem,
 )
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.runtime.disk.error import DiskError
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, TopicConfig
 from rmq.wire.api.topics import (
@@ -124,15 +129,15 @@ class TopicResponder:
                 raise Refuse(ResponseCode.SYSTEM_ERROR, f"{field}={queues} is not between 0 and {MAX_QUEUES}")
 
     def _set(self, configs: list[TopicConfig], peer: str) -> Deferred[Reply]:
-        """Keep topics; fires when the NameServers have confirmed them or timed out."""
+        """Keep topics; fires when they are durable and the NameServers have confirmed them or timed out."""
         for config in configs:
             self._topics.put(config)
             self._log.info("{peer} set topic {topic}: {config}", peer=peer, topic=config.topic_name, config=config)
         registered = gatherResults([self._registration.topic_updated(config) for config in configs])
-        return registered.addCallback(lambda _: Reply())
+        return _durable(self._topics).addCallback(lambda reply: registered.addCallback(lambda _: reply))
 
     @responds_to(DELETE_TOPIC_IN_BROKER)
-    def delete_topic(self, request: Request[TopicHeader, None]) -> None:
+    def delete_topic(self, request: Request[TopicHeader, None]) -> Deferred[Reply]:
         """
         Delete a topic, its queues and its offsets; an unknown one succeeds.
 
@@ -146,6 +151,7 @@ class TopicResponder:
         self._offsets.remove_topic(topic)
         self._polls.topic_deleted(topic)
         self._log.info("{peer} deleted topic {topic}", peer=request.channel.peer, topic=topic)
+        return _durable(self._topics)
 
     def _check_name(self, topic: str) -> None:
         problem = topic_name_problem(topic) or system_topic_problem(topic, self._setup)
@@ -157,16 +163,17 @@ class TopicResponder:
             raise Refuse(ResponseCode.SYSTEM_ERROR, SLAVE_REFUSES_CHANGES)
 
     @responds_to(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-    def create_group(self, request: Request[None, SubscriptionGroupConfig]) -> None:
+    def create_group(self, request: Request[None, SubscriptionGroupConfig]) -> Deferred[Reply]:
         """
         Java: AdminBrokerProcessor#updateAndCreateSubscriptionGroup
         """
         self._check_master()
         self._groups.put(request.body)
         self._log.info("{peer} set group {config}", peer=request.channel.peer, config=request.body)
+        return _durable(self._groups)
 
     @responds_to(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
-    def create_groups(self, request: Request[None, GroupConfigList]) -> None:
+    def create_groups(self, request: Request[None, GroupConfigList]) -> Deferred[Reply]:
         """
         Java: AdminBrokerProcessor#updateAndCreateSubscriptionGroupList of 5.x
         """
@@ -174,9 +181,10 @@ class TopicResponder:
         for config in request.body.group_config_list:
             self._groups.put(config)
             self._log.info("{peer} set group {config}", peer=request.channel.peer, config=config)
+        return _durable(self._groups)
 
     @responds_to(DELETE_SUBSCRIPTIONGROUP)
-    def delete_group(self, request: Request[DeleteGroupHeader, None]) -> None:
+    def delete_group(self, request: Request[DeleteGroupHeader, None]) -> Deferred[Reply]:
         """
         Java: AdminBrokerProcessor#deleteSubscriptionGroup
         """
@@ -186,6 +194,7 @@ class TopicResponder:
         if header.remove_offset or header.clean_offset:
             self._offsets.remove_group(header.group_name)
         self._log.info("{peer} deleted group {group}", peer=request.channel.peer, group=header.group_name)
+        return _durable(self._groups)
 
     @responds_to(GET_TOPIC_STATS_INFO)
     def topic_stats(self, request: Request[TopicHeader, None]) -> Reply:
@@ -247,3 +256,13 @@ class TopicResponder:
     @responds_to(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request[None, None]) -> Reply:
         return Reply(body=SystemTopicList(topic_list=sorted(system_topic_names(self._setup))))
+
+
+def _durable(table: VersionedTable[Any, Any]) -> Deferred[Reply]:
+    """Answer when a change is durable; Refuse when the disk does not take it."""
+
+    def refused(failure: Failure) -> Reply:
+        failure.trap(DiskError)
+        raise Refuse(ResponseCode.SYSTEM_ERROR, f"changed in memory only, {failure.value}")
+
+    return table.saved().addCallback(lambda _: Reply()).addErrback(refused)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import attrs
@@ -175,6 +176,9 @@ class Disk(Protocol):
     def write_atomic(self, path: str, data: bytes, *, keep_backup: bool = False) -> None:
         """Replace the content of ``path`` durably: old or new after a crash, never a mix; the old one as ``.bak``."""
 
+    def write_atomic_soon(self, path: str, data: bytes, *, keep_backup: bool = False) -> Deferred[None]:
+        """The form that does not block; writes of one path must not overlap."""
+
     def usage(self, path: str) -> DiskUsage:
         """Room on the file system that holds ``path`` (or will: the nearest folder above that exists counts)."""
 
@@ -336,21 +340,25 @@ class RealDisk:
             raise (sync_error if error.filename is None else disk_error)(path, error) from error
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
-        if self._flusher.closed:
-            return fail(DiskError(path, "cannot fsync, the disk is closed"))
-        done: Deferred[None] = Deferred()
-
         def work() -> None:
             with contextlib.suppress(FileNotFoundError):
                 syscalls.sync_folder(path)
 
-        def synced(error: OSError | None) -> None:
+        return self._in_thread(path, path, work)
+
+    def _in_thread(self, path: str, key: object, work: Callable[[], None]) -> Deferred[None]:
+        """Run work on ``path`` in the flusher's thread; jobs of one key that wait share a run."""
+        if self._flusher.closed:
+            return fail(DiskError(path, "cannot fsync, the disk is closed"))
+        done: Deferred[None] = Deferred()
+
+        def ended(error: OSError | DiskError | None) -> None:
             if error is None:
                 done.callback(None)
             else:
-                done.errback(sync_error(path, error))
+                done.errback(sync_error(path, error) if isinstance(error, OSError) else error)
 
-        self._flusher.add(Job(path, work, synced))
+        self._flusher.add(Job(key, work, ended))
         return done
 
     def file_system(self, path: str) -> RealFileSystem | None:
@@ -381,6 +389,9 @@ class RealDisk:
             self._back_up(path)
         self.rename(temporary, path)
         self.sync_dir(os.path.dirname(path) or ".")
+
+    def write_atomic_soon(self, path: str, data: bytes, *, keep_backup: bool = False) -> Deferred[None]:
+        return self._in_thread(path, object(), lambda: self.write_atomic(path, data, keep_backup=keep_backup))
 
     def usage(self, path: str) -> DiskUsage:
         path = os.path.abspath(path)

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.runtime.disk import syscalls
+from rmq.runtime.disk.error import DiskError
 from rmq.wire.compiled import load
 
 _compiled: Any = load("rmq.runtime.disk._syncs")
@@ -25,11 +26,15 @@ Done = Callable[[OSError | None], None]
 
 @attrs.frozen(eq=False, repr=False)
 class Job:
-    """``work`` runs in the thread; ``done`` gets its exception or None in the reactor. Jobs of one key share a run."""
+    """
+    ``work`` runs in the thread; ``done`` gets its OSError or DiskError, or None, in the reactor.
+
+    Jobs of one key share a run.
+    """
 
     key: object
     work: Callable[[], None]
-    done: Done
+    done: Callable[[Any], None]
 
 
 class Flusher:
@@ -88,10 +93,10 @@ class Flusher:
         for job in jobs:
             groups.setdefault(job.key, []).append(job)
         for same in groups.values():
-            error: OSError | None = None
+            error: OSError | DiskError | None = None
             try:
                 same[0].work()
-            except OSError as caught:
+            except (OSError, DiskError) as caught:
                 error = caught
             for job in same:
                 self._reactor.callFromThread(job.done, error)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmq.runtime.disk.files import Disk, DiskError
@@ -63,3 +64,9 @@ def write_state(disk: Disk, path: str, data: bytes) -> None:
     """Replace the file durably, its old content becomes ``.bak``; DiskError when that fails."""
     disk.make_dirs(os.path.dirname(path) or ".")
     disk.write_atomic(path, data, keep_backup=True)
+
+
+def write_state_soon(disk: Disk, path: str, data: bytes) -> Deferred[None]:
+    """As :func:`write_state`, without blocking; the caller writes a path by one such call at a time."""
+    disk.make_dirs(os.path.dirname(path) or ".")
+    return disk.write_atomic_soon(path, data, keep_backup=True)

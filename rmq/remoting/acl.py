@@ -33,6 +33,7 @@ from rmq.runtime.logs import LogThrottle
 from rmq.wire import fastjson
 from rmq.wire.api.clients import HeartbeatData
 from rmq.wire.api.common import DataVersion
+from rmq.wire.api.pulling import UNIQUE_KEY_QUERY
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from rmq.wire.signing import ACCESS_KEY, SIGNATURE, Credentials, signature
@@ -121,13 +122,27 @@ class AclRules:
             return f"No acl config for {access_key}"
         if is_free and account.white.matches(host):
             return None
-        expected = signature(fields, command.body, account.secret_key)
-        # Bytes, because compare_digest accepts only ASCII text, and the peer may send any.
-        if not hmac.compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected.encode()):
+        if not _is_signed(command, account.secret_key):
             return f"Check signature failed for accessKey={access_key}"
         if command.code in admin_codes and not account.admin:
             return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
         return _perm_problem(account, needed_perms(command))
+
+
+def _is_signed(command: RemotingCommand, secret_key: str) -> bool:
+    """
+    Return whether the request was signed with ``secret_key``.
+
+    Java's clients sign UNIQUE_KEY_QUERY since 4.9.4 and did not before; no right depends on it, so both are good.
+    Java: PlainAccessValidator#parse, which refuses what the newer ones sign; DefaultAuthenticationContextBuilder#build
+    """
+    fields = command.ext_fields
+    # Bytes, because compare_digest accepts only ASCII text, and the peer may send any.
+    given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
+    ways = [fields]
+    if UNIQUE_KEY_QUERY in fields:
+        ways.append({name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY})
+    return any(hmac.compare_digest(given, signature(way, command.body, secret_key).encode()) for way in ways)
 
 
 def _perm_problem(account: Account, needed: Mapping[str, int]) -> str | None:

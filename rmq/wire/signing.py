@@ -18,17 +18,15 @@ from rmq.wire.command import RemotingCommand
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
-#: an extField that clients add after they have signed
-_UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
 
 
 def signature(ext_fields: Mapping[str, str], body: bytes | None, secret_key: str) -> str:
     """
-    Return the signature over the values of all extFields, sorted by key, and the body.
+    Return the signature over the values of all extFields but itself, sorted by key, and the body.
 
     Java: AclUtils#calSignature
     """
-    keys = sorted(ext_fields.keys() - _UNSIGNED, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
+    keys = sorted(ext_fields.keys() - {SIGNATURE}, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
     content = "".join(ext_fields[key] for key in keys).encode("utf-8", "replace") + (body or b"")
     return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode()
 

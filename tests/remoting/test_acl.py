@@ -93,10 +93,10 @@ class SignatureTests(SynchronousTestCase):
         self.assertEqual(command.ext_fields["Signature"], "gdbjsh7hsjdxoMbG+w+YkRB8XL4=")
 
     def test_what_counts(self) -> None:
-        """Every value and the body count; the signature itself and _UNIQUE_KEY_QUERY, added later, do not."""
+        """Every value and the body count; the signature itself does not."""
         fields = {"topic": "T", "b": "2"}
         made = signature(fields, b"x", "12345678")
-        self.assertEqual(signature({**fields, "Signature": made, "_UNIQUE_KEY_QUERY": "true"}, b"x", "12345678"), made)
+        self.assertEqual(signature({**fields, "Signature": made}, b"x", "12345678"), made)
         for other in (
             signature({**fields, "b": "3"}, b"x", "12345678"),
             signature(fields, b"y", "12345678"),
@@ -194,6 +194,16 @@ class RulesTests(SynchronousTestCase):
         command = signed(310, body=b"one", b="orders")
         command.body = b"two"
         self.assertIn("Check signature failed", str(self.problem(command)))
+
+    def test_queries_for_keys(self) -> None:
+        """A query is good whether its client signs the mark of unique keys (Java since 4.9.4) or adds it afterwards."""
+        new = signed(12, topic="orders", key="k", _UNIQUE_KEY_QUERY="true")
+        old = signed(12, topic="orders", key="k")
+        old.ext_fields = {**old.ext_fields, "_UNIQUE_KEY_QUERY": "false"}
+        for command in (new, old):
+            self.assertIsNone(self.problem(command))
+            command.ext_fields = {**command.ext_fields, "topic": "other"}
+            self.assertIn("Check signature failed", str(self.problem(command)))
 
     def test_addresses(self) -> None:
         """White addresses need no signature: the global ones of anybody, an account's of who names it."""

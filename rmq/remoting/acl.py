@@ -162,8 +162,9 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
     """
     Return topic -> PUB or SUB, and retry topic of a group -> SUB, that a request to a Broker needs.
 
-    Differs from Apache: a batch (320) and a lite pull (361) need what a send and a pull need, and a send needs every
-    topic that it names, in long or short keys, because a Broker takes either.
+    Differs from Apache: a batch (320) and a lite pull (361) need what a send and a pull need; a send needs every
+    topic that it names, in long or short keys, because a Broker takes either; a send to a retry topic needs the group
+    of that topic, whatever group it names as its own.
 
     Java: PlainAccessResource#parse, PlainAccessValidator#parse
     """
@@ -176,9 +177,9 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
     def group(name: str | None) -> None:
         need(RETRY_PREFIX + (name or "").removeprefix(RETRY_PREFIX), SUB)
 
-    def topic(name: str | None, perm: int, of_group: str | None) -> None:
+    def topic(name: str | None, perm: int) -> None:
         if name is not None and name.startswith(RETRY_PREFIX):
-            group(of_group if of_group is not None else name)
+            group(name)
         else:
             need(name or "", perm)
 
@@ -192,16 +193,16 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
         ):
             # The code does not decide which keys count: a request with both needs both permissions.
             if "topic" in fields:
-                topic(fields["topic"], PUB, fields.get("group"))
+                topic(fields["topic"], PUB)
             if "b" in fields or "topic" not in fields:
-                topic(fields.get("b"), PUB, fields.get("a"))
+                topic(fields.get("b"), PUB)
         case RequestCode.CONSUMER_SEND_MSG_BACK:
             group(fields.get("group"))
         case RequestCode.PULL_MESSAGE | RequestCode.LITE_PULL_MESSAGE | RequestCode.UPDATE_CONSUMER_OFFSET:
-            topic(fields.get("topic"), SUB, None)
+            topic(fields.get("topic"), SUB)
             group(fields.get("consumerGroup"))
         case RequestCode.QUERY_MESSAGE:
-            topic(fields.get("topic"), SUB, None)
+            topic(fields.get("topic"), SUB)
         case RequestCode.UNREGISTER_CLIENT:
             if fields.get("consumerGroup"):
                 group(fields.get("consumerGroup"))
@@ -211,7 +212,7 @@ def needed_perms(command: RemotingCommand) -> dict[str, int]:
             for data in fastjson.decode(command.body or b"{}", HeartbeatData).consumer_data_set or ():
                 group(data.group_name)
                 for subscription in data.subscription_data_set or ():
-                    topic(subscription.topic, SUB, None)
+                    topic(subscription.topic, SUB)
     return needed
 
 

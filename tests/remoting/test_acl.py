@@ -205,6 +205,13 @@ class RulesTests(SynchronousTestCase):
             command.ext_fields = {**command.ext_fields, "topic": "other"}
             self.assertIn("Check signature failed", str(self.problem(command)))
 
+    def test_retry_topics(self) -> None:
+        """A send to a retry topic needs the group of the topic, not the group that the request names as its own."""
+        self.assertIsNone(self.problem(signed(310, b="%RETRY%readers", a="CLIENT_INNER_PRODUCER")))
+        self.assertEqual(
+            self.problem(signed(310, b="%RETRY%others", a="readers")), "No default permission for group others"
+        )
+
     def test_addresses(self) -> None:
         """White addresses need no signature: the global ones of anybody, an account's of who names it."""
         self.assertIsNone(self.problem(RemotingCommand(17, 1), "198.51.100.1"))
@@ -267,7 +274,8 @@ class NeededTests(SynchronousTestCase):
             (10, {"topic": "T", "group": "G"}, {"T": PUB}),
             (10, {"topic": group, "group": "G"}, {group: SUB}),
             (310, {"b": "T", "a": "G"}, {"T": PUB}),
-            (310, {"b": "%RETRY%H", "a": "G"}, {group: SUB}),
+            (310, {"b": group, "a": "CLIENT_INNER_PRODUCER"}, {group: SUB}),
+            (310, {"b": group, "a": "readers"}, {group: SUB}),
             (320, {"b": "T", "a": "G"}, {"T": PUB}),
             (36, {"group": "G"}, {group: SUB}),
             (11, {"topic": "T", "consumerGroup": "G"}, {"T": SUB, group: SUB}),

@@ -6,6 +6,8 @@ Java: Permission
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from rmq.wire.codes import RequestCode
@@ -50,9 +52,27 @@ NAMESRV_ADMIN_CODES = frozenset(
 )
 
 
+def _check_unset(config: object, field: attrs.Attribute[Any], value: bool) -> None:
+    """Without this a broker whose file comes from 5.x would serve everybody."""
+    if value:
+        raise ValueError(
+            f"{field.metadata['key']}=true is wrong: there are no accounts of 5.x here, and everybody would be served; "
+            "use aclEnable=true with aclFile in its place"
+        )
+
+
+def _refused_key(key: str) -> Any:
+    metadata = {"key": key, "doc": "5.x only: true ends the start, because accounts are those of aclFile"}
+    return attrs.field(default=False, metadata=metadata, validator=_check_unset)
+
+
 @attrs.frozen(kw_only=True)
 class AclConfig:
-    """Keys of access control. Apache has a fixed location of the file."""
+    """
+    Keys of access control. Apache has a fixed location of the file.
+
+    The last two are those of 5.x that protect a broker there. Java: AuthConfig
+    """
 
     acl_enable: bool = attrs.field(default=False, metadata={"doc": "authenticate requests by the accounts of aclFile"})
     acl_file: str | None = attrs.field(
@@ -66,3 +86,5 @@ class AclConfig:
         default=None,
         metadata={"doc": "accessKey and secretKey with which this process signs its own requests, as tools.yml"},
     )
+    authentication_enabled: bool = _refused_key("authenticationEnabled")
+    authorization_enabled: bool = _refused_key("authorizationEnabled")

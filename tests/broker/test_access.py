@@ -272,7 +272,8 @@ class DenyListTests(SynchronousTestCase):
         """Neither a value with line ends nor an unknown key brings a protected key into the file."""
         self.start()
         value = "x\nhaAllowedPeers=0.0.0.0/0\r\nbindAddress=1.2.3.4"
-        self.assertEqual(self.update({"regionId": value, "haAllowedPeers ": "x", "authenticationEnabled": "x"}).code, 0)
+        unknown = {"haAllowedPeers ": "x", "authenticationProvider": "x"}
+        self.assertEqual(self.update({"regionId": value, **unknown}).code, 0)
         self.assertEqual(self.file(), {"brokerName": "broker-a", "regionId": value})
 
     def test_next_start(self) -> None:

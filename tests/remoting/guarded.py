@@ -16,7 +16,7 @@ NEVER = words(
 tls.config.file tls.server.mode tls.enable tls.test.mode.enable tls.server.need.client.auth tls.server.keyPath
 tls.server.keyPassword tls.server.certPath tls.server.authClient tls.server.trustCertPath tls.client.keyPath
 tls.client.keyPassword tls.client.certPath tls.client.authServer tls.client.trustCertPath
-aclEnable aclFile aclToolsFile
+aclEnable aclFile aclToolsFile authenticationEnabled authorizationEnabled
 serverMaxConnections serverChannelMaxUnsentBytes serverMaxHeldBytes
 configBlackList configWhiteList
 """

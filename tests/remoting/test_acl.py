@@ -538,6 +538,14 @@ class AccessTests(SynchronousTestCase):
         self.assertEqual(AccessSetup().changed(), {})
         self.assertLess(set(values), NEVER)
 
+    def test_accounts_of_5x(self) -> None:
+        """A file that protects a 5.x broker with its accounts ends the start: ignoring it would let everybody in."""
+        for key in ("authenticationEnabled", "authorizationEnabled"):
+            error = self.assertRaises(ConfigError, load, (AclConfig,), {key: "true"}, "broker.conf")
+            self.assertIn(f"broker.conf: {key}=true is wrong", str(error))
+            self.assertIn("use aclEnable=true with aclFile", str(error))
+            load((AclConfig,), {key: "false"}, "broker.conf")
+
     def test_failed_start(self) -> None:
         """A start that fails, for want of accounts or of a certificate, names the file and leaves nothing running."""
         clock = Clock()

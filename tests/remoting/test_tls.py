@@ -535,6 +535,9 @@ class NameTests(TlsCase):
         self.assertRaises(ConfigError, tls.creator, "rmq_namesrv")
 
 
+DAY_S = 86_400
+
+
 class WallClock(Clock):
     """A clock whose steady time began when the machine was started."""
 
@@ -557,6 +560,20 @@ class DateTests(TlsCase):
             with capturedLogs() as logs:
                 ServerTls(self.disk, self.clock, self.terms(values)).load()
             self.assertEqual([event["what"] for event in logs if event["log_level"] is LogLevel.warn], what)
+
+    def test_running(self) -> None:
+        """While the process runs it warns once a day, from two weeks before the end on, and when the end has come."""
+        until = datetime.datetime.fromtimestamp(self.wall_clock.wall_seconds() + 15.5 * DAY_S, datetime.UTC)
+        tls = ServerTls(self.disk, self.clock, self.terms(self.install(AUTHORITY.issue("old", until=until))))
+        tls.startService()
+        self.addCleanup(tls.stopService)
+        said: list[list[str]] = []
+        for _ in range(18):
+            with capturedLogs() as logs:
+                self.clock.pump([DAY_S / 4] * 4)
+            said.append([event["what"] for event in logs if event["log_level"] is LogLevel.warn])
+        self.assertEqual(said[:3], [[], ["ends"], ["ends"]])
+        self.assertEqual(said[-4:], [["ends"], ["ended"], ["ended"], ["ended"]])
 
     def test_test_mode(self) -> None:
         """The certificate of the test mode begins a day ago."""

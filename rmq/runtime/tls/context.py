@@ -9,6 +9,7 @@ Java: TlsHelper, FileWatchService
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
@@ -29,6 +30,7 @@ from rmq.runtime.clock import Periodic, now_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.tls.certificates import (
+    Ends,
     ask_clients,
     make_options,
     own_of,
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 TLS_TROUBLE = "TLS: "
 #: how often certificate files are checked
 REFRESH_S = 5.0
-#: a certificate that expires within so many days is logged as a warning when it is loaded
+#: a certificate that expires within so many days is logged as a warning, once a day
 EXPIRY_WARNING_DAYS = 14
 
 
@@ -67,6 +69,9 @@ class ServerTls(Service):
         self._clock = clock
         self._files: dict[str, bytes] = {}
         self._options: CertificateOptions | None = None
+        self._ends: Ends | None = None
+        #: days until the certificate ends, at the last warning
+        self._warned_days: int | None = None
         self._trouble = ""
         self._refresh = Periodic(clock, REFRESH_S, self.refresh, name=f"refresh of the certificates of {name}")
 
@@ -102,6 +107,7 @@ class ServerTls(Service):
         """Read the files again and use them if they have changed and are valid."""
         if self.terms.server.cert_path is None:
             return
+        self._warn_of_end()
         try:
             files = read_files(self._disk, self.terms.server)
             if files == self._files:
@@ -147,20 +153,27 @@ class ServerTls(Service):
     def _take(self, files: dict[str, bytes]) -> None:
         terms = self.terms
         options, ends = make_options(terms.server, files, terms.client_auth)
-        self._options, self._files = options, files
+        self._options, self._files, self._ends, self._warned_days = options, files, ends, None
         self._log.info(
             "TLS: the certificate {path} ({subject}, valid until {until}) is in use",
             path=terms.server.cert_path,
             subject=ends.subject,
             until=ends.until,
         )
-        rest_days = (ends.until_s - now_ms(self._clock) / 1000) / 86_400
-        if rest_days < EXPIRY_WARNING_DAYS:
+        self._warn_of_end()
+
+    def _warn_of_end(self) -> None:
+        """Warn of the end of the certificate in use, once a day in the last EXPIRY_WARNING_DAYS and afterwards."""
+        if self._ends is None:
+            return
+        rest_days = math.floor((self._ends.until_s - now_ms(self._clock) / 1000) / 86_400)
+        if rest_days < EXPIRY_WARNING_DAYS and rest_days != self._warned_days:
+            self._warned_days = rest_days
             self._log.warn(
                 "TLS: the certificate {path} {what} on {until}",
-                path=terms.server.cert_path,
+                path=self.terms.server.cert_path,
                 what="ended" if rest_days < 0 else "ends",
-                until=ends.until,
+                until=self._ends.until,
             )
 
 

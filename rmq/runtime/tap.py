@@ -270,7 +270,7 @@ class RmqOptions(usage.Options):
 
     def _make_observer(self) -> ILogObserver | None:
         """
-        Return the destination of the log, None for `twistd`'s own.
+        Return the destination of the log, None for that of an option of `twistd` alone.
 
         Options of `twistd` win. Without them a role in the background has its own file, at Apache's place; one in the
         foreground writes to the console.
@@ -288,7 +288,7 @@ class RmqOptions(usage.Options):
         if path is None and self.log_name is not None and (self["logDir"] is not None or is_in_background):
             path = logs.default_path(self.log_name, self["logDir"])
             print(f"the log goes to {path}", flush=True)
-        elif not own:
+        elif not own and (twistd.path or twistd.elsewhere):
             return None
         if path == logs.CONSOLE and twistd.is_daemon:
             raise ConfigError("the log cannot go to standard output in the background: use twistd --nodaemon")

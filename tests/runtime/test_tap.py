@@ -307,11 +307,16 @@ class WrongInputTests(TapCase):
 
 class TopServiceTests(TapCase):
     def test_plain(self) -> None:
-        """Without log options `twistd` keeps its own log."""
+        """Without log options the log goes to standard output, and what a peer sends moves no cursor there."""
+        out = io.StringIO()
+        self.patch(sys, "stdout", out)
         application = Application("rmq")
         role = MultiService()
         self.parse().top_service(role, dict).setServiceParent(application)
-        self.assertIsNone(application.getComponent(ILogObserver, None))
+        observer = application.getComponent(ILogObserver)
+        event = {"log_format": "{name}", "log_level": LogLevel.info, "log_time": 1.0, "log_namespace": "n"}
+        observer({**event, "name": "a\r\x1b[2Jb"})
+        self.assertEqual(out.getvalue().rpartition(" ")[2], "a\\r\\x1b[2Jb\n")
         (top,) = IServiceCollection(application)
         self.assertEqual(list(top), [role])
 
@@ -478,7 +483,7 @@ class LogPlaceTests(TapCase):
         self.assertIn("--logJson has no effect with twistd's --syslog", self.refused({"syslog": 1}, "--logJson"))
 
     def test_foreground(self) -> None:
-        """In the foreground the log is twistd's, on the console, unless the role was told otherwise."""
+        """In the foreground the log goes to the console, unless the role was told otherwise."""
         self.assertIsNone(self.place({"nodaemon": 1}))
         self.assertEqual(self.out.getvalue(), "")
         self.assertEqual(self.place({"nodaemon": 1}, "--logDir", self.root), f"{self.root}/role.log")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from rmq.admin.command import Terminal
 from rmq.admin.main import EXIT_CANNOT_WRITE, Result, parse, run
+from rmq.runtime.logs import visible
 from rmq.runtime.platform import real_platform
 
 #: what ends a command: Ctrl-C and what service managers send; the exit status is 128 and the number
@@ -57,10 +58,10 @@ def main() -> None:
             raise
     (result,) = results
     if result.err:
-        print(result.err, file=sys.stderr)
+        show(result.err, sys.stderr)
     try:
         if result.out:
-            print(result.out, flush=True)
+            show(result.out, sys.stdout)
     except BrokenPipeError:  # the reader of our output has closed it
         sys.stderr.close()
     except OSError as error:
@@ -79,10 +80,20 @@ def _cannot_write(error: OSError) -> NoReturn:
     os._exit(EXIT_CANNOT_WRITE)
 
 
+def show(text: str, stream: TextIO) -> None:
+    """
+    Print ``text`` at once.
+
+    A terminal gets control characters as escapes: messages and names are of clients, which could move its cursor or
+    change its title. Files and pipes get what was sent.
+    """
+    print(visible(text) if stream.isatty() else text, file=stream, flush=True)
+
+
 def emit(text: str) -> None:
     """Print a line at once; ends the process when nobody reads any more, or when the line cannot be written."""
     try:
-        print(text, flush=True)
+        show(text, sys.stdout)
     except BrokenPipeError:
         _leave(signal.SIGINT)
     except OSError as error:
@@ -91,7 +102,7 @@ def emit(text: str) -> None:
 
 def warn(text: str) -> None:
     """Print a line on standard error."""
-    print(text, file=sys.stderr)
+    show(text, sys.stderr)
 
 
 def confirmed(text: str, name: str) -> bool:
@@ -101,7 +112,7 @@ def confirmed(text: str, name: str) -> bool:
     before = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print(text, file=sys.stderr)
+        show(text, sys.stderr)
         print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip() == name
     except KeyboardInterrupt:

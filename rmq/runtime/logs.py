@@ -103,7 +103,7 @@ class TextLines:
             self._prefix = datetime.fromtimestamp(self._second).strftime("%Y-%m-%d %H:%M:%S")
         level = _level_name(event).upper()
         # Further lines are indented, so that a peer's text cannot look like a line of the log.
-        text = _CONTROL.sub(_escape, text).replace("\n", "\n\t")
+        text = visible(text).replace("\n", "\n\t")
         return f"{self._prefix}.{int(when % 1 * 1000):03} {level} {event.get('log_namespace') or '-'} {text}\n"
 
 
@@ -124,8 +124,9 @@ def json_line(event: Mapping[str, Any]) -> str | None:
     return json_text.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
+def visible(text: str) -> str:
+    """Return ``text`` with escapes for control characters, but for line ends and tabs: it may be a peer's."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _event_text(event: Mapping[str, Any]) -> str:

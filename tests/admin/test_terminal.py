@@ -108,6 +108,21 @@ class ProcessCase(SynchronousTestCase):
         return self.run_it("topic", "route", self.topic).returncode == 0
 
 
+class ControlTests(ProcessCase):
+    def test_hostile_messages(self) -> None:
+        """A terminal shows control characters of bodies and keys as escapes; a pipe gets them as they were sent."""
+        body = "\x1b]0;title\x07a\r\x1b[2Jb"
+        sent = self.run_it("produce", self.topic, "-m", body, "-k", "k\x1b[31m")
+        self.assertEqual(sent.returncode, 0, sent.stderr)
+        read = ("tail", self.topic, "--from", "begin", "--exit")
+        self.assertIn(body.encode(), subprocess.run(self.command(*read), env=self.environ, capture_output=True).stdout)
+        for arguments in (read, ("message", "find", self.topic, "k\x1b[31m")):
+            started = self.in_terminal(*arguments)
+            self.assertEqual(started.ended(), 0, started.shown)
+            self.assertIn("k\\x1b[31m", started.shown)
+            self.assertNotRegex(started.shown, "[\x07\x1b\r]")
+
+
 class ConfirmationTests(ProcessCase):
     def test_confirmed(self) -> None:
         """What is about to happen is shown, and happens once its name is typed; not before."""

@@ -453,12 +453,45 @@ def acl_of(
     return Acl(disk, clock, os.path.join(conf, DEFAULT_FILE), admin_codes, folder=os.path.join(conf, "acl"))
 
 
+class OwnAccount:
+    """
+    The account of a file in the form of tools.yml, with which this process signs its requests.
+
+    The file is read again for each request, so that a new key counts at once; a broken file is logged and changes
+    nothing. Making one raises ConfigError.
+    """
+
+    _log = Logger()
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._data: bytes | None = None
+        self._credentials: Credentials
+        self._trouble = ""
+        self._read()
+
+    def sign(self, command: RemotingCommand) -> None:
+        trouble = ""
+        try:
+            self._read()
+        except ConfigError as error:
+            trouble = str(error)
+            if trouble != self._trouble:
+                self._log.error("{error}; requests are signed with the account read before", error=error)
+        self._trouble = trouble
+        self._credentials.sign(command)
+
+    def _read(self) -> None:
+        try:
+            data = self._disk.read_whole(self._path)
+        except DiskError as error:
+            raise ConfigError(f"aclToolsFile: {error}") from error
+        if data != self._data:
+            self._credentials = parse_credentials(data, self._path)
+            self._data = data
+
+
 def signer_of(config: AclConfig, disk: Disk) -> Callable[[RemotingCommand], None] | None:
     """Return the signer of our own requests, None without aclToolsFile; raises ConfigError."""
-    if config.acl_tools_file is None:
-        return None
-    try:
-        data = disk.read_whole(config.acl_tools_file)
-    except DiskError as error:
-        raise ConfigError(f"aclToolsFile: {error}") from error
-    return parse_credentials(data, config.acl_tools_file).sign
+    return None if config.acl_tools_file is None else OwnAccount(disk, config.acl_tools_file).sign

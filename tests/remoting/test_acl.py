@@ -519,6 +519,27 @@ class ShellTests(ShellCase):
         self.assertIsNone(RULES.problem(command, HOST, ()))
         self.assertRaises(ConfigError, signer_of, AclConfig(acl_tools_file=path + ".no"), self.disk)
 
+    def test_new_key(self) -> None:
+        """A changed aclToolsFile counts for the next request; a broken one changes nothing and is logged once."""
+        path = self.write("tools.yml", b"accessKey: operator\nsecretKey: before-it\n")
+        sign = signer_of(AclConfig(acl_tools_file=path), self.disk)
+        assert sign is not None
+
+        def is_good() -> bool:
+            command = RemotingCommand(21, 1)
+            sign(command)
+            return RULES.problem(command, HOST, ()) is None
+
+        self.assertFalse(is_good())
+        self.write("tools.yml", b"accessKey: operator\nsecretKey: 12345678\n")
+        self.assertTrue(is_good())
+        with capturedLogs() as logs:
+            self.write("tools.yml", b"accessKey: operator\n")
+            self.assertTrue(is_good() and is_good())
+            os.remove(path)
+            self.assertTrue(is_good())
+        self.assertEqual(["tools.yml" in str(event["error"]) for event in logs], [True, True])
+
     def test_own_requests_are_signed(self) -> None:
         """Requests and one-way requests of a channel with a signer are signed."""
         peer = Peer()

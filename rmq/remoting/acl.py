@@ -103,6 +103,11 @@ class AclRules:
     #: what each file says, by path
     entries: Mapping[str, _AclEntries] = attrs.field(factory=dict, repr=False, eq=False)
 
+    @property
+    def admins(self) -> int:
+        """The number of accounts with ``admin``."""
+        return sum(account.admin for account in self.accounts.values())
+
     def problem(self, command: RemotingCommand, host: str, admin_codes: Collection[int]) -> str | None:
         """
         Return Apache's remark if ``host`` may not send this request; None if it may.
@@ -334,19 +339,20 @@ class Acl(Service):
         Apply ``change`` to the content of a file, raise its version, write it and use it; all or nothing.
 
         The file is read first, so changes made with an editor stay, but for comments. Raises ConfigError if the
-        files would be unusable then, or cannot be written. What ``change`` raises changes nothing.
+        files would be unusable then or have no admin, or cannot be written. What ``change`` raises changes nothing.
         """
         # Lazy import: PyYAML is an extra.
         import yaml
 
         files = self._read()
-        parse_rules(files)
+        before = parse_rules(files)
         content = yaml.safe_load(files.get(path, b"")) or {}
         change(content)
         version = (content.get("dataVersion") or [{}])[0]
         content["dataVersion"] = [{"counter": int(version.get("counter", 0)) + 1, "timestamp": now_ms(self._clock)}]
         files[path] = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
-        parse_rules(files)
+        if parse_rules(files).admins == 0 < before.admins:
+            raise ConfigError("no account with admin: true would be left, and only the file could be changed then")
         try:
             self._disk.write_atomic(path, files[path])
         except DiskError as error:
@@ -432,7 +438,7 @@ class Acl(Service):
             "access control: {count} accounts of {path} are in use, {admins} of them admins",
             count=len(rules.accounts),
             path=self._path,
-            admins=sum(account.admin for account in rules.accounts.values()),
+            admins=rules.admins,
         )
 
 

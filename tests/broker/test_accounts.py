@@ -128,6 +128,23 @@ class ChangeTests(AccountsCase):
             },
         )
 
+    def test_last_admin(self) -> None:
+        """The last admin stays one: nobody could change accounts any more; with a second one he may go."""
+        gone = (
+            (RequestCode.DELETE_ACL_CONFIG, {"accessKey": "operator"}, 210),
+            (UPDATE, {"accessKey": "operator", "secretKey": "another-key"}, 209),
+        )
+        for code, ext, refusal in gone:
+            answer = self.refused(code, **ext)
+            self.assertEqual((answer[0], "no account with admin: true would be left" in answer[1]), (refusal, True))
+        self.done(UPDATE, accessKey="operator", secretKey="another-key", admin="true")
+        renewed = Credentials(access_key="operator", secret_key="another-key")
+        for code, ext in (
+            (UPDATE, {"accessKey": "application", "secretKey": "12345678", "admin": "true"}),
+            (RequestCode.DELETE_ACL_CONFIG, {"accessKey": "operator"}),
+        ):
+            self.assertEqual(self.ask(code, ext, who=renewed).code, 0)
+
     def test_changed_account(self) -> None:
         """An account is changed in its own file and goes to its end; what the request leaves out stays, but admin."""
         self.done(UPDATE, accessKey="application", secretKey="87654321", admin="true")

@@ -81,15 +81,20 @@ class Role:
     restart_at: float | None = None
     unread: bytearray = attrs.field(factory=bytearray)
 
-    def start(self) -> None:
-        """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
-        command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", f"--logfile={self.log}", *self.arguments]
+    @property
+    def command(self) -> list[str]:
+        command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", *self.arguments]
+        command += ["--logFile", str(self.log)]
         if self.http_port is not None:
             command += ["--http", f"{self.http_host}:{self.http_port}"]
+        return command
+
+    def start(self) -> None:
+        """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
         self.unread.clear()
         self.restart_at = None
         self.process = subprocess.Popen(
-            command,
+            self.command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -58,6 +58,17 @@ class FolderTests(SynchronousTestCase):
         self.assertEqual(os.listdir(f"{folder}/conf"), [])
 
 
+class LogTests(SynchronousTestCase):
+    def test_own_form(self) -> None:
+        """The logs are the role's, which rotate and show control characters as escapes, not those of `twistd`."""
+        folder = os.path.abspath(self.mktemp())
+        for role in cluster(parser().parse_args(["--dir", folder])).roles:
+            words = role.command
+            self.assertEqual(words[words.index("--logFile") + 1], f"{folder}/logs/{role.name}.log")
+            self.assertLess(words.index(role.arguments[0]), words.index("--logFile"))
+            self.assertNotIn("--logfile", "".join(words))
+
+
 class MastersTests(SynchronousTestCase):
     def test_further_masters(self) -> None:
         """Each has a name, a store and ports of its own, and is a master; only the first has a slave."""

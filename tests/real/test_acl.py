@@ -64,8 +64,13 @@ def test_mqadmin(site: Site) -> None:
     assert "create or update kv config to namespace success" in mqadmin(site.root, *kv)
     assert "success" in mqadmin(site.root, *topic)
     as_account(site, "application")
-    sent = mqadmin(site.root, "sendMessage", *n, "-t", "Allowed", "-p", "hello")
+    sent = mqadmin(site.root, "sendMessage", *n, "-t", "Allowed", "-p", "hello", "-k", "key-1")
     assert "SEND_OK" in sent, sent
+    message_id = sent.split()[-1]
+    until(
+        "the message is found by its key",
+        lambda: message_id in mqadmin(site.root, "queryMsgByKey", *n, "-t", "Allowed", "-k", "key-1"),
+    )
     refused = mqadmin(site.root, "sendMessage", *n, "-t", "BenchmarkTest", "-p", "hello")
     assert "No default permission for topic BenchmarkTest" in refused
 

@@ -88,6 +88,14 @@ class SendTests(FlowCase):
         queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=2)
         self.assertEqual(self.sim.run(sender.send(Message("T", b"x"), queue=queue)).queue, queue)
 
+    def test_first_send_to_a_queue(self) -> None:
+        """The first send of a client finds the broker of the queue that it names, without a retry and one-way too."""
+        self.make_topic(queues=2)
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
+        sender = producer(self.sim.client(), retries=0)
+        self.assertEqual(self.sim.run(sender.send(Message("T", b"x"), queue=queue)).queue, queue)
+        self.sim.run(producer(self.sim.client()).send_oneway(Message("T", b"y"), queue=queue))
+
     def test_batch_and_oneway(self) -> None:
         """A batch lies in one queue in its order; a one-way message arrives too."""
         self.make_topic(queues=1)

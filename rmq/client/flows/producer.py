@@ -109,7 +109,11 @@ class Producer:
             span.sent(await self._observed(out, self._oneway(out, queue)))
 
     async def _oneway(self, out: Outgoing, queue: MessageQueue | None) -> MessageQueue:
-        chosen = queue or self._choose(await self._writable(out.topic, self._settings.send_timeout_s), ())
+        timeout_s = self._settings.send_timeout_s
+        if queue is None:
+            chosen = self._choose(await self._writable(out.topic, timeout_s), ())
+        else:
+            chosen = await self._reachable(out.topic, queue, timeout_s)
         addr = self._instance.broker_addr(chosen.broker_name)
         await self._instance.connections.tell(addr, SEND_MESSAGE_V2, self._header(out, chosen), out.body)
         return chosen
@@ -252,7 +256,10 @@ class Producer:
             left = deadline - host.seconds()
             if left <= 0:
                 break
-            chosen = queue or self._keyed(sharding_key, await self._writable(out.topic, left), attempts)
+            if queue is None:
+                chosen = self._keyed(sharding_key, await self._writable(out.topic, left), attempts)
+            else:
+                chosen = await self._reachable(out.topic, queue, left)
             if attempts and attempts[-1][0] == chosen.broker_name:
                 await host.sleep(min(host.rng.uniform(*SAME_BROKER_PAUSE_S), max(0.0, deadline - host.seconds())))
             began = host.seconds()
@@ -353,6 +360,12 @@ class Producer:
         self._queues[topic] = queues
         self._instance.beat()
         return queues
+
+    async def _reachable(self, topic: str, queue: MessageQueue, timeout_s: float) -> MessageQueue:
+        """Return a queue that the caller chose; looks for its broker.  Java: DefaultMQProducerImpl#sendKernelImpl"""
+        if queue.broker_name not in self._instance.brokers:
+            await self._writable(topic, timeout_s)
+        return queue
 
     def _none(self, topic: str) -> list[MessageQueue]:
         raise NoRoute(topic, {"route": "no broker of the topic has a master and may be written"})

@@ -16,8 +16,14 @@ def time_text(at_ms: int) -> str | None:
 
 
 def parse_time(text: str) -> int:
-    """Return the epoch milliseconds of ISO 8601 (UTC where it names no zone) or of a number of them; a ValueError."""
+    """
+    Return the epoch milliseconds of a time, or raise a ValueError.
+
+    ISO 8601, in UTC where it names no zone; a number of milliseconds; or mqadmin's form with a #, which is local time.
+    """
     if text.isdecimal():
         return int(text)
+    if "#" in text:
+        return round(datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f").timestamp() * 1000)  # Java: UtilAll#parseDate
     moment = datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

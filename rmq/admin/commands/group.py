@@ -482,7 +482,7 @@ def _moment(text: str) -> Goal:
     if text in ("begin", "end", "now", "-1"):  # mqadmin knows "now" and -1
         return Goal(_BEGIN if text == "begin" else _END)
     try:
-        at_ms = parse_time(text.replace("#", "T", 1))
+        at_ms = parse_time(text)
         if 0 < at_ms < EARLIEST_MS:
             raise ValueError(f"{text} ms after 1970")
         return Goal(at_ms)

@@ -7,15 +7,18 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
-from rmq.admin.command import OK, REFUSED, UNASKED, Call, NotFound, Outcome, WrongUse, tabular
+from rmq.admin.command import OK, REFUSED, UNASKED, Call, NotFound, Outcome, WrongUse, merged, tabular
 from rmq.client.flows.admin import Admin
 from rmq.client.flows.admin import addresses_by_name as addresses_by_name
 from rmq.errors import Refused, RequestFailed
 from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.routes import (
+    DELETE_TOPIC_IN_NAMESRV,
     ClusterInfo,
+    DeleteTopicInNamesrvHeader,
     TopicRouteData,
 )
+from rmq.wire.api.topics import DELETE_TOPIC_IN_BROKER, TopicHeader
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
 
@@ -150,3 +153,15 @@ async def change_each(
         else:
             rows.append((addr, what))
     return tabular(("server", "result"), rows, nothing="no server", status=status)
+
+
+async def delete_topic(call: Call, brokers: Sequence[str], topic: str) -> Outcome:
+    """Delete a topic from these brokers, then from the NameServers."""
+    what, namesrvs = f"{topic} is deleted", call.options.namesrvAddr
+    header = DeleteTopicInNamesrvHeader(topic=topic)
+    return merged(
+        [
+            await change_each(call, brokers, DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic), None, what=what),
+            await change_each(call, namesrvs, DELETE_TOPIC_IN_NAMESRV, header, None, what=what),
+        ]
+    )

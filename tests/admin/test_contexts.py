@@ -164,6 +164,7 @@ ASKING = {
     RequestCode.GET_BROKER_CONFIG,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
 }
 
 
@@ -172,6 +173,7 @@ class ChangeTests(ContextCase):
         super().setUp()
         self.text("topic", "create", "orders", "--queues", "2")
         self.text("group", "create", "G")
+        self.text("group", "reset", "G", "orders", "--to", "end", "--yes")
 
     def test_all_are_here(self) -> None:
         """The list above has every command that changes something; `dlq resend`, `message show` need messages."""

@@ -580,6 +580,19 @@ class GroupTests(ClusterCase):
         self.text("group", "delete", "G", "--yes")
         self.assertIsNone(groups.get("G"))
 
+    def test_delete_with_its_topics(self) -> None:
+        """A group is deleted with its retries and dead letters and is listed no longer; not where a broker is named."""
+        for name, more in (("group", ("delete", "G", "--yes")), ("deleteSubGroup", ("-c", "sim", "-g", "G"))):
+            self.join("G", "orders").transport.loseConnection()  # type: ignore[union-attr]
+            self.text("topic", "create", "%DLQ%G", "--queues", "1")
+            self.world.run_for(5)
+            self.text("group", "delete", "G", "--yes", "-b", self.broker)
+            self.assertLessEqual({"%RETRY%G", "%DLQ%G"}, set(self.text("topic", "list", "--all").split()))
+            self.text(name, *more)
+            self.world.run_for(5)
+            self.assertNotIn("G", self.text("topic", "list", "--all").replace("%", " ").split())
+            self.assertEqual(self.text("group", "list"), "no group has consumed yet")
+
     def test_delete_what_is_not_there(self) -> None:
         """A group that no broker has, nor its offsets: status 2, nothing is sent; mqadmin deletes without looking."""
         for more in (("--yes",), ("--dry-run",), ()):

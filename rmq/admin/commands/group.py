@@ -25,17 +25,21 @@ from rmq.admin.command import (
     argument,
     command,
     ignored,
+    merged,
     only_mqadmin,
     subject,
     tabular,
 )
 from rmq.admin.lookups import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
     addresses_by_name,
     admin_of,
     ask_all,
     change_each,
     check_registered,
     cluster_info,
+    delete_topic,
     route_of,
     targets,
     together,
@@ -348,22 +352,30 @@ async def group_create(call: Call) -> Outcome:
     changes=True,
 )
 async def group_delete(call: Call) -> Outcome:
-    """Status 2 when there is no such group, 4 when nobody confirms it. mqadmin deletes without looking."""
+    """
+    Its retries and dead letters are gone with it, unless brokers are named.
+
+    Status 2 when there is no such group, 4 when nobody confirms it. mqadmin deletes without looking.
+    """
     options = call.options
     brokers = await targets(call)
     if not options.as_mqadmin:
         await _check_group(call, brokers, options.group)
     with_offsets = options.removeOffset == "true"
-    call.confirm(
-        f"group {options.group}{' and its offsets are' if with_offsets else ' is'} deleted from {', '.join(brokers)}",
-        options.group,
-    )
+    topics = [] if options.brokerAddr else [prefix + options.group for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
+    lost = [*(["its offsets"] if with_offsets else []), *(["its retries and dead letters"] if topics else [])]
+    with_what = f", with {' and '.join(lost)}," if lost else ""
+    call.confirm(f"group {options.group}{with_what} is deleted from {', '.join(brokers)}", options.group)
     header = DeleteGroupHeader(group_name=options.group, remove_offset=with_offsets, clean_offset=with_offsets)
-    return await change_each(call, brokers, DELETE_SUBSCRIPTIONGROUP, header, None, what=f"{options.group} is deleted")
+    what = f"{options.group} is deleted"
+    results = [await change_each(call, brokers, DELETE_SUBSCRIPTIONGROUP, header, None, what=what)]
+    return merged(results + [await delete_topic(call, brokers, topic) for topic in topics])
 
 
 async def _check_group(call: Call, brokers: Iterable[str], group: str) -> None:
-    """NotFound when all brokers answer that they have neither the group nor offsets of it."""
+    """NotFound when it has no topic and all brokers answer that they have neither the group nor offsets of it."""
+    if not {RETRY_PREFIX + group, DLQ_PREFIX + group}.isdisjoint(await admin_of(call).topics()):
+        return
     configs, failures = await ask_all(call, brokers, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
     if failures or any(
         group in fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table

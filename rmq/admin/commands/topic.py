@@ -38,6 +38,7 @@ from rmq.admin.lookups import (
     change_each,
     check_registered,
     cluster_info,
+    delete_topic,
     route_of,
     targets,
     together,
@@ -51,15 +52,12 @@ from rmq.wire.api.common import PERM_READ, PERM_WRITE, SYS_FLAG_UNIT, SYS_FLAG_U
 from rmq.wire.api.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, PUT_KV_CONFIG, KVConfigHeader, PutKVConfigHeader
 from rmq.wire.api.offsets import GET_CONSUME_STATS, ConsumeStatsHeader
 from rmq.wire.api.routes import (
-    DELETE_TOPIC_IN_NAMESRV,
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     GET_ROUTEINFO_BY_TOPIC,
     GET_SYSTEM_TOPIC_LIST_FROM_NS,
-    DeleteTopicInNamesrvHeader,
     GetRouteInfoHeader,
 )
 from rmq.wire.api.topics import (
-    DELETE_TOPIC_IN_BROKER,
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     GET_TOPIC_STATS_INFO,
     QUERY_TOPIC_CONSUME_BY_WHO,
@@ -317,20 +315,7 @@ async def topic_delete(call: Call) -> Outcome:
     if not options.as_mqadmin:
         await _check_topic(call, brokers, topic)
     call.confirm(f"topic {topic} and its messages are deleted from {', '.join(brokers)}", topic)
-    deleted = f"{topic} is deleted"
-    return merged(
-        [
-            await change_each(call, brokers, DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic), None, what=deleted),
-            await change_each(
-                call,
-                options.namesrvAddr,
-                DELETE_TOPIC_IN_NAMESRV,
-                DeleteTopicInNamesrvHeader(topic=topic),
-                None,
-                what=deleted,
-            ),
-        ]
-    )
+    return await delete_topic(call, brokers, topic)
 
 
 async def _check_topic(call: Call, brokers: list[str], topic: str) -> None:

@@ -94,6 +94,8 @@ class Table:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 

@@ -87,7 +87,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         overview().print_help(sys.stderr)
         sys.exit(EXIT_USAGE)
     word, *rest = arguments
-    if word == "help" and rest:
+    word = _IN_ANY_CASE.get(word.lower(), word)
+    if word == "help":
         _help(*rest)
     if word in INSTEAD or word in NOT_HERE:
         _refer(word)
@@ -100,6 +101,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     except (ContextError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     return options
+
+
+#: mqadmin takes its names in any case
+_IN_ANY_CASE = {name.lower(): name for name in (*ALIASES, *INSTEAD, *NOT_HERE)}
 
 
 def _options_last(arguments: Sequence[str]) -> list[str]:
@@ -201,7 +206,11 @@ def _commands_of(noun: str) -> dict[str, Command]:
 
 
 def _help(*words: str) -> NoReturn:
-    """Print the help of a command by any of its names, and end the process."""
+    """Print the help of a command by any of its names, without one the first page; end the process."""
+    if not words:
+        overview().print_help()
+        sys.exit(OK)
+    words = (_IN_ANY_CASE.get(words[0].lower(), words[0]), *words[1:])
     if words[0] in INSTEAD or words[0] in NOT_HERE:
         _refer(words[0])
     name = ALIASES.get(words[0], " ".join(words))

@@ -55,6 +55,16 @@ class NameTests(SynchronousTestCase):
             status, text = ended("help", alias)
             self.assertEqual((status, text.splitlines()[0]), (0, f"{alias} is rmq-admin {name}"))
 
+    def test_any_case(self) -> None:
+        """mqadmin takes its names in any case, and so do we."""
+        self.assertEqual(parse(["updatetopic", "-t", "T"]).command, "topic create")
+        self.assertEqual(parse(["QueryMsgTraceById", "-i", "X"]).command, "message trace")
+        self.assertIn("topic list", ended("help", "TOPICLIST")[1])
+
+    def test_help(self) -> None:
+        """The word alone is the first page."""
+        self.assertEqual(ended("help"), ended("--help"))
+
     def test_unknown_names(self) -> None:
         """Status 64, and nothing is done."""
         for arguments in (

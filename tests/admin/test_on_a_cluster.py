@@ -429,6 +429,9 @@ class TopicTests(ClusterCase):
         self.assertIn("no cluster Other; clusters known: sim", self.fails(2, "topic", "create", "T", "-c", "Other"))
 
 
+MQADMIN_CLONE = ("cloneGroupOffset", "-s", "nosuch", "-d", "H", "-t", "orders", "-o", "true")
+
+
 class GroupTests(ClusterCase):
     def setUp(self) -> None:
         super().setUp()
@@ -561,6 +564,11 @@ class GroupTests(ClusterCase):
         rows = self.data("group", "show", "H")
         self.assertEqual([row["consumer_offset"] for row in rows if row["topic"] == "orders"], [1, 2])
 
+    def test_clone_of_nothing(self) -> None:
+        """A source without an offset in the topic, perhaps a name with a mistake: status 2, nothing is sent."""
+        for name in (("group", "clone", "nosuch", "H", "orders", "--yes"), MQADMIN_CLONE):
+            self.assertIn("group nosuch has no offset in topic orders", self.fails(2, *name))
+
     def test_create_and_delete(self) -> None:
         """A created group is there for its members, a deleted one is not."""
         self.text("group", "create", "G", "--retryMaxTimes", "3")
@@ -636,6 +644,8 @@ class ServerTests(ClusterCase):
         self.assertEqual(self.data("topic", "route", "orders")[0]["perm"], "R--")
         self.text("broker", "undrain", "broker-a")
         self.assertEqual(self.data("topic", "route", "orders")[0]["perm"], "RW-")
+        for name in (("broker", "drain"), ("broker", "undrain"), ("wipeWritePerm", "-b"), ("addWritePerm", "-b")):
+            self.assertEqual(self.fails(2, *name, "brokera"), "rmq-admin: no broker brokera; brokers known: broker-a")
 
     def test_keys_and_values(self) -> None:
         """The NameServers' table: set, read, listed, deleted."""
@@ -813,7 +823,7 @@ class MessageTests(ClusterCase):
             "-p",
             "x",
             "-k",
-            "k",
+            "k1 k2",
             "-c",
             "A",
             "-b",
@@ -825,6 +835,7 @@ class MessageTests(ClusterCase):
         )
         (line,) = self.lines(*sent)
         self.assertEqual(line.split()[1:], ["broker-a:1", "0"])
+        self.assertEqual(self.tail("orders", "--from", "begin")[0]["keys"], ["k1", "k2"])
 
     def test_follow(self) -> None:
         """Without --exit new messages are printed as they come, until --count."""
@@ -848,6 +859,13 @@ class MessageTests(ClusterCase):
         (by_producer,) = self.data("message", "show", sent["message_id"], "-t", "orders")
         (by_broker,) = self.data("message", "show", sent["offset_message_id"])
         self.assertEqual((by_producer["body"], by_broker["body"]), ("x", "x"))
+        for one in (sent["message_id"], sent["offset_message_id"]):  # mqadmin 5.x wants the topic with both
+            (found,) = self.data("queryMsgById", "-t", "orders", "-i", one)
+            self.assertEqual(found, by_producer)
+        self.text("topic", "create", "others")
+        self.assertIn(
+            "topic others has no message", self.fails(2, "message", "show", sent["offset_message_id"], "-t", "others")
+        )
         self.assertIn("needs its topic", self.fails(64, "message", "show", sent["message_id"]))
         decode = parse(["message", "decode", sent["offset_message_id"]])
         asked = Deferred.fromCoroutine(run(platform_for(self.machine), decode, self.terminal()))

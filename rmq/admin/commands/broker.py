@@ -16,7 +16,7 @@ from rmq.admin.command import (
     subject,
     tabular,
 )
-from rmq.admin.lookups import ask_all, ask_each, change_each, targets
+from rmq.admin.lookups import ask_all, ask_each, change_each, cluster_info, targets
 from rmq.runtime.properties import decode_properties
 from rmq.wire.api.admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -101,8 +101,12 @@ NAME = subject("brokerName", "-b", "--brokerName", metavar="BROKER_NAME")
     changes=True,
 )
 async def broker_drain(call: Call) -> Outcome:
-    """Ask every NameServer; a restart of the broker or `undrain` ends it. Status 4 when nobody confirms it."""
-    name = call.options.brokerName
+    """
+    Ask every NameServer; a restart of the broker or `undrain` ends it.
+
+    Status 2 when there is no such broker, 4 when nobody confirms it.
+    """
+    name = await _known_name(call)
     call.confirm(f"no producer sends to {name} any more", name)
     header = BrokerNameHeader(broker_name=name)
     return await change_each(
@@ -112,12 +116,21 @@ async def broker_drain(call: Call) -> Outcome:
 
 @command("broker undrain", "give the write permission back", NAMESRV, NAME, changes=True)
 async def broker_undrain(call: Call) -> Outcome:
-    """Ask every NameServer."""
-    name = call.options.brokerName
+    """Ask every NameServer; status 2 when there is no such broker."""
+    name = await _known_name(call)
     header = BrokerNameHeader(broker_name=name)
     return await change_each(
         call, call.options.namesrvAddr, ADD_WRITE_PERM_OF_BROKER, header, None, what=f"{name} takes messages"
     )
+
+
+async def _known_name(call: Call) -> str:
+    """Return the broker name; NotFound when no broker has it: NameServers would take it, and change nothing."""
+    name: str = call.options.brokerName
+    known = (await cluster_info(call)).broker_addr_table
+    if name not in known:
+        raise NotFound(f"no broker {name}; brokers known: {', '.join(sorted(known)) or 'none'}")
+    return name
 
 
 async def _clean(call: Call, contract: Contract[None, None, None, None], what: str) -> Outcome:

@@ -589,9 +589,13 @@ async def _offset_at(call: Call, addr: str, queue: MessageQueue, at_ms: int) -> 
     changes=True,
 )
 async def group_clone(call: Call) -> Outcome:
-    """Status 4 when nobody confirms it."""
+    """Status 2 when the source has no offset in the topic, 4 when nobody confirms it."""
     options = call.options
     brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
+    tables, failures = await ask_all(call, brokers.values(), GET_ALL_CONSUMER_OFFSET, None, None)
+    # brokers would take the request, and nothing would change
+    if not failures and not any(f"{options.topic}@{options.source}" in one.body.offset_table for _, one in tables):
+        raise NotFound(f"group {options.source} has no offset in topic {options.topic}")
     call.confirm(
         f"group {options.group} gets the offsets of {options.source} in topic {options.topic} on {', '.join(brokers)}",
         options.group,

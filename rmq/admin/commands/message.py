@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from rmq.admin import columns
@@ -28,7 +29,7 @@ from rmq.admin.reading import queues_of, read
 from rmq.admin.sending import plan_send, producer
 from rmq.admin.times import parse_time, time_text
 from rmq.client.core import traces
-from rmq.client.flows.admin import FAR_FUTURE_MS, place_of
+from rmq.client.flows.admin import FAR_FUTURE_MS, place_of, received
 from rmq.client.types import Message, ReceivedMessage
 from rmq.errors import ConfigurationError
 from rmq.wire import fastjson
@@ -86,9 +87,19 @@ async def _by_id(call: Call, message_id: str) -> list[ReceivedMessage]:
         _place(message_id)
         return [await admin_of(call).message(message_id)]
     found = [one for one in await admin_of(call).find_messages(topic, message_id) if one.message_id == message_id]
-    if not found:
-        raise NotFound(f"topic {topic} has no message {message_id}")
-    return found
+    return found or [await _by_broker_id(call, message_id)]
+
+
+async def _by_broker_id(call: Call, message_id: str) -> ReceivedMessage:
+    """Return the message of an id that a broker of the topic made; mqadmin 5.x wants the topic also for those."""
+    topic = call.options.topic
+    brokers = (await route_of(call, topic)).broker_datas
+    names = {addr: broker.broker_name for broker in brokers for addr in broker.broker_addrs.values()}
+    with contextlib.suppress(ConfigurationError):  # an id that a producer made
+        name = names.get(place_of(message_id)[0])
+        if name is not None and (record := await admin_of(call).record(message_id)).topic == topic:
+            return received(record, name)
+    raise NotFound(f"topic {topic} has no message {message_id}")
 
 
 #: one group's dealings with a message: {"group": …, "track": Java's TrackType, "consumer_offset": …}

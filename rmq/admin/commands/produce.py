@@ -77,7 +77,8 @@ async def produce(call: Call) -> None:
         options.topic,
         b"",
         tags=options.tags,
-        keys=tuple(options.keys),
+        # mqadmin has all keys in one text
+        keys=tuple(" ".join(options.keys).split() if options.as_mqadmin else options.keys),
         delay_level=options.delay,
         properties=dict(_pair(text) for text in options.property),
     )

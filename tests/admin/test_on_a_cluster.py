@@ -371,6 +371,22 @@ class TopicTests(ClusterCase):
         self.assertIn("no route of topic orders", self.fails(2, "topic", "show", "orders"))
         self.assertEqual(self.data("topic", "list"), [])
 
+    def test_figures_without_a_route(self) -> None:
+        """A topic without a route, which was deleted meanwhile, hides no other from `topic stats`."""
+        self.text("topic", "create", "orders")
+        self.text("topic", "create", "gone")
+        asked = RemotingClient.invoke
+
+        def invoke(client: RemotingClient, addr: str, contract: Any, header: Any, *more: Any, **settings: Any) -> Any:
+            if contract.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and header.topic == "gone":
+                return fail(Refused(17, "no route", addr, request_code=contract.code))
+            return asked(client, addr, contract, header, *more, **settings)
+
+        self.patch(RemotingClient, "invoke", invoke)
+        topics = {row["topic"] for row in self.data("topic", "stats")}
+        self.assertIn("orders", topics)
+        self.assertNotIn("gone", topics)
+
     def test_names_of_mqadmin(self) -> None:
         """mqadmin's command lines do the same, print system topics too, and never ask."""
         self.text("updateTopic", "-c", "sim", "-t", "orders", "-r", "2", "-w", "3")

@@ -360,7 +360,10 @@ async def topic_stats(call: Call) -> Outcome:
     failures: list[RequestFailed] = []
     silent: set[str] = set()
     for topic in topics:
-        brokers = list(addresses_by_name((await route_of(call, topic)).broker_datas).values())
+        try:
+            brokers = list(addresses_by_name((await route_of(call, topic)).broker_datas).values())
+        except NotFound:  # deleted since, or without a broker
+            continue
         if not silent.isdisjoint(brokers):
             continue
         try:

@@ -66,6 +66,12 @@ async def targets(call: Call) -> list[str]:
     return list(call.options.brokerAddr or ()) or masters_of(call, await broker_groups(call))
 
 
+async def members(call: Call) -> list[str]:
+    """Return ``--brokerAddr``, or all brokers of a cluster, its slaves too; raises as targets."""
+    named = list(call.options.brokerAddr or ())
+    return named or [addr for addrs in (await broker_groups(call)).values() for addr in addrs.values()]
+
+
 def masters_of(call: Call, groups: Mapping[str, Mapping[int, str]]) -> list[str]:
     """Return the masters of :func:`broker_groups`, and name the groups without one; NotFound when none has one."""
     masters = []

@@ -403,7 +403,8 @@ class CleanTests(ClusterCase):
 class AclTests(ClusterCase):
     def test_brokers_without_access_control(self) -> None:
         """A broker that has none refuses: status 1. The secret is in no plan, and may come from a file."""
-        self.fails(1, "acl", "show")
+        shown = self.admin("acl", "show")
+        self.assertEqual((shown.status, shown.err.count("access control is off")), (1, 2))
         self.machine.disk.make_dirs("/keys")
         self.machine.disk.write_atomic("/keys/s", b"very-secret\n")
         for secret in (("-s", "very-secret"), ("--secret-file", "/keys/s")):
@@ -414,6 +415,19 @@ class AclTests(ClusterCase):
             self.assertNotIn("very-secret", self.emitted[0])
         self.fails(64, "acl", "set", "alice", "-s", "x", "--secret-file", "/keys/s", "--yes")
         self.fails(4, "acl", "delete", "alice")
+
+    def test_slaves_have_accounts(self) -> None:
+        """Accounts are changed on slaves too, which answer pulls and copy none from their masters; as mqadmin does."""
+        for arguments in (
+            ("acl", "set", "alice", "-s", "secret-of-alice", "-m", "false"),
+            ("updateAclConfig", "-c", "sim", "-a", "alice", "-s", "secret-of-alice"),
+            ("acl", "delete", "alice"),
+            ("acl", "whitelist", "10.0.0.*"),
+        ):
+            self.emitted.clear()
+            self.admin(*arguments, "--dry-run")
+            asked = [line.split(" to ")[1].partition(": ")[0] for line in self.emitted]
+            self.assertEqual(asked, [member.addr for member in self.cluster.members])
 
 
 class MistakeTests(ClusterCase):

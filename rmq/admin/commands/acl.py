@@ -20,7 +20,7 @@ from rmq.admin.command import (
     subject,
     tabular,
 )
-from rmq.admin.lookups import ask_all, change_each, targets
+from rmq.admin.lookups import ask_all, change_each, members
 from rmq.admin.times import time_text
 from rmq.errors import RequestFailed
 from rmq.runtime.disk.error import DiskError
@@ -45,7 +45,7 @@ PERM = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
 async def acl_version(call: Call) -> Outcome:
     """Status 1 when a broker has no access control."""
     rows = []
-    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CLUSTER_ACL_INFO, None, None)
+    answers, failures = await ask_all(call, await members(call), GET_BROKER_CLUSTER_ACL_INFO, None, None)
     for addr, answer in answers:
         header = answer.header
         version = msgspec.json.decode(header.version, type=DataVersion)
@@ -65,7 +65,7 @@ async def acl_version(call: Call) -> Outcome:
 async def acl_show(call: Call) -> Outcome:
     """Status 1 when a broker has no access control."""
     rows: list[tuple[object, ...]] = []
-    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CLUSTER_ACL_CONFIG, None, None)
+    answers, failures = await ask_all(call, await members(call), GET_BROKER_CLUSTER_ACL_CONFIG, None, None)
     for addr, answer in answers:
         rows += [(addr, None, one, *[None] * 6) for one in answer.body.global_white_addrs]
         rows += [(addr, *_described(one, call.options.show_secrets)) for one in answer.body.plain_access_configs]
@@ -91,7 +91,7 @@ def _described(one: PlainAccessConfig, show_secrets: bool) -> Sequence[object]:
 
 @command(
     "acl set",
-    "create an account, or alter it, on all masters of a cluster; what is not given stays as it is",
+    "create an account, or alter it, on all brokers of a cluster; what is not given stays as it is",
     NAMESRV,
     ACCOUNT,
     CLUSTER,
@@ -129,7 +129,7 @@ async def acl_set(call: Call) -> Outcome:
     Java: PlainPermissionManager#updateAccessConfig
     """
     options = call.options
-    brokers = await targets(call)
+    brokers = await members(call)
     given = CreateAccessConfigHeader(
         access_key=options.accessKey,
         secret_key=_secret(call),
@@ -201,7 +201,7 @@ def _secret(call: Call) -> str | None:
 
 @command(
     "acl delete",
-    "delete an account from all masters of a cluster",
+    "delete an account from all brokers of a cluster",
     NAMESRV,
     ACCOUNT,
     CLUSTER,
@@ -211,7 +211,7 @@ def _secret(call: Call) -> str | None:
 async def acl_delete(call: Call) -> Outcome:
     """Status 4 when nobody confirms it."""
     name = call.options.accessKey
-    brokers = await targets(call)
+    brokers = await members(call)
     call.confirm(f"account {name} is deleted from {', '.join(brokers)}", name)
     header = DeleteAccessConfigHeader(access_key=name)
     return await change_each(call, brokers, DELETE_ACL_CONFIG, header, None, what=f"account {name} is deleted")
@@ -219,7 +219,7 @@ async def acl_delete(call: Call) -> Outcome:
 
 @command(
     "acl whitelist",
-    "replace the addresses that need no account, on all masters of a cluster",
+    "replace the addresses that need no account, on all brokers of a cluster",
     NAMESRV,
     subject("addresses", "-g", "--globalWhiteRemoteAddresses", metavar="PATTERN,..."),
     CLUSTER,
@@ -230,7 +230,7 @@ async def acl_delete(call: Call) -> Outcome:
 async def acl_whitelist(call: Call) -> Outcome:
     """Status 4 when nobody confirms it."""
     options = call.options
-    brokers = await targets(call)
+    brokers = await members(call)
     what = f"addresses without account: {options.addresses}"
     call.confirm(f"{what} on {', '.join(brokers)}", options.addresses)
     header = GlobalWhiteAddrsHeader(

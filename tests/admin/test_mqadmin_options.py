@@ -71,6 +71,24 @@ updateTopicPerm b:brokerAddr= c:clusterName= t:topic= p:perm=
 wipeWritePerm b:brokerName=
 """.replace("\\\n", "")
 
+#: what 5.3.3 has besides, of the commands that are here
+OPTIONS_OF_5 = """
+clusterList c:clusterName=
+consumerProgress t:topicName= c:cluster=
+haStatus c:clusterName= b:brokerAddr= i:interval=
+queryMsgById t:topic= f:bodyFormat= c:cluster= i:msgId=
+queryMsgByKey b:beginTimestamp= e:endTimestamp= m:maxNum= c:cluster= t:topic= k:msgKey=
+queryMsgByOffset f:bodyFormat= t:topic= b:brokerName= i:queueId= o:offset=
+queryMsgByUniqueKey c:cluster= i:msgId= t:topic=
+queryMsgTraceById b:beginTimestamp= e:endTimestamp= c:maxNum= i:msgId=
+resetOffsetByTime g:group= t:topic= s:timestamp= c:cluster= b:broker= q:queue= o:offset=
+skipAccumulatedMessage c:cluster= g:group= t:topic=
+topicStatus c:cluster= t:topic=
+updateBrokerConfig a:updateAllBroker= k:key= v:value=
+updateSubGroup o:consumeMessageOrderly= p:groupRetryPolicy= g:groupName=
+updateTopic a:attributes= t:topic=
+"""
+
 #: what stands for a value, by the long name of an option; others are numbers
 VALUES = {
     **dict.fromkeys(("brokerAddr", "namesrvAddr", "broker"), "127.0.0.1:1"),
@@ -79,6 +97,7 @@ VALUES = {
     **dict.fromkeys(("defaultTopicPerm", "defaultGroupPerm"), "DENY"),
     "notifyConsumerIdsChanged": "false",
     "perm": "6",
+    "groupRetryPolicy": "{}",
     "method": "put",
     "timestamp": "now",
 }
@@ -87,7 +106,7 @@ VALUES = {
 class OptionTests(TestCase):
     def test_all_options(self) -> None:
         """Each command line parses with all options at once, in short and in long form."""
-        for line in OPTIONS.split("\n"):
+        for line in (OPTIONS + OPTIONS_OF_5).split("\n"):
             name, *options = line.split() or [""]
             short, long = [name], [name]
             for option in options:

@@ -617,6 +617,33 @@ class GroupTests(ClusterCase):
             self.assertNotIn("G", self.text("topic", "list", "--all").replace("%", " ").split())
             self.assertEqual(self.text("group", "list"), "no group has consumed yet")
 
+    def test_options_of_5x(self) -> None:
+        """One topic of a group, one queue of a reset, and what only brokers of 5.x know of a topic or a group."""
+        self.join("G", "orders").transport.loseConnection()  # type: ignore[union-attr]
+        self.world.run_for(5)
+        self.commit("G", "orders", 1, 2)
+        shown = self.text("consumerProgress", "-g", "G", "-t", "orders")
+        self.assertEqual([line.split()[0] for line in shown.splitlines()[1:3]], ["orders", "orders"])
+        self.assertIn("no offset in topic others", self.fails(2, "consumerProgress", "-g", "G", "-t", "others"))
+        reset = ("resetOffsetByTime", "-g", "G", "-t", "orders", "-s", "-1", "-q", "1", "-o", "0")
+        self.assertIn("-q 1 needs -b", self.fails(64, *reset))
+        self.text(*reset, "-b", self.broker)
+        self.assertEqual(self.positions(), {0: 1, 1: 0})
+        self.emitted.clear()
+        for changed in (
+            ("updateTopic", "-c", "sim", "-t", "T", "-a", "+message.type=FIFO"),
+            ("updateSubGroup", "-c", "sim", "-g", "G", "-o", "true", "-p", '{"type":"EXPONENTIAL"}'),
+            ("updateSubGroup", "-c", "sim", "-g", "G", "--attributes", "+a=b,-c"),
+            ("updateSubGroup", "-c", "sim", "-g", "G"),
+        ):
+            self.admin(*changed, "--dry-run")
+        topic, ordered, attributes, plain = self.emitted
+        self.assertIn("attributes=+message.type=FIFO", topic)
+        self.assertIn("consumeMessageOrderly=True groupRetryPolicy={'type': 'EXPONENTIAL'}", ordered)
+        self.assertIn("attributes={'+a': 'b', '-c': ''}", attributes)
+        self.assertNotIn("attributes", plain)
+        self.assertIn("+KEY=VALUE or -KEY", ended("updateSubGroup", "-g", "G", "--attributes", "a=b")[1])
+
     def test_delete_what_is_not_there(self) -> None:
         """A group that no broker has, nor its offsets: status 2, nothing is sent; mqadmin deletes without looking."""
         for more in (("--yes",), ("--dry-run",), ()):

@@ -13,10 +13,11 @@ from rmq.admin.command import (
     Outcome,
     argument,
     command,
+    only_mqadmin,
     subject,
     tabular,
 )
-from rmq.admin.lookups import ask_all, ask_each, change_each, cluster_info, targets
+from rmq.admin.lookups import ask_all, ask_each, change_each, cluster_info, members, targets
 from rmq.runtime.properties import decode_properties
 from rmq.wire.api.admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -67,12 +68,13 @@ async def broker_config(call: Call) -> Outcome:
     subject("value", "-v", "--value", metavar="VALUE"),
     CLUSTER,
     ONE_BROKER,
+    only_mqadmin("-a", "--updateAllBroker", dest="slaves_too", help="whatever its value: slaves of the cluster too"),
     changes=True,
 )
 async def broker_set(call: Call) -> Outcome:
     """Status 1 when a broker refuses it, 4 when nobody confirms it."""
     options = call.options
-    brokers = await targets(call)
+    brokers = await (members(call) if getattr(options, "slaves_too", None) else targets(call))
     if not options.as_mqadmin:
         await _check_key(call, brokers, options.key)
     call.confirm(f"{options.key}={options.value} is set on {', '.join(brokers)}", options.key)

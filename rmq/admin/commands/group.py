@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
 
 import attrs
 import msgspec
@@ -25,6 +27,7 @@ from rmq.admin.command import (
     argument,
     command,
     ignored,
+    is_true,
     merged,
     only_mqadmin,
     subject,
@@ -102,6 +105,8 @@ ONE_TOPIC = subject("topic", "-t", "--topic", metavar="TOPIC")
         default="false",
         help="of mqadmin's form with -g: the addresses of members too (false)",
     ),
+    only_mqadmin("-t", "--topicName", dest="topic", metavar="TOPIC", help="with -g: only this topic"),
+    ignored("-c", "--cluster"),
 )
 async def group_list(call: Call) -> Outcome:
     """A group is known by its retry topic, as to mqadmin; without figures when a broker does not answer for it."""
@@ -202,9 +207,10 @@ async def offsets_of(
 )
 async def group_show(call: Call) -> Outcome:
     """Ask the brokers of the group; status 2 when the group is unknown or its lag is above ``--maxLag``."""
-    table, rate = await offsets_of(call, call.options.group)
+    topic = getattr(call.options, "topic", None)
+    table, rate = await offsets_of(call, call.options.group, topic)
     if not table:
-        raise NotFound(f"group {call.options.group} has committed no offset")
+        raise NotFound(f"group {call.options.group} has committed no offset{f' in topic {topic}' if topic else ''}")
     rows = [
         (
             queue.topic,
@@ -283,6 +289,29 @@ async def group_members(call: Call) -> Outcome:
 GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 
+class _Group(SubscriptionGroupConfig, rename="camel", kw_only=True):
+    """A group with what 5.x has besides, where it was given."""
+
+    consume_message_orderly: bool | msgspec.UnsetType = msgspec.UNSET
+    group_retry_policy: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    attributes: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no object in JSON: {error}") from None
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Java: AttributeParser#parseToMap"""
+    pairs = [one.strip().partition("=") for one in text.split(",") if one.strip()]
+    if any(not name.startswith("+" if found else "-") for name, found, _ in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: +KEY=VALUE or -KEY is expected, several joined by commas")
+    return {name: value for name, _, value in pairs}
+
+
 @command(
     "group create",
     "create a consumer group, or alter it, on all masters of a cluster",
@@ -318,6 +347,29 @@ GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
         default="true",
         help="are members notified at once when one comes or goes (true)",
     ),
+    argument(
+        "--consumeMessageOrderly",
+        mqadmin=("-o",),
+        type=is_true,
+        default=msgspec.UNSET,
+        metavar="true|false",
+        help="at brokers of 5.x: does the group consume in order with POP",
+    ),
+    argument(
+        "--groupRetryPolicy",
+        mqadmin=("-p",),
+        type=_json_object,
+        default=msgspec.UNSET,
+        metavar="JSON",
+        help="at brokers of 5.x",
+    ),
+    argument(
+        "--attributes",
+        type=_attributes,
+        default=msgspec.UNSET,
+        metavar="+KEY=VALUE,-KEY",
+        help="at brokers of 5.x",
+    ),
     changes=True,
 )
 async def group_create(call: Call) -> Outcome:
@@ -326,7 +378,7 @@ async def group_create(call: Call) -> Outcome:
     if not GROUP_NAME.fullmatch(options.group):
         raise WrongUse(f"group {options.group!r}: a name has letters, digits, % | _ - only, at most 255")
     usual = "false" if options.as_mqadmin else "true"
-    config = SubscriptionGroupConfig(
+    config = _Group(
         group_name=options.group,
         consume_enable=options.consumeEnable == "true",
         consume_broadcast_enable=(options.consumeBroadcastEnable or usual) == "true",
@@ -336,6 +388,9 @@ async def group_create(call: Call) -> Outcome:
         notify_consumer_ids_changed_enable=options.notifyConsumerIdsChanged == "true",
         retry_max_times=options.retryMaxTimes,
         retry_queue_nums=options.retryQueueNums,
+        consume_message_orderly=options.consumeMessageOrderly,
+        group_retry_policy=options.groupRetryPolicy,
+        attributes=options.attributes,
     )
     what = f"{options.group}: {config.retry_max_times} tries, {config.retry_queue_nums} retry queues"
     return await change_each(call, await targets(call), UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config, what=what)
@@ -405,11 +460,16 @@ async def _check_group(call: Call, brokers: Iterable[str], group: str) -> None:
     argument("-f", "--force", choices=("true", "false"), default="true", help="forward too, not only back (true)"),
     argument(
         "--queue",
+        mqadmin=("-q",),
         action="append",
         metavar="BROKER:ID",
         help="only this queue, of a group without members; may be given several times",
     ),
-    only_mqadmin("-c", "--cplus", dest="_ignored", nargs="?", help="accepted; members of all languages are reset"),
+    only_mqadmin("-b", "--broker", metavar="HOST:PORT", help="the broker of -q"),
+    only_mqadmin("-o", "--offset", type=int, metavar="OFFSET", help="where to, in the queue of -q, in place of -s"),
+    only_mqadmin(
+        "-c", "--cplus", "--cluster", dest="_ignored", nargs="?", help="accepted; members of all languages are reset"
+    ),
     changes=True,
 )
 async def group_reset(call: Call) -> Outcome:
@@ -420,8 +480,13 @@ async def group_reset(call: Call) -> Outcome:
     """
     options = call.options
     chosen = getattr(options, "queue", None)
+    offset = getattr(options, "offset", None)
+    if offset is not None:
+        options.to = str(offset)
     goal = _offset(options.to) if chosen else _moment(options.to)
     brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
+    if chosen and options.as_mqadmin:
+        chosen = [_named_queue(one, options.broker, brokers) for one in chosen]
     if chosen:
         return await _reset_queues(call, brokers, goal, chosen)
     at_ms = goal.at_ms
@@ -431,6 +496,16 @@ async def group_reset(call: Call) -> Outcome:
     for addr in brokers.values():
         moved.update(await _reset_at(call, addr, at_ms))
     return _resets(moved)
+
+
+def _named_queue(text: str, addr: str | None, brokers: Mapping[str, str]) -> str:
+    """Return BROKER:ID, where mqadmin 5.x has the address of the broker and the number of the queue."""
+    if ":" in text:
+        return text
+    name = next((name for name, known in brokers.items() if addr in (name, known)), None)
+    if name is None:
+        raise WrongUse(f"-q {text} needs -b with a broker of the topic: {', '.join(brokers.values())}")
+    return f"{name}:{text}"
 
 
 def _resets(moved: Mapping[MessageQueue, tuple[int | None, int]]) -> Outcome:
@@ -614,12 +689,23 @@ async def group_clone(call: Call) -> Outcome:
     GROUP,
     ONE_TOPIC,
     only_mqadmin("-f", "--force", choices=("true", "false"), default="true", help="false: skip nothing (true)"),
+    ignored("-c", "--cluster"),
     changes=True,
 )
 async def group_skip(call: Call) -> Outcome:
     """The same as ``group reset --to end``."""
     call.options.to, call.options.force = "end", getattr(call.options, "force", "true")
     return await group_reset(call)
+
+
+class _Groups(msgspec.Struct, rename="camel"):
+    """The groups of a broker, with all keys that it has for them; those of 5.x are more."""
+
+    subscription_group_table: dict[str, dict[str, Any]] = {}
+
+
+def _flat(value: object) -> object:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
 
 
 @command("group config", "show the configuration of a group on each broker", NAMESRV, GROUP, CLUSTER, ONE_BROKER)
@@ -629,9 +715,8 @@ async def group_config(call: Call) -> Outcome:
     rows = []
     answers, failures = await ask_all(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
     for addr, answer in answers:
-        config = fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table.get(group)
-        if config is not None:
-            rows += [(addr, key, value) for key, value in msgspec.to_builtins(config).items()]
+        config = fastjson.decode(answer.body, _Groups).subscription_group_table.get(group, {})
+        rows += [(addr, key, _flat(value)) for key, value in sorted(config.items())]
     if not rows and not failures:
         raise NotFound(f"no broker knows group {group}")
     return tabular(("broker", "key", "value"), rows, nothing="", failures=failures)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmq.admin.command import CLUSTER, DIFFERENT, NAMESRV, OK, ONE_BROKER, Call, Outcome, argument, command
+from rmq.admin.command import (
+    CLUSTER,
+    DIFFERENT,
+    NAMESRV,
+    OK,
+    ONE_BROKER,
+    Call,
+    Outcome,
+    argument,
+    command,
+    only_mqadmin,
+)
 from rmq.admin.lookups import ask_all, broker_groups, masters_of
 from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
@@ -22,6 +33,7 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
         metavar="BYTES",
         help="exit status 2 when a replication lag is larger, a master has no slave, or a registered one is missing",
     ),
+    only_mqadmin("-i", "--interval", dest="watch", type=float, metavar="SECONDS", help="as --watch"),
 )
 async def ha_status(call: Call) -> Outcome:
     """Ask each broker; Apache 4.9 does not know the request."""

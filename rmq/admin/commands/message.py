@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from typing import Any
 
@@ -44,6 +45,18 @@ from rmq.wire.api.topics import (
 )
 
 ID = subject("id", "-i", "--msgId", metavar="ID")
+_BEGIN = argument(
+    "-b", "--from", "--beginTimestamp", dest="begin", default="0", metavar="TIME", help="stored from here on"
+)
+_END = argument("-e", "--to", "--endTimestamp", dest="end", metavar="TIME", help="stored until here")
+
+
+def _times(options: argparse.Namespace) -> tuple[int, int]:
+    """Return the epoch milliseconds of --from and --to; raises WrongUse."""
+    try:
+        return parse_time(options.begin), FAR_FUTURE_MS if options.end is None else parse_time(options.end)
+    except ValueError as error:
+        raise WrongUse(f"a time such as 2026-01-31T12:00 is expected: {error}") from None
 
 
 @command(
@@ -63,6 +76,8 @@ ID = subject("id", "-i", "--msgId", metavar="ID")
     flag("--resend", "-s", "--sendMessage", help="send a copy to its topic, for all groups"),
     ignored("-u", "--unitName"),
     ignored("-a", "--showAll", takes_value=False),
+    ignored("-c", "--cluster"),
+    ignored("-f", "--bodyFormat"),
     changes=lambda options: options.resend or options.consume_by is not None,
 )
 async def message_show(call: Call) -> Outcome:
@@ -205,13 +220,26 @@ async def _resend(call: Call, found: list[ReceivedMessage]) -> Outcome:
         metavar="TOPIC",
         help=f"where clients write their traces ({traces.TRACE_TOPIC})",
     ),
-    argument("--max", dest="most", type=int, default=64, metavar="N", help="messages with traces, of each broker (64)"),
+    argument(
+        "--max",
+        mqadmin=("-c", "--maxNum"),
+        dest="most",
+        type=int,
+        default=64,
+        metavar="N",
+        help="messages with traces, of each broker (64)",
+    ),
+    _BEGIN,
+    _END,
 )
 async def message_trace(call: Call) -> Outcome:
     """By the id that the producer made, or by a key. Status 2 when nobody traced it."""
     options = call.options
     try:
-        found = await admin_of(call).find_messages(options.trace_topic, options.id, most=options.most)
+        begin_ms, end_ms = _times(options)
+        found = await admin_of(call).find_messages(
+            options.trace_topic, options.id, most=options.most, begin_ms=begin_ms, end_ms=end_ms
+        )
     except NotFound as error:
         raise NotFound(f"{error}; brokers have it with traceTopicEnable=true") from None
     lines: list[tuple[ReceivedMessage, dict[str, Any]]] = []
@@ -295,9 +323,10 @@ def _place(message_id: str) -> tuple[str, int]:
     subject("topic", "-t", "--topic", metavar="TOPIC"),
     subject("key", "-k", "--msgKey", nargs="?", metavar="KEY"),
     argument("--key", dest="key_option", metavar="KEY", help="the same"),
-    argument("-b", "--from", "--beginTimestamp", dest="begin", default="0", metavar="TIME", help="stored from here on"),
-    argument("-e", "--to", "--endTimestamp", dest="end", metavar="TIME", help="stored until here"),
+    _BEGIN,
+    _END,
     argument("-m", "--max", "--maxNum", dest="most", type=int, default=64, metavar="N", help="of each broker (64)"),
+    ignored("-c", "--cluster"),
 )
 async def message_find(call: Call) -> Outcome:
     """Status 2 when none has it."""
@@ -305,11 +334,7 @@ async def message_find(call: Call) -> Outcome:
     key = options.key if options.key_option is None else options.key_option
     if key is None:
         raise WrongUse("a key is needed: message find TOPIC KEY")
-    try:
-        begin_ms = parse_time(options.begin)
-        end_ms = FAR_FUTURE_MS if options.end is None else parse_time(options.end)
-    except ValueError as error:
-        raise WrongUse(f"a time such as 2026-01-31T12:00 is expected: {error}") from None
+    begin_ms, end_ms = _times(options)
     found = await admin_of(call).find_messages(options.topic, key, most=options.most, begin_ms=begin_ms, end_ms=end_ms)
     if not found:
         raise NotFound(f"topic {options.topic} has no message with key {key}")
@@ -345,6 +370,7 @@ async def message_decode(call: Call) -> Outcome:
     subject("broker", "-b", "--brokerName", metavar="BROKER_NAME"),
     subject("queue", "-i", "--queueId", type=int, metavar="QUEUE"),
     subject("offset", "-o", "--offset", type=int, metavar="OFFSET"),
+    ignored("-f", "--bodyFormat"),
 )
 async def message_at(call: Call) -> Outcome:
     """Status 2 when there is none."""

@@ -20,6 +20,7 @@ from rmq.admin.command import (
     argument,
     command,
     flag,
+    ignored,
     is_true,
     merged,
     only_mqadmin,
@@ -163,7 +164,13 @@ async def topic_route(call: Call) -> Outcome:
     return tabular(titles, rows, nothing="the route has no queue", mqadmin_text=mqadmin_text)
 
 
-@command("topic show", "show the queues of a topic with their offsets and the time of the last message", NAMESRV, TOPIC)
+@command(
+    "topic show",
+    "show the queues of a topic with their offsets and the time of the last message",
+    NAMESRV,
+    TOPIC,
+    ignored("-c", "--cluster"),
+)
 async def topic_show(call: Call) -> Outcome:
     """Ask each broker of the topic; status 2 when the topic has no route."""
     topic = call.options.topic
@@ -196,6 +203,12 @@ async def topic_show(call: Call) -> Outcome:
     argument("-p", "--perm", choices=tuple(PERMS), default="rw", help="r, w or rw, in numbers 4, 2 or 6 (default: rw)"),
     flag("--order", "-o", help="for ordered messages: NameServers tell clients its queues"),
     only_mqadmin("-u", "--unit", type=is_true, default=False, metavar="true|false", help="a topic of a unit"),
+    argument(
+        "--attributes",
+        mqadmin=("-a",),
+        metavar="+KEY=VALUE,-KEY",
+        help="attributes at brokers of 5.x: +message.type=FIFO",
+    ),
     only_mqadmin("-s", "--hasUnitSub", type=is_true, default=False, metavar="true|false", help="units subscribe to it"),
     changes=True,
 )
@@ -210,6 +223,7 @@ async def topic_create(call: Call) -> Outcome:
         PERMS[options.perm],
         topic_sys_flag=_sys_flag(options),
         order=options.order,
+        attributes=options.attributes,
     )
     numbers = f"{header.read_queue_nums} read and {header.write_queue_nums} write queues"
     what = f"{header.topic}: {numbers}, {perm_text(header.perm)}"

@@ -28,6 +28,8 @@ class CreateTopicHeader(msgspec.Struct, rename="camel", kw_only=True):
     topic_filter_type: str
     topic_sys_flag: Int32 | None = None
     order: bool = False
+    #: of 5.x: ``+message.type=FIFO``
+    attributes: str | None = None
 
 
 class TopicHeader(msgspec.Struct, rename="camel", kw_only=True):

@@ -1,8 +1,7 @@
 """
-What mqadmin 4.9.7 prints where scripts cut columns: clusterList, topicList, topicRoute, consumerProgress and
-queryMsgTraceById.
+What mqadmin 4.9.7 prints where scripts cut columns or look for a word.
 
-The order of topics and clusters is another: mqadmin's is that of Java's hash tables.
+The order of topics, brokers and clusters is another: mqadmin's is that of Java's hash tables.
 """
 
 from __future__ import annotations
@@ -13,9 +12,13 @@ from typing import Any
 
 import msgspec
 
+from rmq.client.types import ReceivedMessage
+from rmq.wire.api.clients import ConsumerConnection
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.offsets import OffsetWrapper
 from rmq.wire.api.routes import TopicRouteData
+from rmq.wire.api.topics import TopicOffset
+from rmq.wire.codes import version_desc
 
 #: (cluster, broker name, broker id, address, runtime figures or None when the broker did not answer)
 Member = tuple[str, str, int, str, Mapping[str, str] | None]
@@ -134,6 +137,135 @@ def topic_route_list(route: TopicRouteData) -> str:
         lines.append(layout % (*where, data.read_queue_nums, data.write_queue_nums, data.perm))
     lines += ["-" * 158, layout % ("Total:", len(queues), "", reads, writes, "")]
     return "\n".join(lines)
+
+
+def topic_status(offsets: Mapping[MessageQueue, TopicOffset]) -> str:
+    """Java: TopicStatusSubCommand"""
+    layout = "%-32s  %-4s  %-20s  %-20s    %s"
+    lines = [layout % ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")]
+    for queue, at in offsets.items():
+        moment = _moment(at.last_update_timestamp) if at.last_update_timestamp > 0 else ""
+        lines.append(layout % (queue.broker_name[:32], queue.queue_id, at.min_offset, at.max_offset, moment))
+    return "\n".join(lines)
+
+
+def _moment(at_ms: int) -> str:
+    """Java: UtilAll#timeMillisToHumanString2"""
+    return f"{datetime.fromtimestamp(at_ms // 1000):%Y-%m-%d %H:%M:%S},{at_ms % 1000:03d}"
+
+
+#: (topic, group, lag, messages sent and consumed a second, in 24 hours); None where no group consumes it
+Counted = tuple[str, str | None, int | None, float, float | None, int, int | None]
+
+
+def topic_stats(rows: Iterable[Counted]) -> str:
+    """Java: StatsAllSubCommand"""
+    layout = "%-64s  %-64s %12s %11s %11s %14s %14s"
+    titles = ("#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour")
+    lines = [layout % titles]
+    for topic, group, lag, sent_rate, rate, sent, consumed in rows:
+        of_group = ("", 0, "", "NO_CONSUMER") if rate is None else ((group or "")[:64], lag, f"{rate:.2f}", consumed)
+        name, waiting, out_rate, out = of_group
+        lines.append(layout % (topic[:64], name, waiting, f"{sent_rate:.2f}", out_rate, sent, out))
+    return "\n".join(lines)
+
+
+def broker_status(tables: Mapping[str, Mapping[str, str]], *, with_addr: bool) -> str:
+    """Return the figures of brokers, one a line.  Java: BrokerStatusSubCommand#printBrokerRuntimeStats"""
+    lead = "%-24s %-32s: %s" if with_addr else "%.0s%-32s: %s"
+    return "\n".join(
+        lead % (addr, key, value) for addr, table in tables.items() for key, value in sorted(table.items())
+    )
+
+
+def configurations(tables: Mapping[str, Mapping[str, str]], title: str = "") -> str:
+    """Return the keys of servers below a line for each.  Java: GetBrokerConfigCommand, GetNamesrvConfigCommand"""
+    blocks = [
+        [f"============{title}{addr}============", *(f"{key:50}=  {value}" for key, value in sorted(table.items()))]
+        for addr, table in tables.items()
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def consumer_connection(found: ConsumerConnection) -> str:
+    """Java: ConsumerConnectionSubCommand"""
+    layout = "%-36s %-22s %-10s %s"
+    lines = [layout % ("#ClientId", "#ClientAddr", "#Language", "#Version")]
+    lines += [
+        layout % (one.client_id, one.client_addr, one.language, version_desc(one.version))
+        for one in sorted(found.connection_set, key=lambda one: one.client_id)
+    ]
+    lines += ["", "Below is subscription:", f"{'#Topic':20} #SubExpression"]
+    lines += [f"{one.topic:20} {one.sub_string}" for _, one in sorted(found.subscription_table.items())]
+    lines += ["", f"ConsumeType: {found.consume_type}", f"MessageModel: {found.message_model}"]
+    return "\n".join([*lines, f"ConsumeFromWhere: {found.consume_from_where}"])
+
+
+def messages_of_key(found: Iterable[ReceivedMessage]) -> str:
+    """Java: QueryMsgByKeySubCommand"""
+    layout = "%-50s %4s %40s"
+    lines = [layout % ("#Message ID", "#QID", "#Offset")]
+    return "\n".join([*lines, *(layout % (one.message_id, one.queue.queue_id, one.queue_offset) for one in found)])
+
+
+def messages(found: Iterable[ReceivedMessage], bodies: Iterable[str]) -> str:
+    """Return messages with their bodies, which mqadmin writes to files.  Java: QueryMsgByIdSubCommand#printMsg"""
+    return "\n\n".join(_message(one, body) for one, body in zip(found, bodies, strict=True))
+
+
+def _message(one: ReceivedMessage, body: str) -> str:
+    properties = ", ".join(f"{key}={value}" for key, value in one.properties.items())
+    values = {
+        "OffsetID": one.offset_message_id,
+        "Topic": one.topic,
+        "Tags": f"[{one.tags or 'null'}]",
+        "Keys": f"[{' '.join(one.keys) or 'null'}]",
+        "Queue ID": one.queue.queue_id,
+        "Queue Offset": one.queue_offset,
+        "CommitLog Offset": one.record.phy_offset,
+        "Reconsume Times": one.reconsume_times,
+        "Born Timestamp": _moment(one.born_ms),
+        "Store Timestamp": _moment(one.stored_ms),
+        "Born Host": one.born_host,
+        "Store Host": one.store_host,
+        "System Flag": one.record.sys_flag,
+        "Properties": f"{{{properties}}}",
+        "Message Body": body,
+    }
+    return "\n".join(f"{name + ':':20} {value}" for name, value in values.items())
+
+
+def reset_offsets(offsets: Mapping[MessageQueue, int]) -> str:
+    """Java: ResetOffsetByTimeCommand, SkipAccumulationSubCommand"""
+    layout = "%-40s  %-40s  %-40s"
+    lines = [layout % ("#brokerName", "#queueId", "#offset")]
+    return "\n".join(
+        [*lines, *(layout % (at.broker_name[:32], at.queue_id, offset) for at, offset in sorted(offsets.items()))]
+    )
+
+
+#: (group, queue, position)
+Lagging = tuple[str, MessageQueue, OffsetWrapper]
+
+
+def broker_consume_stats(rows: Iterable[Lagging], at_least: int) -> str:
+    """Return the consumed queues with such a lag, and the lag of all.  Java: BrokerConsumeStatsSubCommad"""
+    layout = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
+    titles = ("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", "#Diff", "#LastTime")
+    lines, total = [layout % titles], 0
+    for group, queue, at in rows:
+        lag = at.broker_offset - at.consumer_offset
+        total += lag
+        if at.last_timestamp > 0 and lag >= at_least:
+            moment = f"{datetime.fromtimestamp(at.last_timestamp // 1000):%Y-%m-%d %H:%M:%S}"
+            place = (queue.topic[:64], group, queue.broker_name[:32], queue.queue_id)
+            lines.append(layout % (*place, at.broker_offset, at.consumer_offset, lag, moment))
+    return "\n".join([*lines, "", f"Diff Total: {total}"])
+
+
+#: the layout of a message that was sent.  Java: SendMessageCommand
+SENT = "%-32s  %-4s  %-20s    %s"
+SENT_TITLES = SENT % ("#Broker Name", "#QID", "#Send Result", "#MsgId")
 
 
 #: (group, members, version, CONSUME_PASSIVELY or CONSUME_ACTIVELY, model, messages a second, lag)

@@ -141,7 +141,10 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
     tables = [one.table for one in outcomes if one.table is not None]
     rows = [row for table in tables for row in table.rows]
     status = max((one.status for one in outcomes), default=OK)
-    return tabular(tables[0].columns if tables else (), rows, nothing="nothing to change", status=status)
+    texts = [one.mqadmin_text for one in outcomes if one.mqadmin_text is not None]
+    mqadmin_text = "\n".join(texts) if len(texts) == len(outcomes) > 0 else None
+    columns = tables[0].columns if tables else ()
+    return tabular(columns, rows, nothing="nothing to change", status=status, mqadmin_text=mqadmin_text)
 
 
 @attrs.frozen(kw_only=True)

@@ -88,7 +88,7 @@ def masters_of(call: Call, groups: Mapping[str, Mapping[int, str]]) -> list[str]
 async def broker_groups(call: Call) -> dict[str, dict[int, str]]:
     """Return the brokers of the chosen or only cluster: their names, and their addresses by id; raises as targets."""
     info = await cluster_info(call)
-    _, names = one_cluster(call, info)
+    call.options.clusterName, names = one_cluster(call, info)
     table = info.broker_addr_table
     return {name: dict(sorted(table[name].broker_addrs.items())) for name in names if name in table}
 
@@ -145,9 +145,20 @@ async def together(asked: Iterable[Deferred[T]]) -> list[T]:
 
 
 async def change_each(
-    call: Call, addrs: Sequence[str], contract: Contract[H, B, RH, RB], header: H, body: B, *, what: str
+    call: Call,
+    addrs: Sequence[str],
+    contract: Contract[H, B, RH, RB],
+    header: H,
+    body: B,
+    *,
+    what: str,
+    mqadmin: str | None = None,
 ) -> Outcome:
-    """Send one change to all servers, whatever becomes of it elsewhere; the worst result is the exit status."""
+    """
+    Send one change to all servers, whatever becomes of it elsewhere; the worst result is the exit status.
+
+    ``mqadmin``: what mqadmin prints once, or for each server where it has ``{addr}``; only when all took it.
+    """
     rows: list[tuple[str, str]] = []
     status = OK
     for addr in addrs:
@@ -158,16 +169,31 @@ async def change_each(
             status = max(status, REFUSED if isinstance(error, Refused) else UNASKED)
         else:
             rows.append((addr, what))
-    return tabular(("server", "result"), rows, nothing="no server", status=status)
+    mqadmin_text = None
+    if mqadmin is not None and status == OK:
+        mqadmin_text = "\n".join(dict.fromkeys(mqadmin.replace("{addr}", addr) for addr in addrs))
+    return tabular(("server", "result"), rows, nothing="no server", status=status, mqadmin_text=mqadmin_text)
 
 
 async def delete_topic(call: Call, brokers: Sequence[str], topic: str) -> Outcome:
     """Delete a topic from these brokers, then from the NameServers."""
-    what, namesrvs = f"{topic} is deleted", call.options.namesrvAddr
-    header = DeleteTopicInNamesrvHeader(topic=topic)
-    return merged(
-        [
-            await change_each(call, brokers, DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic), None, what=what),
-            await change_each(call, namesrvs, DELETE_TOPIC_IN_NAMESRV, header, None, what=what),
-        ]
+    what = f"{topic} is deleted"
+    at_brokers = await change_each(
+        call,
+        brokers,
+        DELETE_TOPIC_IN_BROKER,
+        TopicHeader(topic=topic),
+        None,
+        what=what,
+        mqadmin=f"delete topic [{topic}] from cluster [{call.options.clusterName}] success.",
     )
+    at_namesrvs = await change_each(
+        call,
+        call.options.namesrvAddr,
+        DELETE_TOPIC_IN_NAMESRV,
+        DeleteTopicInNamesrvHeader(topic=topic),
+        None,
+        what=what,
+        mqadmin=f"delete topic [{topic}] from NameServer success.",
+    )
+    return merged([at_brokers, at_namesrvs])

@@ -6,6 +6,8 @@ import argparse
 import csv
 import io
 import json
+import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -417,7 +419,7 @@ class TopicTests(ClusterCase):
         """A topic that no server has: status 2, nothing is sent; mqadmin deletes without looking."""
         for more in (("--yes",), ("--dry-run",), ()):
             self.assertEqual(self.fails(2, "topic", "delete", "nosuch", *more), "rmq-admin: there is no topic nosuch")
-        self.assertIn("nosuch is deleted", self.text("deleteTopic", "-c", "sim", "-t", "nosuch"))
+        self.assertIn("delete topic [nosuch]", self.text("deleteTopic", "-c", "sim", "-t", "nosuch"))
         self.assertIn("there is no topic nosuch", self.fails(2, "topic", "stats", "nosuch"))
 
     def test_delete_what_only_some_have(self) -> None:
@@ -648,7 +650,7 @@ class GroupTests(ClusterCase):
         """A group that no broker has, nor its offsets: status 2, nothing is sent; mqadmin deletes without looking."""
         for more in (("--yes",), ("--dry-run",), ()):
             self.assertIn("there is no group nosuch", self.fails(2, "group", "delete", "nosuch", *more))
-        self.assertIn("nosuch is deleted", self.text("deleteSubGroup", "-c", "sim", "-g", "nosuch"))
+        self.assertIn("group [nosuch]", self.text("deleteSubGroup", "-c", "sim", "-g", "nosuch"))
 
     def test_delete_offsets_only(self) -> None:
         """A group of which a broker has nothing but offsets is deleted with them."""
@@ -876,8 +878,9 @@ class MessageTests(ClusterCase):
             "-m",
             "true",
         )
-        (line,) = self.lines(*sent)
-        self.assertEqual(line.split()[1:], ["broker-a:1", "0"])
+        titles, line = self.lines(*sent)
+        self.assertEqual(titles, "#Broker Name                      #QID  #Send Result            #MsgId")
+        self.assertRegex(line, "^broker-a {24}  1     SEND_OK                 [0-9A-F]{32}$")
         self.assertEqual(self.tail("orders", "--from", "begin")[0]["keys"], ["k1", "k2"])
 
     def test_follow(self) -> None:
@@ -950,3 +953,102 @@ class MessageTests(ClusterCase):
         result = self.admin("produce", "orders", "-m", "x")
         self.assertNotEqual(result.status, 0)
         self.assertIn("orders", result.err)
+
+
+class MqadminTextTests(ClusterCase):
+    """What scripts for mqadmin look for is printed under its names, letter by letter as 4.9.7 prints it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        zone = os.environ.get("TZ")
+        os.environ["TZ"] = "UTC"
+        time.tzset()
+        self.addCleanup(time.tzset)
+        self.addCleanup(os.environ.pop, "TZ") if zone is None else self.addCleanup(os.environ.__setitem__, "TZ", zone)
+        self.text("topic", "create", "orders", "--queues", "2")
+        self.send("orders", 3)
+
+    def test_changes(self) -> None:
+        """A change that all servers took has the lines with `success`; when one refuses it there is none."""
+        on, group = ("-c", "sim"), "subscription group [G] from broker"
+        kv = "kv config"
+        for expected, *arguments in (
+            (f"create topic to {self.broker} success.", "updateTopic", *on, "-t", "T"),
+            (f"update topic perm from 6 to 4 in {self.broker} success.", "updateTopicPerm", *on, "-t", "T", "-p", "4"),
+            (f"create subscription group to {self.broker} success.", "updateSubGroup", *on, "-g", "G"),
+            (f"delete {group} [{self.broker}] success.", "deleteSubGroup", "-b", self.broker, "-g", "G"),
+            (f"update broker config success, {self.broker}", "updateBrokerConfig", *on, "-k", "nosuch", "-v", "1"),
+            (f"create or update {kv} to namespace success.", "updateKvConfig", "-s", "NS", "-k", "k", "-v", "v"),
+            (f"delete {kv} from namespace success.", "deleteKvConfig", "-s", "NS", "-k", "k"),
+            (
+                "update orderConf success. topic=[T], orderConf=[broker-a:2]",
+                *("updateOrderConf", "-t", "T", "-m", "put", "-v", "broker-a:2"),
+            ),
+            ("get orderConf success. topic=[T], orderConf=[broker-a:2] ", "updateOrderConf", "-t", "T", "-m", "get"),
+            ("delete orderConf success. topic=[T]", "updateOrderConf", "-t", "T", "-m", "delete"),
+            (
+                f"wipe write perm of broker[broker-a] in name server[{self.namesrv}] OK",
+                *("wipeWritePerm", "-b", "broker-a"),
+            ),
+            (
+                f"add write perm of broker[broker-a] in name server[{self.namesrv}] OK",
+                *("addWritePerm", "-b", "broker-a"),
+            ),
+            ("success", "cleanExpiredCQ"),
+            (
+                "delete topic [T] from cluster [sim] success.\ndelete topic [T] from NameServer success.",
+                *("deleteTopic", *on, "-t", "T"),
+            ),
+        ):
+            self.assertEqual(self.text(*arguments), expected)
+        slave = self.cluster.members[1].addr
+        refused = self.admin("updateTopic", "-b", f"{self.broker};{slave}", "-t", "T")
+        self.assertEqual(refused.status, 1)
+        self.assertNotIn("success", refused.out)
+
+    def test_tables(self) -> None:
+        """Figures, offsets, keys and members in the columns that scripts cut."""
+        titles, first, _ = self.text("topicStatus", "-t", "orders").splitlines()
+        self.assertEqual(titles, TOPIC_STATUS)
+        self.assertRegex(first, r"^broker-a {24}  0     0 {19}  2 {19}    2026-01-01 00:00:0\d,\d{3}$")
+        titles, row = self.text("statsAll", "-t", "orders").splitlines()
+        self.assertEqual((titles.split()[3], row.split()[-1], len(row)), ("#Accumulation", "NO_CONSUMER", 197))
+        self.assertIn(f"{'commitLogMinOffset':32}: 0", self.text("brokerStatus", "-b", self.broker).splitlines())
+        named = f"{self.broker:24} {'commitLogMinOffset':32}: 0"
+        self.assertIn(named, self.text("brokerStatus", "-c", "sim").splitlines())
+        config = self.text("getBrokerConfig", "-b", self.broker).splitlines()
+        self.assertEqual(config[0], f"============{self.broker}============")
+        self.assertIn(f"{'brokerName':50}=  broker-a", config)
+        config = self.text("getNamesrvConfig").splitlines()
+        self.assertEqual(config[0], f"============{self.namesrv}============")
+        self.assertIn(f"{'orderMessageEnable':50}=  false", config)
+        self.join("G", "orders")
+        lines = self.text("consumerConnection", "-g", "G").splitlines()
+        self.assertEqual(lines[0], f"{'#ClientId':36} {'#ClientAddr':22} {'#Language':10} #Version")
+        self.assertEqual(lines[3], "Below is subscription:")
+        self.assertIn(f"{'orders':20} *", lines)
+        self.assertEqual(lines[-1], "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET")
+        self.assertEqual(self.text("skipAccumulatedMessage", "-g", "H", "-t", "orders").splitlines(), SKIPPED)
+
+    def test_messages(self) -> None:
+        """A message by its key and by its id."""
+        self.admin("produce", "orders", "-m", "x", "-k", "k1", "-c", "A")
+        self.world.run_for(2)
+        (row,) = self.data("message", "find", "orders", "k1")
+        found = self.text("queryMsgByKey", "-t", "orders", "-k", "k1").splitlines()
+        self.assertEqual(found[0], f"{'#Message ID':50} #QID {'#Offset':>40}")
+        self.assertEqual(found[1], f"{row['message_id']:50} {row['queue']:4} {row['offset']:40}")
+        lines = self.text("queryMsgByUniqueKey", "-t", "orders", "-i", row["message_id"]).splitlines()
+        for line in ("Tags:                [A]", "Keys:                [k1]", "System Flag:         0"):
+            self.assertIn(line, lines)
+
+
+TOPIC_STATUS = "#Broker Name                      #QID  #Min Offset           #Max Offset             #Last Updated"
+SKIPPED = [
+    f"{broker:40}  {queue:40}  {offset:40}"
+    for broker, queue, offset in (
+        ("#brokerName", "#queueId", "#offset"),
+        ("broker-a", "0", "2"),
+        ("broker-a", "1", "1"),
+    )
+]

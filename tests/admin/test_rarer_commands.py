@@ -101,7 +101,10 @@ class GroupTests(ClusterCase):
         self.assertEqual(result.status, 2)
         rows = [row for row in json.loads(result.out) if row["topic"] == "orders"]
         self.assertEqual([(row["group"], row["queue"], row["lag"]) for row in rows], [("G", 0, 2)])
-        self.assertEqual(self.text("brokerConsumeStats", "-b", self.broker, "-l", "2"), "no group is behind")
+        self.assertEqual(self.text("group", "lag", "-b", self.broker, "--over", "2"), "no group is behind")
+        for level, queues in (("2", 1), ("3", 0)):
+            shown = self.text("brokerConsumeStats", "-b", self.broker, "-l", level).splitlines()
+            self.assertEqual((len(shown), shown[-1]), (3 + queues, "Diff Total: 2"))
 
     def test_status(self) -> None:
         """Queues of a member with the rates of their topic; one that does not answer has a line that says so."""

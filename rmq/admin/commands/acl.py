@@ -147,9 +147,10 @@ async def acl_set(call: Call) -> Outcome:
         raise WrongUse(f"--secretKey or --secret-file is needed: {why}")
     call.confirm(f"account {options.accessKey} is set on {', '.join(brokers)}", options.accessKey)
     what = f"account {options.accessKey} is set"
+    line = "create or update plain access config to {addr} success."
     return merged(
         [
-            await change_each(call, [addr], UPDATE_AND_CREATE_ACL_CONFIG, header, None, what=what)
+            await change_each(call, [addr], UPDATE_AND_CREATE_ACL_CONFIG, header, None, what=what, mqadmin=line)
             for addr, header in headers.items()
         ]
     )
@@ -214,7 +215,8 @@ async def acl_delete(call: Call) -> Outcome:
     brokers = await members(call)
     call.confirm(f"account {name} is deleted from {', '.join(brokers)}", name)
     header = DeleteAccessConfigHeader(access_key=name)
-    return await change_each(call, brokers, DELETE_ACL_CONFIG, header, None, what=f"account {name} is deleted")
+    what, line = f"account {name} is deleted", "delete plain access config account from {addr} success."
+    return await change_each(call, brokers, DELETE_ACL_CONFIG, header, None, what=what, mqadmin=line)
 
 
 @command(
@@ -236,4 +238,5 @@ async def acl_whitelist(call: Call) -> Outcome:
     header = GlobalWhiteAddrsHeader(
         global_white_addrs=options.addresses, acl_file_full_path=options.aclFileFullPath or ""
     )
-    return await change_each(call, brokers, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header, None, what=what)
+    line = "update global white remote addresses to {addr} success."
+    return await change_each(call, brokers, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header, None, what=what, mqadmin=line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from rmq.admin import columns
 from rmq.admin.command import (
     CLUSTER,
     NAMESRV,
@@ -35,8 +36,11 @@ from rmq.wire.contract import Contract
 async def broker_show(call: Call) -> Outcome:
     """The figures of all brokers that answer."""
     answers, failures = await ask_all(call, await targets(call), GET_BROKER_RUNTIME_INFO, None, None)
-    rows = [(addr, key, value) for addr, answer in answers for key, value in sorted(answer.body.table.items())]
-    return tabular(("broker", "figure", "value"), rows, nothing="no figure", failures=failures)
+    tables = {addr: answer.body.table for addr, answer in answers}
+    rows = [(addr, key, value) for addr, table in tables.items() for key, value in sorted(table.items())]
+    mqadmin_text = columns.broker_status(tables, with_addr=call.options.brokerAddr is None)
+    titles = ("broker", "figure", "value")
+    return tabular(titles, rows, nothing="no figure", mqadmin_text=mqadmin_text, failures=failures)
 
 
 @command(
@@ -56,8 +60,11 @@ async def broker_config(call: Call) -> Outcome:
         keys = [key for key in keys if len({table.get(key) for table in tables.values()}) > 1]
     rows = [(addr, key, table[key]) for key in keys for addr, table in tables.items() if key in table]
     status = 2 if call.options.diff and rows else 0
-    columns = ("broker", "key", "value")
-    return tabular(columns, rows, nothing="no key differs", status=status, failures=failures)
+    titles = ("broker", "key", "value")
+    mqadmin_text = None
+    if not call.options.diff:
+        mqadmin_text = columns.configurations(tables, "Master: " if call.options.brokerAddr is None else "")
+    return tabular(titles, rows, nothing="no key differs", status=status, mqadmin_text=mqadmin_text, failures=failures)
 
 
 @command(
@@ -80,7 +87,8 @@ async def broker_set(call: Call) -> Outcome:
     call.confirm(f"{options.key}={options.value} is set on {', '.join(brokers)}", options.key)
     body = f"{options.key}={options.value}\n".encode()
     what = f"{options.key}={options.value}"
-    return await change_each(call, brokers, UPDATE_BROKER_CONFIG, None, body, what=what)
+    line = "update broker config success, {addr}"
+    return await change_each(call, brokers, UPDATE_BROKER_CONFIG, None, body, what=what, mqadmin=line)
 
 
 async def _check_key(call: Call, brokers: list[str], key: str) -> None:
@@ -111,9 +119,9 @@ async def broker_drain(call: Call) -> Outcome:
     name = await _known_name(call)
     call.confirm(f"no producer sends to {name} any more", name)
     header = BrokerNameHeader(broker_name=name)
-    return await change_each(
-        call, call.options.namesrvAddr, WIPE_WRITE_PERM_OF_BROKER, header, None, what=f"{name} is drained"
-    )
+    what, line = f"{name} is drained", f"wipe write perm of broker[{name}] in name server[{{addr}}] OK"
+    namesrvs = call.options.namesrvAddr
+    return await change_each(call, namesrvs, WIPE_WRITE_PERM_OF_BROKER, header, None, what=what, mqadmin=line)
 
 
 @command("broker undrain", "give the write permission back", NAMESRV, NAME, changes=True)
@@ -121,9 +129,9 @@ async def broker_undrain(call: Call) -> Outcome:
     """Ask every NameServer; status 2 when there is no such broker."""
     name = await _known_name(call)
     header = BrokerNameHeader(broker_name=name)
-    return await change_each(
-        call, call.options.namesrvAddr, ADD_WRITE_PERM_OF_BROKER, header, None, what=f"{name} takes messages"
-    )
+    what, line = f"{name} takes messages", f"add write perm of broker[{name}] in name server[{{addr}}] OK"
+    namesrvs = call.options.namesrvAddr
+    return await change_each(call, namesrvs, ADD_WRITE_PERM_OF_BROKER, header, None, what=what, mqadmin=line)
 
 
 async def _known_name(call: Call) -> str:
@@ -138,7 +146,7 @@ async def _known_name(call: Call) -> str:
 async def _clean(call: Call, contract: Contract[None, None, None, None], what: str) -> Outcome:
     brokers = await targets(call)
     call.confirm(f"{what} on {', '.join(brokers)}", "yes")
-    return await change_each(call, brokers, contract, None, None, what=what)
+    return await change_each(call, brokers, contract, None, None, what=what, mqadmin="success")
 
 
 ON_CLUSTER = argument("-c", "--clusterName", "--cluster", metavar="CLUSTER", help="all masters of this cluster")

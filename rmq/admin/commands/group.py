@@ -282,7 +282,8 @@ async def group_members(call: Call) -> Outcome:
         (one.client_id, one.client_addr, one.language, one.version, found.message_model, subscribed)
         for one in sorted(found.connection_set, key=lambda one: one.client_id)
     ]
-    return tabular(("client_id", "address", "language", "version", "model", "subscriptions"), rows, nothing="")
+    titles = ("client_id", "address", "language", "version", "model", "subscriptions")
+    return tabular(titles, rows, nothing="", mqadmin_text=columns.consumer_connection(found))
 
 
 #: Java: Validators#checkGroup
@@ -393,7 +394,9 @@ async def group_create(call: Call) -> Outcome:
         attributes=options.attributes,
     )
     what = f"{options.group}: {config.retry_max_times} tries, {config.retry_queue_nums} retry queues"
-    return await change_each(call, await targets(call), UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config, what=what)
+    line = "create subscription group to {addr} success."
+    brokers = await targets(call)
+    return await change_each(call, brokers, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config, what=what, mqadmin=line)
 
 
 @command(
@@ -423,7 +426,9 @@ async def group_delete(call: Call) -> Outcome:
     call.confirm(f"group {options.group}{with_what} is deleted from {', '.join(brokers)}", options.group)
     header = DeleteGroupHeader(group_name=options.group, remove_offset=with_offsets, clean_offset=with_offsets)
     what = f"{options.group} is deleted"
-    results = [await change_each(call, brokers, DELETE_SUBSCRIPTIONGROUP, header, None, what=what)]
+    where = "" if options.brokerAddr else f" in cluster [{options.clusterName}]"
+    line = f"delete subscription group [{options.group}] from broker [{{addr}}]{where} success."
+    results = [await change_each(call, brokers, DELETE_SUBSCRIPTIONGROUP, header, None, what=what, mqadmin=line)]
     return merged(results + [await delete_topic(call, brokers, topic) for topic in topics])
 
 
@@ -510,7 +515,9 @@ def _named_queue(text: str, addr: str | None, brokers: Mapping[str, str]) -> str
 
 def _resets(moved: Mapping[MessageQueue, tuple[int | None, int]]) -> Outcome:
     rows = [(queue.broker_name, queue.queue_id, old, new) for queue, (old, new) in sorted(moved.items())]
-    return tabular(("broker", "queue", "old_offset", "new_offset"), rows, nothing="no queue had to be reset")
+    mqadmin_text = columns.reset_offsets({queue: new for queue, (_, new) in moved.items()})
+    titles = ("broker", "queue", "old_offset", "new_offset")
+    return tabular(titles, rows, nothing="no queue had to be reset", mqadmin_text=mqadmin_text)
 
 
 async def _reset_queues(call: Call, brokers: Mapping[str, str], goal: Goal, chosen: list[str]) -> Outcome:
@@ -679,7 +686,9 @@ async def group_clone(call: Call) -> Outcome:
         src_group=options.source, dest_group=options.group, topic=options.topic, offline=True
     )
     what = f"{options.group} has the offsets of {options.source}"
-    return await change_each(call, list(brokers.values()), CLONE_GROUP_OFFSET, header, None, what=what)
+    names = f"srcGroup[{options.source}], destGroup=[{options.group}], topic[{options.topic}]"
+    line = f"clone group offset success. {names}"
+    return await change_each(call, list(brokers.values()), CLONE_GROUP_OFFSET, header, None, what=what, mqadmin=line)
 
 
 @command(
@@ -791,14 +800,19 @@ async def group_lag(call: Call) -> Outcome:
     header = BrokerConsumeStatsHeader(is_order=options.order == "true")
     now_ms = call.now_ms
     rows = []
+    lines: list[columns.Lagging] = []
     answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONSUME_STATS, header, None)
     for addr, answer in answers:
         for group, stats in ((group, one) for entry in answer.body.consume_stats_list for group, one in entry.items()):
             for queue, at in sorted((queue, at) for one in stats for queue, at in one.offset_table.items()):
                 since_s = (now_ms - at.last_timestamp) / 1000 if at.last_timestamp > 0 else None
+                lines.append((group, queue, at))
                 late = options.over_time is None or (since_s is not None and since_s > options.over_time)
                 if lag_of(at) > options.over and late:
                     rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
     titles = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
-    status = DIFFERENT if rows else OK
-    return tabular(titles, rows, nothing="no group is behind", status=status, failures=failures)
+    status = DIFFERENT if rows and not options.as_mqadmin else OK  # its list there is no alarm
+    mqadmin_text = columns.broker_consume_stats(lines, options.over)
+    return tabular(
+        titles, rows, nothing="no group is behind", status=status, mqadmin_text=mqadmin_text, failures=failures
+    )

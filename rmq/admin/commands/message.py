@@ -126,7 +126,9 @@ def _messages(found: list[ReceivedMessage], tracks: list[list[Track]] | None = N
     for one, track in zip(data, tracks or (), strict=False):
         one["tracks"] = track
     text = "\n\n".join("\n".join(f"{key + ':':19}{_shown(value)}" for key, value in one.items()) for one in data)
-    return Outcome(text=text, data=data)
+    bodies = [str(next((one[key] for key in one if key.startswith("body")), "")) for one in data]
+    mqadmin_text = None if tracks else columns.messages(found, bodies)
+    return Outcome(text=text, data=data, mqadmin_text=mqadmin_text)
 
 
 async def _tracks(call: Call, message: ReceivedMessage) -> list[Track]:
@@ -338,7 +340,7 @@ async def message_find(call: Call) -> Outcome:
     found = await admin_of(call).find_messages(options.topic, key, most=options.most, begin_ms=begin_ms, end_ms=end_ms)
     if not found:
         raise NotFound(f"topic {options.topic} has no message with key {key}")
-    columns = ("message_id", "broker", "queue", "offset", "stored", "tags", "keys", "bytes")
+    titles = ("message_id", "broker", "queue", "offset", "stored", "tags", "keys", "bytes")
     rows = [
         (
             message.message_id,
@@ -352,7 +354,7 @@ async def message_find(call: Call) -> Outcome:
         )
         for message in found
     ]
-    return tabular(columns, rows, nothing="")
+    return tabular(titles, rows, nothing="", mqadmin_text=columns.messages_of_key(found))
 
 
 @command("message decode", "show the broker and the offset in its log that an id made by a broker names", ID)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rmq.admin import columns
 from rmq.admin.command import NAMESRV, Call, NotFound, Outcome, command, subject, tabular
 from rmq.admin.lookups import ask_all, ask_namesrv, change_each
 from rmq.errors import Refused
@@ -27,12 +28,10 @@ VALUE = subject("value", "-v", "--value", metavar="VALUE")
 async def namesrv_config(call: Call) -> Outcome:
     """The configuration of all NameServers that answer."""
     answers, failures = await ask_all(call, call.options.namesrvAddr, GET_NAMESRV_CONFIG, None, None)
-    rows = [
-        (addr, key, value)
-        for addr, answer in answers
-        for key, value in sorted(decode_properties(answer.body, addr).items())
-    ]
-    return tabular(("namesrv", "key", "value"), rows, nothing="no key", failures=failures)
+    tables = {addr: decode_properties(answer.body, addr) for addr, answer in answers}
+    rows = [(addr, key, value) for addr, table in tables.items() for key, value in sorted(table.items())]
+    mqadmin_text = columns.configurations(tables)
+    return tabular(("namesrv", "key", "value"), rows, nothing="no key", mqadmin_text=mqadmin_text, failures=failures)
 
 
 @command("namesrv set", "set a configuration key of NameServers, without a restart", NAMESRV, KEY, VALUE, changes=True)
@@ -41,7 +40,8 @@ async def namesrv_set(call: Call) -> Outcome:
     options = call.options
     what = f"{options.key}={options.value}"
     call.confirm(f"{what} is set on {', '.join(options.namesrvAddr)}", options.key)
-    return await change_each(call, options.namesrvAddr, UPDATE_NAMESRV_CONFIG, None, f"{what}\n".encode(), what=what)
+    body, line = f"{what}\n".encode(), f"update name server config success!\n{options.key} : {options.value}"
+    return await change_each(call, options.namesrvAddr, UPDATE_NAMESRV_CONFIG, None, body, what=what, mqadmin=line)
 
 
 @command("kv list", "show the keys of a namespace", NAMESRV, NAMESPACE)
@@ -76,7 +76,8 @@ async def kv_set(call: Call) -> Outcome:
     options = call.options
     header = PutKVConfigHeader(namespace=options.namespace, key=options.key, value=options.value)
     what = f"{options.key}={options.value}"
-    return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, header, None, what=what)
+    line = "create or update kv config to namespace success."
+    return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, header, None, what=what, mqadmin=line)
 
 
 @command("kv delete", "delete a key from all NameServers", NAMESRV, NAMESPACE, KEY, changes=True)
@@ -85,6 +86,5 @@ async def kv_delete(call: Call) -> Outcome:
     options = call.options
     call.confirm(f"key {options.key} of namespace {options.namespace} is deleted", options.key)
     header = KVConfigHeader(namespace=options.namespace, key=options.key)
-    return await change_each(
-        call, options.namesrvAddr, DELETE_KV_CONFIG, header, None, what=f"{options.key} is deleted"
-    )
+    what, line = f"{options.key} is deleted", "delete kv config from namespace success."
+    return await change_each(call, options.namesrvAddr, DELETE_KV_CONFIG, header, None, what=what, mqadmin=line)

@@ -11,6 +11,7 @@ import attrs
 import msgspec
 from twisted.internet.task import deferLater
 
+from rmq.admin import columns
 from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, flag, only_mqadmin, positive, subject
 from rmq.admin.messages import own_properties
 from rmq.admin.sending import plan_send, producer
@@ -89,6 +90,8 @@ async def produce(call: Call) -> None:
         async for message in _messages(call, plain):
             plan_send(call, message)
         return
+    if options.as_mqadmin and options.output != "json":
+        call.terminal.emit(columns.SENT_TITLES)
     clock = call.platform.reactor
     began_s, sent = clock.seconds(), 0
     async with producer(call, trace=options.trace) as sender:
@@ -194,5 +197,8 @@ def _show(call: Call, result: SendResult) -> None:
         }
         if call.options.output == "json":
             call.terminal.emit(msgspec.json.encode(data).decode())
+        elif call.options.as_mqadmin:
+            state = "SEND_OK" if result.status is SendStatus.OK else result.status.name
+            call.terminal.emit(columns.SENT % (data["broker"], data["queue"], state, message_id))
         else:
             call.terminal.emit(f"{message_id} {data['broker']}:{data['queue']} {data['offset']}{less}")

@@ -187,7 +187,7 @@ async def topic_show(call: Call) -> Outcome:
         for queue, at in offsets.items()
     ]
     titles = ("broker", "queue", "min_offset", "max_offset", "messages", "last_message")
-    return tabular(titles, rows, nothing="the topic has no queue")
+    return tabular(titles, rows, nothing="the topic has no queue", mqadmin_text=columns.topic_status(offsets))
 
 
 @command(
@@ -228,12 +228,15 @@ async def topic_create(call: Call) -> Outcome:
     numbers = f"{header.read_queue_nums} read and {header.write_queue_nums} write queues"
     what = f"{header.topic}: {numbers}, {perm_text(header.perm)}"
     brokers = await targets(call)
-    created = await change_each(call, brokers, UPDATE_AND_CREATE_TOPIC, header, None, what=what)
+    line = "create topic to {addr} success."
+    created = await change_each(call, brokers, UPDATE_AND_CREATE_TOPIC, header, None, what=what, mqadmin=line)
     if not options.order or created.status != OK:
         return created
     conf = await _order_of(call, brokers, header.write_queue_nums)
     new = PutKVConfigHeader(namespace=ORDER_NAMESPACE, key=options.topic, value=conf)
-    ordered = await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=f"order {conf}")
+    line = f"set cluster orderConf. isOrder=true, orderConf=[{conf}]"
+    what = f"order {conf}"
+    ordered = await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=what, mqadmin=line)
     return merged([created, ordered])
 
 
@@ -304,7 +307,8 @@ async def topic_perm(call: Call) -> Outcome:
             topic_sys_flag=queue.topic_sys_flag,
         )
         what = f"{options.topic}: {perm_text(queue.perm)} is now {perm_text(header.perm)}"
-        results.append(await change_each(call, [addr], UPDATE_AND_CREATE_TOPIC, header, None, what=what))
+        line = f"update topic perm from {queue.perm} to {header.perm} in {{addr}} success."
+        results.append(await change_each(call, [addr], UPDATE_AND_CREATE_TOPIC, header, None, what=what, mqadmin=line))
     return merged(results)
 
 
@@ -370,7 +374,7 @@ async def topic_stats(call: Call) -> Outcome:
         check_registered(call, await cluster_info(call))
         if only is not None:
             raise NotFound(f"there is no topic {only}")
-    rows: list[tuple[object, ...]] = []
+    rows: list[columns.Counted] = []
     failures: list[RequestFailed] = []
     silent: set[str] = set()
     for topic in topics:
@@ -387,12 +391,13 @@ async def topic_stats(call: Call) -> Outcome:
             if not isinstance(error, Refused):
                 silent.add(error.addr)
     titles = ("topic", "group", "lag", "sent_per_second", "consumed_per_second", "sent_24h", "consumed_24h")
-    return tabular(titles, rows, nothing="no topic", failures=failures)
+    mqadmin_text = columns.topic_stats(rows)
+    return tabular(titles, rows, nothing="no topic", mqadmin_text=mqadmin_text, failures=failures)
 
 
-async def _stats_of(call: Call, topic: str, brokers: list[str]) -> list[tuple[object, ...]]:
+async def _stats_of(call: Call, topic: str, brokers: list[str]) -> list[columns.Counted]:
     """Return the rows of one topic; raises RequestFailed."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[columns.Counted] = []
     sent_rate, sent = await _counted(call, brokers, "TOPIC_PUT_NUMS", topic)
     asked = await ask_each(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
     groups = sorted({group for _, answer in asked for group in answer.body.group_list})
@@ -481,13 +486,16 @@ async def topic_order(call: Call) -> Outcome:
     topic, conf = options.topic, options.conf
     if options.method == "get":
         value = await _order_conf(call)
-        return Outcome(text=value, data=value)
+        line = f"get orderConf success. topic=[{topic}], orderConf=[{value}] "
+        return Outcome(text=value, data=value, mqadmin_text=line)
     if options.method == "delete":
         call.confirm(f"the order configuration of {topic} is deleted", topic)
         header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
-        return await change_each(call, options.namesrvAddr, DELETE_KV_CONFIG, header, None, what="it is deleted")
+        what, line = "it is deleted", f"delete orderConf success. topic=[{topic}]"
+        return await change_each(call, options.namesrvAddr, DELETE_KV_CONFIG, header, None, what=what, mqadmin=line)
     if not conf:
         raise WrongUse("set needs --conf BROKER:QUEUES;...")
     call.confirm(f"the order configuration of {topic} is {conf}", topic)
     new = PutKVConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=conf)
-    return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=conf)
+    line = f"update orderConf success. topic=[{topic}], orderConf=[{conf}]"
+    return await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=conf, mqadmin=line)

@@ -532,6 +532,19 @@ class GroupTests(ClusterCase):
         self.join("G", "orders")
         self.assertEqual(self.positions(), {0: 3, 1: 2})
 
+    def test_reset_of_no_group(self) -> None:
+        """A group that no broker has, perhaps a name with a mistake: status 2, nothing is written."""
+        mqadmin = ("-g", "nosuch", "-t", "orders")
+        for arguments in (
+            ("group", "reset", "nosuch", "orders", "--to", "begin", "--yes"),
+            ("group", "reset", "nosuch", "orders", "--to", "1", "--queue", "broker-a:0", "--yes"),
+            ("group", "skip", "nosuch", "orders", "--yes"),
+            ("resetOffsetByTime", *mqadmin, "-s", "now"),
+            ("skipAccumulatedMessage", *mqadmin),
+        ):
+            self.assertIn("there is no group nosuch", self.fails(2, *arguments))
+        self.assertEqual(self.cluster.masters[0].broker.offsets.positions("nosuch", "orders"), {})
+
     def test_reset_to_nonsense(self) -> None:
         """A time that is none: wrong use, before anything is asked."""
         self.assertIn("2026-01-31T12:00", self.fails(64, "group", "reset", "G", "orders", "--to", "soon"))
@@ -1028,6 +1041,7 @@ class MqadminTextTests(ClusterCase):
         self.assertEqual(lines[3], "Below is subscription:")
         self.assertIn(f"{'orders':20} *", lines)
         self.assertEqual(lines[-1], "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET")
+        self.text("group", "create", "H")
         self.assertEqual(self.text("skipAccumulatedMessage", "-g", "H", "-t", "orders").splitlines(), SKIPPED)
 
     def test_messages(self) -> None:

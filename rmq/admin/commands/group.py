@@ -479,7 +479,9 @@ async def _check_group(call: Call, brokers: Iterable[str], group: str) -> None:
 )
 async def group_reset(call: Call) -> Outcome:
     """
-    Reset online members through their brokers (222), otherwise write the offsets (15). Status 4: not confirmed.
+    Reset online members through their brokers (222), otherwise write the offsets (15).
+
+    Status 2 when there is no such group, perhaps a name with a mistake; 4 when nobody confirms it.
 
     Java: ResetOffsetByTimeCommand
     """
@@ -492,6 +494,7 @@ async def group_reset(call: Call) -> Outcome:
     brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
     if chosen and options.as_mqadmin:
         chosen = [_named_queue(one, options.broker, brokers) for one in chosen]
+    await _check_group(call, brokers.values(), options.group)
     if chosen:
         return await _reset_queues(call, brokers, goal, chosen)
     at_ms = goal.at_ms

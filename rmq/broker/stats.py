@@ -21,6 +21,7 @@ TOPIC_ROLLBACK_NUMS = "TOPIC_ROLLBACK_NUMS"
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
 GROUP_GET_SIZE = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+SNDBCK2DLQ_TIMES = "SNDBCK2DLQ_TIMES"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 
@@ -256,6 +257,10 @@ class BrokerStats:
 
     def sent_back(self, group: str, topic: str) -> None:
         self.counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def dead_letter(self, group: str, topic: str) -> None:
+        """A message of ``topic`` went to the dead letter topic of ``group``."""
+        self.counter(SNDBCK2DLQ_TIMES, f"{topic}@{group}").add(1)
 
     def sample_second(self, now_ms: int, steady_ms: int) -> None:
         """Called every second; also detects midnight (UTC, wall clock)."""

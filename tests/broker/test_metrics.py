@@ -104,6 +104,29 @@ class MetricsTests(OneBrokerCase):
             }
         )
 
+    def test_dead_letters(self) -> None:
+        """
+        Dead letters are counted by group and first topic, whoever moves them: the broker, or a client's own resend.
+
+        A group that has consumed has a zero before its first one, for Prometheus sees no increase without it.
+        """
+        self.send()
+        self.client.ask(34, None, heartbeat("c1", "CG", "T"))
+        self.client.ask(15, {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "0"})
+        self.client.ask(15, {"consumerGroup": "CG", "topic": "%RETRY%CG", "queueId": "0", "commitOffset": "0"})
+        series = 'rocketmq_send_to_dlq_messages_total{consumer_group="CG",is_system="false",topic="T"}'
+        self.expect({series: "0.0"})
+        back = {"offset": "0", "group": "CG", "originMsgId": "x", "originTopic": "T"}
+        self.assertEqual(self.client.ask(36, {**back, "delayLevel": "1"}).code, 0)
+        self.expect({series: "0.0"})
+        self.assertEqual(self.client.ask(36, {**back, "delayLevel": "-1"}).code, 0)
+        self.expect({series: "1.0"})
+        resend = send_ext("%RETRY%CG", props="RETRY_TOPIC\x01T", j="16")
+        self.assertEqual(self.client.ask(310, resend, b"x").code, 0)
+        self.expect({series: "2.0"})
+        dead = [name for name in scraped(self.one.service) if name.startswith("rocketmq_send_to_dlq")]
+        self.assertEqual(dead, [series])
+
     def test_clients(self) -> None:
         """Connections are counted by group, language, version and way of consuming."""
         self.client.ask(34, {}, heartbeat("c1", "CG", "T", producer="PG"))

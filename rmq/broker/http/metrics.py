@@ -18,6 +18,7 @@ from rmq.broker.service import BrokerService
 from rmq.broker.stats import (
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
+    SNDBCK2DLQ_TIMES,
     TOPIC_COMMIT_NUMS,
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
@@ -197,14 +198,16 @@ class BrokerCollector(Collector):
     @family(
         "rocketmq_send_to_dlq_messages_total",
         COUNTER,
-        "Messages that went to a group's dead letter topic.",
-        labels=_OF_GROUP,
+        "Messages that went to a group's dead letter topic, by the topic that they were sent to.",
+        labels=["consumer_group", "topic", "is_system"],
         origin=APACHE,
     )
     def dead_letters(self) -> Iterable[Row]:
-        for topic, value in self._stats.totals(TOPIC_PUT_NUMS):
-            if topic.startswith(DLQ_PREFIX):
-                yield self._of_group(topic.removeprefix(DLQ_PREFIX), topic), value
+        # Zeros too, of all groups that ever consumed: Prometheus sees no increase in a series that starts at 1.
+        found = {key: 0 for key in self._broker.offsets.snapshot() if not key.startswith((RETRY_PREFIX, DLQ_PREFIX))}
+        for key, value in (found | dict(self._stats.totals(SNDBCK2DLQ_TIMES))).items():
+            topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
+            yield (group, topic, self._is_system(topic, group)), value
 
     @family("rocketmq_put_failures_total", COUNTER, "Messages that were refused or whose storing failed.")
     def put_failures(self) -> Iterable[Row]:

@@ -73,10 +73,11 @@ class SendBackResponder:
         record = self._look_up(header.offset)
         message = self._message(record, header, group, topic, request.command.version)
         back_topic = record.property_map.get(PROPERTY_RETRY_TOPIC, record.topic)
+        dead = message.topic == DLQ_PREFIX + header.group
         result = self._topics.when_announced(message.topic, self._store.put(message))
         if isinstance(result, Deferred):
-            return result.addCallback(self._reply, header.group, back_topic)
-        return self._reply(result, header.group, back_topic)
+            return result.addCallback(self._reply, header.group, back_topic, dead)
+        return self._reply(result, header.group, back_topic, dead)
 
     def _admit(self, header: SendBackHeader) -> SubscriptionGroupConfig:
         group = self._groups.find(header.group)
@@ -152,8 +153,10 @@ class SendBackResponder:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to")
         return self._rng.randrange(queues)
 
-    def _reply(self, result: PutResult, group: str, topic: str) -> Reply:
+    def _reply(self, result: PutResult, group: str, topic: str, dead: bool) -> Reply:
         if not result.ok:
             raise Refuse(ResponseCode.SYSTEM_ERROR, result.status.name)
         self._stats.sent_back(group, topic)
+        if dead:
+            self._stats.dead_letter(group, topic)
         return Reply()

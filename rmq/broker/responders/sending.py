@@ -58,6 +58,7 @@ from rmq.wire.record import (
     MULTI_TAGS,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
+    PROPERTY_RETRY_TOPIC,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT,
     TIMER_PROPERTIES,
@@ -322,6 +323,7 @@ class SendResponder:
         pairs.pop(PROPERTY_DELAY, None)
         if self._topics.get(message.topic) is None:
             self._topics.create(retry_topic(message.topic, 1, 0))
+        self._stats.dead_letter(group_name, pairs.get(PROPERTY_RETRY_TOPIC, header.topic))
 
     def _reply(self, result: PutResult, header: SendMessageHeader, queue_id: int) -> Reply:
         """Return the answer of a stored message; Refuse for one that is not."""

@@ -14,7 +14,7 @@ from rmq.namesrv.journal.events import EventKind
 from rmq.namesrv.pages import NamesrvPages
 from rmq.namesrv.service import NamesrvService
 from rmq.remoting.stats import BUCKETS_S
-from rmq.remoting.statsview import Timed, refusals_by_name, timed_by_name, timed_of
+from rmq.remoting.statsview import Timed, bugs_by_name, refusals_by_name, request_name, timed_by_name, timed_of
 from rmq.runtime.clock import steady_ms
 from rmq.runtime.http.face import Face
 from rmq.runtime.http.metrics import COUNTER, GAUGE, HISTOGRAM, RUST, Collector, ProcessMetrics, Row, family, rows_of
@@ -162,17 +162,18 @@ class NamesrvCollector(Collector):
     @family(
         "rocketmq_namesrv_route_errors_total",
         COUNTER,
-        "Route look-ups that were refused: not_found, rejected, or internal (a bug).",
+        "Route look-ups that were refused: not_found, rejected, or internal (a bug of the NameServer).",
         labels=["result"],
         origin=RUST,
     )
     def route_errors(self) -> Iterable[Row]:
-        numbers = {"not_found": 0, "rejected": 0, "internal": 0}
-        for (name, response), number in refusals_by_name(self._stats).items():
-            if name == _ROUTE:
-                kind = {"topic_not_exist": "not_found", "system_error": "internal"}.get(response, "rejected")
-                numbers[kind] += number
-        return [((kind,), number) for kind, number in numbers.items()]
+        refused = {
+            response: number for (name, response), number in refusals_by_name(self._stats).items() if name == _ROUTE
+        }
+        not_found, internal = refused.get("topic_not_exist", 0), bugs_by_name(self._stats).get(_ROUTE, 0)
+        yield ("not_found",), not_found
+        yield ("rejected",), sum(refused.values()) - not_found - internal
+        yield ("internal",), internal
 
     @family(
         "rocketmq_namesrv_broker_registrations_total",
@@ -186,22 +187,22 @@ class NamesrvCollector(Collector):
     @family(
         "rocketmq_namesrv_requests_total",
         COUNTER,
-        "Requests by code: answered with success, rejected with another code, or failed (error: a bug).",
+        "Requests by code: answered with success, rejected with another code, or failed (error: its own bug).",
         labels=["request_type", "request_code", "result"],
         origin=RUST,
     )
     def requests(self) -> Iterable[Row]:
-        refused: Counter[tuple[str, str]] = Counter()
-        for (name, response), number in refusals_by_name(self._stats).items():
-            refused[name, "error" if response == "system_error" else "rejected"] += number
-        for name, timed in timed_by_name(self._stats).items():
-            failures = {result: refused.pop((name, result), 0) for result in ("rejected", "error")}
-            yield (request_type(name), name, "success"), max(0, timed.count - sum(failures.values()))
-            # Zeros too: Prometheus sees no increase in a series that starts at 1.
-            for result, number in failures.items():
-                yield (request_type(name), name, result), number
-        for (name, result), number in refused.items():
-            yield (request_type(name), name, result), number
+        refused: Counter[str] = Counter()
+        for (name, _), number in refusals_by_name(self._stats).items():
+            refused[name] += number
+        bugs = bugs_by_name(self._stats)
+        answered = {name: timed.count for name, timed in timed_by_name(self._stats).items()}
+        # Zeros too, of all codes that have a responder: Prometheus sees no increase in a series that starts at 1.
+        served = map(request_name, sorted(self._namesrv.responders.codes()))
+        for name in dict.fromkeys([*served, *refused, *answered]):
+            yield (request_type(name), name, "success"), max(0, answered.get(name, 0) - refused[name])
+            yield (request_type(name), name, "rejected"), refused[name] - bugs.get(name, 0)
+            yield (request_type(name), name, "error"), bugs.get(name, 0)
 
     @family(
         "rocketmq_namesrv_request_handler_latency",

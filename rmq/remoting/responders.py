@@ -383,6 +383,7 @@ class ResponderTable:
             remark = f"the body of request {command.code} cannot be read: {error}"
         else:
             remark = f"{type(error).__name__}: {error}"
+            self.stats.bugs[command.code] = self.stats.bugs.get(command.code, 0) + 1
             self._log.failure(
                 "request {code} (opaque {opaque}) failed", failure, code=command.code, opaque=command.opaque
             )

@@ -48,11 +48,12 @@ class RequestStats:
     The requests of one responder table since the start.
 
     Readable: ``counts`` (requests by code), ``sums`` (seconds that their answers took, by code), ``buckets`` (by code,
-    how many answers were in each class of BUCKETS_S, not cumulative) and ``refusals`` (by request code and
-    response code). Counters never shrink; MAX_CODES limits their number.
+    how many answers were in each class of BUCKETS_S, not cumulative), ``refusals`` (by request code and
+    response code) and ``bugs`` (by request code: refusals whose reason was a bug of ours). Counters never shrink;
+    MAX_CODES limits their number.
     """
 
-    __slots__ = ("_buckets", "_counts", "_sources", "_sums", "refusals")
+    __slots__ = ("_buckets", "_counts", "_sources", "_sums", "bugs", "refusals")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -60,6 +61,8 @@ class RequestStats:
         self._buckets: dict[int, list[int]] = {}
         self._sources: list[Source] = []
         self.refusals: dict[tuple[int, int], int] = {}
+        #: only codes that have a responder, so it needs no limit
+        self.bugs: dict[int, int] = {}
 
     @property
     def counts(self) -> dict[int, int]:

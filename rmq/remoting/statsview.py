@@ -57,6 +57,11 @@ def timed_of(stats: RequestStats, codes: Iterable[int]) -> Timed:
     return timed
 
 
+def bugs_by_name(stats: RequestStats) -> dict[str, int]:
+    """Return the number of requests that a bug of ours left without their answer, by name of the request code."""
+    return {request_name(code): count for code, count in list(stats.bugs.items())}
+
+
 def refusals_by_name(stats: RequestStats) -> dict[tuple[str, str], int]:
     """Return the number of refusals by names of request and response code."""
     found: dict[tuple[str, str], int] = {}

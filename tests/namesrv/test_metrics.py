@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
 import msgspec
 from prometheus_client import generate_latest
 from twisted.trial.unittest import SynchronousTestCase
@@ -166,14 +167,34 @@ class RequestMetricsTests(MetricsCase):
         )
 
     def test_registrations(self) -> None:
-        """A registration that cannot be read is an error, one that can a success."""
+        """A registration that cannot be read is rejected; a bug is an error, which has a zero before the first one."""
+        self.expect({f'rocketmq_namesrv_requests_total{{{REGISTER},result="error"}}': "0.0"})
         self.register(self.peer, "a", "10.0.0.1:10911", "T")
         ext = encode_ext(HEADER)
         self.assertEqual(self.peer.ask(RemotingCommand(REGISTER_BROKER.code, 3, ext_fields=ext, body=b"?")).code, 1)
         self.expect(
             {
                 f'rocketmq_namesrv_requests_total{{{REGISTER},result="success"}}': "1.0",
-                f'rocketmq_namesrv_requests_total{{{REGISTER},result="error"}}': "1.0",
+                f'rocketmq_namesrv_requests_total{{{REGISTER},result="rejected"}}': "1.0",
+                f'rocketmq_namesrv_requests_total{{{REGISTER},result="error"}}': "0.0",
+            }
+        )
+
+    def test_bugs(self) -> None:
+        """A refusal with SYSTEM_ERROR is no bug: a NameServer that is not ready, a list that is switched off."""
+        settings = self.talk.service.settings
+        settings.namesrv = attrs.evolve(settings.namesrv, need_wait_for_service=True)
+        self.assertEqual(self.look_up("T"), 1)
+        settings.namesrv = attrs.evolve(settings.namesrv, need_wait_for_service=False)
+        self.patch(self.talk.service.routes.topology, "pick_route", lambda *_, **__: 1 // 0)
+        self.assertEqual(self.look_up("T"), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.expect(
+            {
+                'rocketmq_namesrv_route_errors_total{result="rejected"}': "1.0",
+                'rocketmq_namesrv_route_errors_total{result="internal"}': "1.0",
+                f'rocketmq_namesrv_requests_total{{{ROUTE},result="rejected"}}': "1.0",
+                f'rocketmq_namesrv_requests_total{{{ROUTE},result="error"}}': "1.0",
             }
         )
 

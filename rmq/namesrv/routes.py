@@ -15,7 +15,7 @@ from rmq.namesrv.journal.reasons import Cause, Why, because
 from rmq.namesrv.live import Connections, Key, LiveBroker, peer_of
 from rmq.namesrv.topology import Group, Topology
 from rmq.runtime.clock import Moment
-from rmq.wire.api.common import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from rmq.wire.api.common import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfigWrapper
 from rmq.wire.api.register_body import BodyDigest, RegisterBrokerBody
 from rmq.wire.api.routes import BrokerIdentityHeader, QueueData, RegisterBrokerHeader, RegisterBrokerReply
 
@@ -153,9 +153,7 @@ class RouteTable:
         self.topology.set_zone(group, zone_name, acting_master=header.enable_acting_master is True)
         topics: Collection[str] = ()
         if _counts(group, live):
-            topics = self._take_topics(
-                group, live, body.topic_config_serialize_wrapper.topic_config_table, at, replacing=replacing
-            )
+            topics = self._take_topics(group, live, body.topic_config_serialize_wrapper, at, replacing=replacing)
         servers = body.filter_server_list
         if servers is not None and self.topology.set_filter_servers(group, live.broker_addr, servers):
             causes.append(because(Why.FILTER_SERVERS_CHANGED))
@@ -401,16 +399,18 @@ class RouteTable:
             self._notify_min_broker_id(group, ha_addr=live.ha_server_addr)
 
     def _take_topics(
-        self, group: Group, live: LiveBroker, table: Mapping[str, TopicConfig], at: Moment, *, replacing: bool
+        self, group: Group, live: LiveBroker, wrapper: TopicConfigWrapper, at: Moment, *, replacing: bool
     ) -> Collection[str]:
         """Return the topics whose queues changed."""
-        if self._policy.delete_absent_topics:
+        table, mappings = wrapper.topic_config_table, wrapper.topic_queue_mapping_info_map
+        if self._policy.delete_absent_topics and not mappings:  # as Apache: not with static topics
             absent = sorted(group.queues.keys() - table.keys())
             if absent:
                 cause = because(Why.TOPICS_ABSENT, addr=live.broker_addr)
                 self._remove_topics(group, absent, cause, live.peer, at)
         mask = ~PERM_WRITE if live.broker_id != MASTER_ID and group.acting_master else -1
-        return self.topology.add_topics(group, table, mask=mask, replacing=replacing)
+        changed = self.topology.add_topics(group, table, mask=mask, replacing=replacing)
+        return {*changed, *self.topology.set_mappings(group, mappings)} if mappings else changed
 
     def _remove_topics(self, group: Group, topics: list[str], cause: Cause, peer: str, at: Moment) -> None:
         for topic in topics:

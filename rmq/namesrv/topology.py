@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 import attrs
 import msgspec
 
-from rmq.wire.api.common import MASTER_ID, PERM_WRITE, TopicConfig
+from rmq.wire.api.common import MASTER_ID, PERM_WRITE, TopicConfig, TopicQueueMappingInfo
 from rmq.wire.api.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 #: In the routes of these topics brokers look up the members of their own group: no slave is shown as the master there.
@@ -26,7 +26,8 @@ class Group:
     The brokers of one name: addresses by id, and the queues of their topics.
 
     ``clusters`` are all that it was registered in, ``cluster`` the first one. ``acting_master`` (5.x): a slave may act
-    as master when the master is gone. QueueData are shared between topics and never changed.
+    as master when the master is gone. QueueData are shared between topics and never changed. ``mappings`` are its parts
+    of static topics (5.x), which only 5.x clients understand.
     Java: BrokerData
     """
 
@@ -34,6 +35,7 @@ class Group:
     cluster: str
     addrs: dict[int, str] = attrs.field(factory=dict)
     queues: dict[str, QueueData] = attrs.field(factory=dict)
+    mappings: dict[str, TopicQueueMappingInfo] = attrs.field(factory=dict)
     filter_servers: dict[str, list[str]] = attrs.field(factory=dict)
     clusters: set[str] = attrs.field(factory=set)
     acting_master: bool = False
@@ -127,6 +129,10 @@ class Topology:
                 addr: list(servers) for group in groups for addr, servers in group.filter_servers.items()
             },
             queue_datas=[group.queues[topic] for group in groups],
+            topic_queue_mapping_by_broker={
+                group.name: group.mappings[topic] for group in groups if topic in group.mappings
+            }
+            or None,
         )
 
     def cluster_info(self) -> ClusterInfo:
@@ -277,6 +283,16 @@ class Topology:
             self.touch(changed)
         return changed
 
+    def set_mappings(self, group: Group, mappings: Mapping[str, TopicQueueMappingInfo]) -> Collection[str]:
+        """Set the group's parts of static topics that it has queues of; return the topics that changed."""
+        changed = [
+            topic for topic, info in mappings.items() if topic in group.queues and info != group.mappings.get(topic)
+        ]
+        if changed:
+            group.mappings.update({topic: mappings[topic] for topic in changed})
+            self.touch(changed)
+        return changed
+
     def set_queue(self, group: Group, topic: str, queue: QueueData) -> None:
         """Set the queues of one topic; the caller calls :meth:`touch`."""
         if topic in group.queues:
@@ -291,6 +307,7 @@ class Topology:
     def remove_topic(self, group: Group, topic: str) -> None:
         """Remove a topic that the group has."""
         del group.queues[topic]
+        group.mappings.pop(topic, None)
         self._leave_topic(group, self._topics[topic])
         self.touch((topic,))
 

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv import responders
-from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper, TopicQueueMappingInfo
 from rmq.wire.api.register_body import RegisterBrokerBody, body_crc32, decode_register_body, encode_register_body
 from rmq.wire.api.routes import (
     DELETE_TOPIC_IN_NAMESRV,
@@ -119,6 +119,52 @@ class RegistrationTests(FiveCase):
         answer = self.talk.ask(GET_BROKER_MEMBER_GROUP, GetBrokerMemberGroupHeader(cluster_name="C", broker_name="a"))
         self.assertIn(b'{1:"10.0.0.1:11011"}', answer.body or b"")
         self.assertIn(b'{"0":"10.0.0.1:11011"}', self.route())
+
+    def test_static_topic(self) -> None:
+        """
+        The route of a static topic says which queue of which group a client's queue is, in the bytes of 5.3.3.
+
+        It follows each registration, and leaves with the topic.
+        """
+
+        def static(version: int, epoch: int, topic: str = "T") -> bytes:
+            info = TopicQueueMappingInfo(
+                bname="a", curr_id_map={0: 0, 1: 1}, epoch=epoch, scope="__global__", topic=topic, total_queues=2
+            )
+            found = decode_register_body(body("T", version=version), compressed=False, version=479)
+            found.topic_config_serialize_wrapper.topic_queue_mapping_info_map = {topic: info}
+            return encode_register_body(found)
+
+        def expected(epoch: int, strict: bool = True) -> bytes:
+            ids = b'{"0":0,"1":1}' if strict else b"{0:0,1:1}"
+            return (
+                b'"topicQueueMappingByBroker":{"a":{"bname":"a","currIdMap":%b,"dirty":false,"epoch":%d,'
+                b'"scope":"__global__","topic":"T","totalQueues":2}}}' % (ids, epoch)
+            )
+
+        self.register(header(), static(1, 5))
+        self.assertTrue(self.route().endswith(expected(5)))
+        answer = self.talk.ask(GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, version=300)
+        self.assertTrue((answer.body or b"").endswith(expected(5, strict=False)))
+        self.register(header(), static(2, 6))
+        self.assertTrue(self.route().endswith(expected(6)))
+        self.register(header(), static(3, 6, "not registered"))
+        self.assertTrue(self.route().endswith(expected(6)))
+        self.talk.ask(DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
+        self.register(header(), body("T", version=4))
+        self.assertNotIn(b"Mapping", self.route())
+
+    def test_static_topics_keep_absent_ones(self) -> None:
+        """With static topics deleteTopicWithBrokerRegistration deletes nothing, as in 5.3.3."""
+        self.talk.ask(UPDATE_NAMESRV_CONFIG, None, b"deleteTopicWithBrokerRegistration=true\n")
+        self.register(header(), body("T", "U"))
+        found = decode_register_body(body("T", version=2), compressed=False, version=479)
+        info = TopicQueueMappingInfo(bname="a", curr_id_map={0: 0}, topic="T", total_queues=1)
+        found.topic_config_serialize_wrapper.topic_queue_mapping_info_map = {"T": info}
+        self.register(header(), encode_register_body(found))
+        self.assertEqual(self.talk.service.routes.topology.topics(), ["T", "U"])
+        self.register(header(), body("T", version=3))
+        self.assertEqual(self.talk.service.routes.topology.topics(), ["T"])
 
     def test_delete_topic_with_empty_cluster(self) -> None:
         """An empty clusterName means every cluster."""

@@ -7,7 +7,7 @@ import zlib
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper, TopicQueueMappingInfo
 from rmq.wire.api.register_body import (
     MAX_INFLATED_BYTES,
     RegisterBodyError,
@@ -61,7 +61,9 @@ class EncodingTests(SynchronousTestCase):
 
     def test_unannounced_compression(self) -> None:
         """A 5.3.3 broker compresses without saying so."""
-        data = encode_register_body(body(), compressed=True)
+        packed = zlib.decompress(encode_register_body(body(), compressed=True))
+        no_static_topics = (0).to_bytes(4, "big")
+        data = zlib.compress(packed + no_static_topics)
         self.assertEqual(decode_register_body(data, compressed=False, version=479), body())
 
     def test_checksum(self) -> None:
@@ -99,6 +101,23 @@ class DecodingTests(SynchronousTestCase):
                 self.assertEqual(
                     found.topic_config_table, {"T": TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=4)}
                 )
+
+    def test_static_topics(self) -> None:
+        """Static topics of a 5.x sender are read in both layouts; a sender before 5.0 has none in the packed one."""
+        info = b'{"bname":"a","currIdMap":{0:2,"1":3},"epoch":5,"scope":"__global__","topic":"T","totalQueues":9}'
+        expected = {
+            "T": TopicQueueMappingInfo(
+                bname="a", curr_id_map={0: 2, 1: 3}, epoch=5, scope="__global__", topic="T", total_queues=9
+            )
+        }
+        packed = self.packed(b"T 8 4 6 SINGLE_TAG", tail=(1).to_bytes(4, "big") + part(info))
+        plain = b'{"topicConfigSerializeWrapper":{"topicQueueMappingInfoMap":{"T":%b}}}' % info
+        for data, compressed in ((packed, True), (plain, False)):
+            found = self.decode(data, compressed=compressed, version=413).topic_config_serialize_wrapper
+            self.assertEqual(found.topic_queue_mapping_info_map, expected)
+        self.assertIsNone(self.decode(packed, version=412).topic_config_serialize_wrapper.topic_queue_mapping_info_map)
+        cut = zlib.compress(zlib.decompress(packed)[:-3])
+        self.assertIn("static topic 1 of 1", str(self.assertRaises(RegisterBodyError, self.decode, cut, version=479)))
 
     def test_broken(self) -> None:
         """What is wrong is named: the part, and where."""

@@ -70,15 +70,32 @@ class TopicConfig(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     write_queue_nums: int = 16
 
 
+class TopicQueueMappingInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """
+    The part of a static topic (5.x) that one broker group, ``bname``, has: its queue id by the queue id for clients.
+
+    Java: TopicQueueMappingInfo
+    """
+
+    bname: str | None = None
+    curr_id_map: dict[int, int] = {}
+    dirty: bool = False
+    epoch: int = 0
+    scope: str | None = None
+    topic: str | None = None
+    total_queues: int = 0
+
+
 class TopicConfigWrapper(msgspec.Struct, rename="camel", kw_only=True):
     """
-    All topics of a broker by name, with the version of the table.
+    All topics of a broker by name, with the version of the table; 5.x adds the static ones among them.
 
-    Java: TopicConfigSerializeWrapper
+    Java: TopicConfigSerializeWrapper, TopicConfigAndMappingSerializeWrapper
     """
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = {}
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] | None = None
 
 
 class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 import msgspec
 
 from rmq.wire import fastjson
-from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper
+from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper, TopicQueueMappingInfo
 
 #: Brokers older than this (3.0.11) send the bare TopicConfigWrapper.
 BODY_HAS_FILTER_SERVERS_SINCE = 37
+#: Since 5.0.0 static topics are the last part of the compressed layout.
+BODY_HAS_STATIC_TOPICS_SINCE = 413
 #: What a compressed body may grow to: some 500,000 topics. A body that grows further is refused, not inflated.
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 
@@ -90,7 +92,7 @@ def decode_register_body(data: bytes | None, *, compressed: bool, version: int) 
             )
         )
     if compressed or data.startswith(_ZLIB_MARK):
-        return _unpacked(_inflate(data))
+        return _unpacked(_inflate(data), version)
     try:
         if version < BODY_HAS_FILTER_SERVERS_SINCE:
             wrapper = fastjson.decode(data, TopicConfigWrapper)
@@ -157,18 +159,24 @@ class _Parts:
         return self._data[self._at - size : self._at]
 
 
-def _unpacked(data: bytes) -> RegisterBrokerBody:
-    # What follows the filter servers (static topics of senders from version 413 on) is of no use to a NameServer.
+def _unpacked(data: bytes, sender_version: int) -> RegisterBrokerBody:
     parts = _Parts(data)
     version_text = parts.part("data version")
     table = {topic.topic_name or "": topic for topic in _topics(parts)}
     servers_text = parts.part("filter server list")
+    count = parts.number("static topic count") if sender_version >= BODY_HAS_STATIC_TOPICS_SINCE else 0
+    static_texts = [parts.part(f"static topic {index + 1} of {count}") for index in range(count)]
     try:
         version = fastjson.decode(version_text, DataVersion)
         servers = fastjson.decode(servers_text, list[str])
+        static = [fastjson.decode(text, TopicQueueMappingInfo) for text in static_texts]
     except ValueError as error:
         raise RegisterBodyError(str(error)) from error
-    wrapper = TopicConfigWrapper(data_version=version, topic_config_table=table)
+    wrapper = TopicConfigWrapper(
+        data_version=version,
+        topic_config_table=table,
+        topic_queue_mapping_info_map={info.topic or "": info for info in static} or None,
+    )
     return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=servers)
 
 

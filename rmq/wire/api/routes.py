@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rmq.wire.api.common import DataVersion, KVTable
+from rmq.wire.api.common import DataVersion, KVTable, TopicQueueMappingInfo
 from rmq.wire.codes import RequestCode
 from rmq.wire.contract import contract
 from rmq.wire.extfields import Int32, Int64
@@ -126,7 +126,7 @@ class BrokerData(msgspec.Struct, rename="camel", kw_only=True):
 
 class TopicRouteData(msgspec.Struct, rename="camel", kw_only=True):
     """
-    Where a topic lives.
+    Where a topic lives; of a static topic (5.x) also its queues by group.
 
     Java: TopicRouteData
     """
@@ -135,6 +135,7 @@ class TopicRouteData(msgspec.Struct, rename="camel", kw_only=True):
     filter_server_table: dict[str, list[str]] = {}
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = []
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
 
 
 class ClusterInfo(msgspec.Struct, rename="camel", kw_only=True):

@@ -215,7 +215,7 @@ class MetricsTests(OneBrokerCase):
 
 
 class MoreLabelsTests(OneBrokerCase):
-    values = {"metricsLabel": "zone:east,topic:no,wrong,a b:c,le:1,größe:1,rack:r 1"}
+    values = {"metricsLabel": "zone:east,topic:no,wrong,a b:c,le:1,größe:1,rack:r 1,__x:1"}
 
     def test_labels_of_the_configuration(self) -> None:
         """metricsLabel adds labels to all metrics, but none that metrics have themselves and none that is no label."""
@@ -224,6 +224,7 @@ class MoreLabelsTests(OneBrokerCase):
         (line,) = [line for line in text.splitlines() if line.startswith("rocketmq_broker_permission{")]
         self.assertIn('rack="r 1",zone="east"', line)
         self.assertNotIn("topic", line)
+        self.assertNotIn("__x", line)
 
 
 class FailedStoreTests(SynchronousTestCase):

@@ -19,9 +19,9 @@ DEFAULT_PORT = 5557
 #: by name and by number, as Apache reads them
 _TYPES = {"0": "DISABLE", "1": "OTLP_GRPC", "2": "PROM", "3": "LOG"}
 _OFF, _PROM = "DISABLE", "PROM"
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
-#: reserved by Prometheus and histograms
-_TAKEN = frozenset({"le", "quantile", "__name__", "job", "instance"})
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+#: reserved by Prometheus and histograms, as all names that begin with two underscores
+_TAKEN = frozenset({"le", "quantile", "job", "instance"})
 
 
 def exporter_type(extra: BrokerConfig5x) -> str:

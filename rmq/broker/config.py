@@ -397,3 +397,5 @@ def _refuse_unsupported(setup: BrokerSetup) -> None:
         raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
     if setup.store.enable_d_leger_commit_log:
         raise ConfigError("enableDLegerCommitLog=true is not supported; use brokerRole")
+    if setup.broker.fetch_namesrv_addr_by_address_server and not setup.namesrv_addrs:
+        raise ConfigError("fetchNamesrvAddrByAddressServer=true is not supported: set namesrvAddr")

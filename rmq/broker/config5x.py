@@ -50,6 +50,7 @@ _LOCAL = """
 #: what the broker reads: the attribute and what is printed of it
 _READ = {
     "enableControllerMode": ("enable_controller_mode", "5.x only, no effect"),
+    "fetchNameSrvAddrByDnsLookup": ("fetch_name_srv_addr_by_dns_lookup", "5.x only, no effect"),
     "metricsExporterType": (
         "metrics_exporter_type",
         "PROM opens the port of --http as well; DISABLE (the default) does not",
@@ -80,6 +81,7 @@ class BrokerConfig5x:
     """
 
     enable_controller_mode: str | None = None
+    fetch_name_srv_addr_by_dns_lookup: str | None = None
     metrics_exporter_type: str | None = None
     metrics_prom_exporter_port: str | None = None
     metrics_prom_exporter_host: str | None = None

@@ -68,6 +68,11 @@ class Options(RmqOptions):
             self._warn("{doubt}", doubt=self.with_source(doubt))
         for key, why in unreachable(given):
             self._warn("{doubt}", doubt=self.with_source(f"{key}: {why}"))
+        if (setup.extra.fetch_name_srv_addr_by_dns_lookup or "").strip().lower() == "true":
+            self._warn(
+                "fetchNameSrvAddrByDnsLookup=true has no effect: a name in namesrvAddr stands for one address, so "
+                "name each NameServer there"
+            )
         if is_unsupported(setup.extra):
             self._warn(
                 "metricsExporterType={kind} is not supported: use PROM, or --http", kind=exporter_type(setup.extra)

@@ -225,6 +225,13 @@ class ResolveTests(SynchronousTestCase):
             error = self.assertRaises(ConfigError, resolved, f"{key}=true\n")
             self.assertIn(key, str(error))
 
+    def test_address_server(self) -> None:
+        """Who relies on an address server must not get a broker that no NameServer knows; namesrvAddr comes first."""
+        error = self.assertRaises(ConfigError, resolved, "fetchNamesrvAddrByAddressServer=true\n")
+        self.assertIn("fetchNamesrvAddrByAddressServer", str(error))
+        both = resolved("fetchNamesrvAddrByAddressServer=true\nnamesrvAddr=n:9876\n")
+        self.assertEqual(both.namesrv_addrs, ["n:9876"])
+
     def test_access(self) -> None:
         """Apache's aclEnable and useTLS, of BrokerConfig and NettyClientConfig, are those of the access setup."""
         access = resolved("aclEnable=true\nuseTLS=true\n").access

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import redirect_stdout
 from io import StringIO
 
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import tap
@@ -184,6 +184,13 @@ class OptionsTests(SynchronousTestCase):
         with capturedLogs() as events:
             self.assertIsNone(self.parse("--metricsExporterType", "LOG")["http"])
         self.assertEqual([event["kind"] for event in events if "kind" in event], ["LOG"])
+
+    def test_name_servers_by_dns(self) -> None:
+        """5.x's look-up of all addresses of one name is told not to be there."""
+        with capturedLogs() as events:
+            self.parse("--fetchNameSrvAddrByDnsLookup", "true", "-n", "namesrv:9876")
+        (doubt,) = [text for text in map(formatEvent, events) if "fetchNameSrvAddrByDnsLookup" in text]
+        self.assertIn("name each NameServer there", doubt)
 
     def test_bad_values(self) -> None:
         """A bad value or option is named, and ends the process."""

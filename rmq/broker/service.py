@@ -49,7 +49,7 @@ from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.sessions import ChangeNotices, ConsumerGroups, Heartbeats, ProducerGroups
 from rmq.broker.settings import Settings
 from rmq.broker.stats import MINUTE_STEP_MS, BrokerStats, PutTimes
-from rmq.broker.topics import TopicTable, default_topics, hidden_topics
+from rmq.broker.topics import TIMER_TOPIC, TopicTable, default_topics, hidden_topics
 from rmq.broker.transactions import TransactionChecks
 from rmq.broker.waitinglanes import add_waiting_lanes
 from rmq.ha.service import HAService, Secured, secured_by
@@ -370,6 +370,7 @@ class BrokerService(MultiService):
         self.topics.add_missing(default_topics(self.setup))
         if not self.setup.is_slave:
             self._warn_of_hidden_messages()
+            self._warn_of_timer_messages()
         self.groups.add_missing(default_groups())
         self.store.start()
 
@@ -388,6 +389,17 @@ class BrokerService(MultiService):
             self._log.warn(
                 "the same holds for {count} more topics that have queues and that topics.json lacks",
                 count=len(hidden) - HIDDEN_NAMED,
+            )
+
+    def _warn_of_timer_messages(self) -> None:
+        """Say that a store of 5.x has messages that nobody will deliver."""
+        count = self.store.max_offset(TIMER_TOPIC, 0) - self.store.min_offset(TIMER_TOPIC, 0)
+        if count > 0:
+            self._log.warn(
+                "the store has {count} timer messages of RocketMQ 5.x ({topic}). This broker delivers none of them: "
+                "let Apache's broker deliver those that still wait before this one takes the store",
+                count=count,
+                topic=TIMER_TOPIC,
             )
 
     def _abandon(self, started: list[Service]) -> None:

@@ -7,6 +7,7 @@ import json
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.config import BrokerSetup
@@ -67,6 +68,23 @@ class StartTests(SynchronousTestCase):
         one.start()
         answer = one.connect().ask(14, fields)
         self.assertEqual((answer.code, answer.ext_fields["offset"]), (0, "1"))
+        one.end()
+
+    def test_timer_messages_of_5x(self) -> None:
+        """A store of 5.x whose timer messages nobody delivers any more: the start says so; without any it does not."""
+        one = OneBroker()
+        for topic in ("T", "rmq_sys_wheel_timer"):
+            with capturedLogs() as events:
+                one.stop()
+                one.start()
+            self.assertEqual([text for text in map(formatEvent, events) if "timer messages" in text], [])
+            client = one.connect()
+            self.assertEqual(client.ask(310, send_ext(topic)).code, 0)
+        one.stop()
+        with capturedLogs() as events:
+            one.start()
+        (text,) = [text for text in map(formatEvent, events) if "timer messages" in text]
+        self.assertIn("the store has 1 timer messages", text)
         one.end()
 
     def test_offsets_of_topics_that_are_nowhere(self) -> None:

@@ -397,5 +397,9 @@ def _refuse_unsupported(setup: BrokerSetup) -> None:
         raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
     if setup.store.enable_d_leger_commit_log:
         raise ConfigError("enableDLegerCommitLog=true is not supported; use brokerRole")
+    if setup.store.store_type != "default":
+        raise ConfigError(
+            f"storeType={setup.store.store_type} is not supported: a store in RocksDB cannot be read here"
+        )
     if setup.broker.fetch_namesrv_addr_by_address_server and not setup.namesrv_addrs:
         raise ConfigError("fetchNamesrvAddrByAddressServer=true is not supported: set namesrvAddr")

@@ -210,6 +210,4 @@ class StoreConfig:
             found.append(("enableDLegerCommitLog", "the classic commit log is used"))
         if self.duplication_enable:
             found.append(("duplicationEnable", "it is treated as false"))
-        if self.store_type != "default":
-            found.append(("storeType", "the default file store is used"))
         return found

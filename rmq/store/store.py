@@ -187,6 +187,7 @@ class MessageStore:
         except DiskError as error:
             raise StoreError(f"storePathRootDir={self._root} cannot be used: {error}") from error
         try:
+            self._refuse_rocksdb()
             self._leave_dump()
             self._recover()
             self._loaded = True
@@ -197,6 +198,16 @@ class MessageStore:
         finally:
             if not self._loaded:
                 self._close()
+
+    def _refuse_rocksdb(self) -> None:
+        """Raise StoreError for a store of 5.x whose queues or tables are in RocksDB: here it would have none."""
+        for folder in layout.ROCKSDB_DIRS:
+            path = layout.join(self._root, folder)
+            if self._disk.exists(layout.join(path, layout.ROCKSDB_FILE)):
+                raise StoreError(
+                    f"{path} is in RocksDB (storeType=defaultRocksDB of 5.x), which cannot be read here: the broker "
+                    "would have no queues, topics, groups or offsets of this store"
+                )
 
     def _leave_dump(self) -> None:
         """

@@ -60,6 +60,18 @@ class StopTests(SynchronousTestCase):
         self.assertEqual({path: box.disk.read_whole(f"/store/{path}") for path in before}, before)
 
 
+class RocksDBTests(SynchronousTestCase):
+    def test_a_store_in_rocksdb_is_refused(self) -> None:
+        """A store whose queues or tables are in RocksDB (5.x) is refused, untouched: here it would have none."""
+        for folder in ("consumequeue", "config/topics", "config/consumerOffsets"):
+            box = Box()
+            box.disk.make_dirs(f"/store/{folder}")
+            box.disk.write_atomic(f"/store/{folder}/CURRENT", b"MANIFEST-000005\n")
+            error = self.assertRaises(StoreError, box.open)
+            self.assertIn(f"/store/{folder} is in RocksDB", str(error))
+            self.assertFalse(box.disk.exists("/store/abort"))
+
+
 class ManyPutsTests(SynchronousTestCase):
     def test_puts_of_one_turn_share_a_timer(self) -> None:
         """While one waits for slaves, puts of one turn ask once: a timer for each would cost what they save."""

@@ -35,6 +35,8 @@ There are no passwords, only GET and HEAD are answered, and nothing can be chang
 are left out of the configuration page. Every client of the port can read names of topics, groups and clients: open it
 to the monitoring network only.
 
+With `--http 0.0.0.0:8080` on each of these machines, Prometheus reads:
+
 ```yaml
 scrape_configs:
   - job_name: rocketmq-namesrv
@@ -44,7 +46,9 @@ scrape_configs:
 rule_files: [prometheus-alerts.yml]
 ```
 
-[etc/prometheus-alerts.yml](../etc/prometheus-alerts.yml) holds alert rules for a start.
+[etc/prometheus-alerts.yml](../etc/prometheus-alerts.yml) holds alert rules for a start. They use the two job names, and
+take all NameServers of the job for those of one cluster. Tried on 28 November 2026 with Prometheus 2.42: lost and
+killed brokers, a NameServer that hangs, dead letters.
 
 ## What a scrape costs
 
@@ -60,7 +64,9 @@ idle one is closed after 30 s.
   included), labels and unit here, so dashboards keep working, with these exceptions: `message_type` and the labels of
   `rocketmq_rpc_latency_milliseconds` beside `protocol_type` and `request_code` are missing; there is no
   `rocketmq_message_size`, no `rocketmq_consumer_inflight_messages`, `_ready_messages` and `_queueing_latency`, and
-  `rocketmq_half_messages` and `_finish_message_latency`, and nothing of timers, POP and tiered storage.
+  `rocketmq_half_messages` and `_finish_message_latency`, no `rocketmq_topic_create_execution_time`, no label
+  `otel_scope_name`, and nothing of timers, POP and tiered storage. Consumer lag, `rocketmq_messages_out_total` and
+  `rocketmq_throughput_out_total` have series of retry topics too, with `is_retry="true"`; Apache's have none.
 * **rocketmq-rust**: Apache's NameServer has no metrics. Names, units and labels are those of rocketmq-rust's
   NameServer, where the same thing can be said (`rocketmq-observability/src/semantic.rs` and `metrics/catalog.rs`, where
   it also names replication), with two differences: counters end in `_total`, as OpenMetrics demands (it has

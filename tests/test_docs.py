@@ -9,6 +9,7 @@ from types import ModuleType
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.admin.names import ALIASES, NOUNS
 from rmq.broker.config import CONFIG_CLASSES as BROKER_CLASSES
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
 from rmq.runtime.config import load
@@ -16,6 +17,24 @@ from rmq.runtime.properties import parse_properties
 from rmq.runtime.tls.config import TlsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: what follows the name rmq-admin and is no command of a table
+OTHER_WORDS = ("help", "NAME")
+
+
+def headings(page: Path) -> set[str]:
+    """Return the headings of a page as links name them."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def has_verb(noun: str, verb: str) -> bool:
+    """Return whether a noun of rmq-admin has a verb, or takes none."""
+    takes_none = noun in ("produce", "consume", "tail", "monitor")
+    return not verb or takes_none or verb in re.findall(r"[a-z-]+", NOUNS[noun][1])
 
 
 def script(path: Path) -> ModuleType:
@@ -57,10 +76,22 @@ class ReadmeTests(SynchronousTestCase):
         self.assertIn("pytest", block[1])
 
     def test_links_lead_somewhere(self) -> None:
-        """Every relative link of the README and of docs/ names a file that exists."""
+        """Every relative link of the README and of docs/ names a file that exists, and a heading that it has."""
         broken = []
-        for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-            for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
-                if "://" not in target and not (page.parent / target).exists():
-                    broken.append(f"{page.name}: {target}")
+        for page in PAGES:
+            for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text("utf-8")):
+                if "://" in target:
+                    continue
+                found = page.parent / target if target else page
+                if not found.exists() or (heading and heading not in headings(found)):
+                    broken.append(f"{page.name}: {target}#{heading}")
         self.assertEqual(broken, [])
+
+    def test_commands_of_rmq_admin(self) -> None:
+        """Every command of rmq-admin that a page or an alert names is one, with its verb if it needs one."""
+        wrong = []
+        for page in [*PAGES, ROOT / "etc" / "prometheus-alerts.yml"]:
+            for noun, verb in re.findall(r"\brmq-admin ([a-zA-Z]+)(?: ([a-z][a-z-]*))?", page.read_text("utf-8")):
+                if noun not in ALIASES and noun not in OTHER_WORDS and not (noun in NOUNS and has_verb(noun, verb)):
+                    wrong.append(f"{page.name}: rmq-admin {noun} {verb}")
+        self.assertEqual(wrong, [])

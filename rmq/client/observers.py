@@ -19,7 +19,8 @@ from rmq.wire.api.common import MessageQueue
 @attrs.frozen(kw_only=True)
 class Sent:
     """
-    A send has ended: ``seconds`` are those of the whole call, with all tries; ``error`` is None for stored messages.
+    A send has ended: ``seconds`` are those of the whole call, with all tries; ``error`` is None for stored messages, a
+    TimeoutError if the wait was cancelled.
 
     ``messages`` is above 1 for a batch; ``body_bytes`` are compressed ones.
     """

@@ -100,6 +100,14 @@ class EventTests(FlowCase):
         self.assertTrue(all(0 <= event.seconds < 1 for event in events[:3]))
         self.assertTrue(0 < events[3].seconds <= 5)
 
+    def test_send_that_is_cancelled(self) -> None:
+        """A send whose program stops waiting, as with a timeout of its own, is reported as a TimeoutError."""
+        self.sim.run(self.sender.send(Message("T", b"hello")))
+        sending = Deferred.fromCoroutine(self.sender.send(Message("T", b"given up")))
+        sending.cancel()
+        self.failureResultOf(sending)
+        self.assertEqual([type(event.error) for event in self.notes.of(Sent)], [type(None), TimeoutError])
+
     def test_handlers(self) -> None:
         """Receipts, handlers with their durations and errors, and what became of each message are reported."""
 

@@ -203,10 +203,13 @@ class Producer:
         except RocketMqError as error:
             self._tell_sent(out, began, error)
             raise
+        except self._instance.host.CANCELLED:
+            self._tell_sent(out, began, TimeoutError("the wait for the send was cancelled"))
+            raise
         self._tell_sent(out, began, None)
         return result
 
-    def _tell_sent(self, out: Outgoing, began: float, error: RocketMqError | None) -> None:
+    def _tell_sent(self, out: Outgoing, began: float, error: Exception | None) -> None:
         if self._instance.observers:
             event = Sent(
                 topic=out.topic,

@@ -7,6 +7,7 @@ import os
 from types import SimpleNamespace
 
 from rmq.runtime.disk import syscalls
+from rmq.runtime.disk.error import naming
 from rmq.runtime.disk.files import DiskError, DiskLocked, DiskUsage
 from rmq.runtime.disk.realfile import MAP_MIN_BYTES
 from tests.runtime.test_realdisk import RealDiskCase
@@ -14,6 +15,26 @@ from tests.runtime.test_realdisk import RealDiskCase
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+class UnreadableTests(RealDiskCase):
+    def test_what_cannot_be_looked_at_is_not_missing(self) -> None:
+        """A file behind an unreadable folder (here: behind a loop of links) is an error, not an absent file."""
+        os.symlink("loop", f"{self.root}/loop")
+        for look in (self.disk.exists, self.disk.is_dir):
+            error = self.assertRaises(DiskError, look, f"{self.root}/loop/kvConfig.json")
+            self.assertIn(f"{self.root}/loop/kvConfig.json: Too many levels", str(error))
+
+    def test_below_a_file_is_nothing(self) -> None:
+        """A path that leads through a file is missing."""
+        self.disk.write_atomic(f"{self.root}/a", b"")
+        self.assertFalse(self.disk.exists(f"{self.root}/a/b"))
+
+    def test_a_locale_without_the_letters_of_a_path(self) -> None:
+        """The error of a path that the locale's encoding cannot write has the path and says what to do."""
+        with self.assertRaises(DiskError) as caught, naming("/büro"):
+            "/büro".encode("ascii")
+        self.assertEqual(str(caught.exception), "/büro: cannot be written in this locale (ascii): try LANG=C.UTF-8")
 
 
 class UnshareTests(RealDiskCase):

@@ -41,6 +41,9 @@ def naming(path: str, *, doing: str = "", offset: int | None = None) -> Iterator
         yield
     except OSError as error:
         raise disk_error(path, error, doing=doing, offset=offset) from error
+    except UnicodeEncodeError as error:
+        # Where a process without UTF-8 mode runs in the locale C.
+        raise DiskError(path, f"cannot be written in this locale ({error.encoding}): try LANG=C.UTF-8") from error
 
 
 def sync_error(path: str, error: OSError) -> SyncFailed:

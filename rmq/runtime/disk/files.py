@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -31,6 +32,13 @@ from rmq.runtime.disk.realfile import Bytes, RealFile
 
 #: Linux makes a new one at every start of the machine
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
+
+def _mode(path: str) -> int | None:
+    """Return the mode of a file or folder, None when there is none; os.path.exists says so too of an unreadable one."""
+    with naming(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.stat(path).st_mode
+    return None
 
 
 @attrs.frozen
@@ -131,9 +139,11 @@ class Disk(Protocol):
     def create_sparse(self, path: str, size: int) -> File:
         """Make a new file of ``size`` zero bytes that takes room only where it is written."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Tell whether there is a file or folder; what cannot be looked at is an error, and not missing."""
 
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """Tell whether there is a folder; otherwise as `exists`."""
 
     def list_dir(self, path: str) -> list[str]:
         """Return the names in a folder, sorted; empty when there is no such folder."""
@@ -257,10 +267,10 @@ class RealDisk:
         return RealFile(path, fd, self._syncs, self._loader, self._map_files)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return _mode(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        return os.path.isdir(path)
+        return stat.S_ISDIR(_mode(path) or 0)
 
     def list_dir(self, path: str) -> list[str]:
         try:

@@ -393,6 +393,7 @@ def _check_ip(key: str, value: str) -> None:
 
 
 def _refuse_unsupported(setup: BrokerSetup) -> None:
+    """A start that skipped these would give up what the operator relies on."""
     if (setup.extra.enable_controller_mode or "").strip().lower() == "true":
         raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
     if setup.store.enable_d_leger_commit_log:

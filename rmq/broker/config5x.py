@@ -45,6 +45,41 @@ _LOCAL = """
     fetchControllerAddrByDnsLookup brokerElectionPriority metricsGrpcExporterTarget metricsGrpcExporterHeader
     metricsExporterType metricsPromExporterPort metricsPromExporterHost configManagerVersion
 """
+#: those of MessageStoreConfig, NettyServerConfig, NettyClientConfig and AuthConfig, which a start reports as unknown
+_FOREIGN = """
+    accessMessageInMemoryHotRatio aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
+    allAckInSyncStateSet asyncLearner authConfigPath authenticationMetadataProvider authenticationProvider
+    authenticationStrategy authenticationWhitelist authorizationMetadataProvider authorizationProvider
+    authorizationStrategy authorizationWhitelist autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
+    bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
+    coldDataFlowControlEnable coldDataScanEnable commitLogForceSwapMapInterval commitLogSwapMapInterval
+    commitLogSwapMapReserveFileNum compactionCqMappedFileSize compactionMappedFileSize
+    compactionScheduleInternal compactionThreadNum correctLogicMinOffsetForceInterval
+    correctLogicMinOffsetSleepInterval dataReadAheadEnable disableCallbackExecutor disableNettyWorkerGroup
+    disappearTimeAfterStart dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread enableAsyncReput
+    enableAutoInSyncReplicas enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
+    enableReconnectForGoAway enableRocksDBLog enableShutdownGracefully enabledAppendPropCRC forceVerifyPropCRC
+    haFlowControlEnable haMaxGapNotInSync haMaxTimeSlaveNotCatchup initAuthenticationUser
+    innerClientAuthenticationCredentials logicQueueForceSwapMapInterval logicQueueSwapMapInterval
+    logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold mappedFileSizeTimerLog
+    mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
+    maxChecksumRange maxConsumeQueueScan maxHaTransferByteInSecond maxOffsetMapSize
+    maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxTopicLength
+    memTableFlushIntervalMs migrateAuthFromV1Enabled minInSyncReplicas pullBatchMaxMessageCount
+    putConsumeQueueDataByFileChannel putMessageTimeout readUnCommitted realTimePersistRocksDBConfig
+    recheckReputOffsetFromCq replicasPerDiskPartition rocksdbCQDoubleWriteEnable rocksdbCompressionType
+    rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
+    scanAvailableNameSrv searchBcqByCacheEnable shutdownWaitTimeSeconds socksProxyConfig
+    spinLockCollisionRetreatOptimalDegree statRocksDBCQIntervalSec statefulAuthenticationCacheExpiredSecond
+    statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
+    storePathBrokerIdentity storePathEpochFile syncFromLastFile syncMasterFlushOffsetWhenStartup
+    timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess
+    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
+    timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRollWindowSlot timerSkipUnknownError timerStopEnqueue topicQueueLockNum totalReplicas
+    travelCqFileNumWhenGetMessage useABSLock userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    wakeCommitWhenPutMessage wakeFlushWhenPutMessage
+"""
 
 
 #: what the broker reads: the attribute and what is printed of it
@@ -79,6 +114,8 @@ class BrokerConfig5x:
 
     Java: BrokerConfig, BrokerIdentity of 5.3.3
     """
+
+    FOREIGN_KEYS = frozenset(_FOREIGN.split())
 
     enable_controller_mode: str | None = None
     fetch_name_srv_addr_by_dns_lookup: str | None = None

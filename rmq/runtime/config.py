@@ -146,6 +146,14 @@ def did_you_mean(key: str, classes: Sequence[type]) -> str | None:
     return known[close[0]] if close else None
 
 
+def about_unknown(key: str, classes: Sequence[type]) -> str:
+    """Return what a warning adds to a key that none of ``classes`` has; FOREIGN_KEYS are those they know of others."""
+    if any(key in getattr(cls, "FOREIGN_KEYS", ()) for cls in classes):
+        return ": of RocketMQ 5.x, no effect here"
+    close = did_you_mean(key, classes)
+    return f"; did you mean {close}?" if close else ""
+
+
 def to_properties(*configs: Any, extra: Mapping[str, str] | None = None) -> str:
     """Return ``key=value`` lines of all configs in the order of declaration, each key once, then ``extra``."""
     entries: dict[str, str] = {}

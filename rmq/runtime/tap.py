@@ -27,6 +27,7 @@ from rmq.runtime import logs
 from rmq.runtime.config import (
     ConfigError,
     ConfigField,
+    about_unknown,
     config_fields,
     decode_properties,
     did_you_mean,
@@ -246,9 +247,8 @@ class RmqOptions(usage.Options):
         for alias, key in loaded.legacy.items():
             self._warn("{source}: {alias} is an old spelling of {key}", source=sources[alias], alias=alias, key=key)
         for key in self.unknown:
-            close = did_you_mean(key, self.config_classes)
-            hint = f"; did you mean {close}?" if close else ""
-            self._warn("{source}: unknown key {key}{hint}", source=sources[key], key=key, hint=hint)
+            about = about_unknown(key, self.config_classes)
+            self._warn("{source}: unknown key {key}{about}", source=sources[key], key=key, about=about)
 
     def _check_name_servers(self, text: str, source: str) -> None:
         if self[NAMESRV_KEY] is not None:

@@ -6,7 +6,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup, resolve, second_master, unreachable
-from rmq.runtime.config import ConfigError, config_fields, load, parse_properties
+from rmq.runtime.config import ConfigError, about_unknown, config_fields, load, parse_properties
 
 #: getBrokerConfig of a running Apache 4.9.7 broker with few settings; thread pools, names, addresses and paths left out
 APACHE_DEFAULTS = """\
@@ -238,6 +238,12 @@ class ResolveTests(SynchronousTestCase):
         self.assertIn("fetchNamesrvAddrByAddressServer", str(error))
         both = resolved("fetchNamesrvAddrByAddressServer=true\nnamesrvAddr=n:9876\n")
         self.assertEqual(both.namesrv_addrs, ["n:9876"])
+
+    def test_keys_of_5x_are_no_typing_errors(self) -> None:
+        """A key of 5.x that has no effect here is called that; no other key is suggested in its place."""
+        for key in ("minInSyncReplicas", "authenticationProvider", "shutdownWaitTimeSeconds"):
+            self.assertEqual(about_unknown(key, CONFIG_CLASSES), ": of RocketMQ 5.x, no effect here")
+        self.assertEqual(about_unknown("inSyncReplica", CONFIG_CLASSES), "; did you mean inSyncReplicas?")
 
     def test_access(self) -> None:
         """Apache's aclEnable and useTLS, of BrokerConfig and NettyClientConfig, are those of the access setup."""

@@ -18,7 +18,7 @@ from rmq.broker.config import BrokerSetup, resolve, second_master, unreachable
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.acl import parse_credentials, parse_rules
-from rmq.runtime.config import ConfigError, ConfigField, config_fields, did_you_mean, format_value, load
+from rmq.runtime.config import ConfigError, ConfigField, about_unknown, config_fields, format_value, load
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.properties import decode_text, numbered_entries
@@ -275,8 +275,7 @@ def _loaded(source: Source, classes: Sequence[type]) -> tuple[Any, ...] | None:
             # There may be more.
             del values[key]
     for key in loaded.unknown:
-        close = did_you_mean(key, classes)
-        source.find(key, "unknown key" + (f"; did you mean {close}?" if close else ""))
+        source.find(key, f"unknown key{about_unknown(key, classes)}")
     for alias, key in loaded.legacy.items():
         source.find(alias, f"an old spelling of {key}")
     for key, text in values.items():

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmq.remoting.stats import RequestStats
+from rmq.runtime.disk.error import DiskError
 from rmq.wire import fastjson
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_reply
@@ -381,6 +382,10 @@ class ResponderTable:
             remark = error.text
         elif isinstance(error, fastjson.JsonError):
             remark = f"the body of request {command.code} cannot be read: {error}"
+        elif isinstance(error, DiskError):
+            # A full disk is no bug of ours: the line says all, a traceback for each request would hide it.
+            remark = str(error)
+            self._log.error("request {code} refused: {remark}", code=command.code, remark=remark)
         else:
             remark = f"{type(error).__name__}: {error}"
             self.stats.bugs[command.code] = self.stats.bugs.get(command.code, 0) + 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.remoting.responders import (
@@ -18,6 +19,7 @@ from rmq.remoting.responders import (
     ResponderTable,
     responds_to,
 )
+from rmq.runtime.disk.error import DiskFull
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands
 from rmq.wire.contract import contract
@@ -88,6 +90,8 @@ class Owner:
     def trouble(self, request: Request[TopicHeader, None]) -> None:
         if request.header.topic == "refuse":
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, "no such topic", {"a": "b"}, OffsetReply(offset=5))
+        if request.header.topic == "full":
+            raise DiskFull("/store/config/topics.json.tmp", "No space left on device")
         raise KeyError(request.header.topic)
 
     @responds_to(SILENT)
@@ -168,6 +172,16 @@ class DispatchTests(SynchronousTestCase):
         self.assertEqual((answer.code, answer.remark), (1, "KeyError: 'boom'"))
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
         self.assertEqual(self.peer.ask(91_003).code, 0)
+
+    def test_a_full_disk(self) -> None:
+        """A failed file operation costs code 1 with path and reason, and one line of the log without a traceback."""
+        with capturedLogs() as events:
+            answer = self.peer.ask(91_006, topic="full")
+        text = "/store/config/topics.json.tmp: No space left on device"
+        self.assertEqual((answer.code, answer.remark), (1, text))
+        self.assertEqual([formatEvent(event) for event in events], [f"request 91006 refused: {text}"])
+        self.assertEqual([event["log_level"] for event in events], [LogLevel.error])
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_wrong_return_value(self) -> None:
         """A responder that returns nonsense is our own fault too."""

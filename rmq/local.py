@@ -39,7 +39,6 @@ HTTP_PORT_STEP = 4
 MASTER_PORT_STEP = 20
 MAX_MASTERS = 16
 
-_TWISTD = "from twisted.scripts.twistd import run; run()"
 _PR_SET_PDEATHSIG = 1
 
 BOOT_LINE_PARTS = "boot success."
@@ -81,14 +80,6 @@ class Role:
     restart_at: float | None = None
     unread: bytearray = attrs.field(factory=bytearray)
 
-    @property
-    def command(self) -> list[str]:
-        command = [sys.executable, "-c", _TWISTD, "--nodaemon", "--pidfile=", *self.arguments]
-        command += ["--logFile", str(self.log)]
-        if self.http_port is not None:
-            command += ["--http", f"{self.http_host}:{self.http_port}"]
-        return command
-
     def start(self) -> None:
         """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
         self.unread.clear()
@@ -100,6 +91,15 @@ class Role:
             start_new_session=True,
             preexec_fn=lambda: signal_when_parent_ends(signal.SIGTERM),
         )
+
+    @property
+    def command(self) -> list[str]:
+        """The scripts themselves may be in another folder than the interpreter."""
+        command = [sys.executable, "-m", "rmq.runtime.launch", *self.arguments]
+        command += ["--nodaemon", "--pidfile=", "--logFile", str(self.log)]
+        if self.http_port is not None:
+            command += ["--http", f"{self.http_host}:{self.http_port}"]
+        return command
 
     @property
     def alive(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -88,6 +89,22 @@ class MastersTests(SynchronousTestCase):
         ports = [role.arguments[role.arguments.index("--listenPort") + 1] for role in made.roles]
         self.assertEqual(ports, ["9876", "10911", "10921", "10931", "10951"])
         self.assertIn("further masters: broker-b, broker-c", made.next_steps)
+
+
+class CommandTests(SynchronousTestCase):
+    def test_roles_look_for_no_plugins(self) -> None:
+        """Roles run as the scripts do; twistd's search would complain of a folder that may not be written."""
+        made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp()), "--masters", "2"]))
+        for role in made.roles:
+            self.assertEqual(role.command[1:4], ["-m", "rmq.runtime.launch", role.arguments[0]])
+
+    def test_the_command_that_kills_a_master(self) -> None:
+        """The pattern that is printed fits the first master, and no other role."""
+        made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp()), "--masters", "2"]))
+        printed = re.search("pkill -9 -f '(.*)'", made.next_steps)
+        assert printed
+        fitting = [role.name for role in made.roles if re.search(printed[1], " ".join(role.command))]
+        self.assertEqual(fitting, ["broker-a"])
 
 
 class StatusPageTests(SynchronousTestCase):

@@ -117,3 +117,7 @@ def _options_of(maker: Any) -> type[ServerOptions]:
             super().opt_reactor(name)
 
     return Options
+
+
+if __name__ == "__main__":
+    {"rmq-namesrv": namesrv, "rmq-broker": broker}[sys.argv.pop(1)]()

@@ -113,6 +113,19 @@ class InstalledTests(SynchronousTestCase):
         )
         self.assertIn("listenPort=20911\n", done.stdout)
 
+    def test_as_a_module(self) -> None:
+        """`python -m rmq.runtime.launch SCRIPT` is the script; rmq-local starts its roles so."""
+        for name in ("rmq-namesrv", "rmq-broker"):
+            done = subprocess.run(
+                [sys.executable, "-m", "rmq.runtime.launch", name, "--version"],
+                env={**os.environ, **imports()},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+            self.assertTrue(done.stdout.startswith("rmq "), done.stdout)
+
     def test_python_m_rmq(self) -> None:
         """`python -m rmq` names distribution, version and folder."""
         text = rmq.__main__.text()

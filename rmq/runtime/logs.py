@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json as json_text
 import os
@@ -21,6 +22,7 @@ from twisted.logger import (
     LogLevelFilterPredicate,
     eventAsText,
 )
+from twisted.python import threadable
 from twisted.python.logfile import LogFile
 
 from rmq.runtime.properties import ConfigError
@@ -194,25 +196,49 @@ class LogThrottle:
         return suppressed
 
 
-class CrashLogFile(LogFile):
-    """A log file that also gets the Python stack when a signal such as SIGSEGV or SIGBUS ends the process."""
+class RoleLogFile(LogFile):
+    """
+    The log file of a role; it also gets the Python stack when a signal such as SIGSEGV or SIGBUS ends the process.
+
+    What another program moved, deleted or truncated, as logrotate does, is opened again at the next line. Otherwise all
+    lines would go to a file without a name, which never rotates.
+    """
+
+    synchronized = ["write"]
 
     def _openFile(self) -> None:
         super()._openFile()
         faulthandler.enable(self._file)
+
+    def write(self, data: str | bytes) -> None:
+        if self._was_replaced():
+            old = self._file
+            # A folder that is gone, or may not be written: the old file goes on.
+            with contextlib.suppress(OSError):
+                self._openFile()
+                old.close()
+        super().write(data)
+
+    def _was_replaced(self) -> bool:
+        try:
+            named = os.stat(self.path)
+        except OSError:
+            return True
+        return not os.path.samestat(named, os.fstat(self._file.fileno())) or named.st_size < self._file.tell()
 
     def close(self) -> None:
         faulthandler.disable()
         super().close()
 
 
+threadable.synchronize(RoleLogFile)
+
+
 def _open_log(path: str, rotation: Rotation) -> TextIO:
     path = os.path.abspath(path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file: Any = CrashLogFile.fromFullPath(
-            path, rotateLength=rotation.size_bytes, maxRotatedFiles=rotation.old_files
-        )
+        file: Any = RoleLogFile.fromFullPath(path, rotateLength=rotation.size_bytes, maxRotatedFiles=rotation.old_files)
     except OSError as error:
         raise ConfigError(f"log file {path}: {error.strerror}") from error
     if not os.access(os.path.dirname(path), os.W_OK):

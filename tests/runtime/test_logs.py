@@ -116,7 +116,7 @@ class ObserverTests(SynchronousTestCase):
         places: list[str] = []
         self.patch(faulthandler, "enable", lambda file: places.append(os.readlink(f"/proc/self/fd/{file.fileno()}")))
         self.patch(faulthandler, "disable", lambda: places.append("nowhere"))
-        file = logs.CrashLogFile.fromFullPath(f"{self.root}/a.log")
+        file = logs.RoleLogFile.fromFullPath(f"{self.root}/a.log")
         file.write("x\n")
         file.rotate()
         file.close()
@@ -159,6 +159,33 @@ class ObserverTests(SynchronousTestCase):
         names = sorted(os.listdir(self.root))
         self.assertEqual(names, ["a.log", *(f"a.log.{number}" for number in range(1, 4))])
         self.assertIn("event 59", self.read(f"{self.root}/a.log"))
+
+    def test_another_program_rotates(self) -> None:
+        """A file that was moved, deleted or truncated (logrotate, rm) is made again at the next line."""
+        path = f"{self.root}/a.log"
+        observer = make_observer(path=path, json=False, level="info", rotation=Rotation(size_bytes=10_000))
+        observer(event("first"))
+        os.rename(path, f"{self.root}/moved")
+        observer(event("second"))
+        os.unlink(path)
+        observer(event("third"))
+        os.truncate(path, 0)
+        observer(event("fourth"))
+        self.assertEqual([line.split()[-1] for line in self.read(f"{self.root}/moved").splitlines()], ["first"])
+        self.assertEqual([line.split()[-1] for line in self.read(path).splitlines()], ["fourth"])
+
+    def test_the_folder_is_gone(self) -> None:
+        """Without its folder the log goes on in the file that is open, and is there again with the folder."""
+        folder = f"{self.root}/logs"
+        observer = make_observer(path=f"{folder}/a.log", json=False, level="info")
+        observer(event("first"))
+        os.rename(folder, f"{self.root}/away")
+        observer(event("second"))
+        os.mkdir(folder)
+        observer(event("third"))
+        lines = self.read(f"{self.root}/away/a.log").splitlines()
+        self.assertEqual([line.split()[-1] for line in lines], ["first", "second"])
+        self.assertIn("third", self.read(f"{folder}/a.log"))
 
     def test_folder_that_cannot_be_written(self) -> None:
         """A file in a folder without room for rotated files is refused at once, not after the first 100 MB."""

@@ -419,8 +419,13 @@ class _Attempts(ClientFactory):
         self._follower = follower
         self._clock = clock
         self._endpoint = endpoint
+        self._addr = follower.master_addr
         #: False when another address is followed
         self.current = True
+
+    def __str__(self) -> str:
+        """ClientService logs it: "Scheduling retry 1 to connect 192.0.2.1:10912 in ..."."""
+        return f"{self._addr}"
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         connecting: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from rmq.ha.follower import Backoff, Follower, SlaveConnection
 from rmq.ha.session import SessionLimits
@@ -37,6 +42,31 @@ class BackoffTests(SynchronousTestCase):
         """Two slaves of one master come back at different times."""
         first, second = Backoff(random.Random(1)), Backoff(random.Random(2))
         self.assertNotEqual(first.next_pause_s(), second.next_pause_s())
+
+
+class RetryTests(SynchronousTestCase):
+    def test_the_line_of_a_retry(self) -> None:
+        """Twisted's line about the next attempt names the address, and no object."""
+        with capturedLogs() as events:
+            clock = Clock()
+            follower = Follower(
+                clock,
+                MemoryLog(65536, StoreError),
+                SessionLimits(segment_bytes=65536),
+                dial=lambda host, port: Unreachable(),
+                backoff=Backoff(random.Random(1)),
+                appended=lambda: None,
+            )
+            follower.set_master("192.0.2.1:10912")
+            self.successResultOf(follower.stop())
+        lines = [formatEvent(event) for event in events]
+        self.assertTrue([line for line in lines if "retry 1 to connect 192.0.2.1:10912 in" in line], lines)
+
+
+@implementer(IStreamClientEndpoint)
+class Unreachable:
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        return fail(ConnectionRefusedError())
 
 
 class OrderTests(SynchronousTestCase):

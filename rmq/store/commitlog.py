@@ -14,7 +14,7 @@ import itertools
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from rmq.runtime.disk.files import Disk, DiskError, File, SyncFailed
+from rmq.runtime.disk.files import Disk, DiskError, DiskFull, File, SyncFailed
 from rmq.store import layout
 from rmq.store.messages import StoreError
 from rmq.store.openfiles import CHUNK_BYTES, OpenFiles, zero_from
@@ -139,7 +139,11 @@ class CommitLog:
             return
         self.drop_unused_file()
         path = self.path(start)
-        file = self._disk.create(path, self.segment_bytes)
+        try:
+            file = self._disk.create(path, self.segment_bytes)
+        except DiskFull as error:
+            needed = f"{self.segment_bytes} bytes are needed (mappedFileSizeCommitLog)"
+            raise DiskFull(path, f"{error.text}; {needed}") from error
         try:
             # Length and name must be durable before anything in the file is: a start finds whole files only.
             file.sync_now()

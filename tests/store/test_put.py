@@ -261,6 +261,7 @@ class FullDiskTests(SynchronousTestCase):
         store = box.open()
         box.put_many(80)
         tried: list[str] = []
+        reasons = set()
 
         def refuse(disk: object, path: str, size: int) -> File:
             tried.append(path)
@@ -275,9 +276,11 @@ class FullDiskTests(SynchronousTestCase):
                 refused = store.put_batch(message(0, properties=""), batch)
                 assert isinstance(refused, PutResult)
                 self.assertIs(refused.status, PutStatus.CREATE_MAPPED_FILE_FAILED)
+                reasons.add(store.refuses_because)
                 self.assertIs(box.put(message(0))[0].status, PutStatus.PUT_OK)
             self.assertEqual(len(tried), seconds)
             box.run(1)
+        self.assertIn(f"{tried[0]}: No space left on device; 16384 bytes are needed (mappedFileSizeCommitLog)", reasons)
 
     def test_a_next_file_needs_no_second_open(self) -> None:
         """Out of file descriptors at the end of a file: that put is refused at most, and later ones go on."""

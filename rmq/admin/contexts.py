@@ -77,7 +77,8 @@ class Contexts:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ContextError(f"{self._in_use}: {error}") from None
+            # Going on without it could reach another cluster, or write where the context only reads.
+            raise ContextError(f"{self._in_use}: {error.strerror}; is HOME, or XDG_CONFIG_HOME, this user's?") from None
 
     def use(self, name: str) -> None:
         self.load(name)

@@ -78,6 +78,15 @@ class PrecedenceTests(ContextCase):
         self.assertEqual(status, 64)
         self.assertIn("a.json: Object contains unknown field `read_olny`", text)
 
+    def test_the_home_of_another_user(self) -> None:
+        """Where the context in use cannot be looked up, the line names the variables (here: a loop of links)."""
+        self.home.mkdir(exist_ok=True)
+        folder = self.home / "rmq"
+        folder.symlink_to("rmq")
+        status, text = ended("topic", "list", "-n", "a:1")
+        self.assertEqual(status, 64)
+        self.assertIn(f"{folder}/context: Too many levels of symbolic links; is HOME, or XDG_CONFIG_HOME, this", text)
+
 
 class ContextCommandTests(ContextCase):
     def test_life_of_a_context(self) -> None:

@@ -29,6 +29,8 @@ RB = TypeVar("RB")
 T = TypeVar("T")
 
 RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
+#: of system topics. Stores of 5.x bring some that no broker of 4.9, and none of ours, names.  Java: TopicValidator
+SYSTEM_PREFIX = "rmq_sys_"
 
 
 def admin_of(call: Call) -> Admin:

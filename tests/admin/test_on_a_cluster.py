@@ -25,7 +25,7 @@ from rmq.sim.node import Node, platform_for
 from rmq.sim.world import World
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerData, HeartbeatData
-from rmq.wire.api.common import SubscriptionData
+from rmq.wire.api.common import SubscriptionData, TopicConfig
 from rmq.wire.codes import RequestCode
 from rmq.wire.exchange import Response
 from tests.admin import schema
@@ -342,6 +342,19 @@ class NoBrokerTests(ClusterCase):
         for name in ("clusterList", "consumerProgress"):
             self.assertRegex(self.text(name), "^#[^\n]*$")
         self.assertEqual(self.text("topicList"), "")
+
+
+class SystemTopicTests(ClusterCase):
+    def test_of_a_store_that_comes_from_5x(self) -> None:
+        """Topics that only 5.x has are system topics as well: the list has them with --all only."""
+        master = self.cluster.masters[0].broker
+        for name in ("rmq_sys_wheel_timer", "orders"):
+            config = TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
+            master.topics.create(config)
+            master.registration.topic_updated(config)
+        self.world.run_for(1)
+        self.assertEqual(self.data("topic", "list"), [{"topic": "orders"}])
+        self.assertIn({"topic": "rmq_sys_wheel_timer"}, self.data("topic", "list", "--all"))
 
 
 class TopicTests(ClusterCase):

@@ -31,6 +31,7 @@ from rmq.admin.command import (
 from rmq.admin.lookups import (
     DLQ_PREFIX,
     RETRY_PREFIX,
+    SYSTEM_PREFIX,
     addresses_by_name,
     admin_of,
     ask_all,
@@ -92,7 +93,8 @@ async def topic_list(call: Call) -> Outcome:
         topics = sorted(everything)
     else:
         hidden, failures = await _system_topics(call)
-        topics = sorted(name for name in everything if name not in hidden and not name.startswith(_OF_GROUPS))
+        prefixes = (*_OF_GROUPS, SYSTEM_PREFIX)
+        topics = sorted(name for name in everything if name not in hidden and not name.startswith(prefixes))
     if not topics and not call.options.as_mqadmin:
         check_registered(call, await cluster_info(call))
     if not call.options.groups:

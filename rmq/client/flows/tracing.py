@@ -18,7 +18,7 @@ from rmq.client.flows.instance import Instance, opened
 from rmq.client.flows.producer import Producer
 from rmq.client.settings import ProducerSettings
 from rmq.client.types import Message, ReceivedMessage, SendResult
-from rmq.errors import NoRoute, NotDelivered, RocketMqError
+from rmq.errors import NoRoute, NotDelivered
 
 TRACE_PRODUCER = "_INNER_TRACE_PRODUCER"
 FLUSH_S = 0.5
@@ -34,7 +34,7 @@ _log = logging.getLogger("rmq.client.trace")
 class TracingSender(Producer):
     """The producer of the traces themselves: observers do not hear of them."""
 
-    def _tell_sent(self, out: Outgoing, began: float, error: RocketMqError | None) -> None:
+    def _tell_sent(self, out: Outgoing, began: float, error: Exception | None) -> None:
         pass
 
 

@@ -186,7 +186,8 @@ ENDS: dict[int, list[tuple[str, ...]]] = {
     1: [("acl", "show"), ("kv", "set", "NS", "k", "v", "--context", "careful")],
     2: [("topic", "route", "nowhere"), ("kv", "get", "NS", "nothing"), ("group", "show", "nobody")],
     3: [("topic", "list", "-n", "127.0.0.1:{port}"), ("broker", "config", "-b", "127.0.0.1:{port}")],
-    4: [("topic", "delete", "{topic}"), ("broker", "drain", "broker-a"), ("group", "skip", "G", "{topic}")],
+    4: [("topic", "delete", "{topic}"), ("broker", "drain", "broker-a"),
+        ("group", "skip", "TOOLS_CONSUMER", "{topic}")],
     64: [("topic", "nonsense"), ("topic", "show"), ("group", "reset", "G", "{topic}", "--to", "sometime", "--yes")],
 }  # fmt: skip
 

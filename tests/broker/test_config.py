@@ -220,17 +220,15 @@ class ResolveTests(SynchronousTestCase):
         self.assertEqual(resolved("brokerRole=SLAVE\nbrokerId=3\n").broker.broker_id, 3)
 
     def test_unsafe_promises_are_refused(self) -> None:
-        """Who asks for a controller, for 5.x's accounts or for RocksDB must not get a broker without."""
+        """Who asks for a controller or for RocksDB must not get a broker without."""
         for entry in (
             "enableControllerMode=true",
             "enableDLegerCommitLog=true",
-            "authenticationEnabled=true",
-            "authorizationEnabled=True",
             "storeType=defaultRocksDB",
         ):
             error = self.assertRaises(ConfigError, resolved, f"{entry}\n")
             self.assertIn(entry.partition("=")[0], str(error))
-        resolved("authenticationEnabled=false\nstoreType=default\n")
+        resolved("storeType=default\n")
 
     def test_address_server(self) -> None:
         """Who relies on an address server must not get a broker that no NameServer knows; namesrvAddr comes first."""

@@ -14,6 +14,26 @@ _SITES = pytest.StashKey[list[Site]]()
 
 Clients = Callable[[str, str], JavaClient]
 
+#: files that take longest: one that began last would keep one process busy while the others have nothing left to do
+LONGEST_FIRST = (
+    "test_audit.py",
+    "test_broker_admin.py",
+    "test_mixed.py",
+    "test_apache_its.py",
+    "test_two_namesrvs.py",
+    "test_replication.py",
+    "test_mqadmin_columns.py",
+    "test_kill.py",
+    "test_sync_master.py",
+    "test_ordered_group.py",
+    "test_clients.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:

@@ -22,6 +22,17 @@ MESSAGES, BODY_BYTES, BATCH = 8 * QUEUES * 64, 256, 32
 #: a message of FILLED, as it is stored
 RECORD_BYTES = 410
 HEARTBEAT, HEARTBEAT_S = 34, 10.0
+#: of a producer and consumer that may not administrate
+ACCOUNT = ("application", "12345678")
+ACCOUNTS = """globalWhiteRemoteAddresses: []
+accounts:
+- accessKey: application
+  secretKey: "12345678"
+  whiteRemoteAddress: ""
+  admin: false
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: PUB|SUB
+"""
 #: group -> what it subscribes to, (topic, type, expression) each
 GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "all": [(FILLED, "TAG", "*")],
@@ -72,6 +83,22 @@ def start(
         namesrv=namesrv,
         slave=behind,
     )
+
+
+def start_guarded(site: Site, kind: str, name: str, warm_s: float) -> Started:
+    """Start a broker with access control and one account, ACCOUNT; its topics are made by messages."""
+    others = len(site.processes)
+    namesrv = site.namesrv(kind, f"{name}-namesrv")
+    accounts = site.root / name / "home" / "conf" / "plain_acl.yml"
+    values: dict[str, Any] = {"mappedFileSizeCommitLog": 256 << 20, "aclEnable": True}
+    if kind == OURS:
+        values["aclFile"] = accounts
+    broker = site.broker(kind, namesrv.addr, name, start=False, **values)
+    accounts.parent.mkdir(parents=True, exist_ok=True)
+    accounts.write_text(ACCOUNTS)
+    broker.start()
+    warm_s = min(warm_s, 1.0) if kind == OURS else warm_s
+    return Started(name, broker, warm_s, site.processes[others:], masters=[broker], namesrv=namesrv)
 
 
 def _replicates(master: Broker, slave: Broker) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rmq.wire.signing import ACCESS_KEY, SIGNATURE, signature
 from tests.otherclients import LONG_NAMES
 from tests.real.probe import (
     PULL,
@@ -130,6 +131,22 @@ def _pull(topic: str, group: str, count: int) -> dict[str, object]:
 def plain_template(path: Path, code: int, fields: Mapping[str, object], body: bytes = b"") -> Path:
     """A request that is the same each time but for ``@Q@``, a queue id, and ``@T@``, the time in ms."""
     return _write(path, _header(code, fields), [body] if body else [], 1)
+
+
+def signed_template(
+    path: Path, code: int, fields: Mapping[str, object], account: tuple[str, str], body_bytes: int = 0
+) -> Path:
+    """A request that is the same each time, signed by an account (its name and its secret)."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
+    body = _noise(body_bytes) if body_bytes else b""
+    texts[ACCESS_KEY] = account[0]
+    return plain_template(path, code, {**texts, SIGNATURE: signature(texts, body, account[1])}, body)
+
+
+def signed_send_template(path: Path, topic: str, body_bytes: int, account: tuple[str, str]) -> Path:
+    """SEND_MESSAGE_V2 of the same message to queue 0."""
+    properties = properties_text(UNIQ_KEY=f"{1:032X}", WAIT="true", TAGS="TagA")
+    return signed_template(path, SEND, send_fields(topic, 0, properties), account, body_bytes)
 
 
 def topic_name(number: int) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 import attrs
 
 from bench.brokers import (
+    ACCOUNT,
     BATCH,
     CONSUMERS,
     FILLED,
@@ -38,6 +39,7 @@ from bench.brokers import (
     fill,
     heartbeat,
     start,
+    start_guarded,
 )
 from bench.conditions import conditions
 from bench.frames import (
@@ -55,6 +57,8 @@ from bench.frames import (
     registrations,
     route_template,
     send_template,
+    signed_send_template,
+    signed_template,
     stamped_template,
 )
 from bench.ha import SEGMENT_BYTES, Lag, catch_up, fill_log
@@ -371,6 +375,14 @@ def send_rows(name: str, shapes: Mapping[str, Asked], body_bytes: int = 100) -> 
     return [load(f"{name} {body_bytes} B {shape}", make, wanted, 90) for shape, wanted in shapes.items()]
 
 
+def signed_rows() -> list[Row]:
+    """Return rows of requests with a signature, which a broker with access control checks."""
+    send = partial(signed_send_template, topic=SENT, body_bytes=100, account=ACCOUNT)
+    commit = partial(signed_template, code=15, fields={**_OFFSET, "queueId": 0, "commitOffset": 1}, account=ACCOUNT)
+    rows = [load(f"signed send 100 B {shape}", send, asked(1.0, 0.8), 90) for shape in ("c1d1", "c16d1", "c16d16")]
+    return [*rows, load("signed commit of an offset c16d1", commit, asked(1.0, 0.8), 0)]
+
+
 def route_rows() -> list[Row]:
     make = partial(route_template, topics=64)
     before = {"c1d1": (1.6, 0.33), "c16d1": (3.9, 0.15), "c16d16": (13.0, 0.04), "c256d1": (2.3, 0.26)}
@@ -482,6 +494,11 @@ GROUPS_OF_ROWS = (
     ),
     Group(
         "cold", start_brokers(), (Row("sends beside a cold consumer", {"beside": 2.0}, cold, window_s=2.0, rounds=3),)
+    ),
+    Group(
+        "access control",
+        lambda stage, kind, name: start_guarded(stage.site, kind, name, stage.warm_s),
+        signed_rows(),
     ),
     Group("NameServer", start_namesrv, route_rows()),
     Group("masters", start_masters, (Row("two masters : one Apache broker", {}, both_masters),)),

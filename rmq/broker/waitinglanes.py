@@ -53,8 +53,8 @@ def add_waiting_lanes(
 ) -> None:
     """Add the lanes to a table that has the lane of sends, where puts are answered at once."""
     config = settings.setup.store
-    sends: Any = table.chunk_lanes.get(SendLane.code)
-    others: Any = table.chunk_lanes.get(LongNamesLane.code)
+    sends = table.added_lane(SendLane.code)
+    others = table.added_lane(LongNamesLane.code)
     if sends is None or others is None or not answers_at_once(config):
         return
     delays_ms = delay_levels(config.message_delay_level)

@@ -36,6 +36,7 @@ from rmq.wire.api.common import DataVersion
 from rmq.wire.api.pulling import UNIQUE_KEY_QUERY
 from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
+from rmq.wire.frames import ProtocolError
 from rmq.wire.signing import ACCESS_KEY, SIGNATURE, Credentials, signature
 
 #: accessKey and secretKey must be longer, as in Apache
@@ -118,7 +119,7 @@ class AclRules:
         Java: PlainPermissionManager#validate
         """
         is_free = command.code not in ACCOUNT_CODES
-        if is_free and any(pattern.matches(host) for pattern in self.white):
+        if self.white and is_free and any(pattern.matches(host) for pattern in self.white):
             return None
         fields = command.ext_fields
         access_key = fields.get(ACCESS_KEY)
@@ -146,10 +147,12 @@ def _is_signed(command: RemotingCommand, secret_key: str) -> bool:
     fields = command.ext_fields
     # Bytes, because compare_digest accepts only ASCII text, and the peer may send any.
     given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
-    ways = [fields]
-    if UNIQUE_KEY_QUERY in fields:
-        ways.append({name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY})
-    return any(hmac.compare_digest(given, signature(way, command.body, secret_key).encode()) for way in ways)
+    if hmac.compare_digest(given, signature(fields, command.body, secret_key).encode()):
+        return True
+    if UNIQUE_KEY_QUERY not in fields:
+        return False
+    others = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
+    return hmac.compare_digest(given, signature(others, command.body, secret_key).encode())
 
 
 def _perm_problem(account: Account, needed: Mapping[str, int]) -> str | None:
@@ -399,6 +402,13 @@ class Acl(Service):
             return
         self._log_refusal(f"{host}, request {command.code}: {problem}")
         raise Refuse(ResponseCode.NO_PERMISSION, REMARK_PREFIX + problem)
+
+    def admits(self, command: RemotingCommand, channel: Channel) -> bool:
+        """Return whether this request is allowed."""
+        try:
+            return self.rules.problem(command, channel.peer.rpartition(":")[0], self._admin_codes) is None
+        except (fastjson.JsonError, ProtocolError):
+            return False  # check() says what is wrong
 
     def _log_refusal(self, text: str) -> None:
         text = text[:MAX_LOGGED_CHARS]

@@ -6,7 +6,8 @@ Java: RemoteAddressStrategyFactory
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import attrs
@@ -32,16 +33,24 @@ class AddressPattern:
         """Return whether ``host``, an address without port, matches."""
         if None in self.alternatives:
             return True
-        try:
-            segments = _segments(ip_address(host.partition("%")[0]))
-        except ValueError:
+        if not self.alternatives:
             return False
+        segments = _segments_of(host)
         return any(
             ranges is not None
             and len(ranges) == len(segments)
             and all(low <= number <= high for number, (low, high) in zip(segments, ranges, strict=True))
             for ranges in self.alternatives
         )
+
+
+@lru_cache(maxsize=1024)  # a client's address comes with each of its requests
+def _segments_of(host: str) -> Sequence[int]:
+    """Return the segments of an address without port; none if it is no address."""
+    try:
+        return _segments(ip_address(host.partition("%")[0]))
+    except ValueError:
+        return ()
 
 
 def _split_address(text: str) -> Iterator[str]:

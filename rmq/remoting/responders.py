@@ -23,10 +23,10 @@ from rmq.remoting.stats import RequestStats
 from rmq.runtime.disk.error import DiskError
 from rmq.wire import fastjson
 from rmq.wire.codes import ResponseCode
-from rmq.wire.command import ONEWAY, RemotingCommand, encode_reply
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, HeaderCodec, header_codec
-from rmq.wire.frames import ProtocolError
+from rmq.wire.frames import ProtocolError, whole_frame
 
 if TYPE_CHECKING:
     from rmq.remoting.channel import Channel
@@ -100,6 +100,8 @@ Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Out
 #: the result of a dispatched command: a frame to write, a Deferred of it (None: no reply), or None
 Written = bytes | Deferred[bytes | None] | None
 Guard = Callable[[RemotingCommand, "Channel"], None]
+#: whether a guard lets a request pass; never raises
+Admits = Callable[[RemotingCommand, "Channel"], bool]
 
 
 class ChunkLane(Protocol):
@@ -135,6 +137,50 @@ class TurnLane(ChunkLane, Protocol):
     """
 
     together: Callable[[list[tuple[bytes, Channel]]], tuple[list[bytes | None], int]] | None
+
+
+class GuardedLane:
+    """
+    A lane behind a guard: it gets the requests that the guard lets pass.
+
+    All others take the ordinary way, which tells the peer why. Lanes decline a request that names something twice or
+    not plainly, so that what the guard has read is what they do.
+    """
+
+    def __init__(self, lane: ChunkLane, admits: Admits) -> None:
+        self.lane: Any = lane
+        self.code = lane.code
+        self._admits = admits
+        #: see :class:`TurnLane`
+        self.together = None if getattr(lane, "together", None) is None else self._together
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel, /) -> tuple[int, int]:
+        """See :class:`ChunkLane`."""
+        stop = self._admitted(data, position, channel)
+        if stop == position:
+            return position, 0
+        result: tuple[int, int] = self.lane(data if stop == len(data) else data[:stop], position, answers, channel)
+        return result
+
+    def _together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
+        passed = [at for at, (data, channel) in enumerate(chunks) if self._admitted(data, 0, channel) == len(data)]
+        found, count = self.lane.together([chunks[at] for at in passed])
+        answers: list[bytes | None] = [None] * len(chunks)
+        for at, answer in zip(passed, found, strict=True):
+            answers[at] = answer
+        return answers, count
+
+    def _admitted(self, data: bytes, position: int, channel: Channel) -> int:
+        """Return where the whole requests for this lane end that may pass."""
+        while (found := whole_frame(data, position)) is not None:
+            try:
+                command = decode_command(found[0])
+            except ProtocolError:
+                break
+            if command.code != self.code or not self._admits(command, channel):
+                break
+            position = found[1]
+        return position
 
 
 _Self = TypeVar("_Self")
@@ -223,8 +269,9 @@ class ResponderTable:
         self._responders: dict[int, _Responder] = {}
         #: by request code, tried before anything else; replaced and never changed; see :meth:`add_chunk_lane`
         self.chunk_lanes: Mapping[int, ChunkLane] = {}
-        #: these, and the lanes of codes in ``_busy``
+        #: the lanes that were added, and what guarded requests get instead
         self._lanes: dict[int, ChunkLane] = {}
+        self._guarded_lanes: dict[int, ChunkLane] = {}
         #: by request code the remark of SYSTEM_BUSY, see :meth:`refuse`
         self._busy: Mapping[int, str] = {}
         self._lines: dict[int, WaitingLine] = {}
@@ -234,16 +281,19 @@ class ResponderTable:
         self._guard: Guard | None = None
         #: the codes that the guard checks, None for all
         self._guarded: frozenset[int] | None = frozenset()
+        self._admits: Admits | None = None
         for owner in owners:
             for contract, method in _methods(owner):
                 self._add(contract, method)
 
-    def guard_with(self, guard: Guard, codes: Collection[int] | None = None) -> None:
+    def guard_with(self, guard: Guard, codes: Collection[int] | None = None, *, admits: Admits | None = None) -> None:
         """
         Call ``guard`` before each request, or only before those of ``codes``; it raises :class:`Refuse`.
 
-        Guarded requests have no chunk lane, because a lane answers before the guard.
+        ``admits`` says whether it would not. Without it guarded requests have no chunk lane: a lane answers before the
+        guard.
         """
+        self._admits, self._guarded_lanes = admits, {}
         if codes is None:
             self._guarded = None
             self._guard = guard
@@ -255,7 +305,6 @@ class ResponderTable:
                     guard(command, channel)
 
             self._guard = some
-        self._lanes = {code: lane for code, lane in self._lanes.items() if not self._is_guarded(code)}
         self.refuse(self._busy)
 
     def refuse(self, busy: Mapping[int, str]) -> None:
@@ -265,7 +314,12 @@ class ResponderTable:
         Java: NettyRemotingAbstract#processRequestCommand, where rejectRequest is asked
         """
         self._busy = busy
-        self.chunk_lanes = {code: lane for code, lane in self._lanes.items() if code not in busy}
+        for code, lane in self._lanes.items():
+            if self._admits is not None and self._is_guarded(code) and code not in self._guarded_lanes:
+                self._guarded_lanes[code] = GuardedLane(lane, self._admits)
+        open_lanes = {code: lane for code, lane in self._lanes.items() if not self._is_guarded(code)}
+        lanes = open_lanes | self._guarded_lanes
+        self.chunk_lanes = {code: lane for code, lane in lanes.items() if code not in busy}
 
     def limit_waiting(self, line: WaitingLine, codes: Collection[int]) -> None:
         """Answer ``codes`` with SYSTEM_BUSY while as many of their requests wait for answers as ``line`` allows."""
@@ -282,7 +336,7 @@ class ResponderTable:
         Both count into the same :attr:`stats`.
         """
         table = ResponderTable(refused=self._refused, stats=self.stats)
-        table._guard, table._guarded = self._guard, self._guarded
+        table._guard, table._guarded, table._admits = self._guard, self._guarded, self._admits
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
         table._lines = self._lines
@@ -293,11 +347,15 @@ class ResponderTable:
         """
         Try ``lane`` on requests of its code before they are cut into frames.
 
-        Without effect when the requests that it answers are guarded.
+        Where they are guarded it gets those that the guard admits, see :meth:`guard_with`.
         """
-        if not self._is_guarded(lane.code):
-            self._lanes[lane.code] = lane
-            self.refuse(self._busy)
+        self._lanes[lane.code] = lane
+        self._guarded_lanes.pop(lane.code, None)
+        self.refuse(self._busy)
+
+    def added_lane(self, code: int) -> Any:
+        """Return the lane that was added for a code, as it was; None when there is none."""
+        return self._lanes.get(code)
 
     def fast_lanes(self, make: Callable[[ResponderTable], Any]) -> Any:
         """Return the result of ``make(table)`` for the fast paths of all connections; made once."""

@@ -42,6 +42,18 @@ class Frame(NamedTuple):
     body: bytes
 
 
+def whole_frame(data: bytes, position: int) -> tuple[Frame, int] | None:
+    """Return the frame that begins at ``position`` and where it ends; None when it is not whole, or no frame."""
+    if len(data) - position < 8:
+        return None
+    length, word = _unpack_prefix(data, position)
+    start, stop = position + 8, position + 4 + length
+    middle = start + (word & _HEADER_MASK)
+    if not start <= middle <= stop <= len(data):
+        return None
+    return Frame(word >> 24, data[start:middle], data[middle:stop]), stop
+
+
 class FrameDecoder:
     """
     Cut a stream into frames; linear in the size of the stream, whatever the sizes of its pieces.

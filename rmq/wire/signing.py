@@ -6,9 +6,8 @@ Java: AclSigner, AclUtils, AclClientRPCHook
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
+from binascii import b2a_base64
 from collections.abc import Mapping
 
 import attrs
@@ -26,9 +25,17 @@ def signature(ext_fields: Mapping[str, str], body: bytes | None, secret_key: str
 
     Java: AclUtils#calSignature
     """
-    keys = sorted(ext_fields.keys() - {SIGNATURE}, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
-    content = "".join(ext_fields[key] for key in keys).encode("utf-8", "replace") + (body or b"")
-    return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode()
+    keys = [key for key in ext_fields if key != SIGNATURE]
+    # as Java's TreeMap sorts, by UTF-16; of ASCII that is the order of the characters
+    keys.sort(key=None if "".join(keys).isascii() else _utf16)
+    content = "".join([ext_fields[key] for key in keys]).encode("utf-8", "replace")
+    return b2a_base64(
+        hmac.digest(secret_key.encode(), content + body if body else content, "sha1"), newline=False
+    ).decode()
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be", "surrogatepass")
 
 
 @attrs.frozen(kw_only=True)

@@ -190,6 +190,40 @@ class ChunkLaneTests(SynchronousTestCase):
         other.guard_with(guard, (97_002,))
         self.assertEqual(other.chunk_lanes, {97_001: self.lane})
 
+    def test_admitted(self) -> None:
+        """A guard that says whom it admits lets the lane have those, and no other; it is the same lane all the time."""
+
+        def guard(command: RemotingCommand, channel: Channel) -> None:
+            if command.body is not None and command.body.startswith(b"no"):
+                raise responders.Refuse(16, "no")
+
+        def admits(command: RemotingCommand, channel: Channel) -> bool:
+            return not (command.body or b"").startswith(b"no")
+
+        for guard_first in (False, True):
+            self.lane.taken = self.lane.asked = 0
+            table = ResponderTable(Owner())
+            if guard_first:
+                table.guard_with(guard, admits=admits)
+            table.add_chunk_lane(self.lane)
+            if not guard_first:
+                table.guard_with(guard, admits=admits)
+            self.assertIs(table.added_lane(97_001), self.lane)
+            before = table.chunk_lanes[97_001]
+            table.refuse({97_002: "busy"})
+            self.assertIs(table.chunk_lanes[97_001], before)
+            table.refuse({97_001: "busy"})
+            self.assertEqual(table.chunk_lanes, {})
+            table.refuse({})
+            peer = Peer(table.without(97_002))
+            peer.send(echo(b"a!", 1) + echo(b"b!", 2) + echo(b"no!", 3) + echo(b"c!", 4))
+            answers = [one.code for one in peer.received()]
+            # the lane's answers have its code
+            self.assertEqual(answers, [97_001, 97_001, 16, 0])
+            peer.send(echo(b"no!", 5))
+            self.assertEqual([one.code for one in peer.received()], [16])
+            self.assertEqual(self.lane.taken, 2)
+
     def test_asked_for_its_code_only(self) -> None:
         """Requests of other codes cost the lane nothing; the one behind them is answered all the same."""
         later = encode_command(RemotingCommand(97_002, 1))

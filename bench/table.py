@@ -467,6 +467,7 @@ GROUPS_OF_ROWS = (
             ),
             load("send 100 B by Go c16d16", partial(go_template, topic=SENT, body_bytes=100), asked(1.0, 0.6), 90),
             *send_rows("send", {"c1d1": kept(1.28, 0.27), "c64d1": kept(1.49, 0.44), "c16d16": kept(3.5, 0.18)}),
+            *send_rows("send", {"c16d1": asked(1.0, 0.6)}, 65_536),
         ),
     ),
     Group(
@@ -478,6 +479,11 @@ GROUPS_OF_ROWS = (
         "SYNC_MASTER",
         start_brokers(slave=True, brokerRole="SYNC_MASTER"),
         send_rows("SYNC_MASTER", {"c1d1": kept(1.03, 0.44, p50=0.9), "c64d1": kept(1.53, 0.37)}),
+    ),
+    Group(
+        "SYNC_FLUSH and SYNC_MASTER",
+        start_brokers(slave=True, brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH"),
+        send_rows("SYNC_FLUSH and SYNC_MASTER", {shape: asked(1.0, 0.6) for shape in ("c1d1", "c64d1")}),
     ),
     Group(
         "slave",

@@ -57,11 +57,11 @@ def add_send_lane(
     topics: TopicTable,
     stats: BrokerStats,
 ) -> None:
-    """Add the send lane to a table, unless sends wait for both fsync and slaves, or messages go to further queues."""
+    """Add the send lane to a table, unless messages go to further queues."""
     config = settings.setup.store
-    at_once = answers_at_once(config)
-    if _compiled is None or config.is_slave or config.enable_multi_dispatch or not (at_once or store.can_wait_for):
+    if _compiled is None or config.is_slave or config.enable_multi_dispatch:
         return
+    at_once = answers_at_once(config)
     for lane in SendLane, LongNamesLane, BatchLane:
         later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)
         table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))

@@ -243,6 +243,45 @@ class LogSync:
         self._log.failure("a bug after an fsync of the commit log", failure)
 
 
+class _Both:
+    """
+    Completes a waiter when disk and slaves have both answered; what the slaves say comes first.
+
+    It is itself what waits for the slaves, and :class:`_Disk` is what waits for the disk.
+    """
+
+    __slots__ = ("_disk", "_done", "_replica")
+
+    def __init__(self, done: Waiter) -> None:
+        self._done = done
+        self._disk: PutStatus | None = None
+        self._replica: PutStatus | None = None
+
+    def callback(self, status: PutStatus) -> None:
+        self._replica = status
+        self._complete()
+
+    def disk(self, status: PutStatus) -> None:
+        self._disk = status
+        self._complete()
+
+    def _complete(self) -> None:
+        if self._disk is not None and self._replica is not None:
+            self._done.callback(_worse(self._replica, self._disk))
+
+
+class _Disk:
+    """Waits for the disk, on behalf of both."""
+
+    __slots__ = ("_both",)
+
+    def __init__(self, both: _Both) -> None:
+        self._both = both
+
+    def callback(self, status: PutStatus) -> None:
+        self._both.disk(status)
+
+
 class GroupCommit:
     """
     Complete puts whose record is in the log.
@@ -260,8 +299,6 @@ class GroupCommit:
         self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
         #: False when every put is answered at once
         self.is_needed = self._sync_flush or self._sync_master
-        #: True where :meth:`wait` can be used: disk or slaves are waited for, not both
-        self.is_single = self._sync_flush is not self._sync_master
         self._waiters = OffsetWaiters(clock, timeout=PutStatus.FLUSH_DISK_TIMEOUT)
         self._segment_bytes = config.mapped_file_size_commit_log
         #: callbacks that will wait for the slaves together, for which offset, and the call that begins the wait
@@ -310,9 +347,12 @@ class GroupCommit:
         together: their bytes leave together too.
         """
         if self._sync_flush:
-            self._wait_for_disk(next_offset, done)
+            both = _Both(done) if self._sync_master else None
+            self._wait_for_disk(next_offset, done if both is None else _Disk(both))
             self._sync.request()
-            return
+            if both is None:
+                return
+            done = both
         if self._group and self._segment(self._group_end) != self._segment(next_offset):
             # What a slave's report means can change where a file begins.
             self._ask_slaves()
@@ -382,5 +422,9 @@ def _combine(
 
 
 def _combined(replica: PutStatus, disk: PutStatus, result: PutResult) -> PutResult:
-    result.status = disk if replica is PutStatus.PUT_OK else replica
+    result.status = _worse(replica, disk)
     return result
+
+
+def _worse(replica: PutStatus, disk: PutStatus) -> PutStatus:
+    return disk if replica is PutStatus.PUT_OK else replica

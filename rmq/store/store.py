@@ -380,11 +380,6 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return queue if queue is not None and queue.ext is None else None
 
-    @property
-    def can_wait_for(self) -> bool:
-        """True where :meth:`wait_for` knows how: SYNC_FLUSH or SYNC_MASTER, but not both."""
-        return self._completion.is_single
-
     def wait_for(self, next_offset: int, done: Waiter) -> None:
         """Have ``done`` called when what ends at ``next_offset`` is as safe as it must be; see `GroupCommit.wait`."""
         self._completion.wait(next_offset, done)

@@ -239,8 +239,9 @@ class SendLaneTests(SynchronousTestCase):
 
     def test_same_when_many_wait_together(self) -> None:
         """That holds where the answers come later, after the sync or with code 11 for want of a slave."""
-        for key, value in (("flushDiskType", "SYNC_FLUSH"), ("brokerRole", "SYNC_MASTER")):
-            self.many_in_one_turn({key: value}, SEED)
+        flush, master = {"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}
+        for values in (flush, master, flush | master):
+            self.many_in_one_turn(values, SEED)
 
     def test_more_wait_than_are_kept(self) -> None:
         """What is not kept in memory until its sync is read from the log, and queues and index are the same."""
@@ -434,8 +435,9 @@ class SendLaneTests(SynchronousTestCase):
     def test_same_where_something_waits(self) -> None:
         """Brokers that answer later answer the same too: after the sync, and with code 11 when there is no slave."""
         seed = SEED
-        for key, value in (("flushDiskType", "SYNC_FLUSH"), ("brokerRole", "SYNC_MASTER")):
-            sides = [Side(with_lane=with_lane, values={key: value}) for with_lane in (True, False)]
+        flush, master = {"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}
+        for values in (flush, master, flush | master):
+            sides = [Side(with_lane=with_lane, values=values) for with_lane in (True, False)]
             commands = [random_send(random.Random(f"{seed}/{number}")) for number in range(200)]
             left, right = (sorted(side.replay(commands)) for side in sides)
             self.assert_same(sides[0], sides[1], left, right, seed)

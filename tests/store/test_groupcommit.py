@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.store.groupcommit import OffsetWaiters
-from rmq.store.messages import PutStatus
+from rmq.store.config import BrokerRole, FlushDiskType, StoreConfig
+from rmq.store.groupcommit import GroupCommit, OffsetWaiters
+from rmq.store.messages import PutResult, PutStatus
 
 
 class OffsetWaitersTests(SynchronousTestCase):
@@ -81,3 +85,77 @@ class OffsetWaitersTests(SynchronousTestCase):
         self.add(10)
         with self.assertRaises(AssertionError):
             self.add(9)
+
+
+class BothTests(SynchronousTestCase):
+    """SYNC_FLUSH and SYNC_MASTER at once."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        sync: Any = SimpleNamespace(request=lambda: None)
+        config = StoreConfig(
+            broker_role=BrokerRole.SYNC_MASTER,
+            flush_disk_type=FlushDiskType.SYNC_FLUSH,
+            sync_flush_timeout=5000,
+            slave_timeout=3000,
+        )
+        self.commit = GroupCommit(self.clock, config, sync)
+        self.asked: list[tuple[int, Deferred[PutStatus]]] = []
+        self.commit.replication = SimpleNamespace(wait_for_slaves=self.ask)  # type: ignore[assignment]
+        self.statuses: list[tuple[str, PutStatus]] = []
+
+    def ask(self, next_offset: int, deadline_ms: int) -> Deferred[PutStatus]:
+        self.asked.append((next_offset, Deferred()))
+        return self.asked[-1][1]
+
+    def put(self, end: int) -> None:
+        """Wait for the same bytes in both ways."""
+        many: Deferred[PutStatus] = Deferred()
+        many.addCallback(self.answered, "many")
+        self.commit.wait(end, many)
+        one = self.commit.complete(PutResult(PutStatus.PUT_OK, next_offset=end), True)
+        assert isinstance(one, Deferred)
+        one.addCallback(lambda result: self.answered(result.status, "one"))
+
+    def answered(self, status: PutStatus, way: str) -> None:
+        self.statuses.append((way, status))
+
+    def test_either_first(self) -> None:
+        """A put is answered when both have it, whichever is first, and as the other way answers it."""
+        ok, late = PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT
+        for disk_first in (True, False):
+            for replica in (ok, late, PutStatus.SLAVE_NOT_AVAILABLE):
+                self.setUp()
+                self.put(10)
+                for at_disk in (disk_first, not disk_first):
+                    self.assertEqual(self.statuses, [])
+                    if at_disk:
+                        self.commit.synced(10)
+                    else:
+                        for _, waiting in self.asked:
+                            waiting.callback(replica)
+                self.assertEqual(sorted(self.statuses), [("many", replica), ("one", replica)])
+
+    def test_a_disk_that_is_late(self) -> None:
+        """The status of the slaves comes first; without trouble there the disk's counts."""
+        for replica in (PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT):
+            self.setUp()
+            self.put(10)
+            for _, waiting in self.asked:
+                waiting.callback(replica)
+            self.clock.advance(5)
+            expected = PutStatus.FLUSH_DISK_TIMEOUT if replica is PutStatus.PUT_OK else replica
+            self.assertEqual(sorted(self.statuses), [("many", expected), ("one", expected)])
+            self.commit.synced(10)
+            self.assertEqual(len(self.statuses), 2)
+
+    def test_stop(self) -> None:
+        """Everything is answered once when the store stops."""
+        self.put(10)
+        self.put(20)
+        self.commit.fail_all()
+        for _, waiting in self.asked:
+            waiting.callback(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self.assertEqual(len(self.statuses), 4)
+        self.assertNotIn(PutStatus.PUT_OK, [status for _, status in self.statuses])
+        self.assertEqual(self.clock.getDelayedCalls(), [])

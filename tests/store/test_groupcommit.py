@@ -101,7 +101,7 @@ class BothTests(SynchronousTestCase):
         )
         self.commit = GroupCommit(self.clock, config, sync)
         self.asked: list[tuple[int, Deferred[PutStatus]]] = []
-        self.commit.replication = SimpleNamespace(wait_for_slaves=self.ask)  # type: ignore[assignment]
+        self.commit.replication = SimpleNamespace(wait_for_slaves=self.ask)
         self.statuses: list[tuple[str, PutStatus]] = []
 
     def ask(self, next_offset: int, deadline_ms: int) -> Deferred[PutStatus]:

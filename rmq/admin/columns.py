@@ -6,18 +6,21 @@ The order of topics, brokers and clusters is another: mqadmin's is that of Java'
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from rmq.client.types import ReceivedMessage
-from rmq.wire.api.clients import ConsumerConnection
-from rmq.wire.api.common import MessageQueue
+from rmq.client.types import ReceivedMessage, SendResult, SendStatus
+from rmq.wire.api.clients import ConsumerConnection, ProducerInfo
+from rmq.wire.api.common import MessageQueue, perm_text
+from rmq.wire.api.forwarding import RunningInfo
 from rmq.wire.api.offsets import OffsetWrapper
+from rmq.wire.api.replication import HARuntimeInfo
 from rmq.wire.api.routes import TopicRouteData
-from rmq.wire.api.topics import TopicOffset
+from rmq.wire.api.topics import ConsumeQueueContents, CreateTopicHeader, TopicOffset
 from rmq.wire.codes import version_desc
 
 #: (cluster, broker name, broker id, address, runtime figures or None when the broker did not answer)
@@ -244,6 +247,20 @@ def reset_offsets(offsets: Mapping[MessageQueue, int]) -> str:
     )
 
 
+#: the queue's end, the offset of the group before, the one of the time, the one that it has now
+Rollback = tuple[int, int, int, int]
+
+
+def rollbacks(offsets: Mapping[MessageQueue, Rollback]) -> str:
+    """Return the offsets of a group without members.  Java: ResetOffsetByTimeOldCommand#resetOffset"""
+    layout = "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s"
+    titles = ("#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", "#rollbackOffset")
+    lines = [layout % titles]
+    return "\n".join(
+        [*lines, *(layout % (at.broker_name[:32], at.queue_id, *row) for at, row in sorted(offsets.items()))]
+    )
+
+
 #: (group, queue, position)
 Lagging = tuple[str, MessageQueue, OffsetWrapper]
 
@@ -328,3 +345,266 @@ def message_trace(lines: Iterable[Traced]) -> str:
             titles = ("#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
             blocks.setdefault(name, [layout % titles]).append(row)
     return "\n".join([*sent, *(line for block in blocks.values() for line in [*block, ""])])
+
+
+#: the order of Java: SubscriptionGroupConfig
+_GROUP_KEYS = (
+    "groupName",
+    "consumeEnable",
+    "consumeFromMinEnable",
+    "consumeBroadcastEnable",
+    "retryQueueNums",
+    "retryMaxTimes",
+    "brokerId",
+    "whichBrokerWhenConsumeSlowly",
+    "notifyConsumerIdsChangedEnable",
+)
+
+
+def group_configs(found: Iterable[tuple[str, str, Mapping[str, object]]]) -> str:
+    """
+    Return the keys of a group at each (cluster, broker name), those of 5.x last.
+
+    Java: GetConsumerConfigSubCommand
+    """
+    lines = []
+    for cluster, broker, config in found:
+        lines.append(f"{'=' * 29}{cluster}:{broker}{'=' * 29}")
+        known = {key: config[key] for key in _GROUP_KEYS if key in config}
+        lines += [f"{key:40}=  {_java(value)}" for key, value in {**known, **config}.items()]
+    return "\n".join(lines)
+
+
+def group_config(config: Mapping[str, object]) -> str:
+    """Java: SubscriptionGroupConfig#toString"""
+    return f"SubscriptionGroupConfig [{', '.join(f'{key}={_java(config[key])}' for key in _GROUP_KEYS)}]"
+
+
+def topic_config(topic: CreateTopicHeader) -> str:
+    """Java: TopicConfig#toString"""
+    queues = f"readQueueNums={topic.read_queue_nums}, writeQueueNums={topic.write_queue_nums}"
+    flags = f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag or 0}"
+    more = f"perm={perm_text(topic.perm)}, {flags}, order={_java(topic.order)}"
+    return f"TopicConfig [topicName={topic.topic}, {queues}, {more}]"
+
+
+def _java(value: object) -> str:
+    """Return what Java's %s makes of a value, and "" for null."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def producer_connection(found: Iterable[tuple[str, str, str, str]]) -> str:
+    """Return (client id, address, language, version) in lines with numbers.  Java: ProducerConnectionSubCommand"""
+    layout = "%04d  %-32s %-22s %-8s %s"
+    return "\n".join(layout % (number, *one) for number, one in enumerate(found, 1))
+
+
+def producers(tables: Iterable[Mapping[str, Sequence[ProducerInfo]]]) -> str:
+    """Return the members of each group, one a line.  Java: ProducerSubCommand"""
+    lines = []
+    for group, members in ((group, members) for table in tables for group, members in table.items()):
+        if not members:
+            lines.append(f"producer group ({group}) instances are empty")
+        for one in members:
+            shown = f"clientId={one.client_id},remoteIP={one.remote_ip}, language={one.language}"
+            shown += f", version={one.version}, lastUpdateTimestamp={one.last_update_timestamp}"
+            lines.append(f"producer group ({group}) instance : {shown}")
+    return "\n".join(lines)
+
+
+def index_units(found: ConsumeQueueContents, index: int) -> str:
+    """Java: QueryConsumeQueueCommand"""
+    rule = "=" * 38
+    lines = []
+    if found.subscription_data is not None:
+        lines += ["Subscription data: ", _pretty(msgspec.to_builtins(found.subscription_data), 0), rule]
+    if found.filter_data is not None:
+        lines += ["Filter data: ", found.filter_data, rule]
+    lines += ["Queue data: ", f"max: {found.max_queue_index}, min: {found.min_queue_index}", rule]
+    for number, unit in enumerate(found.queue_data, index):
+        values = f"physicOffset={unit.physic_offset}, physicSize={unit.physic_size}, tagsCode={unit.tags_code}"
+        values += f", extendDataJson='{unit.extend_data_json or 'null'}', bitMap='{unit.bit_map or 'null'}'"
+        values += f", eval={_java(unit.eval)}, msg='{unit.msg or 'null'}'"
+        lines += [f"idx: {number}", f"ConsumeQueueData{{{values}}}", rule]
+    return "\n".join(lines)
+
+
+def allocation(found: Mapping[str, Sequence[MessageQueue]]) -> str:
+    """Java: AllocateMQSubCommand"""
+    result = {
+        member: [{"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic} for one in queues]
+        for member, queues in found.items()
+    }
+    return msgspec.json.encode({"result": result}).decode()
+
+
+#: what became of a message, None: it was not confirmed; and after how many milliseconds
+Timed = tuple[SendResult | None, float]
+
+
+def cluster_times(cluster: str, brokers: Mapping[str, Sequence[Timed]]) -> str:
+    """Java: CLusterSendMsgRTCommand"""
+    lines = [f"{'#Cluster Name':24}  {'#Broker Name':24}  {'#RT':4}  #successCount  #failCount"]
+    for broker, sends in brokers.items():
+        taken = sum(result is not None for result, _ in sends)
+        figures = f"{_mean(sends):<8.2f}  {taken:<16}  {len(sends) - taken:<16}"
+        lines.append(f"{cluster:24}  {broker:24}  {figures}")
+    return "\n".join(lines)
+
+
+def _mean(sends: Sequence[Timed]) -> float:
+    return sum(ms for _, ms in sends) / len(sends)
+
+
+def topic_times(sends: Sequence[Timed]) -> str:
+    """Java: CheckMsgSendRTCommand"""
+    layout = "%-32s  %-4s  %-20s    %s"
+    lines = [layout % ("#Broker Name", "#QID", "#Send Result", "#RT")]
+    for result, ms in sends:
+        place = ("null", "null") if result is None else (result.queue.broker_name, result.queue.queue_id)
+        lines.append(layout % (*place, _java(result is not None), round(ms)))
+    return "\n".join([*lines, f"Avg RT: {_mean(sends):.2f}"])
+
+
+def broker_times(sends: Iterable[Timed]) -> str:
+    """Java: SendMsgStatusCommand"""
+    return "\n".join(f"rt={round(ms)}ms, SendResult={_sent(result)}" for result, ms in sends)
+
+
+def _sent(result: SendResult | None) -> str:
+    """Java: SendResult#toString"""
+    if result is None:
+        return "null"
+    ids = f"msgId={result.message_id}, offsetMsgId={result.offset_message_id}"
+    place = f"messageQueue={_queue(result.queue)}, queueOffset={result.queue_offset}"
+    status = "SEND_OK" if result.status is SendStatus.OK else result.status.name
+    return f"SendResult [sendStatus={status}, {ids}, {place}]"
+
+
+def _queue(at: MessageQueue) -> str:
+    """Java: MessageQueue#toString"""
+    return f"MessageQueue [topic={at.topic}, brokerName={at.broker_name}, queueId={at.queue_id}]"
+
+
+def replication(found: Mapping[str, HARuntimeInfo]) -> str:
+    """Java: HAStatusSubCommand#printStatus of 5.x"""
+    lines: list[str] = []
+    for addr, info in found.items():
+        if not info.master:
+            way = info.ha_client_runtime_info
+            lines += ["", f"#MasterAddr\t{way.master_addr}", f"#CommitLogMaxOffset\t{way.max_offset}"]
+            lines += [
+                f"#TransferSpeed(KB/s)\t{way.transferred_byte_in_second / 1024:.2f}",
+                f"#LastReadTime\t{_moment(way.last_read_timestamp)}",
+                f"#LastWriteTime\t{_moment(way.last_write_timestamp)}",
+                f"#MasterFlushOffset\t{way.master_flush_offset}",
+            ]
+            continue
+        lines += ["", f"#MasterAddr\t{addr}", f"#MasterCommitLogMaxOffset\t{info.master_commit_log_max_offset}"]
+        lines += [f"#SlaveNum\t{len(info.ha_connection_info)}", f"#InSyncSlaveNum\t{info.in_sync_slave_nums}"]
+        layout = "%-32s  %-16s %16s %16s %16s %16s"
+        titles = ("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status", "#TransferFromWhere")
+        lines.append(layout % titles)
+        for one in info.ha_connection_info:
+            speed, state = f"{one.transferred_byte_in_second / 1024:.2f}", "OK" if one.in_sync else "Fall Behind"
+            lines.append(layout % (one.addr, one.slave_ack_offset, one.diff, speed, state, one.transfer_from_where))
+    return "\n".join(lines)
+
+
+def running_members(found: Mapping[str, RunningInfo], now_ms: int) -> str:
+    """
+    Return the members of a group, and what mqadmin says of them; the files that it writes do not exist.
+
+    Java: ConsumerStatusSubCommand without -i
+    """
+    layout = "%-10s %-40s %-20s %s"
+    lines = [layout % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile")]
+    for number, (client_id, info) in enumerate(found.items(), 1):
+        lines.append(layout % (number, client_id, info.properties.get("PROP_CLIENT_VERSION", ""), "-"))
+    if not _same_subscriptions(list(found.values()), now_ms):
+        return "\n".join([*lines, "", "", "WARN: Different subscription in the same group of consumer!!!"])
+    lines += ["", "", "Same subscription in the same group of consumer", "", "Rebalance OK"]
+    for client_id, info in found.items():
+        lines += _stuck_queues(client_id, info, now_ms)
+    return "\n".join(lines)
+
+
+def _same_subscriptions(infos: Sequence[RunningInfo], now_ms: int) -> bool:
+    """Java: ConsumerRunningInfo#analyzeSubscription"""
+    first = infos[0]
+    age_ms = now_ms - int(first.properties.get("PROP_CONSUMER_START_TIMESTAMP", 0))
+    if not _is_pushed(first) or age_ms <= 120_000:
+        return True
+    wanted = {frozenset((one.topic, one.sub_string) for one in info.subscription_set) for info in infos}
+    return len(wanted) == 1 and wanted != {frozenset()}
+
+
+def _is_pushed(info: RunningInfo) -> bool:
+    return info.properties.get("PROP_CONSUME_TYPE") == "CONSUME_PASSIVELY"
+
+
+def _stuck_queues(client_id: str, info: RunningInfo, now_ms: int) -> list[str]:
+    """Java: ConsumerRunningInfo#analyzeProcessQueue"""
+    lines = []
+    for queue, at in sorted(info.mq_table.items()) if _is_pushed(info) else ():
+        if info.properties.get("PROP_CONSUMEORDERLY", "").lower() == "true":
+            if not at.locked:
+                waited_ms = now_ms - at.last_lock_timestamp
+                lines.append(f"{client_id} {_queue(queue)} can't lock for a while, {waited_ms}ms")
+            elif at.droped and at.try_unlock_times > 0:
+                lines.append(f"{client_id} {_queue(queue)} unlock {at.try_unlock_times} times, still failed")
+        elif (waited_ms := now_ms - at.last_consume_timestamp) > 60_000 and at.cached_msg_count > 0:
+            lines.append(f"{client_id} {_queue(queue)} can't consume for a while, maybe blocked, {waited_ms}ms")
+    return lines
+
+
+def running_info(info: RunningInfo) -> str:
+    """Return what a member does.  Java: ConsumerRunningInfo#formatString"""
+    lines = ["#Consumer Properties#", *(f"{key:40}: {value}" for key, value in info.properties.items())]
+    lines += ["", "", "#Consumer Subscription#"]
+    lines += [
+        f"{n:03d} Topic: {one.topic:40} ClassFilter: {_java(one.class_filter_mode):8} SubExpression: {one.sub_string}"
+        for n, one in enumerate(sorted(info.subscription_set, key=lambda one: (one.topic, one.sub_string)), 1)
+    ]
+    queues = sorted(info.mq_table.items())
+    layout = "%-64s  %-32s  %-4s  %-20s"
+    titles = ("#Topic", "#Broker Name", "#QID")
+    lines += ["", "", "#Consumer Offset#", layout % (*titles, "#Consumer Offset")]
+    lines += [f"{at.topic:32}  {at.broker_name:32}  {at.queue_id:<4}  {one.commit_offset:<20}" for at, one in queues]
+    lines += ["", "", "#Consumer MQ Detail#", layout % (*titles, "#ProcessQueueInfo")]
+    for at, one in queues:
+        values = {key: _java(value) for key, value in msgspec.to_builtins(one).items()}
+        for key in ("lastLockTimestamp", "lastPullTimestamp", "lastConsumeTimestamp"):
+            values[key] = re.sub(r"\D", "", _moment(int(values[key])))
+        shown = ", ".join(f"{key}={values[key]}" for key in _QUEUE_KEYS)
+        lines.append(f"{at.topic:64}  {at.broker_name:32}  {at.queue_id:<4}  ProcessQueueInfo [{shown}]")
+    rates = ("#Pull RT", "#Pull TPS", "#Consume RT", "#ConsumeOK TPS", "#ConsumeFailed TPS", "#ConsumeFailedMsgsInHour")
+    layout = "%-64s  %14s %14s %14s %14s %18s %25s"
+    lines += ["", "", "#Consumer RT&TPS#", layout % ("#Topic", *rates)]
+    lines += [
+        f"{topic:32}  {of.pull_rt:14.2f} {of.pull_tps:14.2f} {of.consume_rt:14.2f} {of.consume_ok_tps:14.2f}"
+        f" {of.consume_failed_tps:18.2f} {of.consume_failed_msgs:25}"
+        for topic, of in sorted(info.status_table.items())
+    ]
+    return "\n".join(lines + (["", "", "#Consumer jstack#", info.jstack] if info.jstack else []))
+
+
+#: the order of Java: ProcessQueueInfo#toString
+_QUEUE_KEYS = (
+    "commitOffset",
+    "cachedMsgMinOffset",
+    "cachedMsgMaxOffset",
+    "cachedMsgCount",
+    "cachedMsgSizeInMiB",
+    "transactionMsgMinOffset",
+    "transactionMsgMaxOffset",
+    "transactionMsgCount",
+    "locked",
+    "tryUnlockTimes",
+    "lastLockTimestamp",
+    "droped",
+    "lastPullTimestamp",
+    "lastConsumeTimestamp",
+)

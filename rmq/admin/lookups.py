@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
@@ -154,26 +154,30 @@ async def change_each(
     body: B,
     *,
     what: str,
-    mqadmin: str | None = None,
+    mqadmin: str | Callable[[str, RH], str] | None = None,
 ) -> Outcome:
     """
     Send one change to all servers, whatever becomes of it elsewhere; the worst result is the exit status.
 
-    ``mqadmin``: what mqadmin prints once, or for each server where it has ``{addr}``; only when all took it.
+    ``mqadmin``: what mqadmin prints once, or for each server where it has ``{addr}`` or is made of address and answer;
+    only when all took it.
     """
     rows: list[tuple[str, str]] = []
+    texts: list[str] = []
     status = OK
     for addr in addrs:
         try:
-            await call.change(addr, contract, header, body)
+            answer = await call.change(addr, contract, header, body)
         except RequestFailed as error:
             rows.append((addr, str(error)))
             status = max(status, REFUSED if isinstance(error, Refused) else UNASKED)
         else:
             rows.append((addr, what))
-    mqadmin_text = None
-    if mqadmin is not None and status == OK:
-        mqadmin_text = "\n".join(dict.fromkeys(mqadmin.replace("{addr}", addr) for addr in addrs))
+            if isinstance(mqadmin, str):
+                texts.append(mqadmin.replace("{addr}", addr))
+            elif mqadmin is not None and answer is not None:
+                texts.append(mqadmin(addr, answer.header))
+    mqadmin_text = "\n".join(dict.fromkeys(texts)) if mqadmin is not None and status == OK else None
     return tabular(("server", "result"), rows, nothing="no server", status=status, mqadmin_text=mqadmin_text)
 
 

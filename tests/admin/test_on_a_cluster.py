@@ -24,7 +24,7 @@ from rmq.sim.cluster import Cluster
 from rmq.sim.node import Node, platform_for
 from rmq.sim.world import World
 from rmq.wire import fastjson
-from rmq.wire.api.clients import ConsumerData, HeartbeatData
+from rmq.wire.api.clients import ConsumerData, HeartbeatData, ProducerData
 from rmq.wire.api.common import SubscriptionData, TopicConfig
 from rmq.wire.codes import RequestCode
 from rmq.wire.exchange import Response
@@ -361,11 +361,14 @@ class TopicTests(ClusterCase):
     def test_replication(self) -> None:
         """`ha status` without an address asks the masters of the cluster, under its old name as well."""
         self.world.run_until(lambda: self.cluster.masters[0].broker.ha.status().in_sync_slaves, 30, "the slave")
-        for name in (("ha", "status"), ("haStatus",)):
+        for name, lines in (
+            (("ha", "status"), (f"{self.broker}: master\n", "    slave ")),
+            (("haStatus",), (f"\n#MasterAddr\t{self.broker}\n#MasterCommitLogMaxOffset\t", "\n#SlaveNum\t1\n")),
+        ):
             found = self.admin(*name, "--maxLag", "1000000")
             self.assertEqual((found.status, found.err), (0, ""))
-            self.assertIn(f"{self.broker}: master\n", found.out)
-            self.assertIn("    slave ", found.out)
+            for line in lines:
+                self.assertIn(line, found.out)
 
     def test_life_of_a_topic(self) -> None:
         """Created, altered, seen with its messages, made read-only, deleted."""
@@ -996,12 +999,19 @@ class MqadminTextTests(ClusterCase):
 
     def test_changes(self) -> None:
         """A change that all servers took has the lines with `success`; when one refuses it there is none."""
+        topics = {one["topic"] for one in self.data("topic", "list", "--all")} | {"T"}
         on, group = ("-c", "sim"), "subscription group [G] from broker"
-        kv = "kv config"
+        kv, ordered = "kv config", ("-t", "T", "-o", "true")
         for expected, *arguments in (
-            (f"create topic to {self.broker} success.", "updateTopic", *on, "-t", "T"),
+            (f"create topic to {self.broker} success.\n{TOPIC}", "updateTopic", *on, "-t", "T"),
+            (f"create topic to {self.broker} success.\nset cluster {ORDERED}", "updateTopic", *on, *ordered),
+            (
+                f"set broker orderConf. isOrder=true, orderConf=[broker-a:8]create topic to {self.broker} success.\n"
+                + ORDERED.partition("]")[2],
+                *("updateTopic", "-b", self.broker, *ordered),
+            ),
             (f"update topic perm from 6 to 4 in {self.broker} success.", "updateTopicPerm", *on, "-t", "T", "-p", "4"),
-            (f"create subscription group to {self.broker} success.", "updateSubGroup", *on, "-g", "G"),
+            (f"create subscription group to {self.broker} success.\n{G_ADDED}", "updateSubGroup", *on, "-g", "G"),
             (f"delete {group} [{self.broker}] success.", "deleteSubGroup", "-b", self.broker, "-g", "G"),
             (f"update broker config success, {self.broker}", "updateBrokerConfig", *on, "-k", "nosuch", "-v", "1"),
             (f"create or update {kv} to namespace success.", "updateKvConfig", "-s", "NS", "-k", "k", "-v", "v"),
@@ -1013,11 +1023,11 @@ class MqadminTextTests(ClusterCase):
             ("get orderConf success. topic=[T], orderConf=[broker-a:2] ", "updateOrderConf", "-t", "T", "-m", "get"),
             ("delete orderConf success. topic=[T]", "updateOrderConf", "-t", "T", "-m", "delete"),
             (
-                f"wipe write perm of broker[broker-a] in name server[{self.namesrv}] OK",
+                f"wipe write perm of broker[broker-a] in name server[{self.namesrv}] OK, {len(topics)}",
                 *("wipeWritePerm", "-b", "broker-a"),
             ),
             (
-                f"add write perm of broker[broker-a] in name server[{self.namesrv}] OK",
+                f"add write perm of broker[broker-a] in name server[{self.namesrv}] OK, {len(topics)}",
                 *("addWritePerm", "-b", "broker-a"),
             ),
             ("success", "cleanExpiredCQ"),
@@ -1057,6 +1067,73 @@ class MqadminTextTests(ClusterCase):
         self.text("group", "create", "H")
         self.assertEqual(self.text("skipAccumulatedMessage", "-g", "H", "-t", "orders").splitlines(), SKIPPED)
 
+    def test_resets(self) -> None:
+        """The offsets of a group without members have other columns than those that members were given."""
+        self.commit("H", "orders", 1, 1)
+        where = ("-g", "H", "-t", "orders")
+        first, titles, *rows = self.text("resetOffsetByTime", *where, "-s", "begin", "-f", "false").splitlines()
+        given = "topic[orders], force[false], timestamp(string)[begin], timestamp(long)[0]"
+        self.assertEqual(first, f"rollback consumer offset by specified consumerGroup[H], {given}")
+        self.assertEqual(titles, SKIPPED[0])
+        self.assertEqual([row.split() for row in rows], [["broker-a", "0", *"2100"], ["broker-a", "1", *"1100"]])
+        _, _, *rows = self.text("resetOffsetByTime", *where, "-s", "now", "-f", "false").splitlines()
+        self.assertEqual([row.split() for row in rows], [["broker-a", "0", *"2020"], ["broker-a", "1", *"1010"]])
+        self.join("G", "orders")
+        self.commit("G", "orders", 1, 1)
+        first, titles, row, _ = self.text("resetOffsetByTime", "-g", "G", "-t", "orders", "-s", "now").splitlines()
+        given = "topic[orders], force[true], timestamp(string)[now], timestamp(long)[-1]"
+        self.assertEqual(first, f"rollback consumer offset by specified group[G], {given}")
+        self.assertEqual(titles, f"{'#brokerName':40}  {'#queueId':40}  {'#offset':40}")
+        self.assertEqual(row.split(), ["broker-a", "0", "2"])
+
+    def test_clients(self) -> None:
+        """Producers, and what a group is configured to do, at all brokers that know it."""
+        client = self.connect()
+        data = HeartbeatData(client_id="c", consumer_data_set=[], producer_data_set=[ProducerData(group_name="P")])
+        self.assertEqual(client.ask(RequestCode.HEART_BEAT, {}, fastjson.encode(data)).code, 0)
+        line = self.text("producerConnection", "-g", "P", "-t", "orders")
+        self.assertRegex(line, r"^0001  c {32}\S+:\d+ +\S+ +V\S+$")
+        line = self.text("producer", "-b", self.broker)
+        shown = r"clientId=c,remoteIP=/\S+:\d+, language=\w+, version=\d+, lastUpdateTimestamp=\d+"
+        self.assertRegex(line, rf"^producer group \(P\) instance : {shown}$")
+        self.text("group", "create", "G")
+        title, *lines = self.text("getConsumerConfig", "-g", "G").splitlines()
+        self.assertEqual(title, f"{'=' * 29}sim:broker-a{'=' * 29}")
+        self.assertEqual(
+            (lines[0], lines[-1]), (f"{'groupName':40}=  G", f"{'notifyConsumerIdsChangedEnable':40}=  true")
+        )
+
+    def test_times(self) -> None:
+        """Messages that were sent to see how long it takes: a line for each broker, or for each message."""
+        titles, row = self.text("clusterRT", "-a", "2").splitlines()
+        self.assertEqual(titles, f"{'#Cluster Name':24}  {'#Broker Name':24}  #RT   #successCount  #failCount")
+        self.assertRegex(row, r"^sim {21}  broker-a {16}  \d\.\d\d      2 {15}  0 {15}$")
+        titles, *rows, mean = self.text("checkMsgSendRT", "-t", "orders", "-a", "3").splitlines()
+        self.assertEqual((len(rows), titles), (3, f"{'#Broker Name':32}  #QID  {'#Send Result':20}    #RT"))
+        self.assertRegex(rows[0], r"^broker-a {24}  [01]     true {16}    \d+$")
+        self.assertRegex(mean, r"^Avg RT: \d+\.\d\d$")
+        (line,) = self.text("sendMsgStatus", "-b", "broker-a", "-c", "1").splitlines()
+        queue = r"MessageQueue \[topic=broker-a, brokerName=broker-a, queueId=\d\], queueOffset=\d"
+        result = rf"SendResult \[sendStatus=SEND_OK, msgId=\w+, offsetMsgId=\w+, messageQueue={queue}\]"
+        self.assertRegex(line, f"^rt=\\d+ms, SendResult={result}$")
+
+    def test_queues(self) -> None:
+        """The units of a queue's index, and who would get which queue."""
+        at = '{"brokerName":"broker-a","queueId":%d,"topic":"orders"}'
+        result = f'{{"result":{{"a":[{at % 0}],"b":[{at % 1}]}}}}'
+        self.assertEqual(self.text("allocateMQ", "-t", "orders", "-i", "a,b"), result)
+        lines = self.text("queryCq", "-t", "orders", "-q", "0", "-i", "1").splitlines()
+        self.assertEqual(lines[:4], ["Queue data: ", "max: 2, min: 0", "=" * 38, "idx: 1"])
+        self.assertRegex(
+            lines[4],
+            r"^ConsumeQueueData\{physicOffset=\d+, physicSize=\d+, tagsCode=0, extendDataJson='null', bitMap='null', "
+            r"eval=false, msg='null'\}$",
+        )
+        self.join("G", "orders")
+        lines = self.text("queryCq", "-t", "orders", "-q", "0", "-i", "0", "-g", "G").splitlines()
+        self.assertEqual(lines[:2], ["Subscription data: ", "{"])
+        self.assertIn('\t"topic":"orders"', lines)
+
     def test_messages(self) -> None:
         """A message by its key and by its id."""
         self.admin("produce", "orders", "-m", "x", "-k", "k1", "-c", "A")
@@ -1072,10 +1149,20 @@ class MqadminTextTests(ClusterCase):
 
 TOPIC_STATUS = "#Broker Name                      #QID  #Min Offset           #Max Offset             #Last Updated"
 SKIPPED = [
-    f"{broker:40}  {queue:40}  {offset:40}"
-    for broker, queue, offset in (
-        ("#brokerName", "#queueId", "#offset"),
-        ("broker-a", "0", "2"),
-        ("broker-a", "1", "1"),
+    "  ".join(f"{word:20}" for word in line.split())
+    for line in (
+        "#brokerName #queueId #brokerOffset #consumerOffset #timestampOffset #rollbackOffset",
+        "broker-a 0 2 0 2 2",
+        "broker-a 1 1 0 1 1",
     )
 ]
+TOPIC = (
+    "TopicConfig [topicName=T, readQueueNums=8, writeQueueNums=8, perm=RW-, topicFilterType=SINGLE_TAG, "
+    "topicSysFlag=0, order=false]"
+)
+ORDERED = f"orderConf. isOrder=true, orderConf=[broker-a:8]{TOPIC.replace('false', 'true')}"
+G_ADDED = (
+    "SubscriptionGroupConfig [groupName=G, consumeEnable=true, consumeFromMinEnable=false, "
+    "consumeBroadcastEnable=false, retryQueueNums=1, retryMaxTimes=16, brokerId=0, whichBrokerWhenConsumeSlowly=1, "
+    "notifyConsumerIdsChangedEnable=true]"
+)

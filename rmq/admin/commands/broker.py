@@ -28,7 +28,13 @@ from rmq.wire.api.admin import (
     GET_BROKER_RUNTIME_INFO,
     UPDATE_BROKER_CONFIG,
 )
-from rmq.wire.api.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
+from rmq.wire.api.routes import (
+    ADD_WRITE_PERM_OF_BROKER,
+    WIPE_WRITE_PERM_OF_BROKER,
+    AddWritePermReply,
+    BrokerNameHeader,
+    WipeWritePermReply,
+)
 from rmq.wire.contract import Contract
 
 
@@ -119,8 +125,11 @@ async def broker_drain(call: Call) -> Outcome:
     name = await _known_name(call)
     call.confirm(f"no producer sends to {name} any more", name)
     header = BrokerNameHeader(broker_name=name)
-    what, line = f"{name} is drained", f"wipe write perm of broker[{name}] in name server[{{addr}}] OK"
-    namesrvs = call.options.namesrvAddr
+
+    def line(addr: str, reply: WipeWritePermReply) -> str:
+        return f"wipe write perm of broker[{name}] in name server[{addr}] OK, {reply.wipe_topic_count}"
+
+    what, namesrvs = f"{name} is drained", call.options.namesrvAddr
     return await change_each(call, namesrvs, WIPE_WRITE_PERM_OF_BROKER, header, None, what=what, mqadmin=line)
 
 
@@ -129,8 +138,11 @@ async def broker_undrain(call: Call) -> Outcome:
     """Ask every NameServer; status 2 when there is no such broker."""
     name = await _known_name(call)
     header = BrokerNameHeader(broker_name=name)
-    what, line = f"{name} takes messages", f"add write perm of broker[{name}] in name server[{{addr}}] OK"
-    namesrvs = call.options.namesrvAddr
+
+    def line(addr: str, reply: AddWritePermReply) -> str:
+        return f"add write perm of broker[{name}] in name server[{addr}] OK, {reply.add_topic_count}"
+
+    what, namesrvs = f"{name} takes messages", call.options.namesrvAddr
     return await change_each(call, namesrvs, ADD_WRITE_PERM_OF_BROKER, header, None, what=what, mqadmin=line)
 
 

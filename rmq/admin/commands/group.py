@@ -396,7 +396,12 @@ async def group_create(call: Call) -> Outcome:
     what = f"{options.group}: {config.retry_max_times} tries, {config.retry_queue_nums} retry queues"
     line = "create subscription group to {addr} success."
     brokers = await targets(call)
-    return await change_each(call, brokers, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config, what=what, mqadmin=line)
+    contract = UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    created = await change_each(call, brokers, contract, None, config, what=what, mqadmin=line)
+    if created.mqadmin_text is None:
+        return created
+    shown = columns.group_config(msgspec.to_builtins(config))
+    return attrs.evolve(created, mqadmin_text=f"{created.mqadmin_text}\n{shown}")
 
 
 @command(
@@ -500,10 +505,10 @@ async def group_reset(call: Call) -> Outcome:
     at_ms = goal.at_ms
     what = f"the offsets of group {options.group} in topic {options.topic} are set to {options.to}"
     call.confirm(f"{what} on {', '.join(brokers)}", options.group)
-    moved: dict[MessageQueue, tuple[int | None, int]] = {}
+    moved: dict[MessageQueue, _Reset] = {}
     for addr in brokers.values():
         moved.update(await _reset_at(call, addr, at_ms))
-    return _resets(moved)
+    return _resets(call, moved, goal)
 
 
 def _named_queue(text: str, addr: str | None, brokers: Mapping[str, str]) -> str:
@@ -516,11 +521,35 @@ def _named_queue(text: str, addr: str | None, brokers: Mapping[str, str]) -> str
     return f"{name}:{text}"
 
 
-def _resets(moved: Mapping[MessageQueue, tuple[int | None, int]]) -> Outcome:
-    rows = [(queue.broker_name, queue.queue_id, old, new) for queue, (old, new) in sorted(moved.items())]
-    mqadmin_text = columns.reset_offsets({queue: new for queue, (_, new) in moved.items()})
+@attrs.frozen
+class _Reset:
+    """Old (None: unknown) and new offset of a queue; where they were written here, what they were made of."""
+
+    old: int | None
+    new: int
+    written: columns.Rollback | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Is it the old one, as only ``--force true`` goes forward?"""
+        return self.written is not None and self.written[2] != self.new
+
+
+def _resets(call: Call, moved: Mapping[MessageQueue, _Reset], goal: Goal) -> Outcome:
+    options = call.options
+    rows = [
+        (queue.broker_name, queue.queue_id, one.old, one.new) for queue, one in sorted(moved.items()) if not one.is_kept
+    ]
+    written = {queue: one.written for queue, one in moved.items() if one.written is not None}
+    offline = 0 < len(written) == len(moved)
+    text = columns.rollbacks(written) if offline else columns.reset_offsets({at: one.new for at, one in moved.items()})
+    if options.command == "group reset":
+        name = f"{'consumerGroup' if offline else 'group'}[{options.group}]"
+        times = f"timestamp(string)[{options.to}], timestamp(long)[{goal.at_ms}]"
+        given = f"{name}, topic[{options.topic}], force[{options.force}], {times}"
+        text = f"rollback consumer offset by specified {given}\n{text}"
     titles = ("broker", "queue", "old_offset", "new_offset")
-    return tabular(titles, rows, nothing="no queue had to be reset", mqadmin_text=mqadmin_text)
+    return tabular(titles, rows, nothing="no queue had to be reset", mqadmin_text=text)
 
 
 async def _reset_queues(call: Call, brokers: Mapping[str, str], goal: Goal, chosen: list[str]) -> Outcome:
@@ -544,11 +573,11 @@ async def _reset_queues(call: Call, brokers: Mapping[str, str], goal: Goal, chos
         f"the offsets of group {options.group} in topic {options.topic} are set to {options.to} in {', '.join(chosen)}",
         options.group,
     )
-    moved: dict[MessageQueue, tuple[int | None, int]] = {}
+    moved: dict[MessageQueue, _Reset] = {}
     for addr in wanted.values():
         table = {queue: at for queue, at in tables[addr].items() if f"{queue.broker_name}:{queue.queue_id}" in chosen}
         moved.update(await _write_offsets(call, addr, goal, table, by_broker=addr in resetting))
-    return _resets(moved)
+    return _resets(call, moved, goal)
 
 
 async def _resets_by_itself(call: Call, addr: str) -> bool:
@@ -588,8 +617,8 @@ def _moment(text: str) -> Goal:
         raise WrongUse(f"--to {text}: {why}") from None
 
 
-async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, tuple[int | None, int]]:
-    """Return old (None: unknown) and new offset of the queues that were reset at one broker."""
+async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, _Reset]:
+    """Reset the queues of one broker."""
     options = call.options
     force = options.force == "true"
     header = ResetOffsetHeader(topic=options.topic, group=options.group, timestamp=at_ms, is_force=force)
@@ -597,7 +626,7 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
         if not call.is_dry or await connection_at(call, addr, options.group) is not None:
             answer = await call.change(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)
             table = {} if answer is None else answer.body.offset_table
-            return {queue: (None, offset) for queue, offset in table.items()}
+            return {queue: _Reset(None, offset) for queue, offset in table.items()}
     except Refused as error:
         # SYSTEM_ERROR: a queue without an offset, which members would have to commit first
         never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await connection_at(call, addr, options.group)
@@ -613,7 +642,7 @@ async def _ends_of(call: Call, addr: str) -> dict[MessageQueue, TopicOffset]:
 
 async def _write_offsets(
     call: Call, addr: str, goal: Goal, table: Mapping[MessageQueue, TopicOffset], *, by_broker: bool = False
-) -> dict[MessageQueue, tuple[int | None, int]]:
+) -> dict[MessageQueue, _Reset]:
     """
     Commit where a group without members goes on; an offset that the queue does not have becomes its nearest.
 
@@ -628,7 +657,7 @@ async def _write_offsets(
         if error.code not in UNKNOWN:
             raise
         known = {}
-    moved: dict[MessageQueue, tuple[int | None, int]] = {}
+    moved: dict[MessageQueue, _Reset] = {}
     for queue, at in table.items():
         old = known[queue].consumer_offset if queue in known else None
         if goal.offset is not None:
@@ -637,7 +666,9 @@ async def _write_offsets(
             new = at.min_offset if goal.at_ms == _BEGIN else at.max_offset
         else:
             new = await _offset_at(call, addr, queue, goal.at_ms)
+        before = at.min_offset if old is None else old
         if old is not None and new > old and not force:
+            moved[queue] = _Reset(old, old, (at.max_offset, before, new, old))
             continue
         commit = UpdateConsumerOffsetHeader(
             consumer_group=options.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=new
@@ -654,7 +685,7 @@ async def _write_offsets(
             await call.change(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)
         else:
             await call.change(addr, UPDATE_CONSUMER_OFFSET, commit, None)
-        moved[queue] = old, new
+        moved[queue] = _Reset(old, new, (at.max_offset, before, new, new))
     return moved
 
 
@@ -722,16 +753,22 @@ def _flat(value: object) -> object:
 
 @command("group config", "show the configuration of a group on each broker", NAMESRV, GROUP, CLUSTER, ONE_BROKER)
 async def group_config(call: Call) -> Outcome:
-    """Status 2 when no broker knows the group."""
-    group = call.options.group
-    rows = []
+    """Status 2 when no broker knows the group. Under its name in mqadmin it asks the brokers of all clusters."""
+    options = call.options
+    places: dict[str, tuple[str, str]] = {}
+    if options.as_mqadmin:
+        table = (await cluster_info(call)).broker_addr_table
+        places = {addr: (one.cluster, name) for name, one in table.items() for addr in one.broker_addrs.values()}
+        if not (options.clusterName or options.brokerAddr):
+            options.brokerAddr = list(addresses_by_name(table.values()).values())
     answers, failures = await ask_all(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
-    for addr, answer in answers:
-        config = fastjson.decode(answer.body, _Groups).subscription_group_table.get(group, {})
-        rows += [(addr, key, _flat(value)) for key, value in sorted(config.items())]
+    groups = {addr: fastjson.decode(answer.body, _Groups).subscription_group_table for addr, answer in answers}
+    found = {addr: table[options.group] for addr, table in groups.items() if options.group in table}
+    rows = [(addr, key, _flat(value)) for addr, config in found.items() for key, value in sorted(config.items())]
     if not rows and not failures:
-        raise NotFound(f"no broker knows group {group}")
-    return tabular(("broker", "key", "value"), rows, nothing="", failures=failures)
+        raise NotFound(f"no broker knows group {options.group}")
+    mqadmin_text = columns.group_configs((*places.get(addr, ("", addr)), config) for addr, config in found.items())
+    return tabular(("broker", "key", "value"), rows, nothing="", mqadmin_text=mqadmin_text, failures=failures)
 
 
 @command(
@@ -752,12 +789,14 @@ async def group_status(call: Call) -> Outcome:
     options = call.options
     rows: list[tuple[object, ...]] = []
     stacks = []
+    infos: dict[str, RunningInfo] = {}
     status = OK
     async for client_id, info in _members_of(call, options.group, only=options.client, jstack=options.stacks):
         if isinstance(info, RequestFailed):
             rows.append((client_id, *[None] * 10, str(info)))
             status = REFUSED
             continue
+        infos[client_id] = info
         for queue, at in sorted(info.mq_table.items()):
             rates = info.status_table.get(queue.topic, ConsumeStatus())
             rows.append(
@@ -783,7 +822,11 @@ async def group_status(call: Call) -> Outcome:
         raise NotFound(f"group {options.group} has no member {options.client or 'online'}")
     titles = ("client_id", "topic", "broker", "queue", "consumer_offset", "in_hand", "locked", "last_pull")
     outcome = tabular((*titles, "ok_per_s", "failed_per_s", "handler_ms", "problem"), rows, nothing="", status=status)
-    return attrs.evolve(outcome, text="\n\n".join([outcome.text, *stacks]))
+    mqadmin_text = None  # the table has a column for problems
+    if status == OK:
+        whole = columns.running_info(infos[options.client]) if options.client else None
+        mqadmin_text = whole or columns.running_members(infos, call.now_ms)
+    return attrs.evolve(outcome, text="\n\n".join([outcome.text, *stacks]), mqadmin_text=mqadmin_text)
 
 
 @command(

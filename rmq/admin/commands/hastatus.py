@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rmq.admin import columns
 from rmq.admin.command import (
     CLUSTER,
     DIFFERENT,
@@ -53,7 +54,8 @@ async def ha_status(call: Call) -> Outcome:
             is_bad = True
         is_bad = is_bad or (most is not None and _is_behind(info, most))
     status = DIFFERENT if is_bad and most is not None else OK
-    return Outcome(status=status, text="\n\n".join(texts), data=found, failures=failures)
+    mqadmin_text = columns.replication(found)
+    return Outcome(status=status, text="\n\n".join(texts), data=found, mqadmin_text=mqadmin_text, failures=failures)
 
 
 def _lines(info: HARuntimeInfo) -> Iterator[str]:

@@ -419,4 +419,5 @@ async def message_index(call: Call) -> Outcome:
         for n, unit in enumerate(body.queue_data)
     ]
     nothing = f"no unit; the queue has offsets from {body.min_queue_index} up to {body.max_queue_index}, excluded"
-    return tabular(("offset", "log_offset", "bytes", "tags_code", "matches"), rows, nothing=nothing)
+    titles = ("offset", "log_offset", "bytes", "tags_code", "matches")
+    return tabular(titles, rows, nothing=nothing, mqadmin_text=columns.index_units(body, options.index))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
+import attrs
+
+from rmq.admin import columns
 from rmq.admin.command import (
     NAMESRV,
     REFUSED,
@@ -19,7 +23,7 @@ from rmq.admin.command import (
 )
 from rmq.admin.lookups import cluster_info, one_cluster
 from rmq.admin.sending import plan_send, producer
-from rmq.client.types import Message
+from rmq.client.types import Message, SendResult
 from rmq.errors import NotDelivered
 
 SIZE = argument(
@@ -41,8 +45,9 @@ SIZE = argument(
 )
 async def cluster_ping(call: Call) -> Outcome:
     """Status 1 when a message is not confirmed."""
-    _, names = one_cluster(call, await cluster_info(call))
-    return await _ping(call, names)
+    cluster, names = one_cluster(call, await cluster_info(call))
+    outcome, sends = await _ping(call, names)
+    return attrs.evolve(outcome, mqadmin_text=columns.cluster_times(cluster, sends) if sends else None)
 
 
 @command(
@@ -56,7 +61,8 @@ async def cluster_ping(call: Call) -> Outcome:
 )
 async def broker_ping(call: Call) -> Outcome:
     """Status 1 when a message is not confirmed."""
-    return await _ping(call, [call.options.brokerName])
+    outcome, sends = await _ping(call, [call.options.brokerName])
+    return attrs.evolve(outcome, mqadmin_text=columns.broker_times(chain(*sends.values())) if sends else None)
 
 
 @command(
@@ -70,13 +76,19 @@ async def broker_ping(call: Call) -> Outcome:
 )
 async def topic_ping(call: Call) -> Outcome:
     """Status 1 when a message is not confirmed."""
-    return await _ping(call, [call.options.topic])
+    outcome, sends = await _ping(call, [call.options.topic])
+    return attrs.evolve(outcome, mqadmin_text=columns.topic_times(sends[call.options.topic]) if sends else None)
 
 
-async def _ping(call: Call, topics: Sequence[str]) -> Outcome:
-    """Send one message after the other; the first one opens connections and does not count."""
+async def _ping(call: Call, topics: Sequence[str]) -> tuple[Outcome, dict[str, list[columns.Timed]]]:
+    """
+    Send one message after the other; the first one opens connections and does not count.
+
+    Return the result and the sends of each topic, none of them with ``--dry-run``.
+    """
     options = call.options
     rows = []
+    sends: dict[str, list[columns.Timed]] = {}
     clock = call.platform.reactor
     async with producer(call) as sender:
         for topic in topics:
@@ -84,18 +96,20 @@ async def _ping(call: Call, topics: Sequence[str]) -> Outcome:
             if call.is_dry:
                 plan_send(call, message)
                 continue
-            times_ms: list[float] = []
+            sent: list[columns.Timed] = []
             failed, why = 0, None
-            for number in range(options.count + 1):
+            for _ in range(options.count + 1):
                 began = clock.seconds()
+                result: SendResult | None = None
                 try:
-                    await sender.send(message)
+                    result = await sender.send(message)
                 except NotDelivered as error:
                     failed, why = failed + 1, str(error)
-                    continue
-                if number:
-                    times_ms.append((clock.seconds() - began) * 1000)
+                sent.append((result, (clock.seconds() - began) * 1000))
+            sends[topic] = sent[1:]
+            times_ms = [ms for result, ms in sends[topic] if result is not None]
             mean = sum(times_ms) / len(times_ms) if times_ms else None
             rows.append((topic, len(times_ms), failed, mean, max(times_ms, default=None), why))
     status = REFUSED if any(row[2] for row in rows) else 0
-    return tabular(("topic", "sent", "failed", "mean_ms", "max_ms", "last_error"), rows, nothing="", status=status)
+    titles = ("topic", "sent", "failed", "mean_ms", "max_ms", "last_error")
+    return tabular(titles, rows, nothing="", status=status), sends

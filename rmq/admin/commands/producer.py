@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rmq.admin import columns
 from rmq.admin.command import CLUSTER, NAMESRV, ONE_BROKER, Call, NotFound, Outcome, command, subject, tabular
 from rmq.admin.lookups import addresses_by_name, ask_all, route_of, targets
 from rmq.admin.times import time_text
@@ -32,7 +33,8 @@ async def producer_members(call: Call) -> Outcome:
         }
     if not rows:
         raise NotFound(f"no member of producer group {options.group} is connected to a broker of {options.topic}")
-    return tabular(("client_id", "address", "language", "version"), sorted(rows), nothing="")
+    mqadmin_text = columns.producer_connection(sorted(rows))
+    return tabular(("client_id", "address", "language", "version"), sorted(rows), nothing="", mqadmin_text=mqadmin_text)
 
 
 @command("producer list", "list the producers that are connected to brokers", NAMESRV, CLUSTER, ONE_BROKER)
@@ -46,5 +48,6 @@ async def producer_list(call: Call) -> Outcome:
         for group, members in sorted(answer.body.data.items())
         for one in members
     ]  # fmt: skip
-    columns = ("broker", "group", "client_id", "address", "language", "version", "last_heartbeat")
-    return tabular(columns, rows, nothing="no producer is connected", failures=failures)
+    titles = ("broker", "group", "client_id", "address", "language", "version", "last_heartbeat")
+    mqadmin_text = columns.producers(answer.body.data for _, answer in answers)
+    return tabular(titles, rows, nothing="no producer is connected", mqadmin_text=mqadmin_text, failures=failures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from rmq.admin import columns
@@ -232,14 +233,23 @@ async def topic_create(call: Call) -> Outcome:
     brokers = await targets(call)
     line = "create topic to {addr} success."
     created = await change_each(call, brokers, UPDATE_AND_CREATE_TOPIC, header, None, what=what, mqadmin=line)
-    if not options.order or created.status != OK:
+    if created.status != OK:
         return created
+    shown = columns.topic_config(header)
+    if not options.order:
+        return attrs.evolve(created, mqadmin_text=f"{created.mqadmin_text}\n{shown}")
     conf = await _order_of(call, brokers, header.write_queue_nums)
     new = PutKVConfigHeader(namespace=ORDER_NAMESPACE, key=options.topic, value=conf)
-    line = f"set cluster orderConf. isOrder=true, orderConf=[{conf}]"
-    what = f"order {conf}"
+    what, line = f"order {conf}", f"orderConf. isOrder=true, orderConf=[{conf}]"
     ordered = await change_each(call, options.namesrvAddr, PUT_KV_CONFIG, new, None, what=what, mqadmin=line)
-    return merged([created, ordered])
+    whole = merged([created, ordered])
+    if whole.mqadmin_text is None:
+        return whole
+    if options.brokerAddr:  # mqadmin ends no line after the order
+        text = f"set broker {line}{created.mqadmin_text}\n{shown}"
+    else:
+        text = f"{created.mqadmin_text}\nset cluster {line}{shown}"
+    return attrs.evolve(whole, mqadmin_text=text)
 
 
 def _sys_flag(options: argparse.Namespace) -> int | None:
@@ -462,12 +472,10 @@ async def topic_allocate(call: Call) -> Outcome:
     )
     members = sorted((one.strip() for one in call.options.members.split(",") if one.strip()), key=java_order)
     strategy = average_by_circle if call.options.circle else average
-    rows = [
-        (member, queue.broker_name, queue.queue_id)
-        for member in members
-        for queue in strategy("", member, queues, members)
-    ]
-    return tabular(("member", "broker", "queue"), rows, nothing="no member gets a queue")
+    found = {member: list(strategy("", member, queues, members)) for member in members}
+    rows = [(member, queue.broker_name, queue.queue_id) for member in found for queue in found[member]]
+    titles, nothing = ("member", "broker", "queue"), "no member gets a queue"
+    return tabular(titles, rows, nothing=nothing, mqadmin_text=columns.allocation(found))
 
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"

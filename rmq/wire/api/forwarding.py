@@ -89,7 +89,11 @@ class QueueInfo(msgspec.Struct, rename="camel", kw_only=True):
     cached_msg_max_offset: int
     cached_msg_count: int
     cached_msg_size_in_mi_b: int = msgspec.field(name="cachedMsgSizeInMiB")
+    transaction_msg_min_offset: int = 0
+    transaction_msg_max_offset: int = 0
+    transaction_msg_count: int = 0
     locked: bool = False
+    try_unlock_times: int = 0
     last_lock_timestamp: int = 0
     droped: bool = False
     last_pull_timestamp: int

@@ -136,7 +136,7 @@ class QueryConsumeQueueHeader(msgspec.Struct, rename="camel", kw_only=True):
 
 class ConsumeQueueUnit(msgspec.Struct, rename="camel", kw_only=True):
     """
-    One index unit; ``eval`` tells whether the subscription matches it.
+    One index unit; ``eval``: does the subscription match it. The texts are of filters with an extended index.
 
     Java: ConsumeQueueData
     """
@@ -145,6 +145,9 @@ class ConsumeQueueUnit(msgspec.Struct, rename="camel", kw_only=True):
     physic_offset: int
     physic_size: int
     tags_code: int
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    msg: str | None = None
 
 
 class ConsumeQueueContents(msgspec.Struct, rename="camel", kw_only=True):

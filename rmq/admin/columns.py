@@ -181,11 +181,15 @@ def broker_status(tables: Mapping[str, Mapping[str, str]], *, with_addr: bool) -
     )
 
 
-def configurations(tables: Mapping[str, Mapping[str, str]], title: str = "") -> str:
-    """Return the keys of servers below a line for each.  Java: GetBrokerConfigCommand, GetNamesrvConfigCommand"""
+def configurations(tables: Mapping[str, Mapping[str, str]]) -> str:
+    """
+    Return the keys of servers, those of each below a line with its name.
+
+    Java: GetBrokerConfigCommand, GetNamesrvConfigCommand
+    """
     blocks = [
-        [f"============{title}{addr}============", *(f"{key:50}=  {value}" for key, value in sorted(table.items()))]
-        for addr, table in tables.items()
+        [f"============{name}============", *(f"{key:50}=  {value}" for key, value in sorted(table.items()))]
+        for name, table in tables.items()
     ]
     return "\n\n".join("\n".join(block) for block in blocks)
 

@@ -1055,6 +1055,10 @@ class MqadminTextTests(ClusterCase):
         config = self.text("getBrokerConfig", "-b", self.broker).splitlines()
         self.assertEqual(config[0], f"============{self.broker}============")
         self.assertIn(f"{'brokerName':50}=  broker-a", config)
+        slave = self.cluster.members[1].addr
+        config = [line for line in self.text("getBrokerConfig", "-c", "sim").splitlines() if line.startswith("=")]
+        of_slave = f"My Master: {self.broker}=====Slave: {slave}"
+        self.assertEqual(config, [f"============{name}============" for name in (f"Master: {self.broker}", of_slave)])
         config = self.text("getNamesrvConfig").splitlines()
         self.assertEqual(config[0], f"============{self.namesrv}============")
         self.assertIn(f"{'orderMessageEnable':50}=  false", config)

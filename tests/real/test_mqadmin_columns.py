@@ -72,6 +72,8 @@ def test_same_text(site: Site, kind: str) -> None:
         shown = _shape(admin.text(*command))
         if command[0] == "brokerStatus":  # nearly every figure changes
             shown, expected = (re.sub(": .*", "", text) for text in (shown, expected))
+        if command[0] == "statsAll":  # messages of 24 hours are counted once in a while
+            shown, expected = (re.sub(r"(?m)\d+(?= +\S+$)", "0", text) for text in (shown, expected))
         if command[0] in UNORDERED:
             shown, expected = ("\n".join(sorted(text.splitlines())) for text in (shown, expected))
         assert shown == expected, command

@@ -18,7 +18,7 @@ from rmq.admin.command import (
     subject,
     tabular,
 )
-from rmq.admin.lookups import ask_all, ask_each, change_each, cluster_info, members, targets
+from rmq.admin.lookups import ask_all, ask_each, broker_groups, change_each, cluster_info, members, targets
 from rmq.runtime.properties import decode_properties
 from rmq.wire.api.admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -28,6 +28,7 @@ from rmq.wire.api.admin import (
     GET_BROKER_RUNTIME_INFO,
     UPDATE_BROKER_CONFIG,
 )
+from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.routes import (
     ADD_WRITE_PERM_OF_BROKER,
     WIPE_WRITE_PERM_OF_BROKER,
@@ -58,8 +59,20 @@ async def broker_show(call: Call) -> Outcome:
     argument("--diff", action="store_true", help="only keys whose values differ; status 2 when there is one"),
 )
 async def broker_config(call: Call) -> Outcome:
-    """The configuration of all brokers that answer, and what differs between them."""
-    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONFIG, None, None)
+    """
+    The configuration of all brokers that answer, and what differs between them.
+
+    Of a cluster these are its masters; under the command's name in mqadmin its slaves too.
+    """
+    names: dict[str, str] = {}
+    if call.options.as_mqadmin and call.options.brokerAddr is None:
+        for group in (await broker_groups(call)).values():
+            master = group.get(MASTER_ID)
+            slaves = [addr for addr in group.values() if addr != master]
+            names |= {master: f"Master: {master}"} if master else {}
+            names |= {addr: f"My Master: {master}=====Slave: {addr}" for addr in slaves}
+    brokers = list(names) or await targets(call)
+    answers, failures = await ask_all(call, brokers, GET_BROKER_CONFIG, None, None)
     tables = {addr: decode_properties(answer.body, addr) for addr, answer in answers}
     keys = sorted({key for table in tables.values() for key in table})
     if call.options.diff:
@@ -69,7 +82,7 @@ async def broker_config(call: Call) -> Outcome:
     titles = ("broker", "key", "value")
     mqadmin_text = None
     if not call.options.diff:
-        mqadmin_text = columns.configurations(tables, "Master: " if call.options.brokerAddr is None else "")
+        mqadmin_text = columns.configurations({names.get(addr, addr): table for addr, table in tables.items()})
     return tabular(titles, rows, nothing="no key differs", status=status, mqadmin_text=mqadmin_text, failures=failures)
 
 

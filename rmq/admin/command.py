@@ -80,11 +80,11 @@ class Table:
         )
 
     def csv(self) -> str:
-        """Return lines of comma-separated values, the names first."""
+        """Return lines of comma-separated values, the names first; what is missing is an empty one."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows([_cell(value) for value in row] for row in self.rows)
+        writer.writerows(["" if value is None else _cell(value) for value in row] for row in self.rows)
         return out.getvalue().rstrip("\n")
 
     def data(self) -> list[dict[str, object]]:

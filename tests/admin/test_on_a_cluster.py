@@ -737,6 +737,25 @@ class ServerTests(ClusterCase):
         self.assertEqual(rows, [["key", "value"], ["k", 'a "quoted", value']])
         self.assertIn("no table", self.fails(64, "route", "dump", "-o", "csv"))
 
+    def rows(self, *arguments: str) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.text(*arguments, "-o", "csv"))))
+
+    def test_csv_of_a_message(self) -> None:
+        """Its fields in one line; what it does not have is empty."""
+        self.text("topic", "create", "orders", "--queues", "1")
+        self.admin("produce", "orders", "-m", 'a, "b"', "-k", "k1")
+        (row,) = self.rows("message", "at", "orders", "broker-a", "0", "0")
+        self.assertEqual((row["tags"], row["keys"], row["offset"], row["body"]), ("", "k1", "0", 'a, "b"'))
+        self.assertEqual(self.rows("message", "show", row["offset_message_id"])[0]["body"], row["body"])
+
+    def test_csv_of_replication(self) -> None:
+        """A line for each slave of a master, and for a slave."""
+        self.world.run_until(lambda: self.cluster.masters[0].broker.ha.status().in_sync_slaves, 30, "the slave")
+        slave = self.cluster.members[1].addr
+        of_master, of_slave = self.rows("ha", "status", "-b", f"{self.broker};{slave}")
+        self.assertEqual((of_master["role"], of_master["in_sync"], of_master["lag_bytes"]), ("master", "true", "0"))
+        self.assertEqual((of_slave["role"], of_slave["connected"], of_slave["in_sync"]), ("slave", "true", ""))
+
     def test_watch(self) -> None:
         """With --watch a command runs again until it is stopped."""
         parsed = parse(["topic", "list", "--watch", "2", "-n", self.namesrv])

@@ -13,6 +13,7 @@ from rmq.admin.command import (
     ONE_BROKER,
     Call,
     Outcome,
+    Table,
     argument,
     command,
     only_mqadmin,
@@ -55,7 +56,37 @@ async def ha_status(call: Call) -> Outcome:
         is_bad = is_bad or (most is not None and _is_behind(info, most))
     status = DIFFERENT if is_bad and most is not None else OK
     mqadmin_text = columns.replication(found)
-    return Outcome(status=status, text="\n\n".join(texts), data=found, mqadmin_text=mqadmin_text, failures=failures)
+    table = Table(_COLUMNS, [row for addr, info in found.items() for row in _rows(addr, info)])
+    text = "\n\n".join(texts)
+    return Outcome(status=status, text=text, data=found, table=table, mqadmin_text=mqadmin_text, failures=failures)
+
+
+#: as csv has them; ``peer`` is a slave of a master, or the master of a slave
+_COLUMNS = (
+    "address",
+    "role",
+    "log_end",
+    "peer",
+    "connected",
+    "in_sync",
+    "lag_bytes",
+    "lag_seconds",
+    "bytes_per_second",
+)
+
+
+def _rows(addr: str, info: HARuntimeInfo) -> Iterator[tuple[object, ...]]:
+    if not info.master:
+        way = info.ha_client_runtime_info
+        speed = way.transferred_byte_in_second
+        yield addr, "slave", way.max_offset, way.master_addr or None, way.activated, None, None, None, speed
+        return
+    end = info.master_commit_log_max_offset
+    for slave in info.ha_connection_info:
+        figures = slave.in_sync, slave.diff, slave.lag_seconds, slave.transferred_byte_in_second
+        yield addr, "master", end, slave.addr, True, *figures
+    if not info.ha_connection_info:
+        yield addr, "master", end, *[None] * 6
 
 
 def _lines(info: HARuntimeInfo) -> Iterator[str]:

@@ -14,6 +14,7 @@ from rmq.admin.command import (
     Call,
     NotFound,
     Outcome,
+    Table,
     WrongUse,
     addresses,
     argument,
@@ -128,7 +129,32 @@ def _messages(found: list[ReceivedMessage], tracks: list[list[Track]] | None = N
     text = "\n\n".join("\n".join(f"{key + ':':19}{_shown(value)}" for key, value in one.items()) for one in data)
     bodies = [str(next((one[key] for key in one if key.startswith("body")), "")) for one in data]
     mqadmin_text = None if tracks else columns.messages(found, bodies)
-    return Outcome(text=text, data=data, mqadmin_text=mqadmin_text)
+    # one column for the body, whatever form it has
+    rows = [(*(_field(one[key]) for key in _FIELDS), body) for one, body in zip(data, bodies, strict=True)]
+    return Outcome(text=text, data=data, table=Table((*_FIELDS, "body"), rows), mqadmin_text=mqadmin_text)
+
+
+#: the columns of a message as csv, beside its body
+_FIELDS = (
+    "topic",
+    "broker",
+    "queue",
+    "offset",
+    "message_id",
+    "offset_message_id",
+    "tags",
+    "keys",
+    "properties",
+    "born",
+    "born_host",
+    "stored",
+    "store_host",
+    "reconsume_times",
+)
+
+
+def _field(value: object) -> object:
+    return None if value is None else _shown(value)
 
 
 async def _tracks(call: Call, message: ReceivedMessage) -> list[Track]:

@@ -51,15 +51,21 @@ def add_waiting_lanes(
     groups: SubscriptionGroupTable,
     stats: BrokerStats,
 ) -> None:
-    """Add the lanes to a table that has the lane of sends, where puts are answered at once."""
+    """
+    Have the lanes of sends, if the table has them, take messages that wait.
+
+    The lanes of what ends their wait are added where puts are answered at once.
+    """
     config = settings.setup.store
     sends = table.added_lane(SendLane.code)
     others = table.added_lane(LongNamesLane.code)
-    if sends is None or others is None or not answers_at_once(config):
+    if sends is None or others is None:
         return
     delays_ms = delay_levels(config.message_delay_level)
     for lane in sends, others:
         lane.park(delays_ms)
+    if not answers_at_once(config):
+        return
     moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, settings.setup.store_host, rng.randrange)
     stored = StoredRecords(store)
     table.add_chunk_lane(EndLane(settings, store, stored, sends, moves))

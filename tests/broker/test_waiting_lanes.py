@@ -505,14 +505,17 @@ class WaitingLaneTests(SynchronousTestCase):
         two.end()
 
     def test_no_lanes_where_puts_wait(self) -> None:
-        """A broker that answers after fsync or quorum, and a slave, have none of these lanes."""
-        for values in (
-            {"flushDiskType": "SYNC_FLUSH"},
-            {"brokerRole": "SYNC_MASTER"},
-            {"brokerRole": "SLAVE", "brokerId": "1"},
+        """
+        A broker that answers after fsync or quorum has those of sends only, a slave none of these lanes.
+        """
+        for values, parks in (
+            ({"flushDiskType": "SYNC_FLUSH"}, True),
+            ({"brokerRole": "SYNC_MASTER"}, True),
+            ({"brokerRole": "SLAVE", "brokerId": "1"}, False),
         ):
             one = OneBroker(values)
             lanes: Any = one.service.responders.chunk_lanes
-            self.assertEqual([code in lanes for code in (36, 37)], [False, False])
-            self.assertIsNone(getattr(lanes.get(310), "delayed", None))
+            added = {code: lanes.get(code) for code in (310, 36, 37)}
+            self.assertEqual([added[36], added[37]], [None, None])
+            self.assertEqual(getattr(added.get(310), "delayed", None) is not None, parks)
             one.end()

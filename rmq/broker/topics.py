@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from twisted.internet.defer import Deferred, DeferredList, succeed
@@ -92,7 +92,7 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         super().__init__(_SHAPE, disk, directory, clock)
         self._lmq = lmq
         self._created: Callable[[TopicConfig], Deferred[None]] = lambda topic: succeed(None)
-        #: topics of :meth:`create` that the disk or the NameServers may not have yet; fires when both do, or cannot
+        #: topics that the disk may not have yet, or after :meth:`create` the NameServers; fires when they do, or cannot
         self.announcing: dict[str, Deferred[None]] = {}
         #: :func:`hidden_topics` at the start of a master
         self.hidden: Mapping[str, int] = {}
@@ -103,8 +103,10 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         return super().get(name)
 
     def put(self, entry: TopicConfig) -> None:
+        """Add a topic or change it; messages to it are answered when that is durable: they may be in a new queue."""
         if not (self._lmq and is_lmq(entry.topic_name)):
             super().put(entry)
+            self._hold(entry.topic_name, self.saved())
 
     def on_created(self, register: Callable[[TopicConfig], Deferred[None]]) -> None:
         """Have ``register`` called with each topic after its :meth:`create`."""
@@ -113,18 +115,22 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
     def create(self, topic: TopicConfig) -> None:
         """Add a topic that a message or a consumer needs, also if the disk is full, and have it registered."""
         self.put(topic)
-        both = DeferredList([self.saved(), self._created(topic)], consumeErrors=True)
+        self._hold(topic.topic_name, self.saved(), self._created(topic))
+
+    def _hold(self, name: str, *until: Deferred[None]) -> None:
+        """Answer messages to a topic when all of these have fired."""
+        announced: Deferred[Any] = DeferredList(until, consumeErrors=True)
 
         def is_known(_: object) -> None:
-            if self.announcing.get(topic.topic_name) is announced:  # else it was deleted and made again
-                del self.announcing[topic.topic_name]
+            if self.announcing.get(name) is announced:  # else it was put again
+                del self.announcing[name]
 
-        if not both.called:
-            self.announcing[topic.topic_name] = announced = both.addCallback(is_known)
+        if not announced.called:
+            self.announcing[name] = announced.addCallback(is_known)
 
     def when_announced(self, name: str, result: T | Deferred[T]) -> T | Deferred[T]:
         """
-        Return the result of a message to a topic, but not before the topic is durable and registered.
+        Return the result of a message to a topic, but not before the topic is durable and, if new, registered.
 
         Who has SEND_OK starts consumers next, and finds the message after a kill.
         """

@@ -508,6 +508,7 @@ class SendLaneTests(SynchronousTestCase):
         ):
             side = Side(with_lane=True, values={"maxMessageSize": "23000"})
             side.one.service.topics.put(topic("T", 4))
+            side.one.world.run_for(1)
             self.assertEqual(side.client.ask(320, send_ext(), plain).code, 0)
             self.assertEqual(side.taken, 1)
             end = side.one.service.store.end_offset
@@ -569,6 +570,7 @@ class SendLaneTests(SynchronousTestCase):
         """After brokerPermission=4 no send to an ordered topic is stored, though the lane has stored others before."""
         side = Side(with_lane=True)
         side.one.service.topics.put(msgspec.structs.replace(topic("T", 4), order=True))
+        side.one.world.run_for(1)
         self.assertEqual(side.client.ask(310, send_ext()).code, 0)
         self.assertEqual(side.taken, 1)
         self.assertEqual(side.client.ask(25, {}, b"brokerPermission=4").code, 0)

@@ -366,6 +366,27 @@ class SlowDiskTests(SendCase):
         for table, name in ((self.one.service.topics, "T"), (self.one.service.groups, "g")):
             self.assertEqual([number for number in range(100) if table.get(f"{name}{number}") is None], [99])
 
+    def test_a_topic_that_an_admin_makes_or_changes(self) -> None:
+        """Messages of others to it, also to its new queues, are answered when it is durable; they survive a kill."""
+        others = self.one.connect()
+        self.client.ask(310, send_ext())
+        topic = {"defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6"}
+        topic |= {"topicFilterType": "SINGLE_TAG", "order": "false"}
+        for name in "New", "T":
+            change = self.client.post(17, topic | {"topic": name})
+            self.one.world.run_for(0.1)
+            sent = others.post(310, send_ext(name, queue_id=7), b"x")
+            self.one.world.run_for(0.5)
+            self.assertEqual((self.client.answer(change), others.answer(sent)), (None, None))
+            self.assertEqual(others.wait(sent, 2).code, 0)
+            self.assertEqual(self.client.wait(change, 0.1).code, 0)
+            self.assertEqual(others.wait(others.post(310, send_ext(name)), 0.1).code, 0)
+        self.one.node.kill()
+        self.one.start()
+        self.client = self.one.connect()
+        for name in "New", "T":
+            self.assertEqual(self.client.ask(11, pull_ext(name, queue_id=7)).code, 0)
+
     def test_a_dead_letter_that_makes_its_topic(self) -> None:
         """It is answered when the topic is durable, by either way of the client to send it back."""
         self.client.ask(310, send_ext())

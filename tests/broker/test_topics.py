@@ -151,8 +151,9 @@ class CreatedTests(TableCase):
             return registered
 
         table.on_created(register)
-        table.create(topic("A", 1))
         table.put(topic("B", 1))
+        self.written()
+        table.create(topic("A", 1))
         self.assertEqual((heard, [*table.announcing]), ([("A", True)], ["A"]))
         registered.callback(None)
         stored = table.when_announced("A", 1)

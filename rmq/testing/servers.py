@@ -345,6 +345,7 @@ class Servers:
         for broker in self.masters:
             broker.service.topics.create(config)
         await gatherResults([broker.service.registration.topic_updated(config) for broker in self.masters])
+        await gatherResults([broker.service.topics.saved() for broker in self.masters])
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
         """Return the messages of a topic that the masters have, as they are stored."""

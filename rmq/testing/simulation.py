@@ -220,6 +220,7 @@ class Simulation:
         for broker in self._masters:
             broker.topics.create(config)
             await broker.registration.topic_updated(config)
+            await broker.topics.saved()
         return config.topic_name
 
     def group(self, name: str = "group") -> str:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from twisted.internet.defer import Deferred
 
+from rmq.broker.service import BrokerService
 from rmq.client.settings import From
 from rmq.errors import NotDelivered
 from rmq.sim.world import SimError
@@ -41,6 +42,23 @@ def test_minutes_of_retries(rmq_simulation: Simulation) -> None:
     assert len(delays) == 6
     for delay, wanted in zip(delays, (10, 30, 60, 120, 180, 240), strict=True):
         assert wanted - 0.002 <= delay < wanted + 5, delays  # brokers count milliseconds
+
+
+async def a_kill_after_a_topic(sim: Simulation) -> list[bool]:
+    """Return whether topics survive that the broker is killed as soon as they are made, on a slow disk."""
+    node, names = sim.world.nodes["broker-a"], []
+    node.disk.sync_s = (1.0, 1.0)
+    for _ in range(3):
+        names.append(await sim.topic())
+        sim.kill("broker-a")
+        sim.start("broker-a")
+    assert isinstance(node.service, BrokerService)
+    return [name in node.service.topics for name in names]
+
+
+def test_topics_survive_a_kill(rmq_simulation: Simulation) -> None:
+    """A topic of a test is on disk when the test goes on."""
+    assert rmq_simulation.run(a_kill_after_a_topic) == [True] * 3
 
 
 def test_a_seed_repeats_a_run() -> None:

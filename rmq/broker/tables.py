@@ -255,6 +255,7 @@ class VersionedTable(Generic[C, W]):
             self._lines = []
         if self._disk.exists(self._journal_path):
             self._has_journal, self._lines = True, None  # its end may be torn
+            self._changes += 1  # and not durable, if the last process was killed during its fsync
             self._load_journal()
             self.fold().addErrback(lambda _: None)  # in the log
 

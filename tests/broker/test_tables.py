@@ -574,6 +574,15 @@ class JournalTests(TableCase):
                 self.assertIn(len(again) - 1, {count, sum(end - 1 <= at for end in ends[1:])}, at)
                 self.done(again.fold())
 
+    def test_saved_after_a_start(self) -> None:
+        """A kill may have come during the fsync of a journal: who waits for what it has waits for the file."""
+        self.put(self.filled(), topic("Second", 4))
+        table = self.table()
+        saved = table.saved()
+        self.assertNoResult(saved)
+        self.done(saved)
+        self.assertFalse(self.journal().exists())
+
     def test_the_file_of_another_broker(self) -> None:
         """A journal that does not continue the file, which another broker has written, changes nothing."""
         table = self.filled()

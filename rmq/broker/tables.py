@@ -309,9 +309,14 @@ class VersionedTable(Generic[C, W]):
             while self._saved != self._changes or self._waiting:
                 await self._save_once()
         except DiskError as error:
-            self._lines = None  # the journal may have half of them
-            self._is_saving = False
-            self._refused(error)
+            if not self._is_late:
+                self._log.error(
+                    "{path} cannot be written, its last changes are in memory only until it can: {error}",
+                    path=self.path,
+                    error=error,
+                )
+            self._is_late = True
+            self._failed(Failure(error))
         else:
             self._is_saving = self._is_late = False
 
@@ -329,11 +334,13 @@ class VersionedTable(Generic[C, W]):
         else:
             await self._append(b"".join(JournalLine.of(*line).encode() for line in lines))
         self._saved = changes
-        waiting = self._waiting
-        self._waiting = [one for one in waiting if one.changes > changes or (one.in_file and not in_file)]
+        waiting, self._waiting = self._waiting, []
+        done: list[_Waiting] = []
         for one in waiting:
-            if one not in self._waiting:
-                one.done.callback(None)
+            is_done = one.changes <= changes and (in_file or not one.in_file)
+            (done if is_done else self._waiting).append(one)
+        for one in done:
+            one.done.callback(None)
 
     async def _write(self) -> None:
         """Replace the file; the journal, which it then has, goes."""
@@ -361,21 +368,16 @@ class VersionedTable(Generic[C, W]):
             await self._disk.sync_dir_soon(os.path.dirname(self._journal_path))
         self._journal_end += len(lines)
 
-    def _refused(self, error: DiskError) -> None:
-        if not self._is_late:
-            self._log.error(
-                "{path} cannot be written, its last changes are in memory only until it can: {error}",
-                path=self.path,
-                error=error,
-            )
-        self._is_late = True
+    def _broken(self, failure: Failure) -> None:
+        self._log.failure("a bug in writing a table", failure)
+        self._failed(failure)
+
+    def _failed(self, failure: Failure) -> None:
+        self._lines = None  # the journal may have half of them
+        self._is_saving = False
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            one.done.errback(error)
-
-    def _broken(self, failure: Failure) -> None:
-        self._is_saving = False
-        self._log.failure("a bug in writing a table", failure)
+            one.done.errback(failure)
 
     def _slices(self) -> list[dict[str, C]]:
         """Cut the entries into what one turn of the reactor writes."""

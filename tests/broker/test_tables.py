@@ -268,6 +268,37 @@ class ChangeTests(TableCase):
             self.assertEqual((len(table.answered), table.writes), (100, 2))
             self.assertEqual(len(self.table()), 101)
 
+    def test_many_wait(self) -> None:
+        """Who waits costs the same however many wait with it."""
+        compared: list[int] = []
+
+        class Waiting(tables._Waiting):
+            def __eq__(self, other: object) -> bool:
+                compared.append(1)
+                return self is other
+
+            __hash__ = None  # type: ignore[assignment]
+
+        self.patch(tables, "_Waiting", Waiting)
+        table = self.table()
+        for number in range(100):
+            table.put(topic(f"T{number}", 1))
+            table.saved()
+        self.written()
+        self.assertLess(len(compared), 100)
+
+    def test_a_bug(self) -> None:
+        """An entry that cannot be encoded is an error for all who wait, not silence, and the next change is written."""
+        table = self.table()
+        self.patch(table, "_around", lambda *_: 1 / 0)
+        for wait in table.saved, table.fold:
+            table.put(topic("T", 4))
+            self.assertRaises(ZeroDivisionError, self.done, wait())
+        self.assertEqual({type(each.value) for each in self.flushLoggedErrors()}, {ZeroDivisionError})
+        del table._around
+        table.put(topic("U", 4))
+        self.assertEqual(self.table().names(), ["T", "U"])
+
     def test_the_next_change_comes_with_an_answer(self) -> None:
         """An error that makes its reader change something else does not keep that from being written."""
         table = self.table()

@@ -552,6 +552,13 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(ran, ["same"])
         self.assertEqual(self.done, [None] * 11)
 
+    def test_a_bug_in_a_job(self) -> None:
+        """Who waits for it gets the error, and the thread goes on."""
+        for number in 0, 1:
+            self.flusher.add(Job(number, lambda number=number: 1 // number, self.done.append))  # type: ignore[misc]
+            self.reactor.run_one()
+        self.assertEqual([type(each) for each in self.done], [ZeroDivisionError, type(None)])
+
     def test_close_waits(self) -> None:
         """A sync that runs while the flusher closes has ended when close returns; only then the store says so."""
         self.flusher.add(Job("begin", lambda: None, self.done.append))

@@ -362,7 +362,7 @@ class RealDisk:
             return fail(DiskError(path, "cannot fsync, the disk is closed"))
         done: Deferred[None] = Deferred()
 
-        def ended(error: OSError | DiskError | None) -> None:
+        def ended(error: Exception | None) -> None:
             if error is None:
                 done.callback(None)
             else:

@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.runtime.disk import syscalls
-from rmq.runtime.disk.error import DiskError
 from rmq.wire.compiled import load
 
 _compiled: Any = load("rmq.runtime.disk._syncs")
@@ -27,7 +26,7 @@ Done = Callable[[OSError | None], None]
 @attrs.frozen(eq=False, repr=False)
 class Job:
     """
-    ``work`` runs in the thread; ``done`` gets its OSError or DiskError, or None, in the reactor.
+    ``work`` runs in the thread; ``done`` gets its exception, an OSError or DiskError, or None, in the reactor.
 
     Jobs of one key share a run.
     """
@@ -93,10 +92,10 @@ class Flusher:
         for job in jobs:
             groups.setdefault(job.key, []).append(job)
         for same in groups.values():
-            error: OSError | DiskError | None = None
+            error: Exception | None = None
             try:
                 same[0].work()
-            except (OSError, DiskError) as caught:
+            except Exception as caught:  # noqa: BLE001 - a bug in one must not end the thread that others wait for
                 error = caught
             for job in same:
                 self._reactor.callFromThread(job.done, error)

@@ -145,6 +145,15 @@ class RealFileTests(RealDiskCase):
         self.assertGreaterEqual(os.stat(reserved.path).st_blocks * 512, 1 << 20)
         self.assertLess(os.stat(sparse.path).st_blocks * 512, 1 << 20)
 
+    def test_what_does_not_fit_is_not_tried(self) -> None:
+        """A file that is larger than the room does not take the room from others, not even for a moment."""
+        tried: list[object] = []
+        self.patch(os, "posix_fallocate", lambda *arguments: tried.append(arguments))
+        self.assertRaises(DiskFull, self.disk.create, f"{self.root}/a", 2 * self.disk.usage(self.root).total_bytes)
+        self.assertEqual(tried, [])
+        self.disk.create(f"{self.root}/b", 1 << 20).close()
+        self.assertEqual(len(tried), 1)
+
     def test_zeros_where_nothing_can_be_reserved(self) -> None:
         """A file system that cannot reserve gets the zeros written out, and so the same room."""
         fd = os.open(f"{self.root}/a", os.O_RDWR | os.O_CREAT)

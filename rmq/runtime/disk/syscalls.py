@@ -46,6 +46,10 @@ def reserve(fd: int, size: int) -> None:
     """Make the empty file ``fd`` ``size`` zero bytes long with its blocks allocated."""
     if size == 0:
         return
+    room = os.fstatvfs(fd)
+    if size > room.f_bavail * room.f_frsize and room.f_blocks:
+        # To try would take the rest of the disk from others for a moment.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     # macOS has no such call, and some network and FUSE file systems cannot reserve; writing zeros does so as well.
     if hasattr(os, "posix_fallocate"):
         try:

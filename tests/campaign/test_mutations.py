@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import offsets as offsets_module
@@ -227,13 +227,14 @@ class MutationTests(SynchronousTestCase):
     def test_offsets_written_in_place(self) -> None:
         """Consumer offsets that are not replaced in one step are gone, or half there, after a power failure."""
 
-        def write_state(disk: Disk, path: str, data: bytes) -> None:
+        def write_state_soon(disk: Disk, path: str, data: bytes) -> Deferred[None]:
             disk.delete(path)
             file = disk.create(path, 0)
             file.write_at(0, data)
             file.close()
+            return succeed(None)
 
-        self.plant(offsets_module, "write_state", write_state)
+        self.plant(offsets_module, "write_state_soon", write_state_soon)
         store = {"flushConsumerOffsetInterval": "500"}
         self.find("power", "that everyone runs", options(ASYNC_MASTER, ASYNC_FLUSH, store=store))
 

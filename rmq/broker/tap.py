@@ -70,7 +70,7 @@ class Options(RmqOptions):
             self._warn("{doubt}", doubt=self.with_source(f"{key}: {why}"))
         if (setup.extra.fetch_name_srv_addr_by_dns_lookup or "").strip().lower() == "true":
             self._warn(
-                "fetchNameSrvAddrByDnsLookup=true has no effect: a name in namesrvAddr stands for one address, so "
+                "fetchNameSrvAddrByDnsLookup=true has no effect: a name in namesrvAddr is one address, so "
                 "name each NameServer there"
             )
         if is_unsupported(setup.extra):

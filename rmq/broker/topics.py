@@ -135,13 +135,15 @@ class TopicTable(VersionedTable[TopicConfig, TopicConfigWrapper]):
         Who has SEND_OK starts consumers next, and finds the message after a kill.
         """
         announced = self.announcing.get(name)
+        if announced is None:
+            return result
 
-        async def both(announced: Deferred[None]) -> T:
+        async def both() -> T:
             stored = await result if isinstance(result, Deferred) else result
             await announced
             return stored
 
-        return result if announced is None else Deferred.fromCoroutine(both(announced))
+        return Deferred.fromCoroutine(both())
 
     def set_order_topics(self, order_topics: Collection[str]) -> list[str]:
         """

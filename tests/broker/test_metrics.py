@@ -106,7 +106,7 @@ class MetricsTests(OneBrokerCase):
 
     def test_dead_letters(self) -> None:
         """
-        Dead letters are counted by group and first topic, whoever moves them: the broker, or a client's own resend.
+        Dead letters are counted by group and first topic, moved by the broker or by a client's own resend.
 
         A group that has consumed has a zero before its first one, for Prometheus sees no increase without it.
         """

@@ -406,7 +406,7 @@ class SlowDiskTests(SendCase):
             self.client = self.one.connect()
 
     def test_a_disk_that_refuses(self) -> None:
-        """An admin is told that a change is in memory only; when the disk has room it is written without another."""
+        """An admin hears that a change is in memory only; when the disk has room it is written without another."""
         topic = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
         topic |= {"topicFilterType": "SINGLE_TAG", "order": "false", "topic": "N"}
         self.one.node.disk.make_dirs("/store/config/topics.json.tmp")

@@ -180,13 +180,13 @@ class OptionsTests(SynchronousTestCase):
             self.assertIn(text, str(self.assertRaises(SystemExit, self.parse, *arguments)))
 
     def test_exporters_that_are_not_there(self) -> None:
-        """Another exporter of Apache is told not to be there, and changes nothing else."""
+        """Another exporter of Apache is answered as not supported, and changes nothing else."""
         with capturedLogs() as events:
             self.assertIsNone(self.parse("--metricsExporterType", "LOG")["http"])
         self.assertEqual([event["kind"] for event in events if "kind" in event], ["LOG"])
 
     def test_name_servers_by_dns(self) -> None:
-        """5.x's look-up of all addresses of one name is told not to be there."""
+        """5.x's look-up of all addresses of one name is answered as not supported."""
         with capturedLogs() as events:
             self.parse("--fetchNameSrvAddrByDnsLookup", "true", "-n", "namesrv:9876")
         (doubt,) = [text for text in map(formatEvent, events) if "fetchNameSrvAddrByDnsLookup" in text]

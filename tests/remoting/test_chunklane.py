@@ -197,7 +197,10 @@ class ChunkLaneTests(SynchronousTestCase):
             if command.body is not None and command.body.startswith(b"no"):
                 raise responders.Refuse(16, "no")
 
+        asked: list[int] = []
+
         def admits(command: RemotingCommand, channel: Channel) -> bool:
+            asked.append(command.code)
             return not (command.body or b"").startswith(b"no")
 
         for guard_first in (False, True):
@@ -223,6 +226,10 @@ class ChunkLaneTests(SynchronousTestCase):
             peer.send(echo(b"no!", 5))
             self.assertEqual([one.code for one in peer.received()], [16])
             self.assertEqual(self.lane.taken, 2)
+            # a check is not free: what is for others is not checked for this lane
+            peer.send(echo(b"d!", 6) + encode_command(RemotingCommand(97_002, 7)))
+            self.assertEqual(set(asked), {97_001})
+            asked.clear()
 
     def test_asked_for_its_code_only(self) -> None:
         """Requests of other codes cost the lane nothing; the one behind them is answered all the same."""

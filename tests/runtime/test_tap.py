@@ -483,7 +483,7 @@ class LogPlaceTests(TapCase):
         self.assertIn("--logJson has no effect with twistd's --syslog", self.refused({"syslog": 1}, "--logJson"))
 
     def test_foreground(self) -> None:
-        """In the foreground the log goes to the console, unless the role was told otherwise."""
+        """In the foreground the log goes to the console, unless an option names another place."""
         self.assertIsNone(self.place({"nodaemon": 1}))
         self.assertEqual(self.out.getvalue(), "")
         self.assertEqual(self.place({"nodaemon": 1}, "--logDir", self.root), f"{self.root}/role.log")

@@ -340,10 +340,10 @@ class SendLaneTests(SynchronousTestCase):
                     for side, kind, all_of_side in zip(sides, kinds, peers, strict=True):
                         all_of_side[at] = Peer(side.table, transport=kind("192.0.2.7", 40_000 + at))
         self.assert_same(sides[0], sides[1], [], [], seed)
-        self.assertGreater(sides[0].taken, 2 * sides[0].calls, f"seed {seed}: hardly anything was stored together")
+        self.assertGreater(sides[0].taken, 1.6 * sides[0].calls, f"seed {seed}: hardly anything was stored together")
         self.assertGreater(sides[0].in_batches, 100, f"seed {seed}")
         self.assertGreater(
-            sides[0].batches, 1.5 * sides[0].batch_calls, f"seed {seed}: each batch was stored for itself"
+            sides[0].batches, 1.3 * sides[0].batch_calls, f"seed {seed}: each batch was stored for itself"
         )
         self.end(*sides)
 

@@ -3,14 +3,14 @@
 The fast path through a connection of the reactor ``rmq-lean``: from received bytes to the answers of a chunk lane.
 
 It does what `rmq.remoting.protocol.RemotingProtocol.dataReceived` does with what lanes answer at the front of a chunk, and
-leaves the rest, and every other chunk, to the protocol.
+leaves the rest, and every other chunk, to the protocol. `read_signed` reads what access control checks.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
-from libc.string cimport memset
+from libc.string cimport memcmp, memcpy, memset
 
 from rmq.remoting.responders import MAX_COLLECTED_BYTES
 from rmq.remoting.stats import BUCKETS_S
@@ -30,6 +30,8 @@ cdef enum:
     MAX_CLASSES = 32
     #: that are sent together where several lanes answer
     MAX_ANSWERS = 64
+    #: extFields of a request that `read_signed` reads
+    MAX_FIELDS = 64
 
 
 cdef bint is_space(char c) noexcept nogil:
@@ -74,6 +76,180 @@ def likely_code(bytes data, Py_ssize_t position):
     if not 0 <= position <= size:
         return -1
     return find_code(PyBytes_AS_STRING(data) + position, size - position)
+
+
+cdef struct Span:
+    const char* at
+    Py_ssize_t size
+
+
+cdef struct Field:
+    Span name
+    Span value
+
+
+cdef inline bint is_text(Span* span, bytes text) noexcept:
+    return span.size == PyBytes_GET_SIZE(text) and memcmp(span.at, PyBytes_AS_STRING(text), span.size) == 0
+
+
+cdef const char* read_string(const char* at, const char* end, Span* found) noexcept nogil:
+    """Read a string of printable ASCII without escapes; return what follows it, NULL for anything else."""
+    if at >= end or at[0] != c'"':
+        return NULL
+    at += 1
+    found.at = at
+    while at < end and c' ' <= at[0] <= c'~' and at[0] != c'\\':
+        if at[0] == c'"':
+            found.size = at - found.at
+            return at + 1
+        at += 1
+    return NULL
+
+
+cdef const char* read_name(const char* at, const char* end, Span* found) noexcept nogil:
+    at = read_string(at, end, found)
+    return NULL if at == NULL or at >= end or at[0] != c':' else at + 1
+
+
+cdef inline Py_ssize_t compare(Span* left, Span* right) noexcept nogil:
+    """Less than 0 where ``left`` comes first, 0 where both are the same."""
+    cdef int order = memcmp(left.at, right.at, min(left.size, right.size))
+    return order if order else left.size - right.size
+
+
+cdef const char* read_fields(const char* at, const char* end, Field* fields, int* count) noexcept nogil:
+    """Read an object of strings into ``fields``, sorted by name; return what follows, NULL for anything else."""
+    cdef Field field
+    cdef Py_ssize_t order
+    cdef int place
+    if at >= end or at[0] != c'{':
+        return NULL
+    while True:
+        at = read_name(at + 1, end, &field.name)
+        if at == NULL:
+            return NULL
+        at = read_string(at, end, &field.value)
+        if at == NULL or at >= end or count[0] == MAX_FIELDS:
+            return NULL
+        place = count[0]
+        while place:
+            order = compare(&fields[place - 1].name, &field.name)
+            if order == 0:
+                return NULL
+            if order < 0:
+                break
+            fields[place] = fields[place - 1]
+            place -= 1
+        fields[place] = field
+        count[0] += 1
+        if at[0] == c'}':
+            return at + 1
+        if at[0] != c',':
+            return NULL
+
+
+cdef const char* read_scalar(const char* at, const char* end) noexcept nogil:
+    """Read a string, a whole number, null, true or false; return what follows, NULL for anything else."""
+    cdef Span text
+    cdef const char* word
+    if at < end and at[0] == c'"':
+        return read_string(at, end, &text)
+    word = at
+    while at < end and (c'a' <= at[0] <= c'z' or c'0' <= at[0] <= c'9' or at[0] == c'-'):
+        at += 1
+    return NULL if at == word else at
+
+
+cdef inline char* put(char* out, Span* span) noexcept nogil:
+    """Write a text and NUL; return what follows."""
+    memcpy(out, span.at, span.size)
+    out[span.size] = 0
+    return out + span.size + 1
+
+
+def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_names):
+    """
+    Read what access control checks of the request that begins at ``position``, where it is written plainly.
+
+    Returns where it ends, its AccessKey, its Signature, what is signed, and the fields of ``resource_names`` that it has
+    (name, NUL, value, NUL of each, by name). None when it is no whole request with that code, and for all that is not a
+    JSON header of numbers, words and printable ASCII without spaces, escapes and names that come twice.
+    """
+    cdef const unsigned char* head = <const unsigned char*>PyBytes_AS_STRING(data) + position
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position, total, body_bytes, size = 0, resource_bytes = 0
+    cdef const char* at
+    cdef const char* end
+    cdef char* out
+    cdef Span name
+    cdef Span access_key = Span(NULL, 0)
+    cdef Span signature = Span(NULL, 0)
+    cdef Field fields[MAX_FIELDS + 1]
+    cdef Field resources[8]
+    cdef int count = 0, resource_count = 0, index
+    cdef int64_t found
+    cdef bint has_code = False
+    cdef bytes content, named
+    if position < 0 or left < 8 or head[4]:
+        return None
+    total = 4 + (<Py_ssize_t>head[0] << 24 | <Py_ssize_t>head[1] << 16 | <Py_ssize_t>head[2] << 8 | head[3])
+    at = <const char*>head + 8
+    end = at + (<Py_ssize_t>head[5] << 16 | <Py_ssize_t>head[6] << 8 | head[7])
+    body_bytes = <const char*>head + total - end
+    if total > left or body_bytes < 0 or at >= end or at[0] != c'{':
+        return None
+    while at[0] != c'}':
+        at = read_name(at + 1, end, &name)
+        if at == NULL:
+            return None
+        if is_text(&name, b"extFields"):
+            if count:
+                return None
+            at = read_fields(at, end, fields, &count)
+        elif is_text(&name, b"code"):
+            if has_code:
+                return None
+            has_code = True
+            found = 0
+            while at < end and c'0' <= at[0] <= c'9' and found < 100_000_000:
+                found = found * 10 + (at[0] - c'0')
+                at += 1
+            if found != code:
+                return None
+        else:
+            at = read_scalar(at, end)
+        if at == NULL or at >= end or (at[0] != c',' and at[0] != c'}'):
+            return None
+    if at + 1 != end or not has_code:
+        return None
+
+    for index in range(count):
+        if is_text(&fields[index].name, b"Signature"):
+            signature = fields[index].value
+            continue
+        size += fields[index].value.size
+        if is_text(&fields[index].name, b"AccessKey"):
+            access_key = fields[index].value
+        for wanted in resource_names:
+            if is_text(&fields[index].name, <bytes>wanted):
+                if resource_count == 8:
+                    return None
+                resources[resource_count] = fields[index]
+                resource_count += 1
+                resource_bytes += fields[index].name.size + fields[index].value.size + 2
+    if access_key.at == NULL or signature.at == NULL:
+        return None
+    content = PyBytes_FromStringAndSize(NULL, size + body_bytes)
+    out = PyBytes_AS_STRING(content)
+    for index in range(count):
+        if fields[index].value.at != signature.at:
+            memcpy(out, fields[index].value.at, fields[index].value.size)
+            out += fields[index].value.size
+    memcpy(out, end, body_bytes)
+    named = PyBytes_FromStringAndSize(NULL, resource_bytes)
+    out = PyBytes_AS_STRING(named)
+    for index in range(resource_count):
+        out = put(put(out, &resources[index].name), &resources[index].value)
+    return position + total, access_key.at[:access_key.size], signature.at[:signature.size], content, named
 
 
 cdef class Lane:

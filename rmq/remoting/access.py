@@ -132,7 +132,7 @@ class Access(MultiService):
     def guard(self, responders: ResponderTable, codes: Collection[int] | None = None) -> None:
         """Check requests of ``codes`` (default: all), if access control is on."""
         if self.acl is not None:
-            responders.guard_with(self.acl.check, codes, admits=self.acl.admits)
+            responders.guard_with(self.acl.check, codes, admitted=self.acl.admitted)
 
     def startService(self) -> None:
         try:

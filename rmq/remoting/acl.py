@@ -35,9 +35,12 @@ from rmq.wire.api.clients import HeartbeatData
 from rmq.wire.api.common import DataVersion
 from rmq.wire.api.pulling import UNIQUE_KEY_QUERY
 from rmq.wire.codes import RequestCode, ResponseCode
-from rmq.wire.command import RemotingCommand
-from rmq.wire.frames import ProtocolError
-from rmq.wire.signing import ACCESS_KEY, SIGNATURE, Credentials, signature
+from rmq.wire.command import RemotingCommand, decode_command
+from rmq.wire.compiled import load
+from rmq.wire.frames import ProtocolError, whole_frame
+from rmq.wire.signing import ACCESS_KEY, SIGNATURE, Credentials, signature, signature_of
+
+_compiled: Any = load("rmq.remoting._fastpath")
 
 #: accessKey and secretKey must be longer, as in Apache
 MIN_KEY_CHARS = 6
@@ -45,6 +48,10 @@ MIN_KEY_CHARS = 6
 REFRESH_S = 5.0
 #: most extFields of a signed request; a million took 4 s to sort, and Java's clients send up to 30
 MAX_SIGNED_FIELDS = 1000
+#: extFields that decide which permissions a request needs, but for a heartbeat; see :func:`needed_perms`
+RESOURCE_FIELDS = (b"b", b"consumerGroup", b"group", b"topic")
+#: most sets of RESOURCE_FIELDS that are remembered as permitted, and the longest of them in bytes
+MAX_PERMITTED, MAX_PERMITTED_BYTES = 10_000, 1024
 #: longest text of a logged refusal: peers choose names, and may choose megabytes
 MAX_LOGGED_CHARS = 512
 
@@ -105,6 +112,8 @@ class AclRules:
     accounts: Mapping[str, Account] = attrs.field(factory=dict)
     #: what each file says, by path
     entries: Mapping[str, _AclEntries] = attrs.field(factory=dict, repr=False, eq=False)
+    #: (request code, accessKey, RESOURCE_FIELDS) -> secretKey, where the account has the permissions
+    _permitted: dict[tuple[int, bytes, bytes], bytes] = attrs.field(factory=dict, init=False, repr=False, eq=False)
 
     @property
     def admins(self) -> int:
@@ -132,9 +141,47 @@ class AclRules:
             return None
         if len(fields) > MAX_SIGNED_FIELDS or not _is_signed(command, account.secret_key):
             return f"Check signature failed for accessKey={access_key}"
-        if command.code in admin_codes and not account.admin:
-            return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
-        return _perm_problem(account, needed_perms(command))
+        return _right_problem(account, command, admin_codes)
+
+    def admitted(self, data: bytes, position: int, code: int, peer: str, admin_codes: Collection[int]) -> int:
+        """
+        Return where the request at ``position`` of ``data`` ends if :meth:`problem` has none with it.
+
+        Else, and when it is not whole or has another code than ``code``, return ``position``. A request like one
+        before it is only read by compiled code and compared with its signature, whatever else its header has: lanes
+        decline what is no good header.
+        """
+        secret = plain = None
+        if _compiled is not None and code != RequestCode.HEART_BEAT:
+            plain = _compiled.read_signed(data, position, code, RESOURCE_FIELDS)
+        if plain is not None:
+            stop: int
+            stop, access_key, given, content, resources = plain
+            secret = self._permitted.get((code, access_key, resources))
+            if secret is not None and hmac.compare_digest(given, signature_of(content, secret)):
+                return stop
+        whole = whole_frame(data, position)
+        if whole is None:
+            return position
+        try:
+            command = decode_command(whole[0])
+            if command.code != code or self.problem(command, peer.rpartition(":")[0], admin_codes) is not None:
+                return position
+        except (fastjson.JsonError, ProtocolError):
+            return position
+        if plain is not None and secret is None and len(resources) <= MAX_PERMITTED_BYTES:
+            account = self.accounts.get(access_key.decode())
+            if account is not None and _right_problem(account, command, admin_codes) is None:
+                if len(self._permitted) >= MAX_PERMITTED:
+                    self._permitted.clear()
+                self._permitted[code, access_key, resources] = account.secret_key.encode()
+        return whole[1]
+
+
+def _right_problem(account: Account, command: RemotingCommand, admin_codes: Collection[int]) -> str | None:
+    if command.code in admin_codes and not account.admin:
+        return f"Need admin permission for request code={command.code}, but accessKey={account.access_key} is not"
+    return _perm_problem(account, needed_perms(command))
 
 
 def _is_signed(command: RemotingCommand, secret_key: str) -> bool:
@@ -403,12 +450,9 @@ class Acl(Service):
         self._log_refusal(f"{host}, request {command.code}: {problem}")
         raise Refuse(ResponseCode.NO_PERMISSION, REMARK_PREFIX + problem)
 
-    def admits(self, command: RemotingCommand, channel: Channel) -> bool:
-        """Return whether this request is allowed."""
-        try:
-            return self.rules.problem(command, channel.peer.rpartition(":")[0], self._admin_codes) is None
-        except (fastjson.JsonError, ProtocolError):
-            return False  # check() says what is wrong
+    def admitted(self, data: bytes, position: int, code: int, channel: Channel) -> int:
+        """Return where the request at ``position`` ends if it is allowed; else ``position``, and check() says why."""
+        return self.rules.admitted(data, position, code, channel.peer, self._admin_codes)
 
     def _log_refusal(self, text: str) -> None:
         text = text[:MAX_LOGGED_CHARS]

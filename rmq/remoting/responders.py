@@ -23,10 +23,10 @@ from rmq.remoting.stats import RequestStats
 from rmq.runtime.disk.error import DiskError
 from rmq.wire import fastjson
 from rmq.wire.codes import ResponseCode
-from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_reply
+from rmq.wire.command import ONEWAY, RemotingCommand, encode_reply
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, HeaderCodec, header_codec
-from rmq.wire.frames import ProtocolError, whole_frame
+from rmq.wire.frames import ProtocolError
 
 if TYPE_CHECKING:
     from rmq.remoting.channel import Channel
@@ -100,8 +100,9 @@ Answer = Outcome | Deferred[Reply] | Deferred[Outcome] | Coroutine[Any, Any, Out
 #: the result of a dispatched command: a frame to write, a Deferred of it (None: no reply), or None
 Written = bytes | Deferred[bytes | None] | None
 Guard = Callable[[RemotingCommand, "Channel"], None]
-#: whether a guard lets a request pass; never raises
-Admits = Callable[[RemotingCommand, "Channel"], bool]
+#: (data, position, code, channel) -> where the request with that code at ``position`` ends, if a guard lets it pass;
+#: else, and when it is not whole, ``position``. Never raises
+Admitted = Callable[[bytes, int, int, "Channel"], int]
 
 
 class ChunkLane(Protocol):
@@ -147,10 +148,10 @@ class GuardedLane:
     not plainly, so that what the guard has read is what they do.
     """
 
-    def __init__(self, lane: ChunkLane, admits: Admits) -> None:
+    def __init__(self, lane: ChunkLane, admitted: Admitted) -> None:
         self.lane: Any = lane
         self.code = lane.code
-        self._admits = admits
+        self._admitted_one = admitted
         #: see :class:`TurnLane`
         self.together = None if getattr(lane, "together", None) is None else self._together
 
@@ -172,14 +173,8 @@ class GuardedLane:
 
     def _admitted(self, data: bytes, position: int, channel: Channel) -> int:
         """Return where the whole requests for this lane end that may pass."""
-        while (found := whole_frame(data, position)) is not None:
-            try:
-                command = decode_command(found[0])
-            except ProtocolError:
-                break
-            if command.code != self.code or not self._admits(command, channel):
-                break
-            position = found[1]
+        while (stop := self._admitted_one(data, position, self.code, channel)) != position:
+            position = stop
         return position
 
 
@@ -281,19 +276,21 @@ class ResponderTable:
         self._guard: Guard | None = None
         #: the codes that the guard checks, None for all
         self._guarded: frozenset[int] | None = frozenset()
-        self._admits: Admits | None = None
+        self._admitted: Admitted | None = None
         for owner in owners:
             for contract, method in _methods(owner):
                 self._add(contract, method)
 
-    def guard_with(self, guard: Guard, codes: Collection[int] | None = None, *, admits: Admits | None = None) -> None:
+    def guard_with(
+        self, guard: Guard, codes: Collection[int] | None = None, *, admitted: Admitted | None = None
+    ) -> None:
         """
         Call ``guard`` before each request, or only before those of ``codes``; it raises :class:`Refuse`.
 
-        ``admits`` says whether it would not. Without it guarded requests have no chunk lane: a lane answers before the
-        guard.
+        ``admitted`` says which requests it would let pass. Without it guarded requests have no chunk lane: a lane
+        answers before the guard.
         """
-        self._admits, self._guarded_lanes = admits, {}
+        self._admitted, self._guarded_lanes = admitted, {}
         if codes is None:
             self._guarded = None
             self._guard = guard
@@ -315,8 +312,8 @@ class ResponderTable:
         """
         self._busy = busy
         for code, lane in self._lanes.items():
-            if self._admits is not None and self._is_guarded(code) and code not in self._guarded_lanes:
-                self._guarded_lanes[code] = GuardedLane(lane, self._admits)
+            if self._admitted is not None and self._is_guarded(code) and code not in self._guarded_lanes:
+                self._guarded_lanes[code] = GuardedLane(lane, self._admitted)
         open_lanes = {code: lane for code, lane in self._lanes.items() if not self._is_guarded(code)}
         lanes = open_lanes | self._guarded_lanes
         self.chunk_lanes = {code: lane for code, lane in lanes.items() if code not in busy}
@@ -336,7 +333,7 @@ class ResponderTable:
         Both count into the same :attr:`stats`.
         """
         table = ResponderTable(refused=self._refused, stats=self.stats)
-        table._guard, table._guarded, table._admits = self._guard, self._guarded, self._admits
+        table._guard, table._guarded, table._admitted = self._guard, self._guarded, self._admitted
         table._responders = {code: entry for code, entry in self._responders.items() if code not in codes}
         table._lanes = {code: lane for code, lane in self._lanes.items() if code not in codes}
         table._lines = self._lines

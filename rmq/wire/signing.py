@@ -29,9 +29,12 @@ def signature(ext_fields: Mapping[str, str], body: bytes | None, secret_key: str
     # as Java's TreeMap sorts, by UTF-16; of ASCII that is the order of the characters
     keys.sort(key=None if "".join(keys).isascii() else _utf16)
     content = "".join([ext_fields[key] for key in keys]).encode("utf-8", "replace")
-    return b2a_base64(
-        hmac.digest(secret_key.encode(), content + body if body else content, "sha1"), newline=False
-    ).decode()
+    return signature_of(content + body if body else content, secret_key.encode()).decode()
+
+
+def signature_of(content: bytes, secret_key: bytes) -> bytes:
+    """Return the signature over what :func:`signature` has put together."""
+    return b2a_base64(hmac.digest(secret_key, content, "sha1"), newline=False)
 
 
 def _utf16(key: str) -> bytes:

@@ -43,10 +43,10 @@ class Guard:
             self.refused += 1
             raise Refuse(ResponseCode.NO_PERMISSION, problem)
 
-    def admits(self, command: RemotingCommand, channel: Channel) -> bool:
-        is_good = self._rules.problem(command, "192.0.2.1", ()) is None
-        self.admitted += is_good
-        return is_good
+    def admits(self, data: bytes, position: int, code: int, channel: Channel) -> int:
+        stop = self._rules.admitted(data, position, code, "192.0.2.1:5", ())
+        self.admitted += stop != position
+        return stop
 
 
 def signed(rng: random.Random, command: RemotingCommand) -> RemotingCommand:
@@ -98,7 +98,7 @@ class GuardedLaneTests(SynchronousTestCase):
         guards = [Guard(rules) for _ in sides]
         for side, guard in zip(sides, guards, strict=True):
             side.client.ask(310, {**random_send(random.Random(0)).ext_fields, "b": "Secret", "i": ""})
-            side.table.guard_with(guard.check, admits=guard.admits)
+            side.table.guard_with(guard.check, admitted=guard.admits)
         sides[1].table.chunk_lanes = {}
         return sides, guards
 

@@ -11,10 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.remoting import responders
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
-from rmq.wire.command import RemotingCommand, encode_command, likely_code
+from rmq.wire.command import RemotingCommand, decode_command, encode_command, likely_code
 from rmq.wire.compiled import load
 from rmq.wire.contract import contract
-from rmq.wire.frames import PREFIX, encode_frame
+from rmq.wire.frames import PREFIX, encode_frame, whole_frame
 from tests.needs import need_compiled
 from tests.remoting.peer import LeanTransport, Peer
 from tests.seeds import SEED
@@ -199,18 +199,21 @@ class ChunkLaneTests(SynchronousTestCase):
 
         asked: list[int] = []
 
-        def admits(command: RemotingCommand, channel: Channel) -> bool:
-            asked.append(command.code)
-            return not (command.body or b"").startswith(b"no")
+        def admitted(data: bytes, position: int, code: int, channel: Channel) -> int:
+            asked.append(code)
+            frame = whole_frame(data, position)
+            if frame is None or decode_command(frame[0]).code != code or frame[0].body.startswith(b"no"):
+                return position
+            return frame[1]
 
         for guard_first in (False, True):
             self.lane.taken = self.lane.asked = 0
             table = ResponderTable(Owner())
             if guard_first:
-                table.guard_with(guard, admits=admits)
+                table.guard_with(guard, admitted=admitted)
             table.add_chunk_lane(self.lane)
             if not guard_first:
-                table.guard_with(guard, admits=admits)
+                table.guard_with(guard, admitted=admitted)
             self.assertIs(table.added_lane(97_001), self.lane)
             before = table.chunk_lanes[97_001]
             table.refuse({97_002: "busy"})

@@ -330,7 +330,17 @@ def fast_path_kind() -> Callable[[random.Random], object]:
         channel=channel, transport=None, at_frame_start=True, receive=lambda data, with_lanes: None
     )
     path = module.FastPath(protocol, module.Lanes(responders), lambda: 1.0)
-    return lambda rng: path(damaged(rng, send(rng)))
+
+    def once(rng: random.Random) -> None:
+        path(damaged(rng, send(rng)))
+        names = [
+            rng.choice(("b", "topic", "group", "x")) + "y" * number for number in range(rng.choice((0, 3, 62, 70)))
+        ]
+        fields = {name: rng.choice(TEXTS) if rng.random() < 0.1 else "a" for name in ("AccessKey", "Signature", *names)}
+        frame = damaged(rng, encode_command(RemotingCommand(310, ext_fields=fields, body=rng.choice((None, b"body")))))
+        module.read_signed(frame, rng.choice((0, 0, 0, 9)), 310, (b"b", b"topic", b"group")[: rng.randrange(4)])
+
+    return once
 
 
 def questions_kind() -> Callable[[random.Random], object]:

@@ -106,6 +106,30 @@ cdef const char* read_string(const char* at, const char* end, Span* found) noexc
     return NULL
 
 
+cdef const char* read_value(const char* at, const char* end, Span* found) noexcept nogil:
+    """Read a string, or a whole number, true or false as its text; return what follows it, NULL for anything else."""
+    if at < end and at[0] == c'"':
+        return read_string(at, end, found)
+    found.at = at
+    if at < end and at[0] == c'-':
+        at += 1
+    if at < end and c'1' <= at[0] <= c'9':
+        while at < end and c'0' <= at[0] <= c'9':
+            at += 1
+        found.size = at - found.at
+        return at if found.size <= 18 else NULL
+    at = found.at
+    if at < end and at[0] == c'0':
+        found.size = 1
+    elif end - at >= 4 and memcmp(at, b"true", 4) == 0:
+        found.size = 4
+    elif end - at >= 5 and memcmp(at, b"false", 5) == 0:
+        found.size = 5
+    else:
+        return NULL
+    return at + found.size
+
+
 cdef const char* read_name(const char* at, const char* end, Span* found) noexcept nogil:
     at = read_string(at, end, found)
     return NULL if at == NULL or at >= end or at[0] != c':' else at + 1
@@ -118,7 +142,7 @@ cdef inline Py_ssize_t compare(Span* left, Span* right) noexcept nogil:
 
 
 cdef const char* read_fields(const char* at, const char* end, Field* fields, int* count) noexcept nogil:
-    """Read an object of strings into ``fields``, sorted by name; return what follows, NULL for anything else."""
+    """Read an object of plain values into ``fields``, sorted by name; return what follows, NULL for anything else."""
     cdef Field field
     cdef Py_ssize_t order
     cdef int place
@@ -128,7 +152,7 @@ cdef const char* read_fields(const char* at, const char* end, Field* fields, int
         at = read_name(at + 1, end, &field.name)
         if at == NULL:
             return NULL
-        at = read_string(at, end, &field.value)
+        at = read_value(at, end, &field.value)
         if at == NULL or at >= end or count[0] == MAX_FIELDS:
             return NULL
         place = count[0]

@@ -14,6 +14,7 @@ from rmq.wire.command import RemotingCommand, decode_command, encode_command
 from rmq.wire.frames import PREFIX, Frame, ProtocolError, whole_frame
 from rmq.wire.signing import ACCESS_KEY, SIGNATURE, signature
 from tests.needs import need_compiled
+from tests.otherclients import as_others_write
 from tests.seeds import SEED
 
 SECRET = "12345678"
@@ -31,8 +32,25 @@ PEERS = ("192.0.2.1:5", "192.0.2.9:5")
 
 
 def fields_of(rng: random.Random) -> dict[str, str]:
-    values = ("T", "Secret", "%RETRY%G", "G", "", "x" * 300, "tab\t", 'quote"', "backslash\\", "\u4e2d", "{}", "a b")
-    return {rng.choice(NAMES): rng.choice(values[: rng.choice((4, 6, 12))]) for _ in range(rng.randrange(6))}
+    values = (
+        "T",
+        "Secret",
+        "%RETRY%G",
+        "G",
+        "0",
+        "-7",
+        "-0",
+        "true",
+        "",
+        "x" * 300,
+        "tab\t",
+        'quote"',
+        "backslash\\",
+        "\u4e2d",
+        "{}",
+        "a b",
+    )
+    return {rng.choice(NAMES): rng.choice(values[: rng.choice((4, 9, 16))]) for _ in range(rng.randrange(6))}
 
 
 def request(rng: random.Random) -> RemotingCommand:
@@ -114,10 +132,11 @@ class AdmittedTests(SynchronousTestCase):
         rules = parse_rules({"accounts": ACCOUNTS})
         whole = self.decoded()
         passed = 0
-        for number in range(20_000):
+        for number in range(8000):
             command = request(rng)
             before = bytes(rng.randrange(3))
-            data = before + damaged(rng, encode_command(command)) + bytes(rng.randrange(3))
+            frame = encode_command(command) if rng.random() < 0.7 else as_others_write(rng, command)
+            data = before + damaged(rng, frame) + bytes(rng.randrange(3))
             code = command.code if rng.random() < 0.95 else rng.choice(CODES)
             peer = PEERS[rng.random() < 0.2]
             stop = rules.admitted(data, len(before), code, peer, ADMIN_CODES)
@@ -125,9 +144,9 @@ class AdmittedTests(SynchronousTestCase):
             if want is not None:
                 self.assertEqual(stop, want, f"seed {SEED}, request {number}: {data!r}")
             passed += stop != len(before)
-        self.assertGreater(passed, 4000, f"seed {SEED}")
-        self.assertLess(passed, 16_000, f"seed {SEED}")
-        self.assertGreater(20_000 - len(whole), 1000, f"seed {SEED}: hardly any was admitted by compiled code")
+        self.assertGreater(passed, 1500, f"seed {SEED}")
+        self.assertLess(passed, 6500, f"seed {SEED}")
+        self.assertGreater(8000 - len(whole), 400, f"seed {SEED}: hardly any was admitted by compiled code")
 
     def test_seen_before(self) -> None:
         """The second request of a kind is not decoded; with another topic, account or code it is."""
@@ -147,6 +166,14 @@ class AdmittedTests(SynchronousTestCase):
         self.assertEqual(passes(310, "ordinary", b="Secret"), (False, 1))
         self.assertEqual(passes(310, "ordinary", b="T", topic="Secret"), (False, 1))
         self.assertEqual(passes(310, "everything", b="T"), (True, 1))
+        for text in ("7", "-7", "0", "true", "false"):  # as C++ and Node.js write them
+            fields = {ACCESS_KEY: "everything", "b": "T", "e": text}
+            fields[SIGNATURE] = signature(fields, None, SECRET)
+            frame = encode_command(RemotingCommand(310, ext_fields=fields))
+            bare = frame[8:].replace(b'"e":"%s"' % text.encode(), b'"e":%s' % text.encode())
+            whole.clear()
+            data = PREFIX.pack(4 + len(bare), len(bare)) + bare
+            self.assertEqual((rules.admitted(data, 0, 310, PEERS[0], ()), whole), (len(data), []), text)
         self.assertEqual(passes(11, "ordinary", b="T"), (False, 1))
         self.assertEqual(passes(17, "everything"), (True, 1))
         self.assertEqual(passes(17, "ordinary"), (False, 1))

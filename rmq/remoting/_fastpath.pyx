@@ -230,8 +230,6 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
                 return None
             at = read_fields(at, end, fields, &count)
         elif is_text(&name, b"code"):
-            if has_code:
-                return None
             has_code = True
             found = 0
             while at < end and c'0' <= at[0] <= c'9' and found < 100_000_000:

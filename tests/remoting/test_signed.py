@@ -82,7 +82,17 @@ def damaged(rng: random.Random, frame: bytes) -> bytes:
         )
         header = header.replace(b'"extFields":{', b'"extFields":{' + more, 1)
     elif what == 1:
-        more = rng.choice((b'"code":17,', b'"code":"310",', b'"extFields":{},', b'"extFields":null,', b'"x":{},', b" "))
+        more = rng.choice(
+            (
+                b'"code":17,',
+                b'"code":"310",',
+                b'"extFields":{},',
+                b'"extFields":{"b":"T"},',
+                b'"extFields":null,',
+                b'"x":{},',
+                b" ",
+            )
+        )
         header = header.replace(b"{", b"{" + more, 1) if rng.random() < 0.5 else header[:-1] + b"," + more[:-1] + b"}"
     elif what == 2:
         at = rng.randrange(len(header))
@@ -179,6 +189,28 @@ class AdmittedTests(SynchronousTestCase):
         self.assertEqual(passes(17, "ordinary"), (False, 1))
         self.assertEqual(passes(34, "everything", HEARTBEAT), (True, 1))
         self.assertEqual(passes(34, "everything", HEARTBEAT), (True, 1), "the body of a heartbeat decides")
+
+    def test_escaped_names(self) -> None:
+        """A topic whose field is written with an escape is that topic all the same, whatever was permitted before."""
+        rules = parse_rules({"accounts": ACCOUNTS})
+        for more, passes in (({}, True), ({"\\u0062": "Secret"}, False)):
+            fields = {"topic": "T", ACCESS_KEY: "ordinary", **more}
+            fields[SIGNATURE] = signature(fields, None, SECRET)  # over the text as it is written
+            frame = encode_command(RemotingCommand(310, ext_fields=fields)).replace(b"\\\\", b"\\")
+            header = frame[8:]
+            data = PREFIX.pack(4 + len(header), len(header)) + header
+            self.assertEqual(rules.admitted(data, 0, 310, PEERS[0], ()) == len(data), passes)
+
+    def test_fields_in_two_places(self) -> None:
+        """Fields that are good together are not, where the account stands in an object that the second one replaces."""
+        rules = parse_rules({"accounts": ACCOUNTS})
+        fields = {ACCESS_KEY: "ordinary", "b": "T"}
+        fields[SIGNATURE] = signature(fields, None, SECRET)
+        good = encode_command(RemotingCommand(310, ext_fields=fields))
+        self.assertEqual(rules.admitted(good, 0, 310, PEERS[0], ()), len(good))
+        header = good[8:].replace(b',"b":', b'},"extFields":{"b":')
+        self.assertEqual(header.count(b'"extFields"'), 2)
+        self.assertEqual(rules.admitted(PREFIX.pack(4 + len(header), len(header)) + header, 0, 310, PEERS[0], ()), 0)
 
     def test_white_addresses_are_not_remembered(self) -> None:
         """What an address may do without a permission, the same account may not do from elsewhere."""

@@ -56,13 +56,14 @@ class Authority:
         addresses: Sequence[str] = ("127.0.0.1",),
         *,
         password: str | None = None,
+        since: datetime.datetime = _BEGIN,
         until: datetime.datetime = _END,
     ) -> Pem:
         """Return a certificate for ``name`` and ``addresses``."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         names += [x509.IPAddress(ip_address(address)) for address in addresses]
-        certificate = self._sign(_name(name), key, [x509.SubjectAlternativeName(names)], until=until)
+        certificate = self._sign(_name(name), key, [x509.SubjectAlternativeName(names)], since=since, until=until)
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password is not None:
             encryption = serialization.BestAvailableEncryption(password.encode())
@@ -77,6 +78,7 @@ class Authority:
         key: ec.EllipticCurvePrivateKey,
         extensions: Sequence[x509.ExtensionType],
         *,
+        since: datetime.datetime = _BEGIN,
         until: datetime.datetime,
     ) -> x509.Certificate:
         builder = (
@@ -85,7 +87,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_BEGIN)
+            .not_valid_before(since)
             .not_valid_after(until)
         )
         # Python 3.13 wants all that RFC 5280 wants

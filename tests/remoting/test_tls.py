@@ -575,6 +575,46 @@ class DateTests(TlsCase):
         self.assertEqual(said[:3], [[], ["ends"], ["ends"]])
         self.assertEqual(said[-4:], [["ends"], ["ended"], ["ended"], ["ended"]])
 
+    def test_wrong_dates(self) -> None:
+        """
+        A valid certificate is not replaced by one that has ended or not yet begun; the log says so once.
+
+        When the new one begins it is taken. A start takes any, since there is no other: it warns.
+        """
+        now = datetime.datetime.fromtimestamp(self.wall_clock.wall_seconds(), datetime.UTC)
+        hour = datetime.timedelta(hours=1)
+        tls = ServerTls(
+            self.disk, self.clock, self.terms(self.install(AUTHORITY.issue("valid", until=now + 99 * hour)))
+        )
+        tls.startService()
+        self.addCleanup(tls.stopService)
+        valid = tls.context()
+        with capturedLogs() as logs:
+            for pem in (AUTHORITY.issue("ended", until=now - hour), AUTHORITY.issue("later", since=now + hour)):
+                self.install(pem)
+                self.clock.pump([REFRESH_S] * 3)
+        errors = [str(event["error"]) for event in logs if event["log_level"] is LogLevel.error]
+        self.assertEqual([text.split("server.pem ")[1] for text in errors], [
+            "ended on 2029-12-31 23:00 UTC", "begins on 2030-01-01 01:00 UTC",
+        ])  # fmt: skip
+        self.assertIs(tls.context(), valid)
+        with capturedLogs() as logs:
+            ServerTls(self.disk, self.clock, tls.terms).load()
+        self.assertEqual([event["since"] for event in logs if "since" in event], ["2030-01-01 01:00 UTC"])
+        self.clock.advance(3600)
+        self.assertIsNot(tls.context(), valid)
+
+    def test_ended_both(self) -> None:
+        """When the certificate in use has ended, another one is taken whatever its dates are."""
+        end = datetime.datetime.fromtimestamp(self.wall_clock.wall_seconds() - 1, datetime.UTC)
+        tls = ServerTls(self.disk, self.clock, self.terms(self.install(AUTHORITY.issue("ended", until=end))))
+        tls.startService()
+        self.addCleanup(tls.stopService)
+        ended = tls.context()
+        self.install(AUTHORITY.issue("other", until=end))
+        self.clock.advance(REFRESH_S)
+        self.assertIsNot(tls.context(), ended)
+
     def test_test_mode(self) -> None:
         """The certificate of the test mode begins a day ago."""
         begun: list[int] = []

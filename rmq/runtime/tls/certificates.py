@@ -8,6 +8,7 @@ Java: TlsHelper
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq.runtime.config import ConfigError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 #: days for which a self-signed certificate of the test mode is valid
 TEST_CERTIFICATE_DAYS = 365
+DATE = "%Y-%m-%d %H:%M UTC"
 
 
 def require_openssl() -> None:
@@ -42,23 +44,31 @@ def read_files(disk: Disk, identity: Identity) -> dict[str, bytes]:
         raise ConfigError(f"TLS: {error}") from error
 
 
-class Ends(NamedTuple):
-    """Subject and end of validity of a certificate: for people, and in seconds since the epoch."""
+class Dates(NamedTuple):
+    """Subject and validity of a certificate; dates for people, and in seconds since the epoch."""
 
-    subject: str
-    until: str
-    until_s: float
+    subject: str = ""
+    since: str = ""
+    since_s: float = -math.inf
+    until: str = ""
+    until_s: float = math.inf
+
+    def trouble(self, now_s: float) -> str | None:
+        """Return why clients refuse the certificate at this time; None when its dates are right."""
+        if now_s >= self.until_s:
+            return f"ended on {self.until}"
+        return f"begins on {self.since}" if now_s < self.since_s else None
 
 
 def make_options(
     identity: Identity, files: dict[str, bytes], client_auth: ClientAuth
-) -> tuple[CertificateOptions, Ends]:
+) -> tuple[CertificateOptions, Dates]:
     """Return Twisted's options for ``identity``, and subject and validity of its certificate; raises ConfigError."""
     require_openssl()
     from OpenSSL import SSL
     from twisted.internet.ssl import CertificateOptions
 
-    own, ends = own_of(identity, files)
+    own, dates = own_of(identity, files)
     if identity.verify:
         own["trustRoot"] = trust_of(identity, files)
     try:
@@ -68,7 +78,7 @@ def make_options(
         raise ConfigError(f"TLS: {identity.key_path} is not the key of {identity.cert_path}") from error
     if identity.side == "server":
         ask_clients(context, client_auth, verify=identity.verify)
-    return options, ends
+    return options, dates
 
 
 def ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
@@ -83,10 +93,10 @@ def ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
     context.set_verify(flags, lambda *found: bool(found[-1]) or not verify)
 
 
-def own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], Ends]:
+def own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], Dates]:
     """Return the key and the certificates as arguments of CertificateOptions; empty without them."""
     if identity.cert_path is None or identity.key_path is None:
-        return {}, Ends("", "", float("inf"))
+        return {}, Dates()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from OpenSSL import crypto
@@ -103,9 +113,9 @@ def own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any],
         "certificate": crypto.X509.from_cryptography(certificates[0]),
         "extraCertChain": [crypto.X509.from_cryptography(issuer) for issuer in certificates[1:]],
     }
-    until = certificates[0].not_valid_after_utc
-    ends = Ends(certificates[0].subject.rfc4514_string(), f"{until:%Y-%m-%d %H:%M} UTC", until.timestamp())
-    return own, ends
+    subject = certificates[0].subject.rfc4514_string()
+    since, until = certificates[0].not_valid_before_utc, certificates[0].not_valid_after_utc
+    return own, Dates(subject, f"{since:{DATE}}", since.timestamp(), f"{until:{DATE}}", until.timestamp())
 
 
 def trust_of(identity: Identity, files: dict[str, bytes]) -> Any:

@@ -30,7 +30,7 @@ from rmq.runtime.clock import Periodic, now_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.tls.certificates import (
-    Ends,
+    Dates,
     ask_clients,
     make_options,
     own_of,
@@ -58,7 +58,8 @@ class ServerTls(Service):
     The listening side of TLS: hand its :meth:`creator` to ``transport.startTLS`` or ``listenSSL``.
 
     :meth:`load` (or the start) reads the files. While the service runs, they are read again every REFRESH_S; new
-    connections use the newest valid files; broken files change nothing.
+    connections use the newest valid files; broken files, and a certificate that has ended or not yet begun in place of
+    one that is valid, change nothing.
     """
 
     _log = Logger()
@@ -69,7 +70,7 @@ class ServerTls(Service):
         self._clock = clock
         self._files: dict[str, bytes] = {}
         self._options: CertificateOptions | None = None
-        self._ends: Ends | None = None
+        self._dates: Dates | None = None
         #: days until the certificate ends, at the last warning
         self._warned_days: int | None = None
         self._trouble = ""
@@ -152,28 +153,38 @@ class ServerTls(Service):
 
     def _take(self, files: dict[str, bytes]) -> None:
         terms = self.terms
-        options, ends = make_options(terms.server, files, terms.client_auth)
-        self._options, self._files, self._ends, self._warned_days = options, files, ends, None
+        options, dates = make_options(terms.server, files, terms.client_auth)
+        now_s = now_ms(self._clock) / 1000
+        trouble = dates.trouble(now_s)
+        if trouble is not None and self._dates is not None and self._dates.trouble(now_s) is None:
+            raise ConfigError(f"TLS: the certificate {terms.server.cert_path} {trouble}")
+        self._options, self._files, self._dates, self._warned_days = options, files, dates, None
         self._log.info(
             "TLS: the certificate {path} ({subject}, valid until {until}) is in use",
             path=terms.server.cert_path,
-            subject=ends.subject,
-            until=ends.until,
+            subject=dates.subject,
+            until=dates.until,
         )
+        if now_s < dates.since_s:
+            self._log.warn(
+                "TLS: the certificate {path} begins on {since}, and clients refuse it until then; is the clock right?",
+                path=terms.server.cert_path,
+                since=dates.since,
+            )
         self._warn_of_end()
 
     def _warn_of_end(self) -> None:
         """Warn of the end of the certificate in use, once a day in the last EXPIRY_WARNING_DAYS and afterwards."""
-        if self._ends is None:
+        if self._dates is None:
             return
-        rest_days = math.floor((self._ends.until_s - now_ms(self._clock) / 1000) / 86_400)
+        rest_days = math.floor((self._dates.until_s - now_ms(self._clock) / 1000) / 86_400)
         if rest_days < EXPIRY_WARNING_DAYS and rest_days != self._warned_days:
             self._warned_days = rest_days
             self._log.warn(
                 "TLS: the certificate {path} {what} on {until}",
                 path=self.terms.server.cert_path,
                 what="ended" if rest_days < 0 else "ends",
-                until=self._ends.until,
+                until=self._dates.until,
             )
 
 

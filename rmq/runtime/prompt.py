@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
@@ -11,6 +13,7 @@ from twisted.conch import manhole, manhole_ssh, telnet
 from twisted.conch.checkers import IAuthorizedKeysDB, SSHPublicKeyChecker, readAuthorizedKeyFile
 from twisted.conch.insults import insults
 from twisted.conch.ssh import keys
+from twisted.conch.ssh.transport import DISCONNECT_BY_APPLICATION, SSHServerTransport
 from twisted.cred.portal import Portal
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocolFactory
@@ -25,6 +28,20 @@ from rmq.runtime.properties import ConfigError
 HOST_KEY_NAME = "rmq_manhole_host_key"
 
 
+class Interpreter(manhole.ManholeInterpreter):
+    """``exit()`` ends the session only; ``input()`` and ``help()`` do not wait for the terminal of the process."""
+
+    def __init__(self, handler: Any, names: dict[str, Any] | None) -> None:
+        super().__init__(handler, names)
+        self.monkeyPatcher.addPatch(sys, "stdin", io.StringIO())
+
+    def runcode(self, *code: Any) -> None:
+        try:
+            super().runcode(*code)
+        except SystemExit:
+            self.handler.handle_QUIT()
+
+
 class LoggedManhole(manhole.ColoredManhole):
     """A Python prompt that logs every line before running it."""
 
@@ -32,6 +49,7 @@ class LoggedManhole(manhole.ColoredManhole):
 
     def connectionMade(self) -> None:
         super().connectionMade()
+        self.interpreter = Interpreter(self, self.namespace)
         self._log.warn("manhole opened by {peer}", peer=self._peer())
 
     def lineReceived(self, line: bytes) -> None:
@@ -50,6 +68,36 @@ class LoggedManhole(manhole.ColoredManhole):
 
 def _peer_text(address: Any) -> str:
     return f"{address.host}:{address.port}" if hasattr(address, "port") else str(address)
+
+
+class Transport(SSHServerTransport):
+    """conch's logs an error whenever a client leaves."""
+
+    def receiveError(self, reasonCode: int, description: bytes) -> None:
+        if reasonCode != DISCONNECT_BY_APPLICATION:
+            super().receiveError(reasonCode, description)
+
+
+class Session(manhole_ssh.TerminalSession):
+    """A session that may change its size, and that may have no terminal (``ssh -T``): the end of its input ends it."""
+
+    height, width = 24, 80
+    _proto: Any = None
+
+    def openShell(self, proto: Any) -> None:
+        self._proto = proto
+        super().openShell(proto)
+
+    def execCommand(self, proto: Any, cmd: bytes) -> None:
+        self._proto = proto
+        proto.write(b"ssh runs no command here; send lines to the prompt: ssh -T ... < FILE\r\n")
+        proto.loseConnection()
+
+    def windowChanged(self, newWindowSize: Any) -> None:
+        """Nothing depends on the size."""
+
+    def eofReceived(self) -> None:
+        self._proto.loseConnection()
 
 
 def _ssh_session(proto: Any, terminal: Any, avatar: Any, width: int, height: int) -> Any:
@@ -90,8 +138,10 @@ def ssh_factory(namespace: dict[str, Any], authorized_keys: str) -> IProtocolFac
     """Return the factory of an ssh prompt for the keys in the file; ConfigError when it holds none."""
     checker = SSHPublicKeyChecker(KeyList(read_authorized_keys(authorized_keys)))
     realm: Any = manhole_ssh.TerminalRealm(_ssh_session)
+    realm.sessionFactory = Session
     realm.chainedProtocolFactory = lambda: insults.ServerProtocol(LoggedManhole, namespace)
     factory: Any = manhole_ssh.ConchFactory(Portal(realm, [checker]))
+    factory.protocol = Transport
     key = host_key(os.path.join(os.path.dirname(os.path.abspath(authorized_keys)), HOST_KEY_NAME))
     factory.publicKeys = {key.sshType(): key.public()}
     factory.privateKeys = {key.sshType(): key}

@@ -12,16 +12,16 @@ from typing import Any
 from twisted.conch.interfaces import IConchUser
 from twisted.conch.ssh import keys
 from twisted.conch.ssh.common import NS
-from twisted.conch.ssh.connection import SSHConnection
+from twisted.conch.ssh.connection import MSG_CHANNEL_CLOSE, MSG_CHANNEL_DATA, SSHConnection
 from twisted.conch.ssh.session import SSHSession
-from twisted.conch.ssh.transport import SSHServerTransport
+from twisted.conch.ssh.transport import DISCONNECT_BY_APPLICATION, DISCONNECT_PROTOCOL_ERROR, SSHServerTransport
 from twisted.cred.credentials import SSHPrivateKey
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import EventLoggingObserver, MemoryReactorClock, StringTransport
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 import rmq.runtime
@@ -139,6 +139,10 @@ class TelnetTests(ManholeCase):
 
 
 class SshTests(ManholeCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sent: list[tuple[int, bytes]] = []
+
     def login(self, key: keys.Key) -> Deferred[Any]:
         factory: Any = prompt.ssh_factory({}, self.authorized_keys())
         signed = b"what the client signs"
@@ -150,12 +154,12 @@ class SshTests(ManholeCase):
         """The owner of a listed key gets a prompt, under whatever name."""
         self.assertIs(self.successResultOf(self.login(prompt.host_key(f"{self.root}/client")))[0], IConchUser)
 
-    def test_begin_and_end_are_logged(self) -> None:
-        """A session over ssh leaves its begin, its lines and its end in the log, with the address it came from."""
+    def channel(self) -> Any:
+        """Return the channel of a client that has entered; what it gets is appended to ``sent``."""
         _, avatar, _ = self.successResultOf(self.login(prompt.host_key(f"{self.root}/client")))
         wire: Any = SSHServerTransport()
         wire.transport = StringTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 5))
-        wire.sendPacket = lambda *packet: None
+        wire.sendPacket = lambda kind, packet: self.sent.append((kind, packet))
         connection = SSHConnection()
         connection.transport = wire
         avatar.conn = connection
@@ -163,15 +167,63 @@ class SshTests(ManholeCase):
         channel.id = 0
         connection.channels[0] = channel
         connection.channelsToRemoteChannel[channel] = connection.localToRemoteChannel[0] = 0
+        return channel
+
+    def text(self) -> bytes:
+        return b"".join(packet[8:] for kind, packet in self.sent if kind == MSG_CHANNEL_DATA)
+
+    def is_closed(self) -> bool:
+        return MSG_CHANNEL_CLOSE in [kind for kind, _ in self.sent]
+
+    def test_begin_and_end_are_logged(self) -> None:
+        """A session over ssh leaves its begin, its lines and its end in the log, with the address it came from."""
+        channel = self.channel()
         channel.request_pty_req(NS(b"xterm") + bytes(16) + NS(b""))
         channel.request_shell(b"")
         channel.dataReceived(b"1 + 1\r")
-        connection.channelClosed(channel)
+        channel.conn.channelClosed(channel)
         told = [formatEvent(event) for event in self.events if "manhole" in event["log_format"]]
         where = "ssh 127.0.0.1:5"
         self.assertEqual(
             told, [f"manhole opened by {where}", f"manhole {where} runs 1 + 1", f"manhole closed by {where}"]
         )
+
+    def test_exit(self) -> None:
+        """exit() ends the session, and input() gets nothing: the process and its standard input are left alone."""
+        channel = self.channel()
+        channel.request_pty_req(NS(b"xterm") + bytes(16) + NS(b""))
+        channel.request_shell(b"")
+        channel.request_window_change(bytes(16))
+        channel.dataReceived(b"input()\r")
+        self.assertIn(b"EOFError", self.text())
+        self.assertFalse(self.is_closed())
+        channel.dataReceived(b"exit()\r")
+        self.assertTrue(self.is_closed())
+        self.assertFalse(sys.stdin.closed)
+
+    def test_without_a_terminal(self) -> None:
+        """``ssh -T`` runs the lines of its standard input and ends with it."""
+        channel = self.channel()
+        channel.request_shell(b"")
+        channel.dataReceived(b"20 + 22\n")
+        channel.eofReceived()
+        self.assertIn(b"\n42", self.text())
+        self.assertTrue(self.is_closed())
+
+    def test_command(self) -> None:
+        """A command on ssh's command line is answered with what to do, and no traceback in the log."""
+        channel = self.channel()
+        channel.request_exec(NS(b"explain"))
+        channel.eofReceived()
+        self.assertIn(b"ssh -T", self.text())
+        self.assertTrue(self.is_closed())
+
+    def test_leaving(self) -> None:
+        """A client that leaves says so; that is no error."""
+        for code in (DISCONNECT_BY_APPLICATION, DISCONNECT_PROTOCOL_ERROR):
+            prompt.Transport().receiveError(code, b"why")
+        errors = [event["code"] for event in self.events if event["log_level"] is LogLevel.error]
+        self.assertEqual(errors, [DISCONNECT_PROTOCOL_ERROR])
 
     def test_other_keys_do_not(self) -> None:
         """Any other key is turned away."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
@@ -85,6 +86,19 @@ def keep_steady(reactor: Any) -> None:
     reactor.wall_seconds = time.time
 
 
+def stop_once(reactor: Any) -> None:
+    """Make a second SIGTERM or Ctrl-C, while the process stops, a line in the log; Twisted logs a traceback."""
+    stop = reactor.stop
+
+    def stop_first() -> None:
+        try:
+            stop()
+        except ReactorNotRunning:
+            _log.warn("asked to stop again: this process is stopping already, kill -9 ends it at once")
+
+    reactor.stop = stop_first
+
+
 def dial_by_name(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
     """Return the endpoint of ``host`` (a name, an IPv4 or an IPv6 address) and ``port``."""
     # Imports pyOpenSSL where that is installed, and most NameServers make no connections.
@@ -97,11 +111,12 @@ def real_platform(reactor: Any) -> Platform:
     """
     Return the platform of a real process; its disk closes itself after the reactor has shut down.
 
-    From now on the timers of ``reactor`` are steady, and a signal that ends the process (SIGSEGV, SIGBUS) leaves the
-    Python stack on standard error, or in the log file where there is one. Objects that exist when the reactor starts
-    are no longer checked by the garbage collector.
+    From now on the timers of ``reactor`` are steady, and a second signal to stop is a line in the log. One that ends
+    the process (SIGSEGV, SIGBUS) leaves the Python stack on standard error, or in the log file where there is one.
+    Objects that exist when the reactor starts are no longer checked by the garbage collector.
     """
     keep_steady(reactor)
+    stop_once(reactor)
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     disk = RealDisk(reactor, map_files=not os.environ.get(WITHOUT_MAPS))

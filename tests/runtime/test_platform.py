@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from random import Random
+from typing import Any
 
 from twisted.internet.base import ReactorBase
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk.files import RealDisk
-from rmq.runtime.platform import keep_steady, real_platform
+from rmq.runtime.platform import keep_steady, real_platform, stop_once
 
 
 class Bare(ReactorBase):
@@ -21,6 +24,9 @@ class Bare(ReactorBase):
 
     def installWaker(self) -> None:
         pass
+
+    def removeAll(self) -> list[Any]:
+        return []
 
     def seconds(self) -> float:
         return time.time()
@@ -54,6 +60,26 @@ class RealPlatformTests(SynchronousTestCase):
         for call, arguments, named in reactor.whenRunningHooks:
             call(*arguments, **named)
         self.assertGreater(gc.get_freeze_count(), 1000)
+
+
+class StopTests(SynchronousTestCase):
+    def test_second_signal(self) -> None:
+        """A second SIGTERM while the process stops is one line in the log, no traceback, and the stop goes on."""
+        reactor = Bare()
+        stops: list[str] = []
+        stop_once(reactor)
+        reactor.addSystemEventTrigger("during", "shutdown", stops.append, "shutdown")
+        reactor.callWhenRunning(reactor.sigTerm, signal.SIGTERM)
+        reactor.callWhenRunning(reactor.sigTerm, signal.SIGTERM)
+        with capturedLogs() as logs:
+            reactor.startRunning(installSignalHandlers=False)
+            for _ in range(3):
+                reactor.runUntilCurrent()
+        self.assertEqual(stops, ["shutdown"])
+        self.assertEqual(
+            [event["log_format"][:19] for event in logs if "rmq" in event["log_namespace"]], ["asked to stop again"]
+        )
+        self.assertEqual(self.flushLoggedErrors(), [])
 
 
 class SteadyTimeTests(SynchronousTestCase):

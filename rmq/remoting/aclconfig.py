@@ -61,9 +61,13 @@ def _check_unset(config: object, field: attrs.Attribute[Any], value: bool) -> No
         )
 
 
+def _key(default: bool | None, doc: str) -> Any:
+    return attrs.field(default=default, metadata={"doc": doc, "local": True})
+
+
 def _refused_key(key: str) -> Any:
-    metadata = {"key": key, "doc": "5.x only: true ends the start, because accounts are those of aclFile"}
-    return attrs.field(default=False, metadata=metadata, validator=_check_unset)
+    doc = "5.x only: true ends the start, because accounts are those of aclFile"
+    return attrs.field(default=False, metadata={"key": key, "doc": doc, "local": True}, validator=_check_unset)
 
 
 @attrs.frozen(kw_only=True)
@@ -74,17 +78,14 @@ class AclConfig:
     The last two are those of 5.x that protect a broker there. Java: AuthConfig
     """
 
-    acl_enable: bool = attrs.field(default=False, metadata={"doc": "authenticate requests by the accounts of aclFile"})
-    acl_file: str | None = attrs.field(
-        default=None,
-        metadata={
-            "doc": "accounts in the form of plain_acl.yml, a file or a folder of *.yml; "
-            "without it conf/plain_acl.yml and conf/acl/*.yml below rocketmqHome"
-        },
+    acl_enable: bool = _key(False, "authenticate requests by the accounts of aclFile")
+    acl_file: str | None = _key(
+        None,
+        "accounts in the form of plain_acl.yml, a file or a folder of *.yml; "
+        "without it conf/plain_acl.yml and conf/acl/*.yml below rocketmqHome",
     )
-    acl_tools_file: str | None = attrs.field(
-        default=None,
-        metadata={"doc": "accessKey and secretKey with which this process signs its own requests, as tools.yml"},
+    acl_tools_file: str | None = _key(
+        None, "accessKey and secretKey with which this process signs its own requests, as tools.yml"
     )
     authentication_enabled: bool = _refused_key("authenticationEnabled")
     authorization_enabled: bool = _refused_key("authorizationEnabled")

@@ -22,7 +22,7 @@ RELIEVED_RATIO = 0.75
 
 
 def _key(default: int, doc: str, lowest: int) -> Any:
-    return attrs.field(default=default, metadata={"doc": doc, "range": (lowest, None)})
+    return attrs.field(default=default, metadata={"doc": doc, "range": (lowest, None), "local": True})
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

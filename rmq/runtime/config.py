@@ -136,13 +136,13 @@ def update(config: _C, values: Mapping[str, str], source: str = "update") -> _C:
     return changed
 
 
-def did_you_mean(key: str, classes: Sequence[type]) -> str | None:
-    """Return the key of ``classes`` that ``key`` was probably meant to be."""
+def did_you_mean(key: str, classes: Sequence[type], *, likeness: float = LIKENESS) -> str | None:
+    """Return the key of ``classes`` that ``key`` was probably meant to be; ``likeness`` is from 0 to 1, in any case."""
     # Lazy import: needed after a mistake only.
     import difflib
 
     known = {field.key.lower(): field.key for cls in classes for field in config_fields(cls)}
-    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=LIKENESS)
+    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=likeness)
     return known[close[0]] if close else None
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 _BLANKS = " \t\f"
+#: lines of a formatted text with a secret value
+_SECRET = re.compile(r"^([^=\n]*(?:password|passwd|secret|token)[^=\n]*)=[^\n]+$", re.IGNORECASE | re.MULTILINE)
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -59,6 +62,11 @@ def numbered_entries(text: str, source: str) -> Iterator[tuple[int, str, str]]:
 def format_properties(entries: Mapping[str, str]) -> str:
     """Return ``key=value`` lines that both Java and :func:`parse_properties` read back."""
     return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in entries.items())
+
+
+def without_secrets(text: str) -> str:
+    """Return what :func:`format_properties` returned, with ``(not shown)`` for passwords and secret keys."""
+    return _SECRET.sub(r"\1=(not shown)", text)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -35,7 +35,7 @@ from rmq.runtime.config import (
     load,
     to_properties,
 )
-from rmq.runtime.properties import format_properties
+from rmq.runtime.properties import format_properties, without_secrets
 
 if TYPE_CHECKING:
     from rmq.runtime.http.face import Face
@@ -47,6 +47,9 @@ HOME_VARIABLE = {"rocketmqHome": "ROCKETMQ_HOME"}
 
 #: options of the log, in the order in which errors name them
 LOG_OPTIONS = ("logFile", "logDir", "logFileSize", "logFileCount", "logJson", "logLevel")
+
+#: likeness from which an unknown key is a misspelled one; in another case only it is 1
+SURE_LIKENESS = 0.94
 
 #: column of the text of an option in --help
 INDENT = 30
@@ -80,7 +83,7 @@ class RmqOptions(usage.Options):
     log_name: str | None = None
 
     optFlags: list[Any] = [
-        ["printConfigItem", "p", "Print every configuration key with its value and exit."],
+        ["printConfigItem", "p", "Print every configuration key with its value, without passwords, and exit."],
         ["printImportantConfig", "m", "Print the important configuration keys with their values and exit."],
         ["logJson", None, "Write log events as JSON lines."],
     ]
@@ -247,6 +250,9 @@ class RmqOptions(usage.Options):
         for alias, key in loaded.legacy.items():
             self._warn("{source}: {alias} is an old spelling of {key}", source=sources[alias], alias=alias, key=key)
         for key in self.unknown:
+            meant = did_you_mean(key, self.config_classes, likeness=SURE_LIKENESS)
+            if meant is not None and self._fields[meant].local:
+                raise ConfigError(f"{sources[key]}: unknown key {key}: {meant} is its name")
             about = about_unknown(key, self.config_classes)
             self._warn("{source}: unknown key {key}{about}", source=sources[key], key=key, about=about)
 
@@ -324,7 +330,7 @@ class RmqOptions(usage.Options):
         if self["printImportantConfig"]:
             print(self._important(), end="", flush=True)
         elif self["printConfigItem"]:
-            print(to_properties(*self.configs), end="", flush=True)
+            print(without_secrets(to_properties(*self.configs)), end="", flush=True)
         else:
             return
         raise SystemExit(0)

@@ -40,6 +40,12 @@ class RoleKeys:
 
 
 @attrs.frozen(kw_only=True)
+class GuardKeys:
+    acl_enable: bool = attrs.field(default=False, metadata={"local": True})
+    key_password: str = attrs.field(default="", metadata={"key": "tls.keyPassword", "local": True})
+
+
+@attrs.frozen(kw_only=True)
 class StoreKeys:
     enabled: bool = False
     listen_port: int = 1
@@ -72,6 +78,13 @@ def complaint(error: BaseException) -> str:
     beginning, _, text = str(error.code).partition(" cannot start: ")
     assert (beginning, text.count("\n")) == ("rmq-role", 0), error.code
     return text
+
+
+class GuardedOptions(RmqOptions):
+    role_name = "rmq-role"
+
+    def __init__(self) -> None:
+        super().__init__((GuardKeys, OtherKeys))
 
 
 class TapCase(SynchronousTestCase):
@@ -159,6 +172,14 @@ class PrintingTests(TapCase):
         self.exits("-p", "-c", self.file("listnPort=1\n"))
         self.assertIn("listnPort; did you mean listenPort?", self.err.getvalue())
         self.assertNotIn("listnPort", self.out.getvalue())
+
+    def test_passwords_are_not_printed(self) -> None:
+        """What -p prints is read over shoulders and attached to reports; a password that is not set is empty."""
+        for given, printed in (([], ""), (["--tls.keyPassword", "geheim"], "(not shown)")):
+            self.out.truncate(0)
+            self.out.seek(0)
+            self.assertRaises(SystemExit, GuardedOptions().parseOptions, ["-p", *given])
+            self.assertEqual(self.out.getvalue(), f"aclEnable=false\ntls.keyPassword={printed}\nenabled=false\n")
 
     def test_print_important(self) -> None:
         """-m prints the important keys only."""
@@ -293,6 +314,20 @@ class WrongInputTests(TapCase):
         self.assertEqual(
             self.warnings(), [f"{path}: unknown key listnPort; did you mean listenPort?", f"{path}: unknown key qqq"]
         )
+
+    def test_misspelled_protection(self) -> None:
+        """A key of access, addresses or paths that is nearly right stops the start, in another case or a letter off."""
+        for key, name in (
+            ("aclenable", "aclEnable"),
+            ("aclEnabled", "aclEnable"),
+            ("tls.keypassword", "tls.keyPassword"),
+        ):
+            path = self.file(f"{key}=true\n")
+            error = self.assertRaises(SystemExit, GuardedOptions().parseOptions, ["-c", path])
+            self.assertEqual(complaint(error), f"{path}: unknown key {key}: {name} is its name")
+        options = GuardedOptions()
+        options.parseOptions(["-c", self.file("Enabled=true\nrackAware=true\n")])
+        self.assertEqual(options.unknown, {"Enabled": "true", "rackAware": "true"})
 
     def test_old_spelling_is_logged(self) -> None:
         """An old spelling is logged with the one to use."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 import attrs
 
-#: lines of a properties text with a secret value
-_SECRET = re.compile(r"^([^=\n]*(?:password|passwd|secret|token)[^=\n]*)=[^\n]+$", re.IGNORECASE | re.MULTILINE)
+from rmq.runtime.properties import without_secrets
 
 _STYLE = """\
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -92,7 +90,7 @@ def preformatted(text: str) -> Markup:
 
 def settings(properties: str) -> Markup:
     """Return a properties text with the values of passwords and secret keys left out."""
-    return preformatted(_SECRET.sub(r"\1=(not shown)", properties))
+    return preformatted(without_secrets(properties))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Text]], *, nothing: str = "none") -> Markup:

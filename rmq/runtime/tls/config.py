@@ -38,7 +38,7 @@ class ClientAuth(enum.Enum):
 
 
 def _key(key: str, doc: str, check: Any = None) -> Any:
-    return attrs.field(default=None, metadata={"key": key, "doc": doc}, validator=check)
+    return attrs.field(default=None, metadata={"key": key, "doc": doc, "local": True}, validator=check)
 
 
 def _one_of(kind: type[enum.Enum]) -> Any:

@@ -7,6 +7,7 @@ One properties file feeds them and the store's config; see :func:`resolve` for w
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -61,13 +62,13 @@ class BrokerConfig:
     namesrv_addr: str | None = _key(None, "NameServers, host:port;host:port", important=True, local=True)
     broker_ip1: str | None = _key(
         None,
-        "address that clients use; default: this host's first address",
+        "address or host name that clients use; default: this host's first address",
         key="brokerIP1",
         important=True,
         local=True,
     )
     broker_ip2: str | None = _key(
-        None, "address that slaves use; default: brokerIP1's", key="brokerIP2", important=True, local=True
+        None, "address or host name that slaves use; default: brokerIP1's", key="brokerIP2", important=True, local=True
     )
     broker_name: str | None = _key(None, "name of the replica group; default: host name", important=True, local=True)
     broker_cluster_name: str = _key("DefaultCluster", "name of the cluster", important=True, local=True)
@@ -249,6 +250,8 @@ class BrokerSetup:
     store: StoreConfig = attrs.field(factory=StoreConfig)
     extra: BrokerConfig5x = attrs.field(factory=BrokerConfig5x)
     access: AccessSetup = attrs.field(factory=AccessSetup)
+    #: the IP address of brokerIP1, which may be a name; from :func:`resolve`
+    store_address: str = "127.0.0.1"
 
     @property
     def is_slave(self) -> bool:
@@ -261,8 +264,8 @@ class BrokerSetup:
 
     @property
     def store_host(self) -> tuple[bytes, int]:
-        """The same as bytes, as it is in the records that this broker stores."""
-        return _packed(self.broker.broker_ip1 or "127.0.0.1"), self.server.listen_port
+        """The IP address and port, as they are in the records and message ids of this broker."""
+        return _packed(self.store_address), self.server.listen_port
 
     @property
     def ha_address(self) -> str:
@@ -292,12 +295,15 @@ def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
 
 
-def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerSetup:
+def resolve(
+    setup: BrokerSetup, *, host_address: str, host_name: str, look_up: Callable[[str], str] = str
+) -> BrokerSetup:
     """
     Fill in values that depend on the host or on other keys, and refuse what cannot work.
 
-    A master's brokerId becomes 0, haListenPort becomes listenPort + 1.  Raises ConfigError, whose text begins with the
-    wrong key.
+    A master's brokerId becomes 0, haListenPort becomes listenPort + 1. ``look_up`` returns the IP address of a host
+    name or raises an OSError; without it names are taken unseen, and a setup with one cannot run. Raises ConfigError,
+    whose text begins with the wrong key.
     Java: BrokerStartup#createBrokerController
     """
     broker, store = setup.broker, setup.store
@@ -311,8 +317,9 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
     else:
         broker_id = 0
     ip1 = broker.broker_ip1 or host_address
-    for key, value in (("brokerIP1", ip1), ("brokerIP2", broker.broker_ip2 or ip1)):
-        _check_ip(key, value)
+    store_address = _ip_of("brokerIP1", ip1, look_up)
+    if broker.broker_ip2:
+        _ip_of("brokerIP2", broker.broker_ip2, look_up)
     ha_listen_port = setup.server.listen_port + 1
     if store.broker_role is BrokerRole.SLAVE and store.ha_master_address:
         host, port = split_addr(store.ha_master_address)
@@ -326,7 +333,7 @@ def resolve(setup: BrokerSetup, *, host_address: str, host_name: str) -> BrokerS
         broker_ip2=broker.broker_ip2 or ip1,
     )
     store = attrs.evolve(store, ha_listen_port=ha_listen_port)
-    return attrs.evolve(setup, broker=broker, store=store, access=_access(setup))
+    return attrs.evolve(setup, broker=broker, store=store, access=_access(setup), store_address=store_address)
 
 
 def second_master(setup: BrokerSetup) -> str | None:
@@ -347,9 +354,10 @@ def unreachable(setup: BrokerSetup) -> list[tuple[str, str]]:
     listens_on_ipv4_only = bind and ":" not in bind
     found = []
     for key, address in (("brokerIP1", setup.broker.broker_ip1), ("brokerIP2", setup.broker.broker_ip2)):
-        if not address:
+        try:
+            ip = ipaddress.ip_address(address or "")
+        except ValueError:  # a name, or none given
             continue
-        ip = ipaddress.ip_address(address)
         if ip.is_unspecified:
             found.append((key, f"{address} is no address that can be dialled"))
         elif ip.version == 6 and listens_on_ipv4_only:
@@ -384,12 +392,16 @@ def _check_texts(store: StoreConfig) -> None:
             ) from None
 
 
-def _check_ip(key: str, value: str) -> None:
-    """A message id holds the broker's address as bytes, so a host name is not possible."""
+def _ip_of(key: str, host: str, look_up: Callable[[str], str]) -> str:
+    """Return the IP address of ``host``; a ConfigError when it is neither one nor a name that is known."""
     try:
-        ipaddress.ip_address(value)
+        return str(ipaddress.ip_address(host))
     except ValueError:
-        raise ConfigError(f"{key}={value!r} is no IP address") from None
+        pass
+    try:
+        return look_up(host)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{key}={host!r} is no IP address, and no name that this host knows: {error}") from None
 
 
 def _refuse_unsupported(setup: BrokerSetup) -> None:

@@ -534,6 +534,7 @@ def build_broker(
     *,
     host_address: str = "127.0.0.1",
     host_name: str = "localhost",
+    look_up: Callable[[str], str] = str,
     announce: Callable[[str], object] | None = None,
     on_fatal: Callable[[str], object] | None = None,
     config_path: str | None = None,
@@ -542,10 +543,10 @@ def build_broker(
     """
     Return a broker that is ready to start; nothing is read or opened before that.
 
-    ``host_address`` and ``host_name`` are the defaults of brokerIP1 and brokerName.
+    ``host_address`` and ``host_name`` are the defaults of brokerIP1 and brokerName; ``look_up`` as for :func:`resolve`.
     ``config_path`` is the file that updateBrokerConfig rewrites. May be called many times in one process. Raises
     ConfigError for a configuration that cannot work.
     Java: BrokerStartup#createBrokerController
     """
-    setup = resolve(setup or BrokerSetup(), host_address=host_address, host_name=host_name)
+    setup = resolve(setup or BrokerSetup(), host_address=host_address, host_name=host_name, look_up=look_up)
     return service(platform, setup, announce=announce, on_fatal=on_fatal, config_path=config_path)

@@ -26,7 +26,7 @@ from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.statefile import StateFileError
-from rmq.runtime.platform import first_address, real_platform, the_reactor
+from rmq.runtime.platform import address_of, first_address, real_platform, the_reactor
 from rmq.runtime.supervised import supervisor_of
 from rmq.runtime.tap import HOME_VARIABLE, NAMESRV_KEY, RmqOptions
 from rmq.store.messages import StoreError
@@ -61,7 +61,7 @@ class Options(RmqOptions):
         given = setup_of(self)
         address = first_address()
         # Resolved here, so that -p shows the values in use and refuses what the start would refuse.
-        setup = resolve(given, host_address=address, host_name=socket.gethostname())
+        setup = resolve(given, host_address=address, host_name=socket.gethostname(), look_up=address_of)
         self.configs = configs_of(setup)
         doubt = second_master(given)
         if doubt is not None:
@@ -78,7 +78,7 @@ class Options(RmqOptions):
                 "metricsExporterType={kind} is not supported: use PROM, or --http", kind=exporter_type(setup.extra)
             )
         if self["http"] is None:
-            exporter = prometheus_address(setup.extra, setup.broker.broker_ip1 or address)
+            exporter = prometheus_address(setup.extra, setup.store_address)
             self["http"] = None if exporter is None else str(exporter)
 
 
@@ -131,6 +131,7 @@ def makeService(options: Options) -> IService:
             setup_of(options),
             host_address=first_address(),
             host_name=socket.gethostname(),
+            look_up=address_of,
             announce=supervisor.announcing(_say),
             on_fatal=lambda text: _end(reactor, text),
             config_path=options.config_file,

@@ -148,6 +148,16 @@ def first_address() -> str:
             return "127.0.0.1"
 
 
+def address_of(host: str) -> str:
+    """
+    Return the first IPv4 address of a host name, or else its first IPv6 address; an OSError when it is not known.
+
+    This waits for the name servers of the system: only for the start of a process.  Java: InetAddress#getByName
+    """
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
+
+
 def split_addr(addr: str) -> tuple[str, int]:
     """Return host and port of ``host:port``, without brackets around IPv6; a ValueError for anything else."""
     host, colon, port = addr.strip().rpartition(":")

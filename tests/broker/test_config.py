@@ -251,10 +251,35 @@ class ResolveTests(SynchronousTestCase):
         self.assertFalse(resolved("").access.acl.acl_enable)
         self.assertIsNone(resolved("").access.tls.enable)
 
-    def test_a_host_name_is_no_address(self) -> None:
-        """brokerIP1 goes into message ids as bytes; a host name is named in the error."""
-        error = self.assertRaises(ConfigError, resolved, "brokerIP1=broker-a.example\n")
-        self.assertIn("broker-a.example", str(error))
+    def test_host_names(self) -> None:
+        """
+        As with Apache brokerIP1 and brokerIP2 may be names: those are registered, message ids have the IP address.
+
+        A name that this host does not know is an error of the start; Apache fails with each message.
+        """
+        hosts = {"broker-a.example": "192.0.2.9", "v6.example": "2001:db8::9", "ha.example": "192.0.2.10"}
+
+        def look_up(host: str) -> str:
+            if host not in hosts:
+                raise OSError("Name or service not known")
+            return hosts[host]
+
+        def named(text: str) -> BrokerSetup:
+            return resolve(setup_from(text), host_address="192.0.2.7", host_name="box", look_up=look_up)
+
+        setup = named("brokerIP1=broker-a.example\nbrokerIP2=ha.example\n")
+        self.assertEqual((setup.address, setup.ha_address), ("broker-a.example:10911", "ha.example:10912"))
+        self.assertEqual(setup.store_host, (bytes([192, 0, 2, 9]), 10911))
+        self.assertEqual(named("brokerIP1=broker-a.example\n").ha_address, "broker-a.example:10912")
+        self.assertEqual(len(named("brokerIP1=v6.example\n").store_host[0]), 16)
+        self.assertEqual(unreachable(setup), [])
+        for key in ("brokerIP1", "brokerIP2"):
+            error = self.assertRaises(ConfigError, named, f"{key}=broker-b.example\n")
+            self.assertEqual(
+                str(error),
+                f"{key}='broker-b.example' is no IP address, and no name that this host knows: "
+                "Name or service not known",
+            )
 
     def test_texts_of_the_store(self) -> None:
         """Hours, delays, networks and the master's address are read before anything is made of them."""

@@ -23,6 +23,10 @@ from rmq.store.config import BrokerRole
 from tests.broker.harness import OneBroker
 
 
+def unknown(host: str) -> str:
+    raise OSError("Name or service not known")
+
+
 class OptionsTests(SynchronousTestCase):
     def setUp(self) -> None:
         before = os.environ.pop("NAMESRV_ADDR", None)
@@ -131,6 +135,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_print_refuses_what_the_start_refuses(self) -> None:
         """-p ends with 1 for values that fit their keys and cannot work."""
+        self.patch(tap, "address_of", unknown)
         for arguments in (("--brokerRole", "SLAVE"), ("--brokerIP1", "foo_bar"), ("--haMasterAddress", "foo")):
             self.assertIn(f"command line {arguments[0]}: {arguments[0][2:]}=", self.wrong("-p", *arguments))
 

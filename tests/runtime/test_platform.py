@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import socket
 import time
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk.files import RealDisk
-from rmq.runtime.platform import keep_steady, real_platform, stop_once
+from rmq.runtime.platform import address_of, keep_steady, real_platform, stop_once
 
 
 class Bare(ReactorBase):
@@ -60,6 +61,16 @@ class RealPlatformTests(SynchronousTestCase):
         for call, arguments, named in reactor.whenRunningHooks:
             call(*arguments, **named)
         self.assertGreater(gc.get_freeze_count(), 1000)
+
+
+class AddressTests(SynchronousTestCase):
+    def test_ipv4_comes_first(self) -> None:
+        """A name with addresses of both kinds is its first IPv4 address, as in Java."""
+        found = [(socket.AF_INET6, 1, 6, "", ("2001:db8::1", 0, 0, 0))]
+        self.patch(socket, "getaddrinfo", lambda *arguments, **named: found)
+        self.assertEqual(address_of("broker-a.example"), "2001:db8::1")
+        found += [(socket.AF_INET, 1, 6, "", (f"192.0.2.{n}", 0)) for n in (2, 1)]  # type: ignore[misc]
+        self.assertEqual(address_of("broker-a.example"), "192.0.2.2")
 
 
 class StopTests(SynchronousTestCase):

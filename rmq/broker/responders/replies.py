@@ -78,6 +78,7 @@ class ReplyResponder:
         requester = self._producers.find_client(client_id)
         if requester is None:
             return f"push reply message fail, channel of <{client_id}> not found."
+        setup = self._settings.setup
         pushed = ReplyMessageHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -91,7 +92,7 @@ class ReplyResponder:
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
             born_host=request.channel.peer,
-            store_host=self._settings.setup.address,
+            store_host=f"{setup.store_address}:{setup.server.listen_port}",
             store_timestamp=now_ms(self._clock),
         )
         try:

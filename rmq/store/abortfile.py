@@ -14,6 +14,7 @@ import contextlib
 
 from rmq.runtime.disk.files import Disk, DiskError, DiskFull
 from rmq.store import layout
+from rmq.store.health import StopBefore
 
 #: in place of the boot id: an fsync has failed, and the kernel may have dropped what it could not write
 SYNC_FAILED = b"a sync failed"
@@ -31,13 +32,20 @@ class AbortFile:
         """Return True when the last process did not stop cleanly."""
         return self._disk.exists(self._path)
 
+    def stop_before(self) -> StopBefore:
+        """Return how the last process has ended."""
+        if not self.exists():
+            return StopBefore.CLEAN
+        is_failed = self._read() == SYNC_FAILED
+        return StopBefore.SYNC_FAILED if is_failed else StopBefore.KILLED
+
     def lost_power(self) -> bool | None:
         """
         Return True when the machine was restarted since the file was written, or an fsync had failed.
 
         None when that is unknown: an Apache broker wrote the file, or the system has no boot id.
         """
-        written = self._disk.read_whole(self._path)
+        written = self._read()
         boot = self._boot()
         if written == SYNC_FAILED:
             return True
@@ -69,13 +77,24 @@ class AbortFile:
 
     def mark_sync_failed(self) -> None:
         """Make the next start treat what is not surely synced as after a power failure, if the disk takes the write."""
-        with contextlib.suppress(DiskError):
+        try:
             self._disk.write_atomic(self._path, SYNC_FAILED)
+        except DiskError:
+            # A disk that syncs nothing: until the machine stops, the next process reads this from the page cache.
+            with contextlib.suppress(DiskError):
+                file = self._disk.open(self._path)
+                try:
+                    file.write_at(0, SYNC_FAILED.ljust(file.size))
+                finally:
+                    file.close()
 
     def delete(self) -> None:
         """Delete the file, durably: everything is written and synced."""
         self._disk.delete(self._path)
         self._disk.sync_dir(self._root)
+
+    def _read(self) -> bytes:
+        return self._disk.read_whole(self._path).rstrip()
 
     def _boot(self) -> bytes:
         boot = self._disk.boot_id()

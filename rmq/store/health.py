@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import enum
+
 import attrs
 
 from rmq.runtime.disk.files import DiskUsage
 from rmq.runtime.histogram import Histogram
 
 
+class StopBefore(enum.Enum):
+    """How the process that used the store before has ended."""
+
+    CLEAN = "clean"
+    #: or its machine has lost its power
+    KILLED = "killed"
+    #: it stopped because an fsync had failed
+    SYNC_FAILED = "sync_failed"
+
+
 @attrs.frozen(kw_only=True)
 class LoadReport:
-    """How the last load went: after a clean stop or not, how long it took, how much of the log was read again."""
+    """How the last load went: after which stop, how long it took, how much of the log was read again."""
 
-    is_clean: bool
+    stop_before: StopBefore
     seconds: float
     read_bytes: int
 

@@ -26,7 +26,7 @@ from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import ArrivalListener, Dispatcher, Units, Watch, delay_levels
 from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
-from rmq.store.health import LoadReport, StoreHealth
+from rmq.store.health import LoadReport, StopBefore, StoreHealth
 from rmq.store.index import Index
 from rmq.store.messages import (
     BatchEntry,
@@ -226,7 +226,8 @@ class MessageStore:
 
     def _recover(self) -> None:
         began_s = self._clock.seconds()
-        is_clean = not self._abort_file.exists()
+        stop_before = self._abort_file.stop_before()
+        is_clean = stop_before is StopBefore.CLEAN
         progress = self._point_file.load()
         if progress is not None and self._disk.list_dir(self._commit_log.folder):
             progress.check(self.config.mapped_file_size_commit_log, self.config.consume_queue_file_bytes)
@@ -259,7 +260,7 @@ class MessageStore:
         if self._suspect[0] == self._suspect[1]:
             self._abort_file.create()
         self._load_report = LoadReport(
-            is_clean=is_clean,
+            stop_before=stop_before,
             seconds=self._clock.seconds() - began_s,
             read_bytes=max(0, self._commit_log.end - recovery.read_from),
         )

@@ -14,6 +14,7 @@ from rmq.runtime.disk.files import DiskError, DiskFull, SyncFailed
 from rmq.store.abortfile import SYNC_FAILED
 from rmq.store.config import BrokerRole
 from rmq.store.groupcommit import LogSync
+from rmq.store.health import StopBefore
 from rmq.store.messages import BatchEntry, PutResult, PutStatus, StoreError
 from tests.store.support import ROOT, Box, all_records, append, log_events, message
 
@@ -87,7 +88,24 @@ class FailedFolderSyncTests(SynchronousTestCase):
         end = self.store.end_offset
         self.box.kill()
         self.box.disk.recover()
-        self.assertEqual(self.box.open().end_offset, end)
+        again = self.box.open()
+        self.assertEqual(again.end_offset, end)
+        load = again.health().load
+        assert load is not None
+        self.assertIs(load.stop_before, StopBefore.SYNC_FAILED)
+
+    def test_a_disk_that_syncs_nothing(self) -> None:
+        """The next start is a careful one also when the note of the failure could not be synced."""
+        self.begin(LOG)
+        self.box.disk.sync_fails = lambda path: True
+        self.box.put(message(0))
+        self.box.run(30)
+        self.assertFalse(self.store.is_writable)
+        self.box.kill()
+        self.box.disk.sync_fails = lambda path: False
+        load = self.box.open().health().load
+        assert load is not None
+        self.assertIs(load.stop_before, StopBefore.SYNC_FAILED)
 
     def test_new_log_file(self) -> None:
         """The put that needs another file is refused, and so are all that follow: none is in a file without a name."""

@@ -457,13 +457,13 @@ class BrokerCollector(Collector):
     @family(
         "rocketmq_store_load_seconds",
         GAUGE,
-        "How long the last start took to load and recover the store.",
+        "How long the last start took to load the store, after a stop that was clean, killed or sync_failed.",
         labels=["stop_before"],
     )
     def load_seconds(self) -> Iterable[Row]:
         load = self._health.load
         if load is not None:
-            yield ("clean" if load.is_clean else "killed",), load.seconds
+            yield (load.stop_before.value,), load.seconds
 
     @family("rocketmq_store_load_read_bytes", GAUGE, "Bytes of the log that the last start read again.")
     def load_read(self) -> Iterable[Row]:

@@ -34,6 +34,7 @@ from rmq.runtime.http.html import (
     tagged,
     time_text,
 )
+from rmq.store.health import StopBefore
 from rmq.wire.codes import version_desc
 
 #: rows of a list that one page shows
@@ -49,6 +50,12 @@ NAVIGATION = {
     "/clients": "Clients",
     "/requests": "Requests",
     "/config": "Configuration",
+}
+
+_STOPS: Mapping[StopBefore, Text] = {
+    StopBefore.CLEAN: "clean",
+    StopBefore.KILLED: "a kill or a power failure",
+    StopBefore.SYNC_FAILED: tagged("bad", "an fsync failed: do not trust the disk"),
 }
 
 Query = Mapping[str, str]
@@ -218,9 +225,9 @@ class BrokerPages:
             ("Failed dispatches", tagged("bad", health.dispatch_failures) if health.dispatch_failures else 0),
         ]
         if health.load is not None:
-            how = "after a clean stop" if health.load.is_clean else "after a kill"
             read = size_text(health.load.read_bytes)
-            entries.append(("Loaded", f"in {span_text(health.load.seconds * 1e3)} {how}, {read} read again"))
+            entries.append(("Loaded", f"in {span_text(health.load.seconds * 1e3)}, {read} read again"))
+            entries.append(("Stop before", _STOPS[health.load.stop_before]))
         return facts(entries)
 
     def _slaves(self, ha: HAStatus) -> Markup:

@@ -22,7 +22,8 @@ class Sent:
     A send has ended: ``seconds`` are those of the whole call, with all tries; ``error`` is None for stored messages, a
     TimeoutError if the wait was cancelled.
 
-    ``messages`` is above 1 for a batch; ``body_bytes`` are compressed ones.
+    ``messages`` is above 1 for a batch; ``body_bytes`` are compressed ones. A send that was refused before it began
+    (ClosedClient, ConfigurationError) took 0 seconds.
     """
 
     topic: str

@@ -8,10 +8,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from rmq.client.flows.litepull import pull_consumer
+from rmq.client.flows.transactions import Outcome, transaction_producer
 from rmq.client.observers import Handled, How, Observer, Rebalanced, Received, Sent, Settled
-from rmq.client.settings import From, PullSettings
+from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import Later, Message, ReceivedMessage, Reject
-from rmq.errors import NotDelivered
+from rmq.errors import ClosedClient, ConfigurationError, NotDelivered
 from rmq.wire.api.common import MessageQueue
 from tests.client.cluster import Inbox, consumer, producer, send_all
 from tests.client.test_flows import FlowCase
@@ -99,6 +100,33 @@ class EventTests(FlowCase):
         self.assertIsNotNone(error)
         self.assertTrue(all(0 <= event.seconds < 1 for event in events[:3]))
         self.assertTrue(0 < events[3].seconds <= 5)
+
+    def test_sends_that_are_refused(self) -> None:
+        """Sends that the client refuses are reported once each: too large, to a wrong queue, and after the close."""
+        large = Message("T", bytes(5 << 20))
+        transactions = transaction_producer(self.client, "TG", lambda message: Outcome.COMMIT, ProducerSettings())
+        for send in (self.sender.send, self.sender.send_oneway, self.sender.request, transactions.begin):
+            with self.assertRaises(ConfigurationError):
+                self.sim.run(send(large))
+        with self.assertRaises(ConfigurationError):
+            self.sim.run(self.sender.send_batch([large, large]))
+        with self.assertRaises(ConfigurationError):
+            self.sim.run(self.sender.send(Message("T2", b"1"), queue=QUEUE))
+        with self.assertRaises(ConfigurationError):
+            self.sim.run(self.sender.send(Message("T", b"1"), queue=QUEUE, sharding_key="k"))
+        self.sim.run(self.sender.close())
+        with self.assertRaises(ClosedClient):
+            self.sim.run(self.sender.send(Message("T", b"1")))
+        with self.assertRaises(ClosedClient):
+            self.sim.run(self.sender.queues("T"))  # no send
+        events = self.notes.of(Sent)
+        self.assertEqual(
+            [(event.topic, event.group, event.messages, type(event.error)) for event in events],
+            [("T", "PG", 1, ConfigurationError)] * 3
+            + [("T", "TG", 1, ConfigurationError), ("T", "PG", 2, ConfigurationError)]
+            + [("T2", "PG", 1, ConfigurationError), ("T", "PG", 1, ConfigurationError), ("T", "PG", 1, ClosedClient)],
+        )
+        self.assertEqual({event.seconds for event in events}, {0})
 
     def test_send_that_is_cancelled(self) -> None:
         """A send whose program stops waiting, as with a timeout of its own, is reported as a TimeoutError."""

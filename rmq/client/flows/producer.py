@@ -6,7 +6,7 @@ Java: DefaultMQProducerImpl
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rmq.client.core import outgoing
@@ -76,11 +76,10 @@ class Producer:
         choose the queue; otherwise queues take turns and a failed broker is avoided. Raises NotDelivered, NoRoute, and
         with ``strict`` NotDurable. Who cancels the wait does not take the message back.
         """
-        self._check(queue, sharding_key)
+        self._check([message], queue, sharding_key)
         message_id = self._instance.unique_id()
         with spans.sending(self._instance, "send", [message], [message_id], sharding_key=sharding_key) as span:
-            out = outgoing.single(message, message_id, self._settings, self._namespace, span.properties())
-            self._check_topic(out, queue)
+            out = self.made(message, message_id, span.properties(), queue)
             result = await self.deliver(out, queue, sharding_key, timeout_s)
             span.sent(result.queue)
         return result
@@ -89,23 +88,26 @@ class Producer:
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
         """Send messages of one topic, without delay, as one: all are stored or none."""
-        self._check(queue, None)
         messages = _batch(messages)
+        self._check(messages)
         ids = [self._instance.unique_id() for _ in messages]
         with spans.sending(self._instance, "send", messages, ids, is_batch=True) as span:
-            out = outgoing.batch(messages, ids, self._settings, self._namespace, span.properties)
-            self._check_topic(out, queue)
+            try:
+                out = outgoing.batch(messages, ids, self._settings, self._namespace, span.properties)
+                self._check_topic(out, queue)
+            except ConfigurationError as error:
+                self._tell_refused(messages, error)
+                raise
             result = await self.deliver(out, queue, None, timeout_s)
             span.sent(result.queue)
         return result
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and wait for nothing but the connection: it may be lost."""
-        self._check(queue, None)
+        self._check([message])
         message_id = self._instance.unique_id()
         with spans.sending(self._instance, "send", [message], [message_id]) as span:
-            out = outgoing.single(message, message_id, self._settings, self._namespace, span.properties())
-            self._check_topic(out, queue)
+            out = self.made(message, message_id, span.properties(), queue)
             span.sent(await self._observed(out, self._oneway(out, queue)))
 
     async def _oneway(self, out: Outgoing, queue: MessageQueue | None) -> MessageQueue:
@@ -124,7 +126,7 @@ class Producer:
 
         ClosedClient when the client is closed meanwhile.  Java: DefaultMQProducerImpl#request
         """
-        self._check(None, None)
+        self._check([message])
         host, instance = self._instance.host, self._instance
         deadline = host.seconds() + timeout_s
         correlation_id, message_id = f"{host.rng.getrandbits(128):032x}", instance.unique_id()
@@ -139,7 +141,7 @@ class Producer:
                 outgoing.PROPERTY_TTL: str(int(timeout_s * 1000)),
                 **span.properties(),
             }
-            out = outgoing.single(message, message_id, self._settings, self._namespace, more)
+            out = self.made(message, message_id, more)
             waiting = instance.requests[correlation_id] = Awaited(host.gate())
             try:
                 span.sent((await self.deliver(out, timeout_s=deadline - host.seconds())).queue)
@@ -154,29 +156,50 @@ class Producer:
 
     async def reply(self, request: ReceivedMessage, body: bytes) -> None:
         """Answer a message that was sent with :meth:`request`; NotDelivered when its sender cannot be reached."""
-        self._check(None, None)
-        message_id, topic = self._instance.unique_id(), outgoing.reply_topic(request)
+        topic = outgoing.reply_topic(request)
+        messages = [Message(topic, body)]
+        self._check(messages)
+        message_id = self._instance.unique_id()
         conversation_id = request.properties.get(outgoing.PROPERTY_CORRELATION_ID)
         with spans.sending(
-            self._instance, "reply", [Message(topic, body)], [message_id], topic=topic, conversation_id=conversation_id
+            self._instance, "reply", messages, [message_id], topic=topic, conversation_id=conversation_id
         ) as span:
             result = await self.deliver(outgoing.reply(request, body, message_id, span.properties()))
             span.sent(result.queue)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that take messages, their topic with the namespace; raises NoRoute."""
-        self._check(None, None)
+        self._check([])
         return list(await self._writable(wrap(self._namespace, topic), self._instance.settings.ask_timeout_s))
 
-    def _check(self, queue: MessageQueue | None, sharding_key: str | None) -> None:
-        self._instance.check_usable()
-        if self._closed:
-            raise ClosedClient("the producer is closed")
-        if sharding_key is not None:
-            if queue is not None:
-                raise ConfigurationError("either a queue or a sharding_key")
-            if not isinstance(sharding_key, str):
-                raise ConfigurationError(f"a sharding_key is a text, not {sharding_key!r}")
+    def _check(
+        self, messages: Sequence[Message], queue: MessageQueue | None = None, sharding_key: str | None = None
+    ) -> None:
+        """Raise what forbids this send."""
+        try:
+            self._instance.check_usable()
+            if self._closed:
+                raise ClosedClient("the producer is closed")
+            if sharding_key is not None:
+                if queue is not None:
+                    raise ConfigurationError("either a queue or a sharding_key")
+                if not isinstance(sharding_key, str):
+                    raise ConfigurationError(f"a sharding_key is a text, not {sharding_key!r}")
+        except RocketMqError as error:
+            self._tell_refused(messages, error)
+            raise
+
+    def made(
+        self, message: Message, message_id: str, more: Mapping[str, str], queue: MessageQueue | None = None
+    ) -> Outgoing:
+        """Return what is sent for a message; ConfigurationError when it, or the queue for it, is not allowed."""
+        try:
+            out = outgoing.single(message, message_id, self._settings, self._namespace, more)
+            self._check_topic(out, queue)
+        except ConfigurationError as error:
+            self._tell_refused([message], error)
+            raise
+        return out
 
     def _check_topic(self, out: Outgoing, queue: MessageQueue | None) -> None:
         """Refuse a queue of another topic, with or without the namespace.  Java: DefaultMQProducerImpl#send"""
@@ -211,15 +234,20 @@ class Producer:
 
     def _tell_sent(self, out: Outgoing, began: float, error: Exception | None) -> None:
         if self._instance.observers:
-            event = Sent(
-                topic=out.topic,
-                group=self._group,
-                messages=out.messages,
-                body_bytes=len(out.body),
-                seconds=self._instance.host.seconds() - began,
-                error=error,
-            )
-            tell(self._instance.observers, lambda observer: observer.sent(event))
+            seconds = self._instance.host.seconds() - began
+            self._tell(out.topic, out.messages, len(out.body), seconds, error)
+
+    def _tell_refused(self, messages: Sequence[Message], error: Exception) -> None:
+        """Tell the observers of a send that does not begin."""
+        if messages and self._instance.observers:
+            size = sum(len(message.body) for message in messages)
+            self._tell(wrap(self._namespace, messages[0].topic), len(messages), size, 0.0, error)
+
+    def _tell(self, topic: str, messages: int, body_bytes: int, seconds: float, error: Exception | None) -> None:
+        event = Sent(
+            topic=topic, group=self._group, messages=messages, body_bytes=body_bytes, seconds=seconds, error=error
+        )
+        tell(self._instance.observers, lambda observer: observer.sent(event))
 
     async def _deliver(
         self, out: Outgoing, queue: MessageQueue | None, sharding_key: str | None, timeout_s: float | None

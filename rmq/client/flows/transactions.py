@@ -70,12 +70,12 @@ class TransactionProducer(Producer):
 
     async def begin(self, message: Message) -> SendResult:
         """Send a half message; one that is stored, but less safe, is rolled back."""
-        self._check(None, None)
+        self._check([message])
         message_id = self._instance.unique_id()
         with spans.sending(self._instance, "send", [message], [message_id], is_half=True) as span:
             more = {PROPERTY_TRANSACTION_PREPARED: "true", outgoing.PROPERTY_PRODUCER_GROUP: self._group}
             more |= span.properties()
-            out = outgoing.single(message, message_id, self._settings, self._namespace, more)
+            out = self.made(message, message_id, more)
             try:
                 result = await self.deliver(attrs.evolve(out, sys_flag=out.sys_flag | TRANSACTION_PREPARED))
             except NotDurable as error:

@@ -46,9 +46,25 @@ scrape_configs:
 rule_files: [prometheus-alerts.yml]
 ```
 
-[etc/prometheus-alerts.yml](../etc/prometheus-alerts.yml) holds alert rules for a start. They use the two job names, and
-take all NameServers of the job for those of one cluster. Tried on 28 November 2026 with Prometheus 2.42: lost and
-killed brokers, a NameServer that hangs, dead letters.
+[etc/prometheus-alerts.yml](../etc/prometheus-alerts.yml) holds alert rules for a start. They use the two job names.
+Where one Prometheus sees several clusters, give their targets a label (`labels: {env: live}`): NameServers are compared
+with those that have the same one. Tried on 28 and 29 November 2026 with Prometheus 2.42, real brokers and the Python
+client: killed, hung and stopped masters, slaves and NameServers, two masters of one name, a failed fsync, a full
+disk, a slave that is ahead, too many connections, dead letters of a new group. Starts, restarts, idle and new groups
+set off none but what says that a process does not answer.
+
+[etc/grafana-dashboard.json](../etc/grafana-dashboard.json) is a dashboard for Grafana (Dashboards, New, Import): the
+cluster at a glance, messages sent and consumed, lag of groups, latencies, errors, disks, replication, NameServers,
+processes. It uses the two job names too. Its queries were tried with Prometheus 2.42, not yet in Grafana itself. Where
+to look next:
+
+| panel | next |
+|---|---|
+| Alerts | the description of the alert, in Prometheus or Alertmanager |
+| Lag of a group | `/groups` of the broker: are consumers connected? `rmq-admin group members GROUP` |
+| Refused requests | the label `response_code`; the broker's log, and `/requests` of its status pages |
+| Masters that take messages | `/` of the broker: *Messages are*, *Disks used*, *Stop before* |
+| Replication lag | `/` of the master and of the slave: *Last refusal*, *Last error* |
 
 ## What a scrape costs
 

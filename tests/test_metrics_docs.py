@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,16 +18,23 @@ from rmq.runtime.http.metrics import HISTOGRAM, Family
 
 ROOT = Path(__file__).resolve().parent.parent
 ALERTS = ROOT / "etc" / "prometheus-alerts.yml"
+DASHBOARD = ROOT / "etc" / "grafana-dashboard.json"
 
 _EXPRESSION = re.compile(r"^ +expr: (.+)$", re.MULTILINE)
 _SERIES = re.compile(r"(rocketmq_\w+)(?:\{([^}]*)\})?")
 _BY = re.compile(r"\bby \(([^)]*)\)")
-#: labels that Prometheus adds, or that all metrics of a broker have
-_COMMON = {"job", "instance", "le", "cluster", "node_type", "node_id"}
+_LEGEND = re.compile(r"\{\{(\w+)\}\}")
+#: what the labels of the targets and of buckets are called
+_TARGET = {"job", "instance", "le"}
+#: labels that all metrics of a broker have
+_BROKER = {"cluster", "node_type", "node_id"}
 
 
-def families() -> dict[str, Family]:
-    return {found.name: found for found in [*NamesrvCollector.families(), *BrokerCollector.families()]}
+def families() -> dict[str, tuple[Family, set[str]]]:
+    """Return all metrics by name, each with the labels that its series have in Prometheus."""
+    known = {found.name: (found, {*found.labels, *_TARGET}) for found in NamesrvCollector.families()}
+    known |= {found.name: (found, {*found.labels, *_TARGET, *_BROKER}) for found in BrokerCollector.families()}
+    return known
 
 
 def script(path: Path) -> ModuleType:
@@ -38,23 +46,32 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-def mistakes(text: str) -> Iterator[str]:
-    """Yield what alert rules name and collectors do not have: metrics, labels."""
+def mistakes(expressions: Iterable[str]) -> Iterator[str]:
+    """Yield what expressions name and collectors do not have: metrics, labels."""
     known = families()
-    for expression in _EXPRESSION.findall(text):
-        labels: set[str] = set(_COMMON)
+    for expression in expressions:
+        labels = set(_TARGET)
         for name, matchers in _SERIES.findall(expression):
             base = re.sub(r"_(bucket|count|sum)$", "", name)
-            found = known.get(name) or known.get(base)
+            found, own = known.get(name) or known.get(base) or (None, set())
             if found is None or (found.name != name) != (found.kind == HISTOGRAM):
                 yield f"no metric {name}"
                 continue
-            labels |= set(found.labels)
+            labels |= own
             for label in re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers):
-                if label not in {*found.labels, *_COMMON}:
+                if label not in own:
                     yield f"{name} has no label {label}"
         for group in _BY.findall(expression):
             yield from (f"no label {label}" for label in map(str.strip, group.split(",")) if label not in labels)
+
+
+def legend_mistakes(expression: str, legend: str) -> Iterator[str]:
+    """Yield the labels of a legend that the series of its expression do not have."""
+    if grouped := _BY.findall(expression):
+        labels = {label.strip() for group in grouped for label in group.split(",")}
+    else:
+        labels = set(_TARGET).union(*(families()[name][1] for name, _ in _SERIES.findall(expression)))
+    yield from (f"no label {label} in {legend}" for label in _LEGEND.findall(legend) if label not in labels)
 
 
 class DocumentTests(SynchronousTestCase):
@@ -78,7 +95,7 @@ class AlertTests(SynchronousTestCase):
     def test_alerts_name_what_there_is(self) -> None:
         """Every metric and every label in the alert rules exists."""
         text = ALERTS.read_text("utf-8")
-        self.assertEqual(list(mistakes(text)), [])
+        self.assertEqual(list(mistakes(_EXPRESSION.findall(text))), [])
         self.assertGreater(len(_EXPRESSION.findall(text)), 15)
         names = re.findall(r"- alert: (\w+)", text)
         self.assertEqual(len(names), len(set(names)))
@@ -91,5 +108,45 @@ class AlertTests(SynchronousTestCase):
             "sum by (topc) (rocketmq_consumer_lag_messages)",
             "rocketmq_store_flush_latency > 1",
             "rocketmq_store_failed_bucket > 1",
+            "sum by (cluster) (rocketmq_namesrv_topics)",
         ):
-            self.assertEqual(len(list(mistakes(f"      expr: {wrong}\n"))), 1, wrong)
+            self.assertEqual(len(list(mistakes([wrong]))), 1, wrong)
+        self.assertEqual(
+            list(legend_mistakes("sum by (topic) (rocketmq_messages_in_total)", "{{topic}} {{group}}")),
+            ["no label group in {{topic}} {{group}}"],
+        )
+
+
+class DashboardTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+        self.panels = [panel for panel in self.dashboard["panels"] if panel["type"] != "row"]
+
+    def test_panels_name_what_there_is(self) -> None:
+        """Every metric and label that a panel, a legend or a variable of the dashboard names exists."""
+        targets = [target for panel in self.panels for target in panel["targets"]]
+        self.assertGreater(len(targets), 30)
+        self.assertEqual(list(mistakes(target["expr"] for target in targets)), [])
+        for target in targets:
+            self.assertEqual(list(legend_mistakes(target["expr"], target.get("legendFormat", ""))), [])
+        variables = {each["name"]: each["query"] for each in self.dashboard["templating"]["list"]}
+        asked = [re.fullmatch(r"label_values\((.+), (\w+)\)", query) for query in variables.values()]
+        found = [f"sum by ({match[2]}) ({match[1]})" for match in asked if match is not None]
+        self.assertEqual(len(found), 2)
+        self.assertEqual(list(mistakes(found)), [])
+        used = set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text("utf-8")))
+        self.assertEqual(used - {"__rate_interval", "__all"}, set(variables))
+
+    def test_layout(self) -> None:
+        """Panels have titles of their own and do not cover each other."""
+        places = [panel["gridPos"] for panel in self.dashboard["panels"]]
+        cells = [
+            (x, y)
+            for at in places
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        ]
+        self.assertEqual(len(cells), len(set(cells)))
+        self.assertLess(max(x for x, _ in cells), 24)
+        for key in ("id", "title"):
+            self.assertEqual(len({panel[key] for panel in self.dashboard["panels"]}), len(places))

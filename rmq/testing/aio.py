@@ -9,7 +9,7 @@ from os import PathLike
 
 from rmq.aio import Client
 from rmq.client.settings import ClientSettings
-from rmq.client.types import Credentials
+from rmq.client.types import Credentials, ReceivedMessage
 from rmq.testing.handle import POLL_S, QUICK, Handle, OneProcess, arguments_of
 
 
@@ -42,6 +42,16 @@ class Cluster(Handle):
             if loop.time() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             await asyncio.sleep(POLL_S)
+
+    async def wait_messages(self, topic: str, count: int = 1, *, timeout_s: float = 30.0) -> list[ReceivedMessage]:
+        """Wait until a topic has so many messages, and return all that it has; TimeoutError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while len(found := self.messages(topic)) < count:
+            if loop.time() > deadline:
+                raise self._not_sent(topic, count, timeout_s)
+            await asyncio.sleep(POLL_S)
+        return found
 
 
 def client_of(servers: Handle) -> Client:

@@ -13,7 +13,7 @@ from traceback import walk_stack
 
 from rmq.blocking import Client
 from rmq.client.settings import ClientSettings
-from rmq.client.types import Credentials
+from rmq.client.types import Credentials, ReceivedMessage
 from rmq.testing.external import Elsewhere
 from rmq.testing.handle import POLL_S, QUICK, Fault, Handle, Isolated, OneProcess, ServerFailed, arguments_of
 
@@ -54,20 +54,36 @@ class Cluster(Handle):
         A retry whose delay lasts does not count. RuntimeError in a coroutine of asyncio or Twisted: handlers on its
         loop or reactor could not run meanwhile. ServerFailed for a group that is broadcast.
         """
-        if asyncio._get_running_loop() is not None:
-            raise RuntimeError(
-                "wait_consumed would stop the loop: await asyncio.to_thread(rmq.wait_consumed, group, topic)"
-            )
-        if _is_in_a_coroutine_of_twisted():
-            raise RuntimeError(
-                "wait_consumed would stop the reactor: await deferToThread(rmq.wait_consumed, group, topic), or use"
-                " rmq.testing.tx"
-            )
+        _check_that_it_may_block("wait_consumed", "group, topic")
         deadline = time.monotonic() + timeout_s
         while self.unconsumed(group, topic):
             if time.monotonic() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             time.sleep(POLL_S)
+
+    def wait_messages(self, topic: str, count: int = 1, *, timeout_s: float = 30.0) -> list[ReceivedMessage]:
+        """
+        Wait until a topic has so many messages, and return all that it has; TimeoutError.
+
+        RuntimeError in a coroutine, as with `wait_consumed`.
+        """
+        _check_that_it_may_block("wait_messages", "topic")
+        deadline = time.monotonic() + timeout_s
+        while len(found := self.messages(topic)) < count:
+            if time.monotonic() > deadline:
+                raise self._not_sent(topic, count, timeout_s)
+            time.sleep(POLL_S)
+        return found
+
+
+def _check_that_it_may_block(method: str, arguments: str) -> None:
+    """Raise RuntimeError in a coroutine."""
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(f"{method} would stop the loop: await asyncio.to_thread(rmq.{method}, {arguments})")
+    if _is_in_a_coroutine_of_twisted():
+        raise RuntimeError(
+            f"{method} would stop the reactor: await deferToThread(rmq.{method}, {arguments}), or use rmq.testing.tx"
+        )
 
 
 def _is_in_a_coroutine_of_twisted() -> bool:

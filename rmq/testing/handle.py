@@ -223,6 +223,10 @@ class Handle:
         left = self.unconsumed(group, topic)
         return TimeoutError(f"group {group} has not acknowledged {left} messages of topic {topic} after {seconds:g} s")
 
+    def _not_sent(self, topic: str, count: int, seconds: float) -> TimeoutError:
+        there = len(self.messages(topic))
+        return TimeoutError(f"topic {topic} has {there} messages, not {count}, after {seconds:g} s")
+
 
 def _received(found: Mapping[str, Any]) -> ReceivedMessage:
     record = decode_record(b64decode(found["record"]))

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+import msgspec
 from twisted.internet.defer import Deferred, DeferredLock, gatherResults
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import deferLater
@@ -21,7 +22,9 @@ from twisted.logger import Logger, LogLevel
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
+from rmq.broker.sessions import ClientLink, Member
 from rmq.broker.topics import RETRY_PREFIX, topic
+from rmq.errors import RequestFailed
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
@@ -37,7 +40,13 @@ from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerIdList
 from rmq.wire.api.common import MessageQueue
-from rmq.wire.api.forwarding import RESET_CONSUMER_CLIENT_OFFSET, OffsetsByQueue, ResetOffsetHeader
+from rmq.wire.api.forwarding import (
+    GET_CONSUMER_RUNNING_INFO,
+    RESET_CONSUMER_CLIENT_OFFSET,
+    OffsetsByQueue,
+    ResetOffsetHeader,
+    RunningInfoHeader,
+)
 from rmq.wire.codes import RequestCode
 from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.record import SCHEDULE_TOPIC
@@ -54,6 +63,8 @@ POLL_S = 0.005
 ROOM_BYTES = 64 << 20
 #: phantom members of a group, more than a topic of a test has queues
 THIEVES = 64
+#: members are asked for their offsets so often at most, and may take so long to answer
+ASK_EVERY_S, ASK_MS = 0.1, 3000.0
 
 #: keys of every broker, below those of the test
 DEFAULTS = {
@@ -83,7 +94,7 @@ class Layout:
     Which servers there are: masters named broker-a, broker-b and so on, each with so many slaves.
 
     ``only`` names one of them, ``namesrv``, ``broker-a`` or ``broker-a-1`` (a slave): the others run elsewhere, the
-    NameServer at ``namesrv``. ``port`` is that of this one, None: a free one.
+    NameServer at ``namesrv``. ``port`` is that of this one, or of the NameServer if all run here; None: a free one.
     """
 
     masters: int = 1
@@ -190,6 +201,9 @@ class Servers:
         self._disks: list[RealDisk] = []
         self._namesrv: NamesrvService | None = None
         self._delivery = DeferredLock()
+        #: when the members of a group are asked for their offsets again; those that have not answered yet
+        self._ask_at_s: dict[str, float] = {}
+        self._asked: set[ClientLink] = set()
         self.faults = Faults(reactor, layout.names())
         self.brokers: dict[str, RunningBroker] = {}
         self.namesrv_addr = layout.namesrv or ""
@@ -228,7 +242,7 @@ class Servers:
 
     def _start_on_free_port(self, start: Callable[[int, int], None], node: str) -> None:
         """Call ``start(number of the try, port)`` until the ports are free: another program may have one of them."""
-        port = self._layout.port
+        port = self._layout.port if node == (self._layout.only or "namesrv") else None
         tries = [(self._last_try(node), port)] if port else list(enumerate(self._rng.sample(PORTS, PORT_TRIES)))
         for number, port in tries:
             try:
@@ -357,7 +371,27 @@ class Servers:
 
     def unconsumed(self, group: str, topic: str) -> int:
         """Return how many messages of a topic, and of the retry topic of a group, the group has not acknowledged."""
-        return sum(unconsumed(broker.service, group, topic) for broker in self.masters)
+        left = sum(unconsumed(broker.service, group, topic) for broker in self.masters)
+        if left and self._reactor.seconds() >= self._ask_at_s.get(group, 0.0):
+            self._ask_at_s[group] = self._reactor.seconds() + ASK_EVERY_S
+            for broker in self.masters:
+                online = broker.service.consumers.find(group)
+                for member in [] if online is None else list(online.members.values()):
+                    if member.channel not in self._asked:
+                        Deferred.fromCoroutine(self._ask_for_offsets(broker.service, group, member))
+        return left
+
+    async def _ask_for_offsets(self, service: BrokerService, group: str, member: Member) -> None:
+        """Have a member say what it has consumed, and store it as if it had written it: it does so seldom."""
+        header = RunningInfoHeader(consumer_group=group, client_id=member.client_id)
+        self._asked.add(member.channel)
+        try:
+            answer = await member.channel.invoke(GET_CONSUMER_RUNNING_INFO, header, None, timeout_ms=ASK_MS)
+            _store_offsets(service, group, answer.body)
+        except (RequestFailed, ValueError):
+            pass  # a client that does not know the question writes its offsets when its time comes
+        finally:
+            self._asked.discard(member.channel)
 
     async def deliver_delayed_now(self) -> None:
         """Deliver all delayed messages that wait now; not those that come meanwhile, a next retry for example."""
@@ -506,6 +540,24 @@ def unconsumed(service: BrokerService, group: str, topic: str) -> int:
             done = max(offsets.query(group, name, queue_id) or 0, store.min_offset(name, queue_id))
             count += max(0, store.max_offset(name, queue_id) - done)
     return count
+
+
+class _Consumed(msgspec.Struct, rename="camel"):
+    """What is read of a queue in the answer of a member; Go's and Java's write more, not all of it the same."""
+
+    commit_offset: int = 0
+
+
+class _Member(msgspec.Struct, rename="camel"):
+    mq_table: dict[MessageQueue, _Consumed] = {}
+
+
+def _store_offsets(service: BrokerService, group: str, answer: bytes) -> None:
+    """Commit the offsets of a member for queues of this broker; none goes back. ValueError."""
+    for queue, consumed in fastjson.decode(answer, _Member).mq_table.items():
+        before = service.offsets.query(group, queue.topic, queue.queue_id) or 0
+        if queue.broker_name == service.setup.name and consumed.commit_offset > before:
+            service.offsets.commit(group, queue.topic, queue.queue_id, consumed.commit_offset)
 
 
 def _client_ids(broker: RunningBroker, group: str) -> list[str]:

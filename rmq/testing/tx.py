@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from rmq.client.settings import ClientSettings
-from rmq.client.types import Credentials
+from rmq.client.types import Credentials, ReceivedMessage
 from rmq.testing.handle import POLL_S, QUICK, Handle, Link
 from rmq.testing.servers import Layout, Servers
 from rmq.tx import Client
@@ -59,6 +59,18 @@ class Cluster(Handle):
             if self._reactor.seconds() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             await deferLater(self._reactor, POLL_S)
+
+    def wait_messages(self, topic: str, count: int = 1, *, timeout_s: float = 30.0) -> Deferred[list[ReceivedMessage]]:
+        """Fires with all messages of a topic when it has so many; fails with TimeoutError."""
+        return Deferred.fromCoroutine(self._wait_messages(topic, count, timeout_s))
+
+    async def _wait_messages(self, topic: str, count: int, timeout_s: float) -> list[ReceivedMessage]:
+        deadline = self._reactor.seconds() + timeout_s
+        while len(found := self.messages(topic)) < count:
+            if self._reactor.seconds() > deadline:
+                raise self._not_sent(topic, count, timeout_s)
+            await deferLater(self._reactor, POLL_S)
+        return found
 
 
 def client_of(servers: Handle, reactor: Any) -> Client:

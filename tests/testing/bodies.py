@@ -111,7 +111,13 @@ async def faults_in_process(reactor: Any) -> None:
             except NotDelivered as error:
                 failed = error.may_be_stored
             assert failed and fault.count == 1
-        assert [message.body for message in mq.messages(topic)] == [b"stored"]
+        assert [message.body for message in await mq.wait_messages(topic)] == [b"stored"]
+        late = False
+        try:
+            await mq.wait_messages(topic, 2, timeout_s=0)
+        except TimeoutError as error:
+            late = "1 messages, not 2" in str(error)
+        assert late
         mq.faults.hold_slave()
         sending: Deferred[Any] = client.producer().send(Message(topic, b"held"), timeout_s=10)
         assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT

@@ -62,6 +62,8 @@ async def test_wait_of_the_fixture(rmq: Cluster, rmq_tx_client: Client) -> None:
     await deferLater(the_reactor(), 0)
     with pytest.raises(RuntimeError, match=r"await deferToThread\(rmq\.wait_consumed, group, topic\)"):
         rmq.wait_consumed(group, topic)
+    with pytest.raises(RuntimeError, match=r"await deferToThread\(rmq\.wait_messages, topic\)"):
+        rmq.wait_messages(topic)
     await deferToThread(rmq.wait_consumed, group, topic)
 
 

@@ -7,6 +7,9 @@ ends and removes its files when standard input closes. SIGTERM ends it, too; the
 Each line of standard input is a command,
 ``{"do": "refuse", "request": "SEND_MESSAGE", "times": 1}``, and has one line of answer, ``{"result": …}`` or
 ``{"error": …}``, with the ``id`` of the command if it has one; docs/testing-kit.md has the list.
+
+With the command line of a program behind ``--`` it runs this program, with ``NAMESRV_ADDR`` in its environment, ends
+with it and has its exit status; there are no lines then, but the one of an error.
 """
 
 from __future__ import annotations
@@ -15,14 +18,18 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.logger import globalLogBeginner
 from twisted.python.failure import Failure
 
@@ -33,12 +40,14 @@ from rmq.runtime.platform import keep_steady, the_reactor
 from rmq.testing.servers import Layout, Servers, ServersError
 
 LOG_NAME = "server.log"
+#: of a topic, if the command line does not say how many
+QUEUES = 4
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m rmq.testing.server",
-        description="A NameServer and brokers for tests, until standard input ends.",
+        description="A NameServer and brokers for tests, until standard input ends, or for the time of a program.",
     )
     parser.add_argument("--masters", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--slaves", type=int, default=0, help="of each master; default: %(default)s")
@@ -49,7 +58,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", default="info", help="default: %(default)s")
     parser.add_argument("--only", metavar="NODE", help="namesrv, broker-a, broker-a-1, …: run this one alone")
     parser.add_argument("--namesrv", metavar="HOST:PORT", help="with --only: the NameServer of a broker")
-    parser.add_argument("--port", type=int, help="with --only: its port; default: a free one")
+    parser.add_argument("--port", type=int, help="of the NameServer, or of --only; default: a free one")
+    parser.add_argument("--topic", action="append", default=[], metavar="NAME[:QUEUES]", help="create it at the start")
+    parser.add_argument(
+        "program", nargs="*", metavar="-- PROGRAM", help="run it with NAMESRV_ADDR, end with it and with its status"
+    )
     return parser
 
 
@@ -69,6 +82,14 @@ def layout_of(options: argparse.Namespace) -> Layout:
     )
 
 
+def topics_of(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return names and queues of the topics of the command line; ServersError for a number of queues that is none."""
+    found = {item: re.fullmatch(r"([^:]+)(?::([1-9]\d*))?", item) for item in options.topic}
+    if wrong := [item for item, match in found.items() if match is None]:
+        raise ServersError(f"--topic {wrong[0]}: NAME or NAME:QUEUES is expected")
+    return [(match[1], int(match[2] or QUEUES)) for match in found.values() if match is not None]
+
+
 class Process:
     """The servers of this process, and the lines that it reads and writes."""
 
@@ -78,6 +99,9 @@ class Process:
         #: a folder that is not ours may have the stores of other servers, which run longer
         self._remove = options.dir is None
         self._root = root
+        self._topics = topics_of(options)
+        self._program: list[str] = options.program
+        self._running: subprocess.Popen[bytes] | None = None
         os.makedirs(self._root, exist_ok=True)
         self._log_path = os.path.join(self._root, f"{options.only}.log" if options.only else LOG_NAME)
         self._servers = Servers(
@@ -90,19 +114,54 @@ class Process:
 
     def run(self) -> int:
         """Run until standard input ends; return the exit status."""
+        self._reactor.addSystemEventTrigger("before", "shutdown", self._end_program)
         self._reactor.addSystemEventTrigger(
             "before", "shutdown", lambda: Deferred.fromCoroutine(self._servers.stop()).addErrback(self._failed)
         )
         self._reactor.callWhenRunning(self._start)
         self._reactor.run()
+        if self._running is not None:
+            status = self._running.wait()
+            # as a shell has it
+            self.status = status if status >= 0 else 128 - status
         if self._remove and not self._keep:
             shutil.rmtree(self._root, ignore_errors=True)
         return self.status
 
     def _start(self) -> None:
-        Deferred.fromCoroutine(self._servers.start()).addCallbacks(self._ready, self._failed)
+        Deferred.fromCoroutine(self._begin()).addErrback(self._failed)
 
-    def _ready(self, _: object) -> None:
+    async def _begin(self) -> None:
+        await self._servers.start()
+        for name, queues in self._topics:
+            await self._servers.topic(name, queues)
+        if self._program:
+            self._run_program()
+        else:
+            self._ready()
+
+    def _run_program(self) -> None:
+        try:
+            environment = {**os.environ, "NAMESRV_ADDR": self._servers.namesrv_addr}
+            self._running = subprocess.Popen(self._program, env=environment)
+        except OSError as error:
+            raise ServersError(f"{self._program[0]} cannot be run: {error.strerror}") from None
+        threading.Thread(target=self._wait, args=(self._running,), name="program", daemon=True).start()
+
+    def _wait(self, running: subprocess.Popen[bytes]) -> None:
+        running.wait()
+        self._reactor.callFromThread(self._stop)
+
+    def _stop(self) -> None:
+        with suppress(ReactorNotRunning):  # a signal has stopped it
+            self._reactor.stop()
+
+    def _end_program(self) -> None:
+        """When a signal ends the servers, have the program end, too."""
+        if self._running is not None:
+            self._running.terminate()
+
+    def _ready(self) -> None:
         self._write({"ready": True, **self._servers.describe(), "log": self._log_path, "pid": os.getpid()})
         threading.Thread(target=self._read, name="commands", daemon=True).start()
 

@@ -20,9 +20,10 @@ from rmq.blocking import Client, Message, PushSettings, SendStatus
 from rmq.errors import NotDelivered
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.testing import Cluster, IsolatedCluster, ServerFailed, aio, cluster, isolated_cluster
-from rmq.testing.server import layout_of, parser
+from rmq.testing.server import layout_of, parser, topics_of
 from rmq.testing.servers import FillableDisk, Layout, ServersError
 from rmq.testing.tx import InProcess
+from tests.ports import free_port
 
 DEADLINE_S = 60.0
 SERVER = [sys.executable, "-m", "rmq.testing.server"]
@@ -102,6 +103,42 @@ def test_lines_for_any_language(tmp_path: Path) -> None:
         pass
 
 
+def test_a_program_with_servers(tmp_path: Path) -> None:
+    """
+    The process runs a program for as long as that takes, when its servers and topics are there, and has its exit
+    status; the folder that was asked for stays.
+    """
+    port = free_port()
+    source = (
+        "import os, sys\n"
+        "from rmq.blocking import Client\n"
+        "with Client() as client:\n"
+        "    print(os.environ['NAMESRV_ADDR'], len(client.producer().queues('orders')))\n"
+        "sys.exit(3)\n"
+    )
+    (tmp_path / "program.py").write_text(source)
+    command = [*SERVER, "--port", str(port), "--topic", "orders:2", "--topic", "bills", "--dir", str(tmp_path / "rmq")]
+    program = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run([*command, "--", *program], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (f"127.0.0.1:{port} 2\n", 3), done
+    assert (tmp_path / "rmq" / "server.log").exists()
+
+
+def test_the_end_of_servers_ends_their_program() -> None:
+    """A signal to the servers ends their program, too, and the status is that of a shell."""
+    program = [sys.executable, "-c", "import signal; print(1, flush=True); signal.pause()"]
+    servers = subprocess.Popen([*SERVER, "--", *program], stdout=subprocess.PIPE, text=True)
+    assert servers.stdout is not None and servers.stdout.readline() == "1\n"
+    servers.terminate()
+    assert servers.wait(DEADLINE_S) == 128 + signal.SIGTERM
+
+
+def test_a_program_that_cannot_be_run() -> None:
+    """The line of the error says what cannot be run, and why."""
+    done = subprocess.run([*SERVER, "--", "/no/such/program"], capture_output=True, text=True)
+    assert done.returncode == 1 and "/no/such/program cannot be run: No such file" in json.loads(done.stdout)["error"]
+
+
 def test_wrong_key() -> None:
     """A key that no broker has is not ignored."""
     with pytest.raises(ServerFailed, match="no broker knows nonsense"), cluster(config={"nonsense": 1}):
@@ -115,6 +152,8 @@ def test_wrong_layouts() -> None:
             wrong.check()
     with pytest.raises(ServersError, match="KEY=VALUE"):
         layout_of(parser().parse_args(["--config", "nonsense"]))
+    with pytest.raises(ServersError, match="NAME:QUEUES"):
+        topics_of(parser().parse_args(["--topic", "orders:many"]))
 
 
 def test_refused_arguments_leave_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

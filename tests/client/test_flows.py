@@ -56,6 +56,13 @@ class FlowCase(SynchronousTestCase):
         offsets = self.sim.broker(broker).offsets
         return dict(offsets.positions(group, topic))
 
+    def reset(self, *, to_ms: int) -> None:
+        """Reset the offsets of group CG in topic T, as an operator does: -1 is the end, 0 the begin."""
+        client = self.sim.client()
+        self.sim.run(client.route("T"))
+        header = ResetOffsetHeader(topic="T", group="CG", timestamp=to_ms, is_force=True)
+        self.sim.run(client.ask(client.master("broker-a"), INVOKE_BROKER_TO_RESET_OFFSET, header, None))
+
 
 def owned(member: Member) -> int:
     return len([queue for queue in member.assignment() if queue.topic == "T"])
@@ -963,8 +970,7 @@ class ConsumeTests(FlowCase):
             )
         )
         self.assertEqual(sum(sum(table.values()) for table in status.body.consumer_table.values()), 4)
-        reset = ResetOffsetHeader(topic="T", group="CG", timestamp=0, is_force=True)
-        self.sim.run(self.client.ask(addr, INVOKE_BROKER_TO_RESET_OFFSET, reset, None))
+        self.reset(to_ms=0)
         self.until(lambda: len(inbox.got) == 8)
 
     def test_other_subscription(self) -> None:
@@ -993,9 +999,7 @@ class ConsumeTests(FlowCase):
         self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)]))
         self.until(lambda: len(inbox.got) == 4)
         self.sim.pass_s(6)
-        addr = self.client.master("broker-a")
-        reset = ResetOffsetHeader(topic="T", group="CG", timestamp=0, is_force=True)
-        self.sim.run(self.client.ask(addr, INVOKE_BROKER_TO_RESET_OFFSET, reset, None))
+        self.reset(to_ms=0)
         self.sim.pass_s(1)
         self.assertEqual(len(inbox.got), 8)
         self.sim.pass_s(20)  # the answer of the poll that was held changes nothing

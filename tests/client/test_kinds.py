@@ -132,6 +132,26 @@ class OrderlyTests(KindCase):
         self.assertGreater(inbox.bodies.count(b"bad"), 10)
         self.assertNotIn(b"behind", inbox.bodies)
 
+    def test_reset_past_a_bad_message(self) -> None:
+        """An operator's reset frees a queue from a message that fails again and again; it is not tried any more."""
+
+        def handle(message: ReceivedMessage) -> None:
+            if message.body == b"bad":
+                raise Later
+
+        inbox = Inbox(handle)
+        self.sim.run(consumer(self.client, inbox, orderly=True).start())
+        self.sim.run(send_all(self.sender, [b"bad", b"behind"], queue=FIRST))
+        self.until(lambda: b"bad" in inbox.bodies)
+        self.sim.pass_s(6)
+        self.reset(to_ms=-1)
+        self.sim.pass_s(2)
+        tries = inbox.bodies.count(b"bad")
+        self.sim.run(send_all(self.sender, [b"next"], queue=FIRST))
+        self.sim.pass_s(10)
+        self.assertEqual(inbox.bodies[tries:], [b"next"])
+        self.assertEqual(self.committed()[0], 3)
+
     def test_dead_letters(self) -> None:
         """After max_reconsume_times tries, or a Reject, the message is a dead letter and the queue goes on."""
 

@@ -148,7 +148,7 @@ class OrderlyConsumer(PushConsumer):
             held = self._turns.popleft()
             waiting = self._waiting.get(held, deque())
             size = min(len(waiting), self._settings.batch_size)
-            batch = [message for message in (waiting.popleft() for _ in range(size)) if held.process.holds(message)]
+            batch = [waiting.popleft() for _ in range(size)]
             self._in_use += 1
             try:
                 await self._in_order(held, batch)
@@ -162,8 +162,11 @@ class OrderlyConsumer(PushConsumer):
                     self._freed.open()
 
     async def _in_order(self, held: Held, messages: list[ReceivedMessage]) -> None:
-        """Handle a batch until it is done, or the queue is lost."""
-        while messages and not held.dropped and not self._closed:
+        """Handle a batch until it is done, the queue is lost, or an operator has reset its offset."""
+        while not held.dropped and not self._closed:
+            messages = [message for message in messages if held.process.holds(message)]
+            if not messages:
+                return
             if not self._is_locked(held):
                 await self._host.sleep(UNLOCKED_PAUSE_S)
                 continue

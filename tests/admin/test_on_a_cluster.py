@@ -535,10 +535,10 @@ class GroupTests(ClusterCase):
         self.assertEqual(self.positions(), {0: 3, 1: 2})
 
     def test_reset_of_members(self) -> None:
-        """Members that are online get the new offsets from their broker (220)."""
+        """Members that are online get the new offsets from their broker (220); the old ones are shown, to go back."""
         member = self.join("G", "orders")
         self.commit("G", "orders", 3, 2)
-        self.assertEqual(self.reset("--to", "begin"), {0: (None, 0), 1: (None, 0)})
+        self.assertEqual(self.reset("--to", "begin"), {0: (3, 0), 1: (2, 0)})
         self.world.run_until(lambda: member.requests(220), 5, "the reset at the member")
 
     def test_reset_of_a_group_that_never_consumed(self) -> None:
@@ -603,11 +603,16 @@ class GroupTests(ClusterCase):
         self.assertNotIn(b'"queueId":1', pushed.body or b"")
 
     def test_clone(self) -> None:
-        """A group takes over the offsets of another."""
+        """A group takes over the offsets of another; not while its members would write theirs again."""
         self.join("G", "orders")
         self.commit("G", "orders", 1, 2)
-        self.join("H", "orders")
-        self.text("group", "clone", "G", "H", "orders", "--yes")
+        member = self.join("H", "orders")
+        clone = ("group", "clone", "G", "H", "orders", "--yes")
+        self.assertIn("H has members at broker broker-a", self.fails(64, *clone))
+        assert member.transport is not None
+        member.transport.loseConnection()
+        self.world.run_for(5)
+        self.text(*clone)
         rows = self.data("group", "show", "H")
         self.assertEqual([row["consumer_offset"] for row in rows if row["topic"] == "orders"], [1, 2])
 

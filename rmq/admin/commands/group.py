@@ -622,11 +622,12 @@ async def _reset_at(call: Call, addr: str, at_ms: int) -> Mapping[MessageQueue, 
     options = call.options
     force = options.force == "true"
     header = ResetOffsetHeader(topic=options.topic, group=options.group, timestamp=at_ms, is_force=force)
+    old = await _committed(call, addr)
     try:
         if not call.is_dry or await connection_at(call, addr, options.group) is not None:
             answer = await call.change(addr, INVOKE_BROKER_TO_RESET_OFFSET, header, None)
             table = {} if answer is None else answer.body.offset_table
-            return {queue: _Reset(None, offset) for queue, offset in table.items()}
+            return {queue: _Reset(old.get(queue), offset) for queue, offset in table.items()}
     except Refused as error:
         # SYSTEM_ERROR: a queue without an offset, which members would have to commit first
         never_consumed = error.code == ResponseCode.SYSTEM_ERROR and not await connection_at(call, addr, options.group)
@@ -640,6 +641,18 @@ async def _ends_of(call: Call, addr: str) -> dict[MessageQueue, TopicOffset]:
     return (await call.invoke(addr, GET_TOPIC_STATS_INFO, header, None)).body.offset_table
 
 
+async def _committed(call: Call, addr: str) -> dict[MessageQueue, int]:
+    """Return the offsets of the group in the topic; none where a broker does not know them."""
+    stats = ConsumeStatsHeader(consumer_group=call.options.group, topic=call.options.topic)
+    try:
+        table = (await call.invoke(addr, GET_CONSUME_STATS, stats, None)).body.offset_table
+    except Refused as error:
+        if error.code not in UNKNOWN:
+            raise
+        return {}
+    return {queue: at.consumer_offset for queue, at in table.items()}
+
+
 async def _write_offsets(
     call: Call, addr: str, goal: Goal, table: Mapping[MessageQueue, TopicOffset], *, by_broker: bool = False
 ) -> dict[MessageQueue, _Reset]:
@@ -650,16 +663,10 @@ async def _write_offsets(
     """
     options = call.options
     force = options.force == "true"
-    stats = ConsumeStatsHeader(consumer_group=options.group, topic=options.topic)
-    try:
-        known = (await call.invoke(addr, GET_CONSUME_STATS, stats, None)).body.offset_table
-    except Refused as error:
-        if error.code not in UNKNOWN:
-            raise
-        known = {}
+    known = await _committed(call, addr)
     moved: dict[MessageQueue, _Reset] = {}
     for queue, at in table.items():
-        old = known[queue].consumer_offset if queue in known else None
+        old = known.get(queue)
         if goal.offset is not None:
             new = max(at.min_offset, min(at.max_offset, goal.offset))
         elif goal.at_ms in (_BEGIN, _END):
@@ -705,13 +712,22 @@ async def _offset_at(call: Call, addr: str, queue: MessageQueue, at_ms: int) -> 
     changes=True,
 )
 async def group_clone(call: Call) -> Outcome:
-    """Status 2 when the source has no offset in the topic, 4 when nobody confirms it."""
+    """
+    Status 2 when the source has no offset in the topic, 4 when nobody confirms it.
+
+    WrongUse while members of the other group consume the topic, as they would write their own offsets again; mqadmin
+    goes on.
+    """
     options = call.options
     brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
     tables, failures = await ask_all(call, brokers.values(), GET_ALL_CONSUMER_OFFSET, None, None)
     # brokers would take the request, and nothing would change
     if not failures and not any(f"{options.topic}@{options.source}" in one.body.offset_table for _, one in tables):
         raise NotFound(f"group {options.source} has no offset in topic {options.topic}")
+    for name, addr in brokers.items():
+        online = None if options.as_mqadmin else await connection_at(call, addr, options.group)
+        if online is not None and options.topic in online.subscription_table:
+            raise WrongUse(f"group {options.group} has members at broker {name}: stop them, or they write theirs again")
     call.confirm(
         f"group {options.group} gets the offsets of {options.source} in topic {options.topic} on {', '.join(brokers)}",
         options.group,

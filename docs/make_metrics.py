@@ -50,8 +50,8 @@ rule_files: [prometheus-alerts.yml]
 Where one Prometheus sees several clusters, give their targets a label (`labels: {env: live}`): NameServers are compared
 with those that have the same one. Tried on 28 and 29 November 2026 with Prometheus 2.42, real brokers and the Python
 client: killed, hung and stopped masters, slaves and NameServers, two masters of one name, a failed fsync, a full
-disk, a slave that is ahead, too many connections, dead letters of a new group. Starts, restarts, idle and new groups
-set off none but what says that a process does not answer.
+disk, a slave that is ahead, too many connections, dead letters of a new group. A start, a stop, an empty
+cluster and new groups set off none.
 
 [etc/grafana-dashboard.json](../etc/grafana-dashboard.json) is a dashboard for Grafana (Dashboards, New, Import): the
 cluster at a glance, messages sent and consumed, lag of groups, latencies, errors, disks, replication, NameServers,

@@ -108,7 +108,12 @@ def _scratch_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _children_import_the_same() -> None:
-    """Processes that a test starts (twistd, Spark workers) see the same packages as the test itself."""
+    """
+    Processes that a test starts (twistd, Spark workers) see the same packages as the test itself.
+
+    They keep the bytecode of what they import, wherever the run began: to compile it again takes as long as they do.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     before = os.environ.get("PYTHONPATH")
     for name, paths in needs.imports().items():
         os.environ[name] = os.pathsep.join([paths, *([before] if before else [])])

@@ -131,6 +131,10 @@ class RunTests(SynchronousTestCase):
         )
         return done.returncode, done.stdout + done.stderr
 
+    def test_processes_keep_their_bytecode(self) -> None:
+        """What a test starts does not compile the packages again, wherever the run began."""
+        self.assertNotIn("PYTHONDONTWRITEBYTECODE", os.environ)
+
     def test_each_module_of_an_extra(self) -> None:
         """Whichever is not installed, a quiet run names it at its head and end; in CI the run is refused by name."""
         path = str(ROOT / "tests" / "test_needs.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -106,7 +107,13 @@ def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     """Yield every Python file below ``folders`` as (path relative to the root, syntax tree)."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+            yield str(path.relative_to(ROOT)), parsed(path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file; the checks share it, so none may change it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
@@ -244,7 +251,7 @@ class ImportDirectionTests(SynchronousTestCase):
                 ):
                     wrong.append(f"{path} imports {name}")
         for path, allowed in PURE_MODULES.items():
-            tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+            tree = parsed(ROOT / path)
             wrong += [f"{path} imports {m}" for m, _ in imports(tree) if m.split(".")[0] in ("twisted", "zope")]
             wrong += [
                 f"{path} imports {name}"
@@ -399,7 +406,7 @@ def reading_order(text: str) -> Iterator[str]:
 def functions(path: Path) -> set[str]:
     """Return the functions of a module, those of its classes as ``Class.function``."""
     found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path).body:
         parts = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -206,8 +206,14 @@ class DefectTests(StoreCase):
         self.assertLess(sum(case.skipped is not None for case in cases), 6)
 
     def test_clean_stores_of_all_kinds_are_silent(self) -> None:
-        """Apache's, ours and made ones, a slave that joined late, retention, junk after BLANKs: no finding at all."""
-        cases = self.cases(list(KINDS), [1, 2, 3], [])
+        """
+        Apache's, ours and made ones, a slave that joined late, retention, junk after BLANKs: no finding at all.
+
+        The seeds left out are those of the test above, which audits its pairs before it damages them.
+        """
+        cases = []
+        for index, kind in enumerate(KINDS):
+            cases += self.cases([kind], [seed for seed in (1, 2, 3) if seed != index], [])
         self.assertEqual([text for case in cases for text in case.wrong], [])
         self.assertEqual({case.kind for case in cases}, set(KINDS))
 

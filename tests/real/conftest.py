@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.javaclient import JavaClient
-from tests.real.peers import Site
+from tests.real.javaclient import JavaAdmin, JavaClient
+from tests.real.peers import APACHE_4, Site
 
 _SITES = pytest.StashKey[list[Site]]()
 
@@ -76,3 +76,11 @@ def client(tmp_path: Path) -> Iterator[Clients]:
     yield start
     for one in clients:
         one.close()
+
+
+@pytest.fixture
+def java_admin(tmp_path: Path) -> Iterator[JavaAdmin]:
+    """Apache's mqadmin 4.9.7; one JVM runs all commands of a test, as each JVM takes more than a second to start."""
+    admin = JavaAdmin(APACHE_4, tmp_path / "mqadmin")
+    yield admin
+    admin.close()

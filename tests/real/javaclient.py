@@ -134,7 +134,11 @@ class JavaClient(PipedClient):
 
 
 class JavaAdmin(PipedClient):
-    """Apache's mqadmin of a version that stays up between its commands (see java/Admin.java)."""
+    """
+    Apache's mqadmin of a version that stays up between its commands (see java/Admin.java).
+
+    sendMessage can run once: Apache's command object keeps the producer that it has shut down.
+    """
 
     def __init__(self, version: str, folder: Path):
         classpath = os.pathsep.join([str(compiled(version, ADMIN_SOURCE)), f"{jars(version)}/*"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.javaclient import JavaAdmin
 from tests.real.peers import OURS, Site, mqadmin, until
 from tests.real.probe import Refused
 
@@ -40,7 +41,7 @@ def as_account(site: Site, name: str | None) -> None:
 
 
 @pytest.mark.real
-def test_mqadmin(site: Site) -> None:
+def test_mqadmin(site: Site, java_admin: JavaAdmin) -> None:
     """NameServer and broker do what an admin signs and refuse what nobody or another one signs, in Apache's words."""
     accounts = write(site.root / "plain_acl.yml", ACCOUNTS)
     tools = write(site.root / "tools.yml", "accessKey: replica\nsecretKey: 12345678\n")
@@ -53,23 +54,23 @@ def test_mqadmin(site: Site) -> None:
     topic = ("updateTopic", *n, "-b", master.addr, "-t", "Allowed", "-r", "4", "-w", "4")
 
     as_account(site, None)
-    assert "No accessKey is configured" in mqadmin(site.root, *kv)
-    assert "No accessKey is configured" in mqadmin(site.root, *topic)
+    assert "No accessKey is configured" in java_admin.run(*kv)
+    assert "No accessKey is configured" in java_admin.run(*topic)
     as_account(site, "application")
-    assert "Need admin permission for request code=100" in mqadmin(site.root, *kv)
+    assert "Need admin permission for request code=100" in java_admin.run(*kv)
     as_account(site, "stranger")
-    assert "No acl config for stranger" in mqadmin(site.root, *topic)
+    assert "No acl config for stranger" in java_admin.run(*topic)
 
     as_account(site, "operator")
-    assert "create or update kv config to namespace success" in mqadmin(site.root, *kv)
-    assert "success" in mqadmin(site.root, *topic)
+    assert "create or update kv config to namespace success" in java_admin.run(*kv)
+    assert "success" in java_admin.run(*topic)
     as_account(site, "application")
-    sent = mqadmin(site.root, "sendMessage", *n, "-t", "Allowed", "-p", "hello", "-k", "key-1")
+    sent = java_admin.run("sendMessage", *n, "-t", "Allowed", "-p", "hello", "-k", "key-1")
     assert "SEND_OK" in sent, sent
     message_id = sent.split()[-1]
     until(
         "the message is found by its key",
-        lambda: message_id in mqadmin(site.root, "queryMsgByKey", *n, "-t", "Allowed", "-k", "key-1"),
+        lambda: message_id in java_admin.run("queryMsgByKey", *n, "-t", "Allowed", "-k", "key-1"),
     )
     refused = mqadmin(site.root, "sendMessage", *n, "-t", "BenchmarkTest", "-p", "hello")
     assert "No default permission for topic BenchmarkTest" in refused

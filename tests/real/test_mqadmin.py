@@ -14,16 +14,16 @@ from rmq.blocking import Later, PushSettings, ReceivedMessage
 from rmq.client.settings import From
 from tests.real.campaigns import campaign_only
 from tests.real.conftest import Clients
+from tests.real.javaclient import JavaAdmin
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, mqadmin, until
 
 #: what a Java program prints when something went wrong inside it
 TROUBLE = re.compile(r"Exception|^\s+at [\w.$]+\(|\[error\]|command failed", re.MULTILINE | re.IGNORECASE)
 
 
-def admin(site: Site, *arguments: str) -> str:
-    """Run a sub-command and return its output, which must not tell of an exception."""
-    output = mqadmin(site.root, *arguments)
-    assert not TROUBLE.search(output), f"mqadmin {' '.join(arguments)}:\n{output}"
+def sound(output: str) -> str:
+    """Return the output of a sub-command, which must not tell of an exception."""
+    assert not TROUBLE.search(output), output
     return output
 
 
@@ -37,41 +37,44 @@ def cluster(site: Site) -> tuple[Process, Broker]:
 def test_cluster_list(site: Site, cluster: tuple[Process, Broker]) -> None:
     """clusterList shows the broker with its address and a 4.9 version."""
     namesrv, broker = cluster
-    row = next(line for line in admin(site, "clusterList", "-n", namesrv.addr).splitlines() if broker.addr in line)
+    output = sound(mqadmin(site.root, "clusterList", "-n", namesrv.addr))
+    row = next(line for line in output.splitlines() if broker.addr in line)
     name, brokername, broker_id, addr, version = row.split()[:5]
     assert (name, brokername, broker_id, addr) == ("DefaultCluster", "broker-a", "0", broker.addr)
     assert re.fullmatch(r"V4_9_\d+", version)
 
 
 @pytest.mark.real
-def test_everyday_commands(site: Site, cluster: tuple[Process, Broker]) -> None:
+def test_everyday_commands(cluster: tuple[Process, Broker], java_admin: JavaAdmin) -> None:
     """topicList, updateTopic, topicRoute, sendMessage and brokerStatus do what their names say."""
     namesrv, broker = cluster
     n = ("-n", namesrv.addr)
-    assert "BenchmarkTest" in admin(site, "topicList", *n).split()
+    assert "BenchmarkTest" in sound(java_admin.run("topicList", *n)).split()
 
-    created = admin(site, "updateTopic", *n, "-c", "DefaultCluster", "-t", "Admin", "-r", "5", "-w", "3")
+    created = sound(java_admin.run("updateTopic", *n, "-c", "DefaultCluster", "-t", "Admin", "-r", "5", "-w", "3"))
     assert f"create topic to {broker.addr} success" in created and "writeQueueNums=3" in created
-    assert "Admin" in admin(site, "topicList", *n).split()
+    assert "Admin" in sound(java_admin.run("topicList", *n)).split()
     assert "Admin" in broker_topics(broker)
 
-    route = admin(site, "topicRoute", *n, "-t", "Admin")
+    route = sound(java_admin.run("topicRoute", *n, "-t", "Admin"))
     assert broker.addr in route and re.search(r'"readQueueNums":\s*5', route)
 
-    sent = admin(site, "sendMessage", *n, "-t", "Admin", "-k", "admin-key", "-c", "TagA", "-p", "hello from mqadmin")
+    sent = sound(
+        java_admin.run("sendMessage", *n, "-t", "Admin", "-k", "admin-key", "-c", "TagA", "-p", "hello from mqadmin")
+    )
     row = next(line for line in sent.splitlines() if "SEND_OK" in line)
     assert row.split()[0] == "broker-a"
     with broker.probe() as probe:
         stored = [record for queue in range(3) for record in probe.read_queue("Admin", queue)]
     assert [(r.key, r.properties["TAGS"], r.body) for r in stored] == [("admin-key", "TagA", b"hello from mqadmin")]
 
-    lines = [line.partition(":") for line in admin(site, "brokerStatus", *n, "-b", broker.addr).splitlines()]
+    lines = [line.partition(":") for line in sound(java_admin.run("brokerStatus", *n, "-b", broker.addr)).splitlines()]
     status = {name.strip(): value.strip() for name, _, value in lines}
     assert int(status["commitLogMaxOffset"]) > 0
     assert status["brokerVersionDesc"].startswith("V4_9_")
     assert status["msgPutTotalTodayNow"] != "0"
 
-    widened = admin(site, "updateTopic", *n, "-b", broker.addr, "-t", "Admin", "-r", "8", "-w", "8")
+    widened = sound(java_admin.run("updateTopic", *n, "-b", broker.addr, "-t", "Admin", "-r", "8", "-w", "8"))
     assert "success" in widened
 
     def routed() -> bool:
@@ -83,16 +86,16 @@ def test_everyday_commands(site: Site, cluster: tuple[Process, Broker]) -> None:
 
 
 @pytest.mark.real
-def test_a_command_for_something_unknown_fails_politely(site: Site, cluster: tuple[Process, Broker]) -> None:
+def test_a_command_for_something_unknown_fails_politely(cluster: tuple[Process, Broker], java_admin: JavaAdmin) -> None:
     """The route of a topic that nobody has is refused with the code and the remark that mqadmin prints for Apache."""
     namesrv, _ = cluster
-    output = mqadmin(site.root, "topicRoute", "-n", namesrv.addr, "-t", "NoSuchTopic")
+    output = java_admin.run("topicRoute", "-n", namesrv.addr, "-t", "NoSuchTopic")
     assert "CODE: 17" in output and "No topic route info in name server for the topic: NoSuchTopic" in output
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", [OURS, APACHE_4])
-def test_commands_that_consumers_answer(kind: str, site: Site, client: Clients) -> None:
+def test_commands_that_consumers_answer(kind: str, site: Site, client: Clients, java_admin: JavaAdmin) -> None:
     """What mqadmin asks of consumers reaches them through the broker, with clients of both versions in one group."""
     namesrv = site.namesrv(kind)
     broker = site.broker(kind, namesrv.addr)
@@ -123,9 +126,9 @@ def test_commands_that_consumers_answer(kind: str, site: Site, client: Clients) 
     until("their offsets are committed", lambda: committed() == 20, seconds=60)
 
     # 307: running information, of both members
-    status = admin(site, "consumerStatus", *n, "-g", "asked-group")
+    status = sound(java_admin.run("consumerStatus", *n, "-g", "asked-group"))
     assert all(member in status for member in members), status
-    details = mqadmin(site.root, "consumerStatus", *n, "-g", "asked-group", "-i", members[0])
+    details = java_admin.run("consumerStatus", *n, "-g", "asked-group", "-i", members[0])
     assert "#Consumer Properties#" in details and "Asked" in details
 
     # 223: positions, asked of the members themselves
@@ -135,15 +138,14 @@ def test_commands_that_consumers_answer(kind: str, site: Site, client: Clients) 
 
     # 309: one member consumes one message again, out of turn
     event = sent[7]
-    again = admin(
-        site, "queryMsgByUniqueKey", *n, "-t", "Asked", "-i", event["msgId"], "-g", "asked-group", "-d", members[0]
-    )
+    which = ("-t", "Asked", "-i", event["msgId"], "-g", "asked-group", "-d", members[0])
+    again = sound(java_admin.run("queryMsgByUniqueKey", *n, *which))
     assert "CR_SUCCESS" in again, again
     assert received()[event["key"]] == 2
 
     # 222 and 220: everything once more
     before = received()
-    reset = admin(site, "resetOffsetByTime", *n, "-g", "asked-group", "-t", "Asked", "-s", "0")
+    reset = sound(java_admin.run("resetOffsetByTime", *n, "-g", "asked-group", "-t", "Asked", "-s", "0"))
     assert reset.count("broker-a") == 2, reset
     until("every message came again", lambda: set(received() - before) == set(before), seconds=120)
 
@@ -163,7 +165,7 @@ assert APACHE_4 == "4.9.7", "the acceptance list names mqadmin 4.9.7"
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", [OURS, campaign_only(APACHE_4)])
-def test_a_python_member_beside_one_of_java(kind: str, site: Site, client: Clients) -> None:
+def test_a_python_member_beside_one_of_java(kind: str, site: Site, client: Clients, java_admin: JavaAdmin) -> None:
     """consumerStatus and consumerProgress show a Python member as Java's: the same sections, rates, times, stacks."""
     namesrv = site.namesrv(kind)
     broker = site.broker(kind, namesrv.addr)
@@ -186,11 +188,11 @@ def test_a_python_member_beside_one_of_java(kind: str, site: Site, client: Clien
         until("both have queues", lambda: sum(q.topic == "Shown" for q in member.assignment()) == 2, seconds=120)
         java.send("Shown", "sync", 40, prefix="shown")
         until("all messages came", lambda: len(set(got)) + len(java.got("java")) >= 40, seconds=120)
-        shown = admin(site, "consumerStatus", *n, "-g", "shown-group")
+        shown = sound(java_admin.run("consumerStatus", *n, "-g", "shown-group"))
         mine, other = sorted(set(re.findall(r"[^\s/]+@[^\s/]+", shown)), key=lambda id: str(os.getpid()) not in id)
 
         def sections(client_id: str) -> dict[str, str]:
-            shown = admin(site, "consumerStatus", *n, "-g", "shown-group", "-i", client_id, "-s", "true")
+            shown = sound(java_admin.run("consumerStatus", *n, "-g", "shown-group", "-i", client_id, "-s", "true"))
             parts = re.split(r"^#([\w& ]+)#$", shown, flags=re.MULTILINE)
             return dict(zip(parts[1::2], parts[2::2], strict=True))
 

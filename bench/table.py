@@ -27,6 +27,7 @@ import attrs
 from bench.brokers import (
     ACCOUNT,
     BATCH,
+    BODY_BYTES,
     CONSUMERS,
     FILLED,
     GROUPS,
@@ -228,6 +229,8 @@ def send_back(stage: Stage) -> One:
     places = {}
     for candidate in stage.candidates.values():
         with candidate.process.probe() as probe:
+            # the brokers of some rows are not filled
+            probe.send_message(FILLED, 0, b"x" * BODY_BYTES)
             places[candidate.name] = decode_record(probe.must(11, pull_fields(FILLED, 0, 0, count=1)).body).phy_offset
     shapes = {}
     for name, place in places.items():
@@ -375,6 +378,24 @@ def send_rows(name: str, shapes: Mapping[str, Asked], body_bytes: int = 100) -> 
     return [load(f"{name} {body_bytes} B {shape}", make, wanted, 90) for shape, wanted in shapes.items()]
 
 
+def half_row(name: str) -> Row:
+    """Return a row of half messages, each committed when it is answered."""
+    make, end = partial(half_template, topic=SENT), lambda stage: ("end", stage.file(end_template))
+    return load(f"{name} c16d1", make, asked(1.0, 0.6), None, end)
+
+
+def waiting_rows(name: str) -> list[Row]:
+    """Return rows of other messages than ordinary ones, whose answers wait for disk or slave."""
+    delayed = partial(send_template, topic=SENT, body_bytes=100, delay_level=18)
+    half = partial(half_template, topic=SENT)
+    return [
+        load(f"{name} delayed 100 B c16d1", delayed, asked(1.0, 0.6)),
+        load(f"{name} half message c16d1", half, asked(1.0, 0.6)),
+        half_row(f"{name} half message, then end"),
+        Row(f"{name} send back c16d1", asked(1.0, 0.6), send_back),
+    ]
+
+
 def signed_rows() -> list[Row]:
     """Return rows of requests with a signature, which a broker with access control checks."""
     send = partial(signed_send_template, topic=SENT, body_bytes=100, account=ACCOUNT)
@@ -458,13 +479,7 @@ GROUPS_OF_ROWS = (
             Row("send back c16d1", asked(1.0, 0.6), send_back),
             while_pulled("delayed messages, 5,000 a second", asked(0.97, 0.6), 16, CONSUMERS, DELAYED_RATE, delay=1),
             Row("sends beside 20,000 delayed messages", asked(0.97, 0.6, p99=1.0), beside_delayed, window_s=1.0),
-            load(
-                "half message, then end c16d1",
-                partial(half_template, topic=SENT),
-                asked(1.0, 0.6),
-                None,
-                lambda stage: ("end", stage.file(end_template)),
-            ),
+            half_row("half message, then end"),
             load("send 100 B by Go c16d16", partial(go_template, topic=SENT, body_bytes=100), asked(1.0, 0.6), 90),
             *send_rows("send", {"c1d1": kept(1.28, 0.27), "c64d1": kept(1.49, 0.44), "c16d16": kept(3.5, 0.18)}),
             *send_rows("send", {"c16d1": asked(1.0, 0.6)}, 65_536),
@@ -473,12 +488,18 @@ GROUPS_OF_ROWS = (
     Group(
         "SYNC_FLUSH",
         start_brokers(flushDiskType="SYNC_FLUSH"),
-        send_rows("SYNC_FLUSH", {"c1d1": kept(1.25, 0.44, p50=0.85), "c64d1": kept(1.30, 0.53)}),
+        (
+            *send_rows("SYNC_FLUSH", {"c1d1": kept(1.25, 0.44, p50=0.85), "c64d1": kept(1.30, 0.53)}),
+            *waiting_rows("SYNC_FLUSH"),
+        ),
     ),
     Group(
         "SYNC_MASTER",
         start_brokers(slave=True, brokerRole="SYNC_MASTER"),
-        send_rows("SYNC_MASTER", {"c1d1": kept(1.03, 0.44, p50=0.9), "c64d1": kept(1.53, 0.37)}),
+        (
+            *send_rows("SYNC_MASTER", {"c1d1": kept(1.03, 0.44, p50=0.9), "c64d1": kept(1.53, 0.37)}),
+            *waiting_rows("SYNC_MASTER"),
+        ),
     ),
     Group(
         "SYNC_FLUSH and SYNC_MASTER",

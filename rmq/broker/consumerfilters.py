@@ -21,8 +21,8 @@ from twisted.logger import Logger
 
 from rmq.broker.filters import SQL92, SubscriptionError, is_tag_type
 from rmq.runtime.clock import now_ms
-from rmq.runtime.disk.files import Disk
-from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.statefile import read_state, write_state_soon
 from rmq.wire import fastjson
 from rmq.wire.api.common import SubscriptionData
 
@@ -215,8 +215,12 @@ class ConsumerFilters:
                 one.dead = True
                 self._groups.setdefault(group, {})[topic] = one
 
-    def persist(self) -> None:
-        """Drop what nobody has used for ``keep_ms``; write the file if anything has changed. Raises DiskError."""
+    async def persist(self) -> None:
+        """
+        Drop what nobody has used for ``keep_ms``; write the file if anything has changed, while the reactor goes on.
+
+        Calls must not overlap. DiskError when that fails, and the next call tries again.
+        """
         now = now_ms(self._clock)
         for known in [one for one in self if one.dead and now - one.dead_time >= self._keep_ms]:
             topics = self._groups[known.consumer_group]
@@ -231,8 +235,12 @@ class ConsumerFilters:
             filters = by_topic.setdefault(known.topic, _TopicFilters(topic=known.topic))
             filters.group_filter_data[known.consumer_group] = known
         content = msgspec.json.encode(_FilterFile(filter_data_by_topic=by_topic))
-        write_state(self._disk, self.path, msgspec.json.format(content, indent=1))
         self._changed = False
+        try:
+            await write_state_soon(self._disk, self.path, msgspec.json.format(content, indent=1))
+        except DiskError:
+            self._changed = True
+            raise
 
 
 # ---- Apache's bit maps ----

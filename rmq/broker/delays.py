@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -19,8 +19,8 @@ from twisted.python.failure import Failure
 from rmq.broker.tables import next_version
 from rmq.broker.topics import TRANS_HALF_TOPIC
 from rmq.runtime.clock import DeadlineTimer, now_ms
-from rmq.runtime.disk.files import Disk, DiskError
-from rmq.runtime.disk.statefile import read_state, write_state
+from rmq.runtime.disk.files import Disk
+from rmq.runtime.disk.statefile import read_state, write_state_soon
 from rmq.store.appender import Host, SendBatch
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
@@ -109,9 +109,6 @@ class DelayStore(Protocol):
     @property
     def end_offset(self) -> int: ...
 
-    @property
-    def flushed_offset(self) -> int: ...
-
     def preloading(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> Deferred[None] | None: ...
 
     def pull(self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: None) -> GetResult: ...
@@ -120,7 +117,7 @@ class DelayStore(Protocol):
 
     def append_many(self, sends: SendBatch, store_host: Host) -> int: ...
 
-    def flush_soon(self) -> None: ...
+    def sync_until(self, phy_offset: int) -> Deferred[bool]: ...
 
     def put(self, message: Message) -> PutResult | Deferred[PutResult]: ...
 
@@ -190,8 +187,8 @@ class Delays:
         self._unsaved = False
         #: what the file holds; slaves get this: their logs may lack what was delivered just now
         self.written = AllDelayOffset(data_version=self._version)
-        #: the end of the log when :meth:`persist` was called, and what it is to write; None when nothing waits
-        self._waits_for: tuple[int, AllDelayOffset] | None = None
+        #: held while the file is being written, or waits for the log
+        self._writing = DeferredLock()
         #: level -> when to look at its next message, in seconds of the clock
         self._due_s: dict[int, float] = {}
         self._timer = DeadlineTimer(clock, lambda: min(self._due_s.values(), default=None), self._run)
@@ -216,35 +213,25 @@ class Delays:
         """The offsets as of now; 4.9 ignores the version, 5.x slaves need it."""
         return AllDelayOffset(data_version=self._version, offset_table=dict(sorted(self._offsets.items())))
 
-    def persist(self) -> None:
+    async def persist(self) -> None:
         """
         Write the file if anything was delivered since, as soon as the log has been synced as far as it goes now.
 
-        A power failure that takes a delivered message must not find an offset behind it: it would be lost.
-        DiskError when that fails, and the next call tries again.
+        The reactor goes on meanwhile. A power failure that takes a delivered message must not find an offset behind it:
+        it would be lost. DiskError when that fails, and the next call tries again.
         """
-        if not self._unsaved or self._waits_for is not None:
-            return
-        waits_for = (self._store.end_offset, self.table())
-        if self._store.flushed_offset >= waits_for[0]:
-            self._write(waits_for[1])
-        else:
-            self._waits_for = waits_for
-            self._store.flush_soon()
-
-    def flushed(self) -> None:
-        """Write the file if it waits for the log's sync; to be called after each."""
-        if self._waits_for is None or self._store.flushed_offset < self._waits_for[0]:
-            return
-        (_, table), self._waits_for = self._waits_for, None
+        await self._writing.acquire()
         try:
-            self._write(table)
-        except DiskError as error:
-            self._log.error("delay offsets could not be written, the next attempt follows: {error}", error=str(error))
+            if self._unsaved:
+                table = self.table()
+                if await self._store.sync_until(self._store.end_offset):
+                    await self._write(table)
+        finally:
+            self._writing.release()
 
-    def _write(self, table: AllDelayOffset) -> None:
+    async def _write(self, table: AllDelayOffset) -> None:
         table.data_version = self._version = next_version(self._version, now_ms(self._clock))
-        write_state(self._disk, self.path, fastjson.encode(table, quote_int_keys=True))
+        await write_state_soon(self._disk, self.path, fastjson.encode(table, quote_int_keys=True))
         self.written = table
         self._unsaved = table.offset_table != self._offsets
 

@@ -236,11 +236,11 @@ class Dumps:
         for table in self._tables:
             await table.fold()
         await self._offsets.persist()
+        if not self._setup.is_slave:
+            await self._delays.persist()
         await store.write_most()
         if not store.write_buffers():
             raise DumpError(f"{self._root}: no room for consume queues and index")
-        if not self._setup.is_slave:
-            self._delays.persist()
         manifest = Manifest(
             cluster=self._setup.broker.broker_cluster_name,
             broker_name=self._setup.name,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.offset_push import OffsetPush, OffsetsRefused, OwnMessages
@@ -26,7 +27,7 @@ from rmq.errors import RequestFailed
 from rmq.remoting.client import RemotingClient
 from rmq.runtime.clock import Periodic
 from rmq.runtime.disk.files import Disk, DiskError
-from rmq.runtime.disk.statefile import write_state
+from rmq.runtime.disk.statefile import write_state_soon
 from rmq.runtime.platform import split_addr
 from rmq.wire import fastjson
 from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
@@ -61,12 +62,8 @@ class OwnLog(OwnMessages, Protocol):
     def end_offset(self) -> int:
         """Where the log ends."""
 
-    @property
-    def flushed_offset(self) -> int:
-        """Everything before is on disk."""
-
-    def flush_soon(self) -> None:
-        """Sync the log soon."""
+    def sync_until(self, phy_offset: int) -> Deferred[bool]:
+        """Sync the log up to an offset; fires with False when that failed."""
 
 
 class MetadataSync(Service):
@@ -117,6 +114,8 @@ class MetadataSync(Service):
         self._delay_offset: bytes | None = None
         #: the next one, and the end of the master's log that this slave must have on disk first
         self._next_delay_offset: tuple[int, bytes] | None = None
+        #: held while the file of delay offsets is being written, or waits for the log
+        self._writing = DeferredLock()
         #: the steps whose last run failed
         self._failing: dict[str, str] = {}
         self._rounds = Periodic(clock, PERIOD_S, self.sync, name="metadata synchronisation", first_s=FIRST_S)
@@ -154,7 +153,7 @@ class MetadataSync(Service):
         self._rounds.start()
 
     def stopService(self) -> Deferred[None]:
-        """Start no further step; fires when the running one has ended, which takes three seconds at most."""
+        """Start no further step; fires when the running one has ended: three seconds and its write at most."""
         super().stopService()
         if self._early is not None:
             self._early.cancel()
@@ -267,7 +266,7 @@ class MetadataSync(Service):
     async def _sync_delay_offsets(self, master: str) -> None:
         if self._next_delay_offset is None:
             await self._ask_delay_offsets(master)
-        self._write_delay_offsets()
+        await self.write_delay_offsets()
 
     async def _ask_delay_offsets(self, master: str) -> None:
         response = await self._client.invoke(master, GET_ALL_DELAY_OFFSET, None, None, timeout_ms=STEP_TIMEOUT_MS)
@@ -289,22 +288,28 @@ class MetadataSync(Service):
             self._next_delay_offset = int(end), data
 
     def log_flushed(self) -> None:
-        """Write the delay offsets that wait for the log's sync; to be called after each."""
-        try:
-            self._write_delay_offsets()
-        except DiskError as error:
-            self._log.error("delay offsets could not be written, the next round tries again: {error}", error=error)
+        """Write the delay offsets that wait for the log; to be called after each of its syncs."""
+        if self.running and self._next_delay_offset is not None and not self._writing.locked:
+            Deferred.fromCoroutine(self.write_delay_offsets()).addErrback(self._not_written)
 
-    def _write_delay_offsets(self) -> None:
-        """Write the next table if the log is on disk as far as the master's was; else have it synced."""
-        if self._next_delay_offset is None:
-            return
-        end, data = self._next_delay_offset
-        if self._messages.flushed_offset >= end:
-            write_state(self._disk, self._delay_path, data)
-            self._delay_offset, self._next_delay_offset = data, None
-        elif self._messages.end_offset >= end:
-            self._messages.flush_soon()
+    def _not_written(self, failure: Failure) -> None:
+        failure.trap(DiskError)
+        self._log.error("delay offsets could not be written, the next round tries again: {error}", error=failure.value)
+
+    async def write_delay_offsets(self) -> None:
+        """Write the next table if the log goes as far as the master's did, once it is on disk; DiskError."""
+        await self._writing.acquire()
+        try:
+            due = self._next_delay_offset
+            if due is None or self._messages.end_offset < due[0] or not await self._messages.sync_until(due[0]):
+                return
+            if self._next_delay_offset is due:  # else it was of another master
+                await write_state_soon(self._disk, self._delay_path, due[1])
+                self._delay_offset = due[1]
+                if self._next_delay_offset is due:
+                    self._next_delay_offset = None
+        finally:
+            self._writing.release()
 
 
 def vip_addr(addr: str) -> str:

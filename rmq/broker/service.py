@@ -314,7 +314,6 @@ class BrokerService(MultiService):
         polls = self.polls
         self.store.on_arrival(polls.arrived, queues=polls.queues, together=polls.arrived_together)
         self.store.on_arrival(self.delays.arrived, topic=SCHEDULE_TOPIC)
-        self.store.on_flushed(self.delays.flushed)
         self.store.on_failure(self._store_failed)
         self.topics.on_created(self.registration.topic_created)
         if self.setup.is_slave:
@@ -437,8 +436,8 @@ class BrokerService(MultiService):
         await self._step("writing groups", self.groups.fold)
         await self._step("writing consumer filters", self.filters.persist)
         await self._step("writing consumer offsets", self.offsets.persist)
-        if not self.setup.is_slave:
-            await self._step("writing delay offsets", self.delays.persist)
+        delays = self.metadata_sync.write_delay_offsets if self.setup.is_slave else self.delays.persist
+        await self._step("writing delay offsets", delays)
         await self._step("closing the store", self.store.stop)
         await self._step("closing client connections", self.client.stopService)
         await self._step("forgetting certificates and accounts", self.access.stopService)

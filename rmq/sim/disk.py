@@ -85,6 +85,9 @@ class SimDisk:
         self.load_s = HEALTHY_LOAD_S
         #: called with the seconds that it will take, when a sync begins that does not block
         self.on_sync: Callable[[float], object] = lambda seconds: None
+        #: called with its path when a sync begins that blocks the reactor
+        self.on_halt: Callable[[str], object] = lambda path: None
+        self._in_thread = False
         #: called when an empty disk takes the place of this one
         self.on_replace: Callable[[], object] = lambda: None
         #: of files, in all processes
@@ -357,6 +360,7 @@ class SimDisk:
         path = self._path(path)
         if not self.is_dir(path):
             raise DiskError(path, "No such directory")
+        self.halts(path)
         failure = self._names_synced(path, [change for change in self._name_changes if path in change.folders])
         if failure is not None:
             raise failure
@@ -370,12 +374,16 @@ class SimDisk:
         takes_s = self.sync_takes_s()
 
         def end() -> None:
+            self._in_thread = True
             try:
                 work()
             except DiskError as error:
-                done.errback(error)
+                failed: DiskError | None = error
             else:
-                done.callback(None)
+                failed = None
+            finally:
+                self._in_thread = False
+            done.callback(None) if failed is None else done.errback(failed)
 
         self.after(takes_s, end)
         self.on_sync(takes_s)
@@ -430,6 +438,11 @@ class SimDisk:
             inode.modified_s = self._node.seconds()
         if error is not None:
             raise error
+
+    def halts(self, path: str) -> None:
+        """A file or folder is synced while the caller waits."""
+        if not self._in_thread:
+            self.on_halt(path)
 
     def sync_takes_s(self) -> float:
         return self._rng.uniform(*self.sync_s)
@@ -596,6 +609,7 @@ class SimFile:
 
     def sync_now(self) -> None:
         self._check_writable(None)
+        self._disk.halts(self.path)
         error = self.missed or self._disk.sync_inode(self.path, self.inode, len(self.inode.pending))
         if error is not None:
             raise self._failed(error)

@@ -158,10 +158,7 @@ class Checkpointer:
             is_end=is_end,
             index=self._index.state() if self._index is not None else IndexState(),
         )
-        while self._commit_log.flushed < point.offset and not self._log_sync.failed:
-            self._log_sync.request()
-            await self._log_sync.idle()
-        if self._log_sync.failed:
+        if not await self._log_sync.reach(point.offset):
             return
         await self._queues.sync()
         if self._index is not None:

@@ -20,6 +20,9 @@ from rmq.store.messages import StoreError
 from rmq.store.openfiles import CHUNK_BYTES, OpenFiles, zero_from
 from rmq.wire.record import BLANK_BYTES, blank
 
+#: the next file is made when this share of the last one is left, while others write into it
+AHEAD_SHARE = 1 / 4
+
 
 class CommitLog:
     """
@@ -44,9 +47,12 @@ class CommitLog:
         self._tail_start = 0
         #: end of the file that is written to
         self.tail_end = 0
-        #: the next file, made but not begun, because the BLANK before it could not be written
+        #: the next file, made but not begun: ahead of time, or because the BLANK before it could not be written
         self._spare: File | None = None
         self._spare_start = 0
+        self._spare_is_durable = False
+        #: the file that :meth:`make_next` has made, or found no room for
+        self._made_ahead = -1
         #: a failed write may have left so many bytes behind ``end``
         self._soiled = 0
 
@@ -135,24 +141,49 @@ class CommitLog:
 
         SyncFailed, here and wherever files are made or deleted, says that nothing more can be promised.
         """
-        if self._spare is not None and self._spare_start == start:
-            return
-        self.drop_unused_file()
+        if self._spare is None or self._spare_start != start:
+            self.drop_unused_file()
+            self._spare, self._spare_start, self._spare_is_durable = self._make(start), start, False
+        if not self._spare_is_durable:
+            try:
+                # Length and name must be durable before anything in the file is: a start finds whole files only.
+                self._spare.sync_now()
+                self._disk.sync_dir(self.folder)
+            except DiskError:
+                self._spare.close()
+                self._spare = None
+                self._disk.delete(self.path(start))
+                raise
+            self._spare_is_durable = True
+
+    def _make(self, start: int) -> File:
         path = self.path(start)
         try:
-            file = self._disk.create(path, self.segment_bytes)
+            return self._disk.create(path, self.segment_bytes)
         except DiskFull as error:
             needed = f"{self.segment_bytes} bytes are needed (mappedFileSizeCommitLog)"
             raise DiskFull(path, f"{error.text}; {needed}") from error
-        try:
-            # Length and name must be durable before anything in the file is: a start finds whole files only.
-            file.sync_now()
-            self._disk.sync_dir(self.folder)
-        except DiskError:
-            file.close()
-            self._disk.delete(path)
-            raise
-        self._spare, self._spare_start = file, start
+
+    async def make_next(self) -> None:
+        """
+        Make the next file if the last one is nearly full, so that :meth:`roll` need not wait for the disk.
+
+        DiskError as in :meth:`roll`, which tries again.
+        """
+        start = self.tail_end
+        if self._made_ahead == start or self.end < start - self.segment_bytes * AHEAD_SHARE or self.is_empty:
+            return
+        self._made_ahead = start
+        if self._spare is not None:
+            return
+        self._spare, self._spare_start, self._spare_is_durable = self._make(start), start, False
+        file = self._spare
+        synced: Deferred[None] = file.sync()
+        await synced
+        named: Deferred[None] = self._disk.sync_dir_soon(self.folder)
+        await named
+        if self._spare is file:  # else it was needed before
+            self._spare_is_durable = True
 
     def _begin(self) -> None:
         """Make what :meth:`_create` made the last file, to be written from its first byte on; this cannot fail."""
@@ -177,11 +208,12 @@ class CommitLog:
         self._files.delete(self.path(start))
         self._disk.sync_dir(self.folder)
 
-    def delete_first(self) -> None:
-        """Delete the oldest file; never the last one."""
+    def delete_first(self) -> Deferred[None]:
+        """Delete the oldest file, never the last one; fires when that is durable, and the next one may go."""
         assert len(self._starts) > 1, "the last file stays"
-        self._forget(self._starts[0])
+        self._files.delete(self.path(self._starts[0]))
         del self._starts[0]
+        return self._disk.sync_dir_soon(self.folder)
 
     def modified_ms(self, start: int) -> int:
         """Return when a file was last written; 0 if the file no longer exists."""

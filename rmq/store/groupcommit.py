@@ -165,6 +165,8 @@ class LogSync:
         self._in_flight = False
         self._again = False
         self._waiting: list[Deferred[None]] = []
+        #: offsets that are waited for
+        self._reached: list[tuple[int, Deferred[bool]]] = []
         self._began_s = 0.0
         #: True once an fsync failed
         self.failed = False
@@ -179,6 +181,15 @@ class LogSync:
             self._again = True
         elif not self.failed and self._commit_log.flushed < self._commit_log.end:
             self._start()
+
+    def reach(self, phy_offset: int) -> Deferred[bool]:
+        """Sync what lies before an offset of the log; fires with False when an fsync failed."""
+        done: Deferred[bool] = Deferred()
+        self._reached.append((phy_offset, done))
+        if self._commit_log.flushed < phy_offset:
+            self.request()
+        self._rest()
+        return done
 
     @property
     def age_ms(self) -> int:
@@ -234,6 +245,13 @@ class LogSync:
         self._rest()
 
     def _rest(self) -> None:
+        """Notify who waits for what is so now."""
+        reached, self._reached = self._reached, []
+        for phy_offset, reaching in reached:
+            if self.failed or self._commit_log.flushed >= phy_offset:
+                reaching.callback(not self.failed)
+            else:
+                self._reached.append((phy_offset, reaching))
         if not self._in_flight:
             waiting, self._waiting = self._waiting, []
             for done in waiting:

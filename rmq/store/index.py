@@ -132,6 +132,8 @@ class Index:
         self._slots = slots
         self._entries = entries
         self._open = OpenFiles(disk, 16)
+        #: there is a file whose name is not synced
+        self._has_new_name = False
         #: oldest first; only the last is added to
         self._indexes: list[IndexFile] = []
         #: entries that are not in their file yet, PENDING each; see :meth:`settle`
@@ -316,6 +318,10 @@ class Index:
 
     async def sync(self) -> None:
         """Sync what was written, without blocking; full files then give their memory back."""
+        if self._has_new_name:
+            self._has_new_name = False
+            named: Deferred[None] = self._disk.sync_dir_soon(self._dir)
+            await named
         for index in self._list[:]:
             if index.unsynced:
                 index.unsynced = False
@@ -331,8 +337,7 @@ class Index:
         if not index.on_disk:
             self._disk.make_dirs(self._dir)
             file = self._open.create(index.path, layout.index_file_bytes(self._slots, self._entries))
-            index.on_disk = True
-            self._disk.sync_dir(self._dir)
+            index.on_disk = self._has_new_name = True
             return file
         return self._open.get(index.path)
 

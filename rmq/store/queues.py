@@ -241,8 +241,13 @@ class QueueTable:
                 layout.consume_queue_dir(self._root, topic),
                 layout.consume_queue_ext_dir(self._root, topic),
             ):
-                self._disk.delete_tree(folder)
-                self._new_names -= {name for name in self._new_names if name == folder or name.startswith(f"{folder}/")}
+                if self._disk.exists(folder):
+                    self._disk.delete_tree(folder)
+                    self._new_names -= {
+                        name for name in self._new_names if name == folder or name.startswith(f"{folder}/")
+                    }
+                    # Once the deletion is recorded a power failure must not bring back a part of it.
+                    self._new_names.add(os.path.dirname(folder))
         return [queue_id for _, queue_id in gone]
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -100,7 +101,7 @@ class Retention:
         if manual:
             self._manual_rounds -= 1
         if forced or space or manual or hour in self._hours:
-            self._delete_segments(forced=forced and self._config.clean_file_forcibly_enable)
+            await self._delete_segments(forced=forced and self._config.clean_file_forcibly_enable)
         if self._commit_log.min_offset != self._cleaned_below:
             self._cleaned_below = self._commit_log.min_offset
             await self._delete_below(self._cleaned_below)
@@ -136,7 +137,7 @@ class Retention:
         self.full_because = full
         return forced, space
 
-    def _delete_segments(self, *, forced: bool) -> None:
+    async def _delete_segments(self, *, forced: bool) -> None:
         log = self._commit_log
         deadline_ms = now_ms(self._clock) - self._config.file_reserved_time * _HOUR_MS
         readable = min(self._dispatched(), log.flushed)
@@ -147,7 +148,8 @@ class Retention:
             written_ms = log.modified_ms(start)
             if not forced and written_ms > deadline_ms:
                 return
-            log.delete_first()
+            deleted: Deferred[None] = log.delete_first()
+            await deleted
             if written_ms <= deadline_ms:
                 self._log.info("commit log file {path} deleted: its time is over", path=log.path(start))
                 continue

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
@@ -52,6 +52,8 @@ DISPATCH_SLICE_BYTES = 16 << 10
 DISPATCH_COMPILED_SLICE_BYTES = 128 << 10
 #: a slave has at most so much of its log sent again to compare it, unless a power failure makes more of it suspect
 MAX_COMPARED_BYTES = 8 << 20
+#: seconds between two looks at whether the next file of the log should be made
+NEXT_FILE_LOOK_S = 0.5
 
 
 def physical_memory_bytes() -> int:
@@ -282,6 +284,7 @@ class MessageStore:
                 self._checkpointer_tick,
                 name="flush of consume queues and index",
             ),
+            Periodic(self._clock, NEXT_FILE_LOOK_S, self._make_next_file, name="the next commit log file"),
             Periodic(self._clock, config.clean_resource_interval / 1000, self._clean, name="deletion of expired files"),
         ]
         for periodic in self._periodic:
@@ -313,9 +316,7 @@ class MessageStore:
         self._close()
 
     async def _write_everything(self) -> None:
-        while self._commit_log.flushed < self._commit_log.end and self._failure is None:
-            self._sync.request()
-            await self._sync.idle()
+        await self._sync.reach(self._commit_log.end)
         self._dispatcher.run(self.confirm_offset)
         if self._failure is not None or not self._checkpointer.write():
             return
@@ -409,6 +410,12 @@ class MessageStore:
             )
         ):
             self._sync.request()
+
+    async def _make_next_file(self) -> None:
+        """Make the next file of the log before it is needed; without room the first message that needs it says so."""
+        if self._failure is None:
+            with contextlib.suppress(DiskError), self._failing():
+                await self._commit_log.make_next()
 
     def _synced(self, flushed: int) -> None:
         if self._sync_flush:
@@ -555,6 +562,10 @@ class MessageStore:
         """Have a function called after each sync of the log, when `flushed_offset` has moved."""
         self._flushed.append(callback)
 
+    def sync_until(self, phy_offset: int) -> Deferred[bool]:
+        """Sync what lies before an offset, of the end at most; fires with False when an fsync failed."""
+        return self._sync.reach(min(phy_offset, self._commit_log.end))
+
     def flush_soon(self) -> None:
         """Sync the log without waiting for the flush interval: after the sync that is on its way, or at once."""
         self._sync.request()
@@ -627,18 +638,23 @@ class MessageStore:
 
     # ---- administration ----
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete the queues of a topic; its records stay in the log until their file expires."""
+    def delete_topic(self, topic: str) -> Deferred[None]:
+        """
+        Delete the queues of a topic; its records stay in the log until their file expires.
+
+        Fires when that is durable. SyncFailed when it may not be: numbers may come twice, and the store stops.
+        """
         self._dispatcher.forget(topic)
         queue_ids = self._queues.delete_topic(topic)
         self.queue_deletions += 1
         self._checkpointer.record_soon()
-        for folder in (layout.consume_queue_dir(self._root), layout.consume_queue_ext_dir(self._root)):
-            # Once this is recorded a power failure must not bring back a part of them: numbers would go on from there.
-            if queue_ids and self._disk.exists(folder):
-                with self._failing():
-                    self._disk.sync_dir(folder)
         self._log.info("queues {queue_ids} of topic {topic} deleted", topic=topic, queue_ids=queue_ids)
+        return Deferred.fromCoroutine(self._sync_queue_names()) if queue_ids else succeed(None)
+
+    async def _sync_queue_names(self) -> None:
+        with self._failing():
+            for folder in (layout.consume_queue_dir(self._root), layout.consume_queue_ext_dir(self._root)):
+                await self._disk.sync_dir_soon(folder)
 
     def configure_retention(self, config: StoreConfig) -> None:
         """Go on with other limits of age and space; other keys of ``config`` count from the next start."""

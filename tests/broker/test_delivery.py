@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.delays import SLICE
@@ -264,7 +265,8 @@ class BacklogTests(SynchronousTestCase):
             for _ in range(chance.randrange(40)):
                 backlog.one.world.step()
             if chance.random() < 0.5:
-                backlog.one.service.delays.persist()
+                saving = Deferred.fromCoroutine(backlog.one.service.delays.persist())
+                saving.addErrback(lambda failure: None)
                 for _ in range(chance.randrange(20)):
                     backlog.one.world.step()
             backlog.one.node.kill()

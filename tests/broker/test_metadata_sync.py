@@ -7,7 +7,7 @@ import random
 import tempfile
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.groups import SubscriptionGroupTable
@@ -88,10 +88,21 @@ class MemoryQueues:
         #: the first messages that are still there, 0 where nothing else is said
         self.first: dict[tuple[str, int], int] = {}
         self.end_offset = self.flushed_offset = 1000
-        self.syncs = 0
+        self.syncing: list[tuple[int, Deferred[bool]]] = []
 
-    def flush_soon(self) -> None:
-        self.syncs += 1
+    def sync_until(self, phy_offset: int) -> Deferred[bool]:
+        if self.flushed_offset >= phy_offset:
+            return succeed(True)
+        self.syncing.append((phy_offset, Deferred()))
+        return self.syncing[-1][1]
+
+    def synced(self, phy_offset: int) -> None:
+        """A sync has ended."""
+        self.flushed_offset = phy_offset
+        for wanted, done in self.syncing[:]:
+            if wanted <= phy_offset:
+                self.syncing.remove((wanted, done))
+                done.callback(True)
 
     def write(self, topic: str, queue_id: int, count: int, text: str = "") -> None:
         """Append messages to a queue; logs of the same writes are the same."""
@@ -287,13 +298,13 @@ class RoundTests(MetadataSyncCase):
         master = self.master()
         self.net.run(14)
         self.assertFalse(self.disk.exists(path))
-        self.assertEqual(self.messages.syncs, 0)
+        self.assertEqual(self.messages.syncing, [])
         master.bodies |= {45: b'{"offsetTable":{4:9}}', 28: b'{"table":{"commitLogMaxOffset":"5000"}}'}
         self.messages.end_offset = 1000
         self.net.run(10)
-        self.assertEqual((self.disk.exists(path), self.messages.syncs), (False, 1))
-        self.messages.flushed_offset = 1000
-        self.sync.log_flushed()
+        self.assertEqual((self.disk.exists(path), len(self.messages.syncing)), (False, 1))
+        self.messages.synced(1000)
+        self.net.run(0.1)
         self.assertEqual(self.disk.read_whole(path), b'{"offsetTable":{4:1}}')
         self.net.run(10)
         self.assertEqual(self.disk.read_whole(path), b'{"offsetTable":{4:1}}', "of a busy master, too")

@@ -183,8 +183,8 @@ class FailedFolderSyncTests(SynchronousTestCase):
         self.assert_stopped()
 
     def test_written_for_a_dump(self) -> None:
-        """A dump that makes the first index file stops the store as its own round would."""
-        self.begin(f"{ROOT}/index")
+        """A dump that makes the folder of the queues stops the store as its own round would."""
+        self.begin(ROOT)
         self.assertRaises(SyncFailed, self.store.write_buffers)
         self.assert_stopped()
 
@@ -194,7 +194,9 @@ class FailedFolderSyncTests(SynchronousTestCase):
         self.box.disk.recover()
         self.box.run(2)
         self.box.disk.sync_fails = lambda path: path == f"{ROOT}/consumequeue"
-        self.assertRaises(SyncFailed, self.store.delete_topic, "Topic")
+        deleted = self.store.delete_topic("Topic")
+        self.box.run(1)
+        self.failureResultOf(deleted, SyncFailed)
         self.assert_stopped()
 
     def test_everybody_is_answered(self) -> None:
@@ -202,7 +204,7 @@ class FailedFolderSyncTests(SynchronousTestCase):
         answered: list[PutStatus] = []
         asked, done = Deferred[PutStatus](), Deferred[PutStatus]()
         done.addCallback(answered.append)
-        self.begin(f"{ROOT}/index", broker_role=BrokerRole.SYNC_MASTER)
+        self.begin(ROOT, broker_role=BrokerRole.SYNC_MASTER)
         replication: Any = SimpleNamespace(wait_for_slaves=lambda _offset, _deadline_ms: asked)
         self.store.replication = replication
         for waiter in (Deferred[PutStatus](), done):

@@ -278,7 +278,7 @@ class FullDiskTests(SynchronousTestCase):
                 self.assertIs(refused.status, PutStatus.CREATE_MAPPED_FILE_FAILED)
                 reasons.add(store.refuses_because)
                 self.assertIs(box.put(message(0))[0].status, PutStatus.PUT_OK)
-            self.assertEqual(len(tried), seconds)
+            self.assertIn(len(tried), (seconds, seconds + 1), "one of them ahead of time")
             box.run(1)
         self.assertIn(f"{tried[0]}: No space left on device; 16384 bytes are needed (mappedFileSizeCommitLog)", reasons)
 

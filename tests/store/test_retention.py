@@ -161,7 +161,7 @@ class RetentionTests(SynchronousTestCase):
             store.put(message(number))
         self.box.run(40)
         self.assertEqual(store.min_phy_offset, 0)
-        self.box.run(100)
+        self.box.run(300)
         self.assertEqual(store.min_phy_offset, 49152)
 
     def test_a_file_that_is_gone_already(self) -> None:

@@ -7,6 +7,7 @@ Java: AdminBrokerProcessor
 from __future__ import annotations
 
 import attrs
+from twisted.internet.defer import gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -103,19 +104,21 @@ class AdminResponder:
         """
         queues = slices_of(self._store.queues(), QUEUES_AT_ONCE)
         queued = await map_in_turns(self._clock, lambda keys: {topic for topic, _ in keys}, queues)
+        deleted = []
         for topic in sorted({topic for topics in queued for topic in topics} - UNLISTED_TOPICS):
             if topic in self._topics or is_lmq(topic):
                 continue
             await turn(self._clock)
             if topic in self._topics:
                 continue  # made meanwhile
-            self._store.delete_topic(topic)
+            deleted.append(self._store.delete_topic(topic))
             self._polls.topic_deleted(topic)
             self._log.info(
                 "queues of topic {topic}, which does not exist, were deleted at the request of {peer}",
                 topic=topic,
                 peer=request.channel.peer,
             )
+        await gatherResults(deleted, consumeErrors=True)
 
     @responds_to(UPDATE_BROKER_CONFIG)
     def update_config(self, request: Request[None, bytes]) -> None:

@@ -147,11 +147,12 @@ class TopicResponder:
         self._check_master()
         self._check_name(topic)
         self._topics.delete(topic)
-        self._store.delete_topic(topic)
+        deleted = self._store.delete_topic(topic)
         self._offsets.remove_topic(topic)
         self._polls.topic_deleted(topic)
         self._log.info("{peer} deleted topic {topic}", peer=request.channel.peer, topic=topic)
-        return _durable(self._topics)
+        durable = _durable(self._topics)
+        return deleted.addCallback(lambda _: durable)
 
     def _check_name(self, topic: str) -> None:
         problem = topic_name_problem(topic) or system_topic_problem(topic, self._setup)

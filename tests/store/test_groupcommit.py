@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.store.config import BrokerRole, FlushDiskType, StoreConfig
 from rmq.store.groupcommit import GroupCommit, OffsetWaiters
 from rmq.store.messages import PutResult, PutStatus
+from tests.store.support import Box
 
 
 class OffsetWaitersTests(SynchronousTestCase):
@@ -159,3 +160,33 @@ class BothTests(SynchronousTestCase):
         self.assertEqual(len(self.statuses), 4)
         self.assertNotIn(PutStatus.PUT_OK, [status for _, status in self.statuses])
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class ReachTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.box = Box(flush_interval_commit_log=100, flush_commit_log_least_pages=0)
+        self.store = self.box.open()
+        self.box.disk.sync_s = (1.0, 1.0)
+
+    def test_syncs_that_never_rest(self) -> None:
+        """Who waits for an offset has it after two syncs at most, though others follow without a pause."""
+        for _ in range(30):
+            self.box.put_many(1)
+            self.box.run(0.1)
+        wanted = self.store.end_offset
+        reached = self.store.sync_until(wanted)
+        for _ in range(21):
+            self.box.put_many(1)
+            self.box.run(0.1)
+        self.assertTrue(self.successResultOf(reached))
+        self.assertGreaterEqual(self.store.flushed_offset, wanted)
+        self.assertTrue(self.successResultOf(self.store.sync_until(wanted)))
+
+    def test_a_sync_that_fails(self) -> None:
+        """It ends the wait, and all later ones."""
+        self.box.put_many(1)
+        reached = self.store.sync_until(self.store.end_offset)
+        self.box.disk.sync_fails = lambda path: "commitlog" in path
+        self.box.run(2)
+        self.assertFalse(self.successResultOf(reached))
+        self.assertFalse(self.successResultOf(self.store.sync_until(self.store.end_offset)))

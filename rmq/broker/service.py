@@ -17,10 +17,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmq.broker.config import BrokerSetup, resolve
-from rmq.broker.consumerfilters import ConsumerFilters
+from rmq.broker.consumerfilters import ConsumerFilters, compile_filter
 from rmq.broker.consumerlanes import add_consumer_lanes
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
+from rmq.broker.filters import SQL92
 from rmq.broker.flowcontrol import SAMPLE_S as FLOW_SAMPLE_S
 from rmq.broker.flowcontrol import FlowControl
 from rmq.broker.groups import SubscriptionGroupTable, default_groups
@@ -362,6 +363,8 @@ class BrokerService(MultiService):
         self.topics.load()
         self.groups.load()
         self.filters.load()
+        if self.setup.broker.enable_property_filter:
+            compile_filter(SQL92, "TRUE")  # loads the parser now: it takes 0.1 s, and a heartbeat would wait
         self.offsets.load()
         self.offsets.load_own(is_slave=self.setup.is_slave)
         if not self.setup.is_slave:

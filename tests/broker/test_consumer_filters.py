@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rmq.broker.consumerfilters import FILE_NAME, BloomFilter
+from rmq.broker import service
+from rmq.broker.consumerfilters import FILE_NAME, BloomFilter, compile_filter
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import decode_records
-from tests.broker.harness import heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
 from tests.broker.test_pulling import PullCase
 
 DAY_S = 86_400
@@ -97,6 +98,16 @@ class PullTests(Sql92Case):
 
 
 class HeartbeatTests(Sql92Case):
+    def test_parser_is_loaded_by_the_start(self) -> None:
+        """The first heartbeat with an expression does not wait until the parser has been loaded."""
+        compiled: list[str | None] = []
+        self.patch(service, "compile_filter", lambda kind, text: compiled.append(text))
+        for values, expected in ((self.values, ["TRUE"]), ({}, [])):
+            compiled.clear()
+            OneBroker(values).end()
+            self.assertEqual(compiled, expected)
+        self.assertTrue(compile_filter("SQL92", "TRUE"))
+
     def test_bad_expression(self) -> None:
         """A heartbeat with a filter that cannot be compiled is answered 23; everything else in it counts."""
         answer = self.client.ask(34, {}, sql_heartbeat("a >"))

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ cdef extern from *:
     static const char rmq_origin[] __attribute__((used)) = "{origin}";
     """
 '''
-FLAGS = ["-O2", "-fno-strict-aliasing", "-Wno-unused-function"]
+FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wno-unused-function"]
 #: debug information names the temporary folder, and equal sources are to give equal wheels
 LINK_FLAGS = ["-Wl,--strip-debug"] if sys.platform == "linux" else []
 
@@ -63,24 +65,27 @@ def compile_all() -> list[Path]:
     if os.environ.get("RMQ_PURE_PYTHON"):
         return []
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    built = []
+    built, stale = [], []
     for base, package in PACKAGES:
         for source in sorted((base / package).rglob("*.pyx")):
             name = ".".join(source.relative_to(base).with_suffix("").parts)
             if name in LINUX_ONLY and sys.platform != "linux":
                 continue
             target = source.with_suffix(suffix)
+            built.append(target)
             origin = " ".join((_checksum(source.read_bytes(), LAYOUT.read_bytes()), *FLAGS))
             if not target.exists() or origin.encode() not in target.read_bytes():
-                try:
-                    _compile(name, source, target, origin)
-                except Exception as error:
-                    text = f"{source.relative_to(ROOT)} is not compiled: {error}"
-                    if os.environ.get("RMQ_CI"):
-                        raise SystemExit(f"{text} (RMQ_CI is set: this is a failure)") from error
-                    print(text, file=sys.stderr)
-                    continue
-            built.append(target)
+                stale.append((name, source, target, origin))
+    stale.sort(key=lambda job: -job[1].stat().st_size)  # the longest begins first
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        troubles = list(pool.map(lambda job: _compile_apart(*job), stale))
+    for (_, source, target, _), trouble in zip(stale, troubles, strict=True):
+        if trouble:
+            text = f"{source.relative_to(ROOT)} is not compiled: {trouble}"
+            if os.environ.get("RMQ_CI"):
+                raise SystemExit(f"{text} (RMQ_CI is set: this is a failure)")
+            print(text, file=sys.stderr)
+            built.remove(target)
     return built
 
 
@@ -89,7 +94,14 @@ def _checksum(source: bytes, layout: bytes) -> str:
     return f"crc32:{zlib.crc32(layout, zlib.crc32(source)):08x}"
 
 
-def _compile(name: str, source: Path, target: Path, origin: str) -> None:
+def _compile_apart(name: str, source: Path, target: Path, origin: str) -> str:
+    """Compile a module in a process of its own, as each takes seconds; return what went wrong, or nothing."""
+    command = [sys.executable, __file__, name, str(source), str(target), origin, *FLAGS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr.strip() or f"exit status {done.returncode}" if done.returncode else ""
+
+
+def _compile(name: str, source: Path, target: Path, origin: str, flags: list[str]) -> None:
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
@@ -101,7 +113,7 @@ def _compile(name: str, source: Path, target: Path, origin: str) -> None:
         copy.write_text(text + ORIGIN.format(origin=origin, checksum=origin.partition(" ")[0]), encoding="utf-8")
         # the compiler's own messages would stand in front of pip's
         modules = cythonize(
-            [Extension(name, [source.name], extra_compile_args=FLAGS, extra_link_args=LINK_FLAGS)],
+            [Extension(name, [source.name], extra_compile_args=flags, extra_link_args=LINK_FLAGS)],
             build_dir=folder,
             quiet=True,
             compiler_directives={"language_level": 3},
@@ -116,6 +128,17 @@ def _compile(name: str, source: Path, target: Path, origin: str) -> None:
         beside.replace(target)
 
 
+def main() -> None:
+    if sys.argv[1:]:
+        name, source, target, origin, *flags = sys.argv[1:]
+        try:
+            _compile(name, Path(source), Path(target), origin, flags)
+        except Exception as error:
+            raise SystemExit(str(error)) from error
+    else:
+        for path in compile_all():
+            print(path.relative_to(ROOT))
+
+
 if __name__ == "__main__":
-    for path in compile_all():
-        print(path.relative_to(ROOT))
+    main()

@@ -171,6 +171,7 @@ class DamageTests(FurtherCase):
         )
         return [(one.invariant, one.queue_offset_from, one.count) for one in results[0].findings]
 
+    @pytest.mark.campaign
     def test_every_kind_of_damage(self) -> None:
         """A wrong place, size or tagsCode, a missing unit, one too many: found with the queue and its queue offset."""
         for queue in ((LIGHT, 0), ("%LMQ%größe", 0), (OTHER, 1)):

@@ -51,6 +51,7 @@ class RuinTests(SynchronousTestCase):
     def _take_folder(self, tmp_path: Path) -> None:
         self.folder = tmp_path
 
+    @pytest.mark.campaign
     def test_random_damage(self) -> None:
         """
         For every seed: no crash, the same findings for small and large splits, and no silence when a record

@@ -134,6 +134,7 @@ class HeldTests(SynchronousTestCase):
         self.assertIsNone(case.skipped, name)
         return case.wrong
 
+    @pytest.mark.campaign
     def test_no_rule_can_be_emptied(self) -> None:
         """Damage that the audit finds is missed, or said of another side, as soon as the rule that finds it is gone."""
         prepare("made", SEED, self.folder / "clean")

@@ -233,6 +233,7 @@ class FindingTests(TwinCase):
         """Audit in splits of so many bytes; chunks stay the same, since findings name them."""
         return as_json(audit(pair.master, pair.slave, chunk=1024, split=split, engine=engine))
 
+    @pytest.mark.campaign
     def test_splits_and_kernels(self) -> None:
         """
         Splits of 1, 8 and 64 KiB (a segment here, as 64 MiB are a part of one in life), both kernels, one process and

@@ -391,6 +391,7 @@ class MistakeTests(ClusterCase):
 
 @pytest.mark.spark
 class SparkTests(ClusterCase):
+    @pytest.mark.campaign
     def test_spark_finds_the_same(self) -> None:
         """On Spark the cluster's findings are those of the local engine."""
         self.edit("index_slots = 5000000\n", "")

@@ -179,6 +179,7 @@ class ReadingTests(ObjectStoreCase):
         result = check(self.uri("master"), LocalEngine(1), options)
         self.assertEqual((result.exit_status, result.coverage.master.acked_sends_checked > 50), (0, True))
 
+    @pytest.mark.campaign
     def test_queues_by_the_hundred_in_few_requests(self) -> None:
         """The listing asks once for each folder directly below the store, not once a queue."""
         from rmq_audit.worker import objectstore
@@ -214,6 +215,7 @@ class TroubleTests(ObjectStoreCase):
             self.assertIn(words, out)
             self.assertNotIn(SECRET, out)
 
+    @pytest.mark.campaign
     def test_an_object_that_vanishes_is_named(self) -> None:
         """
         What is gone when it is read is named with bucket and key, and nothing is proven of it: status 3. At a second

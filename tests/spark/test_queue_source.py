@@ -60,6 +60,7 @@ class QueueSourceTests(SynchronousTestCase):
         for name in ("rocketmq-queue", "rocketmq-log"):
             self.assertEqual(self.spark.read.format(name).load(str(empty)).collect(), [])
 
+    @pytest.mark.campaign
     def test_filters_choose_folders(self) -> None:
         """With filters pushed, files of other queues are not even opened: one that cannot be read does no harm."""
         pair = Pair(self.folder, make_store(12, 300))

@@ -188,7 +188,7 @@ class MutationTests(SynchronousTestCase):
         self.plant(Recovery, "run", trusting)
         self.plant(RecoveryPolicy, "is_torn", lambda self, at, frame, end_in_file: False)
         long = options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, body_bytes=4000, send_every_s=0.05)
-        self.find("power", "broker-a-0: damaged-record /store/commitlog", long)
+        self.find("power", "broker-a-0: damaged-record /store/commitlog", long, first=100)
 
     def test_holes_are_kept(self) -> None:
         """A master that keeps what it finds behind unsynced damage has another history than its slave."""

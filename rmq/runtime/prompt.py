@@ -89,7 +89,6 @@ class Session(manhole_ssh.TerminalSession):
         super().openShell(proto)
 
     def execCommand(self, proto: Any, cmd: bytes) -> None:
-        self._proto = proto
         proto.write(b"ssh runs no command here; send lines to the prompt: ssh -T ... < FILE\r\n")
         proto.loseConnection()
 
@@ -97,7 +96,8 @@ class Session(manhole_ssh.TerminalSession):
         """Nothing depends on the size."""
 
     def eofReceived(self) -> None:
-        self._proto.loseConnection()
+        if self._proto is not None:  # after a command the session is closed already
+            self._proto.loseConnection()
 
 
 def _ssh_session(proto: Any, terminal: Any, avatar: Any, width: int, height: int) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.testing import cluster
@@ -32,6 +33,8 @@ STATUS = {
 }
 
 
+# tox -e trial runs them: a hundred processes take half a minute
+@pytest.mark.campaign
 class ExampleTests(SynchronousTestCase):
     def run_lines(self, lines: list[str], config: dict[str, object]) -> list[str]:
         """Run lines in a folder with ``etc``, against a cluster of this configuration; return what each printed."""

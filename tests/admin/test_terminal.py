@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from unittest import skipUnless
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.testing import cluster
@@ -213,6 +214,7 @@ class ExitStatusTests(ProcessCase):
         _, _, listed = text.partition("exit status:\n")
         self.assertEqual({int(line.split()[0]) for line in listed.splitlines() if line}, set(documented()))
 
+    @pytest.mark.campaign  # tox -e trial runs it
     def test_they_occur(self) -> None:
         """Each status is really that of a process; what went wrong is on standard error, without a traceback."""
         for name, more in (("usual", ()), ("careful", ("--read-only",))):  # the first one is in use

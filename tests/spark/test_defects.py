@@ -205,6 +205,7 @@ class DefectTests(StoreCase):
         self.assertEqual([text for case in cases for text in case.wrong], [])
         self.assertLess(sum(case.skipped is not None for case in cases), 6)
 
+    @pytest.mark.campaign
     def test_clean_stores_of_all_kinds_are_silent(self) -> None:
         """
         Apache's, ours and made ones, a slave that joined late, retention, junk after BLANKs: no finding at all.

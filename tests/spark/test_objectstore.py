@@ -348,6 +348,7 @@ class SparkTests(ObjectStoreCase):
     def _take_engine(self, spark_engine: Engine) -> None:
         self.engine = spark_engine
 
+    @pytest.mark.campaign
     def test_workers_of_spark_read_the_bucket(self) -> None:
         """On Spark the workers themselves read the objects, with the URI's credentials: the same findings again."""
         pair = self.made_pair(5)

@@ -122,6 +122,7 @@ class EngineTests(SparkCase):
 
 
 class ProcessTests(SparkCase):
+    @pytest.mark.campaign
     def test_spark_is_the_default_and_quiet(self) -> None:
         """Without any set-up ``rmq-audit compare`` runs on Spark and prints nothing but its summary."""
         folder = self.golden("pair-lag-4.9.7-resumed")

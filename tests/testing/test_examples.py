@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+#: tox -e kit runs them
+pytestmark = pytest.mark.campaign
+
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ("rmq.testing.plugin", "pytest_asyncio.plugin", "pytest_twisted")
 #: trial with a folder to import from, also where Python is not to look in the current one

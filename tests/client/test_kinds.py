@@ -115,8 +115,8 @@ class OrderlyTests(KindCase):
         self.sim.pass_s(10)
         self.assertEqual(self.committed()[0], 4)
 
-    def test_queues_are_independent(self) -> None:
-        """A queue whose message fails again and again does not stop the others."""
+    def stuck(self) -> Inbox:
+        """Start a consumer whose first queue has a message that fails again and again, and one behind it."""
 
         def handle(message: ReceivedMessage) -> None:
             if message.body == b"bad":
@@ -125,6 +125,11 @@ class OrderlyTests(KindCase):
         inbox = Inbox(handle)
         self.sim.run(consumer(self.client, inbox, orderly=True).start())
         self.sim.run(send_all(self.sender, [b"bad", b"behind"], queue=FIRST))
+        return inbox
+
+    def test_queues_are_independent(self) -> None:
+        """A queue whose message fails again and again does not stop the others."""
+        inbox = self.stuck()
         other = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
         self.sim.run(send_all(self.sender, [b"a", b"b"], queue=other))
         self.until(lambda: {b"a", b"b"} <= set(inbox.bodies))
@@ -134,14 +139,7 @@ class OrderlyTests(KindCase):
 
     def test_reset_past_a_bad_message(self) -> None:
         """An operator's reset frees a queue from a message that fails again and again; it is not tried any more."""
-
-        def handle(message: ReceivedMessage) -> None:
-            if message.body == b"bad":
-                raise Later
-
-        inbox = Inbox(handle)
-        self.sim.run(consumer(self.client, inbox, orderly=True).start())
-        self.sim.run(send_all(self.sender, [b"bad", b"behind"], queue=FIRST))
+        inbox = self.stuck()
         self.until(lambda: b"bad" in inbox.bodies)
         self.sim.pass_s(6)
         self.reset(to_ms=-1)

@@ -202,7 +202,7 @@ class AdmittedTests(SynchronousTestCase):
             self.assertEqual(rules.admitted(data, 0, 310, PEERS[0], ()) == len(data), passes)
 
     def test_fields_in_two_places(self) -> None:
-        """Fields that are good together are not, where the account stands in an object that the second one replaces."""
+        """Fields that are good together are not, where the account is in an object that the second one replaces."""
         rules = parse_rules({"accounts": ACCOUNTS})
         fields = {ACCESS_KEY: "ordinary", "b": "T"}
         fields[SIGNATURE] = signature(fields, None, SECRET)

@@ -86,30 +86,71 @@ cdef struct Span:
 cdef struct Field:
     Span name
     Span value
+    #: the value is written with escapes, as are the separators of a message's properties
+    bint escaped
 
 
 cdef inline bint is_text(Span* span, bytes text) noexcept:
     return span.size == PyBytes_GET_SIZE(text) and memcmp(span.at, PyBytes_AS_STRING(text), span.size) == 0
 
 
-cdef const char* read_string(const char* at, const char* end, Span* found) noexcept nogil:
-    """Read a string of printable ASCII without escapes; return what follows it, NULL for anything else."""
+cdef const char* read_string(const char* at, const char* end, Span* found, bint* escaped) noexcept nogil:
+    """Read a string of printable ASCII; return what follows it, NULL for anything else. NULL ``escaped``: no escapes."""
     if at >= end or at[0] != c'"':
         return NULL
     at += 1
     found.at = at
-    while at < end and c' ' <= at[0] <= c'~' and at[0] != c'\\':
+    while at < end and c' ' <= at[0] <= c'~':
         if at[0] == c'"':
             found.size = at - found.at
             return at + 1
+        if at[0] == c'\\':
+            if escaped == NULL:
+                return NULL
+            escaped[0] = True
+            at += 1
         at += 1
     return NULL
 
 
-cdef const char* read_value(const char* at, const char* end, Span* found) noexcept nogil:
+cdef Py_ssize_t unescape(const char* at, Py_ssize_t size, char* out) noexcept nogil:
+    """Write what a text with escapes means; return its length, -1 where it is not plain ASCII."""
+    cdef const char* end = at + size
+    cdef char* begin = out
+    cdef int value, index
+    while at < end:
+        if at[0] != c'\\':
+            out[0] = at[0]
+            at += 1
+        elif end - at >= 6 and at[1] == c'u':
+            value = 0
+            for index in range(2, 6):
+                if c'0' <= at[index] <= c'9':
+                    value = value * 16 + at[index] - c'0'
+                elif c'a' <= at[index] <= c'f':
+                    value = value * 16 + at[index] - c'a' + 10
+                elif c'A' <= at[index] <= c'F':
+                    value = value * 16 + at[index] - c'A' + 10
+                else:
+                    return -1
+            if value >= 0x80:
+                return -1
+            out[0] = <char>value
+            at += 6
+        elif end - at >= 2 and (at[1] == c'"' or at[1] == c'\\' or at[1] == c'/'):
+            out[0] = at[1]
+            at += 2
+        else:
+            return -1
+        out += 1
+    return out - begin
+
+
+cdef const char* read_value(const char* at, const char* end, Span* found, bint* escaped) noexcept nogil:
     """Read a string, or a whole number, true or false as its text; return what follows it, NULL for anything else."""
+    escaped[0] = False
     if at < end and at[0] == c'"':
-        return read_string(at, end, found)
+        return read_string(at, end, found, escaped)
     found.at = at
     if at < end and at[0] == c'-':
         at += 1
@@ -131,7 +172,7 @@ cdef const char* read_value(const char* at, const char* end, Span* found) noexce
 
 
 cdef const char* read_name(const char* at, const char* end, Span* found) noexcept nogil:
-    at = read_string(at, end, found)
+    at = read_string(at, end, found, NULL)
     return NULL if at == NULL or at >= end or at[0] != c':' else at + 1
 
 
@@ -152,7 +193,7 @@ cdef const char* read_fields(const char* at, const char* end, Field* fields, int
         at = read_name(at + 1, end, &field.name)
         if at == NULL:
             return NULL
-        at = read_value(at, end, &field.value)
+        at = read_value(at, end, &field.value, &field.escaped)
         if at == NULL or at >= end or count[0] == MAX_FIELDS:
             return NULL
         place = count[0]
@@ -177,7 +218,7 @@ cdef const char* read_scalar(const char* at, const char* end) noexcept nogil:
     cdef Span text
     cdef const char* word
     if at < end and at[0] == c'"':
-        return read_string(at, end, &text)
+        return read_string(at, end, &text, NULL)
     word = at
     while at < end and (c'a' <= at[0] <= c'z' or c'0' <= at[0] <= c'9' or at[0] == c'-'):
         at += 1
@@ -197,7 +238,8 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
 
     Returns where it ends, its AccessKey, its Signature, what is signed, and the fields of ``resource_names`` that it has
     (name, NUL, value, NUL of each, by name). None when it is no whole request with that code, and for all that is not a
-    JSON header of numbers, words and printable ASCII without spaces, escapes and names that come twice.
+    JSON header of numbers, words and printable ASCII without spaces and names that come twice; of escapes only those of
+    ASCII in other values of extFields are read.
     """
     cdef const unsigned char* head = <const unsigned char*>PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position, total, body_bytes, size = 0, resource_bytes = 0
@@ -250,10 +292,12 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
             continue
         size += fields[index].value.size
         if is_text(&fields[index].name, b"AccessKey"):
+            if fields[index].escaped:
+                return None
             access_key = fields[index].value
         for wanted in resource_names:
             if is_text(&fields[index].name, <bytes>wanted):
-                if resource_count == 8:
+                if resource_count == 8 or fields[index].escaped:
                     return None
                 resources[resource_count] = fields[index]
                 resource_count += 1
@@ -264,9 +308,18 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
     out = PyBytes_AS_STRING(content)
     for index in range(count):
         if fields[index].value.at != signature.at:
-            memcpy(out, fields[index].value.at, fields[index].value.size)
-            out += fields[index].value.size
+            size = fields[index].value.size
+            if fields[index].escaped:
+                size = unescape(fields[index].value.at, size, out)
+                if size < 0:
+                    return None
+            else:
+                memcpy(out, fields[index].value.at, size)
+            out += size
     memcpy(out, end, body_bytes)
+    size = out + body_bytes - PyBytes_AS_STRING(content)
+    if size < PyBytes_GET_SIZE(content):
+        content = content[:size]
     named = PyBytes_FromStringAndSize(NULL, resource_bytes)
     out = PyBytes_AS_STRING(named)
     for index in range(resource_count):

@@ -44,13 +44,15 @@ def fields_of(rng: random.Random) -> dict[str, str]:
         "",
         "x" * 300,
         "tab\t",
+        "KEYS\x01a\x02",
+        "/",
         'quote"',
         "backslash\\",
         "\u4e2d",
         "{}",
         "a b",
     )
-    return {rng.choice(NAMES): rng.choice(values[: rng.choice((4, 9, 16))]) for _ in range(rng.randrange(6))}
+    return {rng.choice(NAMES): rng.choice(values[: rng.choice((4, 9, 18))]) for _ in range(rng.randrange(6))}
 
 
 def request(rng: random.Random) -> RemotingCommand:
@@ -173,6 +175,8 @@ class AdmittedTests(SynchronousTestCase):
 
         self.assertEqual(passes(310, "ordinary", b="T"), (True, 1))
         self.assertEqual(passes(310, "ordinary", b"other", b="T", g="1"), (True, 0))
+        properties = 'UNIQ_KEY\x017F00\x02WAIT\x01true\x02own\x01"\\'
+        self.assertEqual(passes(310, "ordinary", b"other", b="T", i=properties), (True, 0), "as each message has them")
         self.assertEqual(passes(310, "ordinary", b="Secret"), (False, 1))
         self.assertEqual(passes(310, "ordinary", b="T", topic="Secret"), (False, 1))
         self.assertEqual(passes(310, "everything", b="T"), (True, 1))

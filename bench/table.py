@@ -78,7 +78,7 @@ from bench.rounds import (
 )
 from tests.ports import free_port
 from tests.real.peers import APACHE_4, OURS, Process, Site
-from tests.real.probe import ONE_WAY, decode_record, frame, pull_fields
+from tests.real.probe import ONE_WAY, SEND, decode_record, frame, properties_text, pull_fields, send_fields
 from tests.real.storm import QUEUES
 
 OURS_NAME, APACHE_NAME, C_NAME = "ours", "Apache", "C"
@@ -378,6 +378,17 @@ def send_rows(name: str, shapes: Mapping[str, Asked], body_bytes: int = 100) -> 
     return [load(f"{name} {body_bytes} B {shape}", make, wanted, 90) for shape, wanted in shapes.items()]
 
 
+def one_way_row() -> Row:
+    """Return a row of messages that nobody waits for, eight in one write; the query behind them is answered."""
+    query = partial(plain_template, code=14, fields={**_OFFSET, "queueId": "@Q@"})
+    properties = properties_text(UNIQ_KEY=f"{1:032X}", WAIT="true", TAGS="TagA")
+    sends: list[_Fixed] = []
+    for queue in range(QUEUES):
+        message = frame(SEND, send_fields(SENT, queue, properties), bytes(100), opaque=1, flag=ONE_WAY)
+        sends.append((message * 8, 14, {**_OFFSET, "queueId": queue}, b""))
+    return load("8 x 100 B one-way, then query c16d1", query, asked(1.0, 0.6), None, frames_of([sends]))
+
+
 def half_row(name: str) -> Row:
     """Return a row of half messages, each committed when it is answered."""
     make, end = partial(half_template, topic=SENT), lambda stage: ("end", stage.file(end_template))
@@ -483,6 +494,7 @@ GROUPS_OF_ROWS = (
             load("send 100 B by Go c16d16", partial(go_template, topic=SENT, body_bytes=100), asked(1.0, 0.6), 90),
             *send_rows("send", {"c1d1": kept(1.28, 0.27), "c64d1": kept(1.49, 0.44), "c16d16": kept(3.5, 0.18)}),
             *send_rows("send", {"c16d1": asked(1.0, 0.6)}, 65_536),
+            one_way_row(),
         ),
     ),
     Group(

@@ -7,6 +7,7 @@ or declines the request without side effects. It needs the compiled module `rmq.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -21,10 +22,10 @@ from rmq.broker.topics import RETRY_PREFIX, TRANS_HALF_TOPIC, TopicTable, sendin
 from rmq.broker.transactions import QUEUE_ID as HALF_QUEUE_ID
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
-from rmq.remoting.responders import Refuse, ResponderTable
+from rmq.remoting.responders import ResponderTable
 from rmq.remoting.stats import RequestStats
 from rmq.store.config import BrokerRole, StoreConfig
-from rmq.store.messages import PutResult, PutStatus
+from rmq.store.messages import PutStatus
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE
 from rmq.wire.codes import MQ_VERSION, RequestCode, ResponseCode
@@ -63,7 +64,7 @@ def add_send_lane(
         return
     at_once = answers_at_once(config)
     for lane in SendLane, LongNamesLane, BatchLane:
-        later = None if at_once else AnswersLater(responder, stats, table.stats, lane.code, clock)
+        later = None if at_once else AnswersLater(responder.outcome, stats, table.stats, lane.code, clock)
         table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))
 
 
@@ -128,10 +129,12 @@ class SendLane:
         if not store.append_many(batch, self._store_host):
             return position, 0
         if later is not None:
-            done = later(channel.last_active_s, [(channel, batch.answers())], batch.counts())
+            done = later(channel.last_active_s, [(channel, batch.answers())], batch.requests, batch.counts())
             store.wait_for(batch.last_phy + batch.last_size, done)
             return batch.stop, 0
-        answers.append(batch.answers(self.counted))
+        answer = batch.answers(self.counted)
+        if answer:  # none to one-way requests
+            answers.append(answer)
         return batch.stop, batch.requests
 
     def _together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
@@ -154,7 +157,7 @@ class SendLane:
         for number, answer in stored:
             answers[number] = b""
             waiting.append((chunks[number][1], answer))
-        store.wait_for(batch.last_phy + batch.last_size, later(began_s, waiting, batch.counts()))
+        store.wait_for(batch.last_phy + batch.last_size, later(began_s, waiting, batch.requests, batch.counts()))
         return answers, 0
 
     def _is_open(self) -> bool:
@@ -260,10 +263,11 @@ class AnswersLater:
     """
     Makes the waiters that answer the messages of a write after fsync or quorum.
 
-    At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately.
+    At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately. ``outcome``
+    returns code and remark of the answer to a put with another status than PUT_OK.
     """
 
-    responder: SendResponder
+    outcome: Callable[[PutStatus], tuple[int, str | None]]
     puts: BrokerStats
     stats: RequestStats
     code: int
@@ -274,9 +278,15 @@ class AnswersLater:
     def is_full(self) -> bool:
         return self.waiting >= MAX_WAITING_ANSWERS
 
-    def __call__(self, began_s: float, answers: list[tuple[Channel, bytes]], counts: list[_Count]) -> WaitingAnswers:
-        """``began_s`` is when the requests came, in seconds of the clock; ``answers`` are those of success."""
-        return WaitingAnswers(self, began_s, answers, counts)
+    def __call__(
+        self, began_s: float, answers: list[tuple[Channel, bytes]], requests: int, counts: list[_Count]
+    ) -> WaitingAnswers:
+        """
+        ``began_s`` is when the requests came, in seconds of the clock; ``answers`` are those of success.
+
+        ``counts`` go into the statistics when the messages are stored.
+        """
+        return WaitingAnswers(self, began_s, answers, requests, counts)
 
 
 class WaitingAnswers:
@@ -285,14 +295,19 @@ class WaitingAnswers:
     __slots__ = ("_answers", "_began_s", "_counts", "_makes", "_requests")
 
     def __init__(
-        self, makes: AnswersLater, began_s: float, answers: list[tuple[Channel, bytes]], counts: list[_Count]
+        self,
+        makes: AnswersLater,
+        began_s: float,
+        answers: list[tuple[Channel, bytes]],
+        requests: int,
+        counts: list[_Count],
     ) -> None:
         self._makes = makes
         self._answers = answers
         self._counts = counts
         self._began_s = began_s
-        self._requests = sum(requests for *_, requests in counts) if len(counts) > 1 else counts[0][3]
-        makes.waiting += self._requests
+        self._requests = requests
+        makes.waiting += requests
 
     def callback(self, status: PutStatus) -> None:
         """Write the replies for ``status``."""
@@ -301,22 +316,25 @@ class WaitingAnswers:
         if status in STORED_CODES:
             for count in self._counts:
                 makes.puts.put(*count)
+        code, remark = int(ResponseCode.SUCCESS), None
+        if status is not PutStatus.PUT_OK:
+            for _ in range(requests):
+                code, remark = makes.outcome(status)
+                if code != ResponseCode.SUCCESS:
+                    makes.stats.refused(makes.code, code)
         for channel, answers in self._answers:
-            channel.write(answers if status is PutStatus.PUT_OK else self._other(status, answers))
+            if answers:  # none to one-way requests
+                channel.write(answers if status is PutStatus.PUT_OK else _others(answers, code, remark))
         seconds = makes.clock.seconds() - self._began_s
         makes.stats.observe(makes.code, seconds * requests, requests)
 
-    def _other(self, status: PutStatus, successes: bytes) -> bytes:
-        """Return the replies for another status than PUT_OK in place of ``successes``."""
-        answers = []
-        for answer in decode_commands(successes):
-            code, remark, ext = ResponseCode.SUCCESS, None, dict(answer.ext_fields)
-            try:
-                self._makes.responder.check_stored(PutResult(status), ext={})
-                code = STORED_CODES[status]
-            except Refuse as refusal:
-                code, remark = ResponseCode(refusal.code), refusal.remark
-                ext = {key: value for key, value in ext.items() if key not in _PLACE_FIELDS}
-            self._makes.stats.refused(self._makes.code, int(code))
-            answers.append(encode_reply(answer, int(code), remark, ext))
-        return b"".join(answers)
+
+def _others(successes: bytes, code: int, remark: str | None) -> bytes:
+    """Return replies with ``code`` in place of ``successes``; a message that is not stored has no place."""
+    replies = []
+    for answer in decode_commands(successes):
+        ext: dict[str, str] | None = dict(answer.ext_fields) if answer.ext_fields else None
+        if remark is not None and ext:
+            ext = {key: value for key, value in ext.items() if key not in _PLACE_FIELDS}
+        replies.append(encode_reply(answer, code, remark, ext))
+    return b"".join(replies)

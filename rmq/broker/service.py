@@ -208,6 +208,7 @@ class BrokerService(MultiService):
         polls, delays = self.polls, self.delays
         levels = len(self._delay_levels_ms)
         sends = SendResponder(settings, clock, rng, store, topics, groups, stats, levels)
+        ends = TransactionResponder(settings, clock, store, stats, levels)
         pulls = PullResponder(
             settings, clock, store, topics, groups, consumers, offsets, polls, stats, self.flow.cold_pulls
         )
@@ -223,7 +224,7 @@ class BrokerService(MultiService):
             QueryResponder(settings, store, consumers, filters),
             ForwardingResponder(setup, store, topics, consumers, offsets),
             SendBackResponder(settings, rng, store, topics, groups, stats, levels),
-            TransactionResponder(settings, clock, store, stats, levels),
+            ends,
             TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration),
             AdminResponder(
                 settings,
@@ -249,7 +250,7 @@ class BrokerService(MultiService):
             stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
-        add_waiting_lanes(table, settings, rng, store, topics, groups, stats)
+        add_waiting_lanes(table, ends, settings, clock, rng, store, topics, groups, stats)
         add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table

@@ -4,8 +4,10 @@ The fast paths of messages that are made from stored ones: ends of transactions 
 Each stores what its responder would store, in one write, and gives the same answer; or it declines the request without
 side effects. The requests of one turn of the reactor are stored in one write. The references are
 `rmq.broker.responders.transactions.TransactionResponder` and `.sendback.SendBackResponder`. They need the compiled
-module `rmq.store._record` and a broker that answers puts at once. Half messages and delayed messages are sends, see
-`rmq.broker.lanes.SendLane`.
+module `rmq.store._record`. Half messages and delayed messages are sends, see `rmq.broker.lanes.SendLane`.
+
+Under SYNC_FLUSH or SYNC_MASTER the answer to a message that is sent back does not wait, as in Apache; that to a commit
+waits until both of its records are safe.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from twisted.internet.interfaces import IReactorTime
+
 from rmq.broker.consumerlanes import AROUND_DONE
 from rmq.broker.groups import SubscriptionGroupTable
-from rmq.broker.lanes import LongNamesLane, SendLane, answers_at_once
+from rmq.broker.lanes import AnswersLater, LongNamesLane, SendLane, WaitingAnswers, answers_at_once
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
+from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import RETRY_PREFIX, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TopicTable
@@ -44,7 +49,9 @@ _OP_TEXT = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMOVE_TAG})
 
 def add_waiting_lanes(
     table: ResponderTable,
+    ends: TransactionResponder,
     settings: Settings,
+    clock: IReactorTime,
     rng: Random,
     store: MessageStore,
     topics: TopicTable,
@@ -52,9 +59,7 @@ def add_waiting_lanes(
     stats: BrokerStats,
 ) -> None:
     """
-    Have the lanes of sends, if the table has them, take messages that wait.
-
-    The lanes of what ends their wait are added where puts are answered at once.
+    Have the lanes of sends, if the table has them, take messages that wait, and add those of what ends their wait.
     """
     config = settings.setup.store
     sends = table.added_lane(SendLane.code)
@@ -64,11 +69,13 @@ def add_waiting_lanes(
     delays_ms = delay_levels(config.message_delay_level)
     for lane in sends, others:
         lane.park(delays_ms)
+    host, hides = settings.setup.store_host, config.is_sync_flush
+    later = None
     if not answers_at_once(config):
-        return
-    moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, settings.setup.store_host, rng.randrange)
+        later = AnswersLater(ends.outcome, stats, table.stats, EndLane.code, clock)
+    moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, host, rng.randrange, later is not None, hides)
     stored = StoredRecords(store)
-    table.add_chunk_lane(EndLane(settings, store, stored, sends, moves))
+    table.add_chunk_lane(EndLane(settings, store, stored, sends, moves, later))
     table.add_chunk_lane(SendBackLane(settings, store, stored, sends, moves, delays_ms, topics, groups, stats))
 
 
@@ -95,36 +102,62 @@ class EndLane:
     code = int(RequestCode.END_TRANSACTION)
 
     def __init__(
-        self, settings: Settings, store: MessageStore, stored: StoredRecords, sends: SendLane, moves: Any
+        self,
+        settings: Settings,
+        store: MessageStore,
+        stored: StoredRecords,
+        sends: SendLane,
+        moves: Any,
+        later: AnswersLater | None,
     ) -> None:
         self._store = store
         self._stored = stored
         self._sends = sends
         self._moves = moves
+        self._later = later
         self._store_host = settings.setup.store_host
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        moves = self._moves
+        moves, later = self._moves, self._later
         moves.begin()
-        stop = self._add(data, position)
+        stop = 0 if later is not None and later.is_full else self._add(data, position)
         if not stop or not self._store.append_many(moves, self._store_host):
             return position, 0
-        answers += moves.answers(self._sends.counted)
-        return stop, 1
+        made = [answer for answer in moves.answers(self._sends.counted) if answer]  # none to a one-way request
+        if later is None or not made:
+            answers += made
+            return stop, 1
+        self._wait(later(channel.last_active_s, [(channel, made[0])], 1, []))
+        return stop, 0
 
     def together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
         """See :attr:`rmq.remoting.responders.TurnLane.together`; each chunk must be one request."""
-        moves = self._moves
+        moves, later = self._moves, self._later
+        began_s = 0.0 if later is None else later.clock.seconds()
         moves.begin()
         taken = []
-        for number, (data, _) in enumerate(chunks[:MAX_TOGETHER]):
-            stop = self._add(data, 0)
-            if stop == len(data):
-                taken.append(number)
-            elif stop:
-                moves.drop()
-        return stored_together(self._store, self._store_host, moves, taken, len(chunks), self._sends.counted)
+        if later is None or not later.is_full:
+            for number, (data, _) in enumerate(chunks[:MAX_TOGETHER]):
+                stop = self._add(data, 0)
+                if stop == len(data):
+                    taken.append(number)
+                elif stop:
+                    moves.drop()
+        answers, count = stored_together(self._store, self._store_host, moves, taken, len(chunks), self._sends.counted)
+        if later is None:
+            return answers, count
+        waiting = []
+        for number, answer in enumerate(answers):
+            if answer:
+                waiting.append((chunks[number][1], answer))
+                answers[number] = b""
+        if waiting:
+            self._wait(later(began_s, waiting, len(waiting), []))
+        return answers, count - len(waiting)
+
+    def _wait(self, done: WaitingAnswers) -> None:
+        self._store.wait_for(self._moves.last_phy + self._moves.last_size, done)
 
     def _add(self, data: bytes, position: int) -> int:
         """Read the request at a position; return where it ends, 0 for one that is not ordinary."""

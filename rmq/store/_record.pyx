@@ -47,6 +47,7 @@ cdef enum:
     TRANSACTION = 0xC               # sysFlag
     COMMITTED = 8
     ROLLED_BACK = 12
+    ONE_WAY = 2                     # flag of a request
     SEND_MESSAGE = 10
     SEND_BATCH_MESSAGE = 320
     END_TRANSACTION = 37
@@ -162,6 +163,8 @@ cdef inline int32_t index_hash(uint32_t value) noexcept nogil:
 
 cdef struct Send:
     int64_t opaque
+    # nobody waits for its answer
+    bint one_way
     int64_t queue_id
     int64_t sys_flag
     int64_t born
@@ -394,6 +397,7 @@ cdef struct Header:
     #: members that were there
     int seen
     int64_t opaque, version
+    bint one_way
     #: NULL without a language
     const uint8_t* language
     Py_ssize_t language_size
@@ -403,8 +407,8 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
     """
     Read a JSON header from ``at`` on, its beginning or the end of its extFields.
 
-    AT_FIELDS with ``at`` behind their brace; AT_END; NOT_PLAIN when it is no request of that code without flags, or is not
-    written plainly. The caller sets ``seen`` to 0, and reads the extFields.
+    AT_FIELDS with ``at`` behind their brace; AT_END; NOT_PLAIN when it is no request of that code, has another flag than
+    that of a one-way request, or is not written plainly. The caller sets ``seen`` to 0, and reads the extFields.
     """
     cdef const uint8_t* p = skip(at[0], end)
     cdef const uint8_t* key
@@ -417,6 +421,7 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
         if p >= end or p[0] != c'{':
             return NOT_PLAIN
         header.opaque = header.version = 0
+        header.one_way = False
         header.language = NULL
         header.language_size = 0
         p = skip(p + 1, end)
@@ -480,12 +485,14 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
                 p += 1
             if not number_in(value, p, &number) or (bit and not is_int32(number)):
                 return NOT_PLAIN
-            if bit == LANGUAGE or (bit == CODE and number != code) or (bit == FLAG and number != 0):
+            if bit == LANGUAGE or (bit == CODE and number != code) or (bit == FLAG and number & ~ONE_WAY):
                 return NOT_PLAIN
             if bit == OPAQUE:
                 header.opaque = number
             elif bit == VERSION_MEMBER:
                 header.version = number
+            elif bit == FLAG:
+                header.one_way = number != 0
         p = skip(p, end)
         if p >= end:
             return NOT_PLAIN
@@ -506,6 +513,7 @@ cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* 
     if p == NULL or read_members(&p, end, code, &header) != AT_END:
         return False
     send.opaque = header.opaque
+    send.one_way = header.one_way
     return header.seen & (CODE | OPAQUE) == CODE | OPAQUE
 
 
@@ -1198,9 +1206,13 @@ cdef class SendBatch:
         return self.delayed
 
     cdef bint _park_properties(self, Send* send, SendTopic topic, const uint8_t* text, Py_ssize_t size, uint8_t* out, Properties* found) noexcept:
-        """Write the properties of a message that waits: with where it belongs."""
+        """Write the properties of a message that waits: with where it belongs; False for unusual ones."""
         cdef Edit edits[3]
         cdef uint8_t number[24]
+        cdef Text wait
+        wait.at = find_value(text, size, b"WAIT", &wait.size)
+        if self.waits and wait.at != NULL and not is_text(&wait, b"true"):
+            return False
         set_edit(&edits[0], b"CLUSTER", <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster), False)
         set_edit(&edits[1], b"REAL_TOPIC", <const uint8_t*>PyBytes_AS_STRING(topic.field) + 1, PyBytes_GET_SIZE(topic.field) - 1, False)
         set_edit(&edits[2], b"REAL_QID", number, put_decimal(number, send.queue_id), False)
@@ -1395,6 +1407,8 @@ cdef class SendBatch:
                 topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
                 size = self.sends[stop - 1].phy + self.sends[stop - 1].size - send.phy
                 topic.count(counted, send.members, size)
+            if send.one_way:
+                continue
             begin = out
             out = add_bytes(out + 8, self.head)
             for j in range(i, stop):
@@ -1532,12 +1546,13 @@ def read_frame(bytes data, Py_ssize_t position, int64_t code):
     Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
 
     Returns (where the body begins, where the frame ends, opaque, version, language). None when the frame is not whole, or
-    its values are not all numbers or strings of ASCII.
+    it is one-way, or its values are not all numbers or
+    strings of ASCII.
     """
     cdef Header header
     cdef Text body
     cdef Py_ssize_t begin
-    if not read_texts(data, position, code, (), NULL, &header, &body):
+    if not read_texts(data, position, code, (), NULL, &header, &body) or header.one_way:
         return None
     begin = body.at - <const uint8_t*>PyBytes_AS_STRING(data)
     language = None if header.language == NULL else bytes_of(header.language, header.language_size)
@@ -1558,7 +1573,7 @@ def read_send_back(bytes data, Py_ssize_t position):
     cdef Text body
     cdef Text found[5]
     cdef int64_t most = 0, level = 0, offset = 0
-    if not read_texts(data, position, CONSUMER_SEND_MSG_BACK, _BACK_NAMES, found, &header, &body):
+    if not read_texts(data, position, CONSUMER_SEND_MSG_BACK, _BACK_NAMES, found, &header, &body) or header.one_way:
         return None
     if found[0].at == NULL or found[0].size == 0 or not is_boolean(&found[1]):
         return None
@@ -1646,7 +1661,8 @@ cdef class MoveBatch:
     `rmq.store.store.MessageStore.append_many`, then :meth:`answers`. It changes nothing but itself; of a queue it reads
     ``next`` and ``end``. Those requests at the front are encoded that find room, of each all messages or none.
     ``around`` is what stands around the opaque in the header of an answer, ``store_host`` that of op messages;
-    ``draw(queues)`` draws the queue of a retry.
+    ``draw(queues)`` draws the queue of a retry. With ``waits`` the answer to an end waits for disk or slaves, and one whose
+    answer would not wait is unusual. ``hides``: see `SendBatch`.
 
     Java: EndTransactionProcessor, TransactionalMessageBridge, AbstractSendMessageProcessor#consumerSendMsgBack
     """
@@ -1659,10 +1675,12 @@ cdef class MoveBatch:
     cdef readonly bytes unknown
     cdef bytes half_topic, op_text, head, tail
     cdef object store_host, draw
+    cdef bint waits, hides
     cdef int moves_count
     cdef Move moves[MAX_MOVES]
-    # of each request: its opaque, and the number of moves up to its end
+    # of each request: its opaque, whether it is one-way, and the number of moves up to its end
     cdef int64_t opaques[MAX_MOVES]
+    cdef bint one_way[MAX_MOVES]
     cdef int ends[MAX_MOVES]
     # of a commit the SendTopic, of a rollback too; of a retry (topic of the group, its queues)
     cdef list targets
@@ -1682,12 +1700,14 @@ cdef class MoveBatch:
         self.records = NULL
         self.keys = NULL
 
-    def __init__(self, str half_topic, bytes op_text, around, store_host, draw):
+    def __init__(self, str half_topic, bytes op_text, around, store_host, draw, bint waits, bint hides):
         self.half_topic = half_topic.encode("ascii")
         self.op_text = op_text
         self.head, self.tail = around
         self.store_host = store_host
         self.draw = draw
+        self.waits = waits
+        self.hides = hides
         self.keys = <uint8_t*>malloc(MAX_MOVES * MAX_KEYS * PENDING)
         self.text = <uint8_t*>malloc(MAX_PROPERTIES + 16)
         if self.keys == NULL or self.text == NULL:
@@ -1756,6 +1776,10 @@ cdef class MoveBatch:
         op = self._enter(op_queue)
         if op < 0 or self.moves_count + 2 > MAX_MOVES:
             return 0
+        if self.waits and not header.one_way:
+            name.at = find_value(half.text, half.text_size, b"WAIT", &name.size)
+            if end == ROLLED_BACK or (name.at != NULL and not is_text(&name, b"true")):
+                return 0
         if end == COMMITTED:
             name.at = find_value(half.text, half.text_size, b"REAL_QID", &name.size)
             if not digits_in(name.at, name.size, 9, &queue_id) or queue_id >= PyList_GET_SIZE(topic.queues):
@@ -1772,7 +1796,7 @@ cdef class MoveBatch:
                 return 0
             self._add(COMMIT, &half, target, phy_offset)
         self._add(OP, &half, op, phy_offset)
-        self._request(header.opaque, topic)
+        self._request(header.opaque, header.one_way, topic)
         return body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size
 
     def back(
@@ -1817,7 +1841,7 @@ cdef class MoveBatch:
         move.reconsume = times + 1
         move.level = level
         move.delay_ms = delays_ms[number]
-        self._request(opaque, (retry_topic, queues))
+        self._request(opaque, False, (retry_topic, queues))
         return (<const char*>topic.at)[:topic.size].decode("ascii")
 
     def drop(self):
@@ -1864,7 +1888,7 @@ cdef class MoveBatch:
         if count == MAX_MOVES:
             return -1
         self.numbers[count] = queue.next
-        if <int64_t>queue.end != self.numbers[count]:
+        if not self.hides and <int64_t>queue.end != self.numbers[count]:
             return -1
         self.queues.append(queue)
         return count
@@ -1880,8 +1904,9 @@ cdef class MoveBatch:
         move.phy_offset = phy_offset
         return move
 
-    cdef int _request(self, int64_t opaque, target) except -1:
+    cdef int _request(self, int64_t opaque, bint one_way, target) except -1:
         self.opaques[self.count] = opaque
+        self.one_way[self.count] = one_way
         self.ends[self.count] = self.moves_count
         self.targets.append(target)
         self.count += 1
@@ -2047,7 +2072,7 @@ cdef class MoveBatch:
 
     def answers(self, list counted):
         """
-        Return the frame that answers each encoded request with SUCCESS, and count ends of transactions.
+        Return the frame that answers each encoded request with SUCCESS, b"" for a one-way one; count ends of transactions.
 
         Topics that had no counts are added to ``counted``.
         """
@@ -2055,7 +2080,7 @@ cdef class MoveBatch:
         cdef int request, first = 0
         cdef SendTopic topic
         for request in range(self.count):
-            answers.append(self._answer(self.opaques[request]))
+            answers.append(b"" if self.one_way[request] else self._answer(self.opaques[request]))
             if self.moves[first].kind == COMMIT:
                 topic = <SendTopic>PyList_GET_ITEM(self.targets, request)
                 topic.count(counted, 1, self.moves[first].new_size)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.transactions import committed_message, op_message, put_back
+from rmq.broker.waitinglanes import EndLane
 from rmq.store.messages import Message
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import (
@@ -110,6 +112,15 @@ class ConversationTests(SynchronousTestCase):
     def converse(self, name: str) -> None:
         values = {"transactionTimeOut": "1500", "transactionCheckInterval": "2500", "listenPort": "18911"}
         one = OneBroker(values)
+        taken: list[int] = []
+        end = EndLane.__call__
+
+        def counting(lane: EndLane, *args: Any) -> tuple[int, int]:
+            stop, count = end(lane, *args)
+            taken.append(count)
+            return stop, count
+
+        self.patch(EndLane, "__call__", counting)
         recorded = rows(name)
         theirs = {row["opaque"]: command_of(row) for row in recorded if row["dir"] == "s2c" and row.get("answers")}
         asked = {
@@ -164,6 +175,8 @@ class ConversationTests(SynchronousTestCase):
             for data in store.get(topic, queue_id, 0, 32).messages
         )
         self.assertEqual(bodies, [b"transaction 0", b"transaction 2", b"transaction 4"])
+        # not those that are unknown, nor the first to a queue
+        self.assertEqual(taken, [0, 1, 0, 0, 1, 1, 0] if EndLane.code in one.service.responders.chunk_lanes else [])
         one.end()
 
     def compare(self, ours: list[RemotingCommand], theirs: dict[str, RemotingCommand]) -> None:

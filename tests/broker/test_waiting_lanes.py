@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, AnyStr
+from typing import Any, TypeVar
 
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.broker.topics import topic
+from rmq.broker.topics import TRANS_OP_HALF_TOPIC, topic
 from rmq.broker.waitinglanes import MAX_TOGETHER
 from rmq.remoting.channel import Channel
 from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
-from rmq.wire.record import PROPERTY_REAL_QUEUE_ID, decode_record
+from rmq.wire.record import FIELD_AT, PROPERTY_REAL_QUEUE_ID, STORE_TIMESTAMP_AT, decode_record
 from tests.broker.harness import OneBroker, heartbeat, send_ext
 from tests.broker.test_lanes import Side
 from tests.needs import need_compiled
@@ -22,7 +22,12 @@ from tests.otherclients import as_others_write
 from tests.remoting.peer import Peer, RecordingTransport
 from tests.seeds import SEED
 
+T = TypeVar("T", str, bytes, int)
+
 CODES = (310, 36, 37)
+FLUSH, MASTER = {"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}
+#: configurations under which answers wait
+WAITING = (FLUSH, MASTER, FLUSH | MASTER)
 COUNTERS = [
     "TOPIC_PUT_NUMS",
     "TOPIC_PUT_SIZE",
@@ -38,6 +43,7 @@ class Two:
 
     def __init__(self, test: SynchronousTestCase, **values: str) -> None:
         self._test = test
+        self._waits = not {"flushDiskType", "brokerRole"}.isdisjoint(values)
         self.sides = [Side(with_lane=with_lane, values=values) for with_lane in (True, False)]
         self.taken = dict.fromkeys(CODES, 0)
         self._writer = random.Random(SEED)
@@ -56,12 +62,14 @@ class Two:
             side.client.ask(37, end_ext(side.client.ask(310, half_ext())))
             for level in range(1, 19):
                 side.client.ask(310, send_ext(props=f"DELAY\x01{level}"))
+            if self._waits:  # both store in the same milliseconds: in the middle of one
+                side.one.world.run_for(100.0005 - side.one.world.now_s)
         self.taken = dict.fromkeys(CODES, 0)
 
     def _counted(self, code: int, lane: Any) -> Any:
         def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
             stop, count = lane(data, position, answers, channel)
-            self.taken[code] += count
+            self.taken[code] += count or stop > position  # 0 while answers wait
             return stop, count
 
         counting.code = code  # type: ignore[attr-defined]
@@ -75,9 +83,11 @@ class Two:
             command.opaque = self._opaque
             stream += as_others_write(self._writer, command)
         found = []
-        for peer in self.peers:
+        for side, peer in zip(self.sides, self.peers, strict=True):
             for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
                 peer.send(stream[start:end])
+            if self._waits:
+                side.one.world.run_for(0.05)
             found.append(peer.transport.read())
         self._test.assertEqual(found[0], found[1], f"seed {SEED}")
         return decode_commands(found[0])
@@ -85,7 +95,8 @@ class Two:
     def compare(self) -> None:
         short, ordinary = self.sides
         test = self._test
-        test.assertEqual(short.log(), ordinary.log(), f"seed {SEED}")
+        mine, theirs = (without_op_times(side.log()) if self._waits else side.log() for side in self.sides)
+        test.assertEqual(mine, theirs, f"seed {SEED}")
         test.assertEqual(short.derived(), ordinary.derived(), f"seed {SEED}")
         services = [side.one.service for side in self.sides]
         for name in COUNTERS:
@@ -105,6 +116,23 @@ class Two:
         for side in self.sides:
             side.one.end()
             self._test.flushLoggedErrors()
+
+
+def without_op_times(log: bytes) -> bytes:
+    """
+    Return a log whose op messages have no times.
+
+    A lane writes them with the message that is committed, a responder when that is safe.
+    """
+    plain, at = bytearray(log), 0
+    while at < len(log):
+        size = int.from_bytes(log[at : at + 4], "big")
+        record = log[at : at + size]
+        if TRANS_OP_HALF_TOPIC.encode() in record[-120:]:
+            for time_at in (FIELD_AT["bornTimestamp"], STORE_TIMESTAMP_AT):
+                plain[at + time_at : at + time_at + 8] = bytes(8)
+        at += size
+    return bytes(plain)
 
 
 def half_ext(queue_id: int = 0, group: str = "PG", more: str = "", **fields: str) -> dict[str, str]:
@@ -127,7 +155,7 @@ def back_ext(offset: int, **fields: str) -> dict[str, str]:
     return ext | {"unitMode": "false", "maxReconsumeTimes": "16"} | fields
 
 
-def mostly(chance: random.Random, usual: AnyStr, *others: AnyStr) -> AnyStr:
+def mostly(chance: random.Random, usual: T, *others: T) -> T:
     return usual if chance.random() < 0.93 else chance.choice(others)
 
 
@@ -178,8 +206,10 @@ class WaitingLaneTests(SynchronousTestCase):
 
     def test_same_answers_and_bytes(self) -> None:
         """Sends, ends and retries, right and wrong ones: answers, log, queues, index and counters are the same."""
-        chance = random.Random(SEED)
         two = Two(self)
+        self._same_answers_and_bytes(two, random.Random(SEED))
+
+    def _same_answers_and_bytes(self, two: Two, chance: random.Random) -> None:
         stored: list[RemotingCommand] = []
         for _ in range(700):
             what = chance.random()
@@ -337,7 +367,8 @@ class WaitingLaneTests(SynchronousTestCase):
             for _ in range(chance.choice((1, 2, 16, MAX_TOGETHER + 3))):
                 opaque += 1
                 ext, body = make()
-                command = RemotingCommand(code, opaque=opaque, ext_fields=ext, body=body or None)
+                flag = 0 if code == 36 else mostly(chance, 0, 2)  # one-way
+                command = RemotingCommand(code, flag=flag, opaque=opaque, ext_fields=ext, body=body or None)
                 frames.append(as_others_write(chance, command))
                 twice = frames[-1] if code == 310 else frames[-1] * 2  # sends are taken from each as many as there are
                 frames[-1] = mostly(chance, frames[-1], twice, frames[-1][:-1])
@@ -504,18 +535,40 @@ class WaitingLaneTests(SynchronousTestCase):
             two.compare()
         two.end()
 
-    def test_no_lanes_where_puts_wait(self) -> None:
-        """
-        A broker that answers after fsync or quorum has those of sends only, a slave none of these lanes.
-        """
-        for values, parks in (
-            ({"flushDiskType": "SYNC_FLUSH"}, True),
-            ({"brokerRole": "SYNC_MASTER"}, True),
-            ({"brokerRole": "SLAVE", "brokerId": "1"}, False),
-        ):
-            one = OneBroker(values)
-            lanes: Any = one.service.responders.chunk_lanes
-            added = {code: lanes.get(code) for code in (310, 36, 37)}
-            self.assertEqual([added[36], added[37]], [None, None])
-            self.assertEqual(getattr(added.get(310), "delayed", None) is not None, parks)
-            one.end()
+    def test_same_where_answers_wait(self) -> None:
+        """So they are where answers come after a sync, or with code 11 for want of a slave."""
+        for some in WAITING:
+            # deliveries would come at times of their own
+            values = some | {"messageDelayLevel": " ".join(["2h"] * 18)}
+            self._same_answers_and_bytes(Two(self, **values), random.Random(SEED))
+
+    def test_a_slave_has_no_lane(self) -> None:
+        """Nothing is stored by a slave."""
+        one = OneBroker({"brokerRole": "SLAVE", "brokerId": "1"})
+        self.assertTrue(one.service.responders.chunk_lanes.keys().isdisjoint(CODES))
+        one.end()
+
+    def test_an_end_is_answered_when_it_is_on_disk(self) -> None:
+        """Until the sync a commit has no answer; one-way ends, rollbacks and retries wait for nothing."""
+        two = Two(self, flushDiskType="SYNC_FLUSH")
+        halves = [two.ask(RemotingCommand(310, ext_fields=half_ext()))[0] for _ in range(4)]
+        offset = int(halves[0].ext_fields["msgId"][16:], 16)
+        synced = {side: side.one.service.store.flushed_offset for side in two.sides}
+        requests = [
+            (RemotingCommand(37, ext_fields=end_ext(halves[0])), False),
+            (RemotingCommand(37, flag=2, ext_fields=end_ext(halves[1])), False),
+            (RemotingCommand(37, ext_fields=end_ext(halves[2], "12")), True),
+            (RemotingCommand(37, flag=2, ext_fields=end_ext(halves[3], "12")), False),
+            (RemotingCommand(36, ext_fields=back_ext(offset)), True),
+        ]
+        for command, at_once in requests:
+            for side, peer in zip(two.sides, two.peers, strict=True):
+                peer.send(encode_command(command))
+                self.assertEqual(bool(peer.transport.read()), at_once, command)
+                self.assertEqual(side.one.service.store.flushed_offset, synced[side])
+                side.one.world.run_for(0.05)
+                synced[side] = side.one.service.store.flushed_offset
+                self.assertEqual(bool(peer.transport.read()), not at_once and not command.flag, command)
+        two.compare()
+        self.assertEqual(two.taken[36], 1)
+        two.end()

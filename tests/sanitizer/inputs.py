@@ -114,7 +114,8 @@ def send(rng: random.Random, *, batch: bool = False) -> bytes:
     code = 310
     if rng.random() < 0.2:
         code, ext = 10, {LONG_NAMES[letter]: value for letter, value in ext.items()}
-    command = RemotingCommand(code, opaque=rng.randrange(1 << 31), ext_fields=ext, body=body or None)
+    flag, opaque = rng.choice((0, 0, 0, 0, 2)), rng.randrange(1 << 31)
+    command = RemotingCommand(code, flag=flag, opaque=opaque, ext_fields=ext, body=body or None)
     return as_others_write(rng, command)
 
 
@@ -193,7 +194,11 @@ def walk_kind() -> Callable[[random.Random], object]:
 
 def waiting_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
-    batch = module.MoveBatch(HALF, b"WAIT\x01true\x02TAGS\x01d", (b'{"opaque":', b"}"), HOST, lambda queues: queues - 1)
+    around = b'{"opaque":', b"}"
+    batches = [
+        module.MoveBatch(HALF, b"WAIT\x01true\x02TAGS\x01d", around, HOST, lambda queues: queues - 1, waits, waits)
+        for waits in (False, True)
+    ]
 
     def queue(topic: str) -> SimpleNamespace:
         return SimpleNamespace(topic_field=bytes((len(topic),)) + topic.encode(), queue_id=0, next=0, end=0)
@@ -201,9 +206,11 @@ def waiting_kind() -> Callable[[random.Random], object]:
     def request(rng: random.Random, code: int, fields: dict[str, str]) -> bytes:
         for name in rng.sample(sorted(fields), k=rng.choice((0, 0, 0, 1))):
             fields[name] = rng.choice(ODD)
-        return encode_command(RemotingCommand(code, opaque=rng.randrange(1 << 31), ext_fields=fields))
+        flag = rng.choice((0, 0, 2))
+        return encode_command(RemotingCommand(code, flag=flag, opaque=rng.randrange(1 << 31), ext_fields=fields))
 
     def once(rng: random.Random) -> None:
+        batch = rng.choice(batches)
         module.read_frame(damaged(rng, send(rng)), rng.choice((0, 0, 0, 9)), 310)
         at = rng.choice((0, 1 << 40))
         ops, schedule = queue(OP), module.SendTopic("S", [None, *(queue("S") for _ in range(17))])

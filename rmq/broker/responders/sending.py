@@ -39,7 +39,7 @@ from rmq.broker.topics import (
 from rmq.broker.transactions import half_message
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import now_ms
-from rmq.store.messages import Message, PutResult
+from rmq.store.messages import Message, PutResult, PutStatus
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import PERM_WRITE, TopicConfig
 from rmq.wire.api.sending import (
@@ -338,6 +338,14 @@ class SendResponder:
             self._stats.put_failures += 1
             code, remark = put_refusal(result.status, self._store, self._max_message_bytes)
             raise Refuse(code, remark, ext=ext)
+
+    def outcome(self, status: PutStatus) -> tuple[int, str | None]:
+        """Return code and remark of the answer to a put with that status."""
+        try:
+            self.check_stored(PutResult(status), ext={})
+        except Refuse as refusal:
+            return refusal.code, refusal.remark
+        return STORED_CODES[status], None
 
     @property
     def _max_message_bytes(self) -> int:

@@ -83,9 +83,9 @@ class TransactionResponder:
             if message is None:
                 raise Refuse(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
             result = await self._put(message)
-            if not result.ok:
-                self._stats.put_failures += 1
-                raise Refuse(*self._refusal(result.status))
+            code, remark = self.outcome(result.status)
+            if remark is not None:
+                raise Refuse(code, remark)
             self._stats.put(topic, result.count, result.size)
         # Without its op message the half message is checked again, and the producer ends it again.
         if not (await self._put(op_message(half, self._setup.store_host, now_ms(self._clock)))).ok:
@@ -116,8 +116,15 @@ class TransactionResponder:
         assert isinstance(result, PutResult)
         return result
 
-    def _refusal(self, status: PutStatus) -> tuple[int, str]:
-        """Java: EndTransactionProcessor#sendFinalMessage"""
+    def outcome(self, status: PutStatus) -> tuple[int, str | None]:
+        """
+        Return code and remark of the answer to the end of a transaction whose put had that status.
+
+        Java: EndTransactionProcessor#sendFinalMessage
+        """
+        if PutResult(status).ok:
+            return ResponseCode.SUCCESS, None
+        self._stats.put_failures += 1
         if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             return ResponseCode.MESSAGE_ILLEGAL, (
                 "The message is illegal, maybe msg body or properties length not matched. msg body length limit "

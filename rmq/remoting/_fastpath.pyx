@@ -87,34 +87,47 @@ cdef struct Field:
     Span name
     Span value
     #: the value is written with escapes, as are the separators of a message's properties
-    bint escaped
+    # of ESCAPED and WIDE
+    int kind
 
 
 cdef inline bint is_text(Span* span, bytes text) noexcept:
     return span.size == PyBytes_GET_SIZE(text) and memcmp(span.at, PyBytes_AS_STRING(text), span.size) == 0
 
 
-cdef const char* read_string(const char* at, const char* end, Span* found, bint* escaped) noexcept nogil:
-    """Read a string of printable ASCII; return what follows it, NULL for anything else. NULL ``escaped``: no escapes."""
+cdef enum:
+    ESCAPED = 1
+    WIDE = 2    # not all ASCII
+
+
+cdef const char* read_string(const char* at, const char* end, Span* found, int* kind) noexcept nogil:
+    """
+    Read a string without control characters; return what follows it, NULL for anything else.
+
+    NULL ``kind``: one of ASCII without escapes.
+    """
     if at >= end or at[0] != c'"':
         return NULL
     at += 1
     found.at = at
-    while at < end and c' ' <= at[0] <= c'~':
+    while at < end and <unsigned char>at[0] >= 0x20 and at[0] != 0x7F:
         if at[0] == c'"':
             found.size = at - found.at
             return at + 1
-        if at[0] == c'\\':
-            if escaped == NULL:
+        if at[0] == c'\\' or <unsigned char>at[0] >= 0x80:
+            if kind == NULL:
                 return NULL
-            escaped[0] = True
-            at += 1
+            if at[0] == c'\\':
+                kind[0] |= ESCAPED
+                at += 1
+            else:
+                kind[0] |= WIDE
         at += 1
     return NULL
 
 
 cdef Py_ssize_t unescape(const char* at, Py_ssize_t size, char* out) noexcept nogil:
-    """Write what a text with escapes means; return its length, -1 where it is not plain ASCII."""
+    """Write what a text with escapes means; return its length, -1 where one of them is not plain ASCII."""
     cdef const char* end = at + size
     cdef char* begin = out
     cdef int value, index
@@ -146,11 +159,11 @@ cdef Py_ssize_t unescape(const char* at, Py_ssize_t size, char* out) noexcept no
     return out - begin
 
 
-cdef const char* read_value(const char* at, const char* end, Span* found, bint* escaped) noexcept nogil:
+cdef const char* read_value(const char* at, const char* end, Span* found, int* kind) noexcept nogil:
     """Read a string, or a whole number, true or false as its text; return what follows it, NULL for anything else."""
-    escaped[0] = False
+    kind[0] = 0
     if at < end and at[0] == c'"':
-        return read_string(at, end, found, escaped)
+        return read_string(at, end, found, kind)
     found.at = at
     if at < end and at[0] == c'-':
         at += 1
@@ -176,6 +189,14 @@ cdef const char* read_name(const char* at, const char* end, Span* found) noexcep
     return NULL if at == NULL or at >= end or at[0] != c':' else at + 1
 
 
+cdef bint is_utf8(Span* span) except -1:
+    try:
+        span.at[:span.size].decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 cdef inline Py_ssize_t compare(Span* left, Span* right) noexcept nogil:
     """Less than 0 where ``left`` comes first, 0 where both are the same."""
     cdef int order = memcmp(left.at, right.at, min(left.size, right.size))
@@ -193,7 +214,7 @@ cdef const char* read_fields(const char* at, const char* end, Field* fields, int
         at = read_name(at + 1, end, &field.name)
         if at == NULL:
             return NULL
-        at = read_value(at, end, &field.value, &field.escaped)
+        at = read_value(at, end, &field.value, &field.kind)
         if at == NULL or at >= end or count[0] == MAX_FIELDS:
             return NULL
         place = count[0]
@@ -238,8 +259,8 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
 
     Returns where it ends, its AccessKey, its Signature, what is signed, and the fields of ``resource_names`` that it has
     (name, NUL, value, NUL of each, by name). None when it is no whole request with that code, and for all that is not a
-    JSON header of numbers, words and printable ASCII without spaces and names that come twice; of escapes only those of
-    ASCII in other values of extFields are read.
+    JSON header of numbers, words and printable ASCII without spaces and names that come twice. Other values of extFields
+    may have any characters, and escapes of ASCII.
     """
     cdef const unsigned char* head = <const unsigned char*>PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position, total, body_bytes, size = 0, resource_bytes = 0
@@ -292,12 +313,12 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
             continue
         size += fields[index].value.size
         if is_text(&fields[index].name, b"AccessKey"):
-            if fields[index].escaped:
+            if fields[index].kind:
                 return None
             access_key = fields[index].value
         for wanted in resource_names:
             if is_text(&fields[index].name, <bytes>wanted):
-                if resource_count == 8 or fields[index].escaped:
+                if resource_count == 8 or fields[index].kind:
                     return None
                 resources[resource_count] = fields[index]
                 resource_count += 1
@@ -309,7 +330,9 @@ def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_na
     for index in range(count):
         if fields[index].value.at != signature.at:
             size = fields[index].value.size
-            if fields[index].escaped:
+            if fields[index].kind & WIDE and not is_utf8(&fields[index].value):
+                return None
+            if fields[index].kind & ESCAPED:
                 size = unescape(fields[index].value.at, size, out)
                 if size < 0:
                     return None

@@ -145,10 +145,25 @@ cdef uint32_t crc_of(const uint8_t* at, Py_ssize_t size):
 
 
 cdef inline uint32_t hash_on(uint32_t value, const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """Go on with a Java hash over ASCII."""
-    cdef Py_ssize_t i
-    for i in range(size):
-        value = value * 31 + at[i]
+    """Go on with a Java hash over text in UTF-8, which must be valid: over its UTF-16 units."""
+    cdef const uint8_t* end = at + size
+    cdef uint32_t unit
+    while at < end:
+        unit = at[0]
+        if unit < 0x80:
+            at += 1
+        elif unit < 0xE0:
+            unit = (unit & 0x1F) << 6 | (at[1] & 0x3F)
+            at += 2
+        elif unit < 0xF0:
+            unit = (unit & 0xF) << 12 | (at[1] & 0x3F) << 6 | (at[2] & 0x3F)
+            at += 3
+        else:
+            unit = ((unit & 7) << 18 | (at[1] & 0x3F) << 12 | (at[2] & 0x3F) << 6 | (at[3] & 0x3F)) - 0x10000
+            value = value * 31 + (0xD800 | unit >> 10)
+            unit = 0xDC00 | unit & 0x3FF
+            at += 4
+        value = value * 31 + unit
     return value
 
 
@@ -212,14 +227,23 @@ cdef inline const uint8_t* skip(const uint8_t* p, const uint8_t* end) noexcept n
     return p
 
 
-cdef inline const uint8_t* text_end(const uint8_t* p, const uint8_t* end, bint* escaped) noexcept nogil:
-    """Return where the quote is that ends a string of ASCII which begins at p; NULL when it is no such string."""
+cdef inline const uint8_t* text_end(const uint8_t* p, const uint8_t* end, bint* escaped, bint* wide) noexcept nogil:
+    """
+    Return where the quote is that ends a string which begins at p; NULL when it has control characters.
+
+    ``wide``: it is not all ASCII; NULL refuses such a string.
+    """
+    cdef uint8_t all_bits = 0
     escaped[0] = False
     while p < end:
         if p[0] == c'"':
-            return p
-        if p[0] < 0x20 or p[0] >= 0x7F:
+            if wide != NULL:
+                wide[0] = all_bits >= 0x80
+                return p
+            return p if all_bits < 0x80 else NULL
+        if p[0] < 0x20 or p[0] == 0x7F:
             return NULL
+        all_bits |= p[0]
         if p[0] == c'\\':
             escaped[0] = True
             p += 1
@@ -230,15 +254,17 @@ cdef inline const uint8_t* text_end(const uint8_t* p, const uint8_t* end, bint* 
 
 
 cdef inline const uint8_t* read_value(
-    const uint8_t* p, const uint8_t* end, const uint8_t** value, Py_ssize_t* size, bint* is_text, bint* escaped
+    const uint8_t* p, const uint8_t* end, const uint8_t** value, Py_ssize_t* size, bint* is_text, bint* escaped, bint* wide
 ) noexcept nogil:
-    """Read a string, which must be of ASCII, a number or a word at p; return what follows, or NULL."""
+    """Read a string, see `text_end`, a number or a word at p; return what follows, or NULL."""
     escaped[0] = False
+    if wide != NULL:
+        wide[0] = False
     is_text[0] = p < end and p[0] == c'"'
     p += is_text[0]
     value[0] = p
     if is_text[0]:
-        p = text_end(p, end, escaped)
+        p = text_end(p, end, escaped, wide)
         if p == NULL:
             return NULL
     else:
@@ -306,7 +332,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
     cdef const uint8_t* key
     cdef const uint8_t* value
     cdef Py_ssize_t key_size, size
-    cdef bint escaped, is_text
+    cdef bint escaped, is_text, wide
     cdef uint32_t seen = 0, bit
     cdef int64_t number = 0
     cdef uint8_t letter
@@ -319,7 +345,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
         if p >= end or p[0] != c'"':
             return NULL
         key = p + 1
-        p = text_end(key, end, &escaped)
+        p = text_end(key, end, &escaped, NULL)
         if p == NULL or escaped:
             return NULL
         key_size = p - key
@@ -327,7 +353,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
         if p >= end or p[0] != c':':
             return NULL
         p = skip(p + 1, end)
-        p = read_value(p, end, &value, &size, &is_text, &escaped)
+        p = read_value(p, end, &value, &size, &is_text, &escaped, &wide)
         if p == NULL:
             return NULL
         if is_long:
@@ -336,13 +362,15 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
             letter = key[0] if key_size == 1 else 0
         if c'a' <= letter <= c'm':
             bit = <uint32_t>1 << (letter - c'a')
-            if seen & bit or (escaped and letter != c'i') or (not is_text and (letter <= c'c' or letter == c'i')):
+            if seen & bit or ((escaped or wide) and letter != c'i') or (not is_text and (letter <= c'c' or letter == c'i')):
                 return NULL
             seen |= bit
             if letter == c'b':
                 send.topic = value
                 send.topic_size = size
             elif letter == c'i':
+                if wide and not is_utf8(value, size):
+                    return NULL
                 send.raw = value
                 send.raw_size = size
                 send.escaped = escaped
@@ -366,7 +394,7 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
                     send.flag = number
                 elif letter == c'j':
                     send.reconsume = number
-        elif escaped:
+        elif escaped or wide:
             return NULL
         p = skip(p, end)
         if p >= end:
@@ -437,7 +465,7 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
         if p >= end or p[0] != c'"':
             return NOT_PLAIN
         key = p + 1
-        p = text_end(key, end, &escaped)
+        p = text_end(key, end, &escaped, NULL)
         if p == NULL or escaped:
             return NOT_PLAIN
         size = p - key
@@ -472,7 +500,7 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
             if bit and bit != LANGUAGE:
                 return NOT_PLAIN
             value = p + 1
-            p = text_end(value, end, &escaped)
+            p = text_end(value, end, &escaped, NULL)
             if p == NULL or escaped:
                 return NOT_PLAIN
             if bit:
@@ -526,11 +554,38 @@ cdef inline int hex_digit(uint8_t letter) noexcept nogil:
     return -1
 
 
+cdef inline int64_t unit_at(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Read the four digits of an escaped UTF-16 unit; -1 for anything else."""
+    cdef int64_t unit = 0
+    cdef int digit, i
+    if end - p < 4:
+        return -1
+    for i in range(4):
+        digit = hex_digit(p[i])
+        if digit < 0:
+            return -1
+        unit = unit << 4 | digit
+    return unit
+
+
+cdef inline Py_ssize_t put_utf8(uint8_t* at, uint32_t code) noexcept nogil:
+    """Write a character that is not ASCII; return its length."""
+    cdef Py_ssize_t more = 1 if code < 0x800 else 2 if code < 0x10000 else 3, i
+    at[0] = <uint8_t>((0xC0 if more == 1 else 0xE0 if more == 2 else 0xF0) | code >> 6 * more)
+    for i in range(more):
+        at[1 + i] = <uint8_t>(0x80 | (code >> 6 * (more - 1 - i) & 0x3F))
+    return more + 1
+
+
 cdef Py_ssize_t unescape(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept nogil:
-    """Write what a JSON string means, of ASCII without NUL; return its length, -1 for anything else."""
+    """
+    Write what a JSON string means in UTF-8, never longer than the string.
+
+    Returns its length; -1 where an escape is none, or means NUL or half a character.
+    """
     cdef const uint8_t* end = p + size
     cdef Py_ssize_t length = 0
-    cdef int high, low
+    cdef int64_t unit, low
     cdef uint8_t letter
     while p < end:
         letter = p[0]
@@ -539,14 +594,22 @@ cdef Py_ssize_t unescape(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexce
             letter = p[0]
             p += 1
             if letter == c'u':
-                if end - p < 4 or p[0] != c'0' or p[1] != c'0':
+                unit = unit_at(p, end)
+                if unit <= 0 or unit >> 10 == 0x37:
                     return -1
-                high = hex_digit(p[2])
-                low = hex_digit(p[3])
                 p += 4
-                if high < 0 or high > 7 or low < 0 or high + low == 0:
-                    return -1
-                letter = <uint8_t>(high << 4 | low)
+                if unit >= 0x80:
+                    if unit >> 10 == 0x36:
+                        if end - p < 6 or p[0] != c'\\' or p[1] != c'u':
+                            return -1
+                        low = unit_at(p + 2, end)
+                        if low >> 10 != 0x37:
+                            return -1
+                        unit = 0x10000 + ((unit & 0x3FF) << 10 | (low & 0x3FF))
+                        p += 6
+                    length += put_utf8(out + length, <uint32_t>unit)
+                    continue
+                letter = <uint8_t>unit
             elif letter == c'n':
                 letter = c'\n'
             elif letter == c't':
@@ -1080,7 +1143,7 @@ cdef class SendBatch:
             at += size + 2
             send.raw = at
             send.raw_size = <Py_ssize_t>(at - 2)[0] << 8 | (at - 1)[0]
-            if send.raw_size > end - at or not is_plain(at, send.raw_size):
+            if send.raw_size > end - at or not is_utf8(at, send.raw_size):
                 return 0
             at += send.raw_size
             count += 1
@@ -1500,7 +1563,7 @@ cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple nam
         if p >= end or p[0] != c'"':
             return NULL
         key = p + 1
-        p = text_end(key, end, &escaped)
+        p = text_end(key, end, &escaped, NULL)
         if p == NULL or escaped:
             return NULL
         size = p - key
@@ -1508,7 +1571,7 @@ cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple nam
         if p >= end or p[0] != c':':
             return NULL
         p = skip(p + 1, end)
-        p = read_value(p, end, &value, &value_size, &quoted, &escaped)
+        p = read_value(p, end, &value, &value_size, &quoted, &escaped, NULL)
         if p == NULL or escaped:
             return NULL
         for i in range(len(names)):
@@ -1602,7 +1665,7 @@ cdef struct Stored:
 
 
 cdef bint read_record(const uint8_t* record, Py_ssize_t left, int64_t phy_offset, Stored* found) noexcept:
-    """Read the record that lies at ``phy_offset`` of the log; False unless it is whole, ASCII (but for its body) and of IPv4."""
+    """Read the record that lies at ``phy_offset`` of the log; False unless it is whole, of plain text and of IPv4."""
     cdef int64_t size, body_size
     if left < MIN_RECORD_BYTES:
         return False
@@ -1626,7 +1689,7 @@ cdef bint read_record(const uint8_t* record, Py_ssize_t left, int64_t phy_offset
     found.text_size = (<Py_ssize_t>(found.text - 2)[0]) << 8 | (found.text - 1)[0]
     if found.text_size > MAX_PROPERTIES or found.text + found.text_size != record + size:
         return False
-    if not is_plain(found.topic, found.topic_size) or not is_plain(found.text, found.text_size):
+    if not is_plain(found.topic, found.topic_size) or not is_utf8(found.text, found.text_size):
         return False
     return body_size == 0 or crc_of(record + HEAD_BYTES, found.body_size) == get32(record + BODY_CRC_AT)
 
@@ -1762,7 +1825,7 @@ cdef class MoveBatch:
             return 0
         group.at = find_value(half.text, half.text_size, b"PGROUP", &group.size)
         name.at = find_value(half.text, half.text_size, b"REAL_TOPIC", &name.size)
-        if group.at == NULL or name.at == NULL or group.size != found[0].size:
+        if group.at == NULL or name.at == NULL or group.size != found[0].size or not is_plain(name.at, name.size):
             return 0
         if not edit_properties(half.text, half.text_size, NULL, 0, self.text, &plain):
             return 0
@@ -1842,7 +1905,7 @@ cdef class MoveBatch:
         move.level = level
         move.delay_ms = delays_ms[number]
         self._request(opaque, False, (retry_topic, queues))
-        return (<const char*>topic.at)[:topic.size].decode("ascii")
+        return (<const char*>topic.at)[:topic.size].decode()
 
     def drop(self):
         """Forget the last request."""
@@ -2381,7 +2444,7 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
         text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
         if text_size > MAX_PROPERTIES or head + body_size + 1 + topic_size + 2 + text_size != size:
             break
-        if not is_plain(topic, topic_size) or not is_plain(text, text_size):
+        if not is_plain(topic, topic_size) or not is_utf8(text, text_size):
             break
         queue_id = <int32_t>get32(record + QUEUE_ID_AT)
         queue_offset = <int64_t>get64(record + QUEUE_OFFSET_AT)
@@ -2527,7 +2590,9 @@ def restore_records(
         text_size = (<Py_ssize_t>(text - 2)[0] << 8) | (text - 1)[0]
         if text_size > MAX_PROPERTIES or HEAD_BYTES + body_size + 1 + topic_size + 2 + text_size != size:
             break
-        if not is_plain(text, text_size) or not find_target(text, text_size, &target, &queue_id):
+        if not is_utf8(text, text_size) or not find_target(text, text_size, &target, &queue_id):
+            break
+        if not is_plain(text + target.at, target.size):
             break
         new_size = <Py_ssize_t>size - topic_size + target.size
         if used + new_size > room:
@@ -2604,3 +2669,32 @@ cdef inline bint is_plain(const uint8_t* at, Py_ssize_t size) noexcept nogil:
         all_bits |= at[0]
         at += 1
     return all_bits < 0x80
+
+
+cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """Tell whether bytes are text in UTF-8 without NUL."""
+    cdef const uint8_t* end = at + size
+    cdef uint8_t first, second
+    cdef Py_ssize_t more, i
+    if is_plain(at, size):
+        return True
+    while at < end:
+        first = at[0]
+        at += 1
+        if 0 < first < 0x80:
+            continue
+        more = 1 if 0xC2 <= first < 0xE0 else 2 if 0xE0 <= first < 0xF0 else 3 if 0xF0 <= first < 0xF5 else 0
+        if more == 0 or end - at < more:
+            return False
+        second = at[0]
+        # forms that are longer than they need be, halves of characters, and what lies behind the last character
+        if (
+            (first == 0xE0 and second < 0xA0) or (first == 0xED and second >= 0xA0)
+            or (first == 0xF0 and second < 0x90) or (first == 0xF4 and second >= 0x90)
+        ):
+            return False
+        for i in range(more):
+            if at[i] & 0xC0 != 0x80:
+                return False
+        at += more
+    return True

@@ -31,7 +31,23 @@ TOPICS = ("T", "T", "T", "T", "Multi", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "a b",
 NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "CLUSTER", "own", "ü", "")
 PLAIN_NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "WAIT", "own")
 PLAIN_VALUES = ("a", "true", "x y", " k  l ", "7F00000100002A9F")
-VALUES = ("a", "true", "false", "1", "0", "x y", "ü€😀", "", "-1", "\x00", '"\\')
+VALUES = (
+    "a",
+    "true",
+    "false",
+    "1",
+    "0",
+    "x y",
+    "ü€😀",
+    "",
+    "-1",
+    "\x00",
+    '"\\',
+    "标签",
+    "\u3000x\xa0",
+    "\u2028 \x85",
+    "\uffff",
+)
 
 
 def random_properties(rng: random.Random) -> str:
@@ -460,6 +476,24 @@ class SendLaneTests(SynchronousTestCase):
         left, right = side.replay(commands), ordinary.replay(commands)
         self.assert_same(side, ordinary, left, right, 0)
         self.assertGreater(side.taken, 550)
+        self.end(side, ordinary)
+
+    def test_takes_any_language(self) -> None:
+        """Tags, keys and own properties may be of any characters: they are hashed and stored as by the responder."""
+        letters = "aä标\u0800\uffff😀\U0010ffff"
+        chance = random.Random(SEED)
+        side, ordinary = Side(with_lane=True), Side(with_lane=False)
+        words = ["".join(chance.choices(letters, k=chance.randrange(1, 6))) for _ in range(100)]
+        texts = [
+            f"TAGS\x01{word}\x02KEYS\x01{words[7]} {word}\x02{word}\x01{word}\x02UNIQ_KEY\x01{word}" for word in words
+        ]
+        commands = [RemotingCommand(310, ext_fields=send_ext(props=text, m="false"), body=b"x") for text in texts]
+        entries = [BatchEntry(b"x", text, 0) for text in texts[:32]]
+        ext = send_ext(props=f"own\x01{words[0]}", m="true")
+        commands.append(RemotingCommand(320, ext_fields=ext, body=encode_batch(entries)))
+        left, right = side.replay(commands), ordinary.replay(commands)
+        self.assert_same(side, ordinary, left, right, SEED)
+        self.assertEqual(side.taken, 132)
         self.end(side, ordinary)
 
     def test_batches_of_clients(self) -> None:

@@ -175,7 +175,7 @@ class WaitingLaneTests(SynchronousTestCase):
         chance.shuffle(pieces)
         props = "\x02".join(pieces) + chance.choice(("", "", "\x02"))
         props = mostly(
-            chance, props, props + "\x02own2\x01ü", props + "\x02a\x01", props + "\x02TAGS\x01t\x02TAGS\x01u", ""
+            chance, props, props + "\x02own2\x01ü😀标", props + "\x02a\x01", props + "\x02TAGS\x01t\x02TAGS\x01u", ""
         )
         ext = send_ext(mostly(chance, "T", "New", "Multi", "%RETRY%g", "a b"), props=props)
         ext |= {"e": mostly(chance, str(chance.randrange(4)), "-1", "9", "x")}
@@ -441,7 +441,8 @@ class WaitingLaneTests(SynchronousTestCase):
 
     def test_properties_as_they_are_stored(self) -> None:
         """A committed message has the properties of its half message byte by byte, however Apache ended them."""
-        for end in ("", "\x02", "\x02KEYS\x01" + "k " * 40, "\x02TAGS\x01a\x02TAGS\x01b", "\x02own\x01ü"):
+        taken = "", "\x02own\x01ü\x02TAGS\x01标签\x02KEYS\x01订单 😀"
+        for end in (*taken, "\x02", "\x02KEYS\x01" + "k " * 40, "\x02TAGS\x01a\x02TAGS\x01b"):
             two = Two(self)
             text = f"TRAN_MSG\x01true\x02PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x011{end}"
             host = (bytes((10, 0, 0, 9)), 10911)
@@ -453,7 +454,7 @@ class WaitingLaneTests(SynchronousTestCase):
             ext = {"producerGroup": "PG", "commitOrRollback": "8", "msgId": "00FF"} | fields
             self.assertEqual(two.ask(RemotingCommand(37, ext_fields=ext))[0].code, 0)
             two.compare()
-            self.assertEqual(two.taken[37], int(not end))
+            self.assertEqual(two.taken[37], int(end in taken))
             two.end()
 
     def test_what_is_left_to_the_responders(self) -> None:

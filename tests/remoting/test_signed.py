@@ -175,7 +175,7 @@ class AdmittedTests(SynchronousTestCase):
 
         self.assertEqual(passes(310, "ordinary", b="T"), (True, 1))
         self.assertEqual(passes(310, "ordinary", b"other", b="T", g="1"), (True, 0))
-        properties = 'UNIQ_KEY\x017F00\x02WAIT\x01true\x02own\x01"\\'
+        properties = 'UNIQ_KEY\x017F00\x02WAIT\x01true\x02TAGS\x01标签😀\x02own\x01"\\'
         self.assertEqual(passes(310, "ordinary", b"other", b="T", i=properties), (True, 0), "as each message has them")
         self.assertEqual(passes(310, "ordinary", b="Secret"), (False, 1))
         self.assertEqual(passes(310, "ordinary", b="T", topic="Secret"), (False, 1))

@@ -83,8 +83,8 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 def properties(rng: random.Random, *, plain: bool) -> str:
     """Return properties, if ``plain`` such as Java clients send."""
     if plain:
-        names = rng.sample(("TAGS", "KEYS", "UNIQ_KEY", "own"), k=rng.randrange(5))
-        pairs = [f"{name}\x01{rng.choice(('a', 'x y z', 'k' * 300))}" for name in names]
+        names = rng.sample(("TAGS", "KEYS", "UNIQ_KEY", "own", "标"), k=rng.randrange(5))
+        pairs = [name + "\x01" + rng.choice(("a", "x y z", "k" * 300, "ä标\uffff 😀")) for name in names]
         return "\x02".join(pairs + rng.choice(([], [], [], ["TRAN_MSG\x01true"], ["DELAY\x01" + rng.choice("0129")])))
     return "\x02".join(f"{rng.choice(NAMES)}\x01{rng.choice(TEXTS)}" for _ in range(rng.randrange(6)))
 
